@@ -334,7 +334,7 @@ async def test_little_is_kept_of_a_kernel_that_has_ended(bench: Bench) -> None:
     for life in range(2):
         assert agent._supervisor is not None
         assert spec.kernel_id not in agent._supervisor.kernels
-        record = agent._supervisor._around.records.get(spec.kernel_id)
+        record = agent._supervisor._context.records.get(spec.kernel_id)
         assert len(msgspec.json.encode(record)) < 2000
         await agent.commands.create_kernels(CreateKernels(kernels=[spec]))
         told = len(bench.manager.observations)

@@ -159,5 +159,5 @@ def test_what_was_known_of_a_removed_workload_is_forgotten(tmp_path: Path) -> No
     one, meter = workload(tmp_path), Meter()
     measure(meter, one, 10.0)
     meter.forget(one[0])
-    assert not meter._known
+    assert not meter._states
     assert not meter._homes

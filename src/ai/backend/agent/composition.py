@@ -1,8 +1,9 @@
-"""Composition of agent."""
+"""Wires the agent together: :class:`Agent` for embedding programs, :func:`serve` for the daemon."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
@@ -33,6 +34,7 @@ from ai.backend.agent.metrics.processes import Processes
 from ai.backend.agent.metrics.statistics import Statistics
 from ai.backend.agent.networks.networks import Networks
 from ai.backend.agent.networks.underlay import encryption_mark, overlay_report
+from ai.backend.agent.runtimes import load_runtime
 from ai.backend.agent.service_ports.forward import PortForwarder
 from ai.backend.agent.service_ports.services import ServiceManager
 from ai.backend.common.errors import BackendError, Unavailable
@@ -42,21 +44,21 @@ from ai.backend.node.linux import ipsec
 from ai.backend.plugin.discovery import PluginSource, find_plugins
 from ai.backend.plugin.runtime import AbstractRuntime
 
+log = logging.getLogger(__name__)
 _KITS_S = 3600.0
 
 
 class Agent:
-    """One agent.
+    """An agent with all its services and loops.
 
-    ``start`` returns once the node was probed and earlier kernels are known; workloads are adopted in the background.
-    ``stop`` leaves every workload running. ``commands`` may be handed to a link before ``start``; calls then raise
-    Unavailable.
+    ``start`` returns once the node was probed and the records were loaded; workloads are adopted in the background.
+    ``stop`` leaves every workload running. ``commands`` raises Unavailable before ``start``.
 
     Args:
         settings: the whole ``agent.toml``.
-        runtime: not set up yet; the agent sets it up and shuts it down.
-        manager: where reports go. It may be unreachable at any time.
-        plugins: where accelerators come from; None finds them as the settings say.
+        runtime: a runtime that is not set up; the agent sets it up and shuts it down.
+        manager: receives the reports. It may be unreachable at any time.
+        plugins: the sources of accelerator plugins; None discovers them by the settings.
     """
 
     def __init__(
@@ -86,7 +88,7 @@ class Agent:
         return self.settings.agent.id
 
     async def start(self) -> None:
-        """Raises Conflict if another agent uses the data directory, or what the runtime's setup raises."""
+        """Start. Raises Conflict if another agent uses the data directory, or what the runtime's setup raises."""
         self._directory.open()
         try:
             await self._start()
@@ -121,14 +123,14 @@ class Agent:
         inventory = Inventory(plugins, epoch, settings.resource.allocation_order)
         ports = PortForwarder(self._runtime, settings.services)
         kits = KitStore(self._directory.path / "kit")
-        desk = ServiceManager(self._runtime, ports, kits, settings.runs)
-        around = AgentContext(
+        services = ServiceManager(self._runtime, ports, kits, settings.runs)
+        context = AgentContext(
             settings=settings,
             epoch=epoch,
             secret=self._directory.secret(),
             runtime=self._runtime,
             networks=Networks(self._runtime, partial(ipsec.apply, encryption_mark(settings))),
-            desk=desk,
+            services=services,
             plugins=plugins,
             inventory=inventory,
             records=records,
@@ -137,33 +139,33 @@ class Agent:
         )
         statistics = Statistics(self._runtime, plugins, inventory, HostMeter(self._directory.path))
         processes = Processes(self._runtime, plugins, inventory)
-        supervisor = self._supervisor = Supervisor(around, statistics)
-        reporting = HeartbeatReporter(around, supervisor)
+        supervisor = self._supervisor = Supervisor(context, statistics)
+        reporting = HeartbeatReporter(context, supervisor)
 
-        async def look() -> None:
+        async def refresh() -> None:
             await reporting.refresh(asyncio.get_running_loop().time())
             self._beat()
 
-        devices = DeviceOperations(plugins, inventory, look=look)
-        self._images = ImageJobs(self._runtime, supervisor)
+        devices = DeviceOperations(plugins, inventory, refresh=refresh)
+        self._images = ImageJobs(self._runtime, supervisor.get)
         self._commands = Commands(
-            supervisor, self._runtime, processes, devices, self._images, ports, desk, settings.runs, self._recovered
+            supervisor, self._runtime, processes, devices, self._images, ports, services, settings.runs, self._recovered
         )
         await self._runtime.setup()
         reporting.overlay = await asyncio.to_thread(overlay_report, settings, self._runtime.info())
         await reporting.refresh(asyncio.get_running_loop().time())
-        with suppress(BackendError):  # the loop says so, and tries again
+        with suppress(BackendError):  # the loop logs it and tries again
             await reporting.refresh_images()
         observer.restore()
-        recovery = Recovery(around, supervisor)
+        recovery = Recovery(context, supervisor)
         await recovery.recover()
         self._recovered.set()
-        self._run_loops(around, reporting, supervisor, recovery, statistics, observer)
+        self._run_loops(context, reporting, supervisor, recovery, statistics, observer)
         self._spawn(PeriodicCall("kits", _KITS_S, kits.clean).run(), "kits")
 
     def _run_loops(
         self,
-        around: AgentContext,
+        context: AgentContext,
         reporting: HeartbeatReporter,
         supervisor: Supervisor,
         recovery: Recovery,
@@ -177,17 +179,17 @@ class Agent:
         async def refresh() -> None:
             if await reporting.refresh(asyncio.get_running_loop().time()):
                 heartbeat.wake()
-            health.tell()
+            health.report()
 
         async def refresh_images() -> None:
             if await reporting.refresh_images():
-                around.desk.forget_images()
+                context.services.forget_images()
                 heartbeat.wake()
 
         inventory = PeriodicCall("inventory", intervals.inventory, refresh)
-        around.plugins.changed = inventory.wake
+        context.plugins.changed = inventory.wake
         health = HealthLoop(
-            around.plugins, around.inventory, supervisor, observer, look=inventory.wake, beat=heartbeat.wake
+            context.plugins, context.inventory, supervisor, observer, refresh=inventory.wake, beat=heartbeat.wake
         )
 
         stats = StatisticsLoop(
@@ -209,7 +211,7 @@ class Agent:
         self._tasks.append(asyncio.create_task(loop, name=f"agent-{name}"))
 
     async def stop(self) -> None:
-        """Let go of everything, leaving the workloads running. Safe without ``start`` and twice."""
+        """Stop everything but the workloads. Safe without ``start`` and twice."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
@@ -233,7 +235,48 @@ class Agent:
 
     @property
     def commands(self) -> AgentCommands:
-        """Raises Unavailable unless the agent is started."""
+        """The commands of the link. Raises Unavailable unless the agent is started."""
         if self._commands is None:
             raise Unavailable(f"the agent {self.agent_id} is not started")
         return self._commands
+
+
+async def serve(settings: AgentSettings, stop: asyncio.Event) -> None:
+    """Run an agent that is connected to every manager by ZeroMQ until ``stop`` is set. Its workloads keep running.
+
+    Raises:
+        InvalidInput: settings are missing or wrong. Conflict: another agent uses the data directory.
+    """
+    from ai.backend.agent.link.managers import SharedConfiguration, named_managers
+    from ai.backend.infra.process.memory import trimmed
+    from ai.backend.infra.rpc.fanout import ManagerFanout
+    from ai.backend.infra.rpc.zmq.agent import ZmqAgentEndpoint
+    from ai.backend.infra.rpc.zmq.keys import load_or_generate_keypair
+
+    shared = SharedConfiguration(settings)
+    keys_file = settings.link.keypair_file or settings.data_dir / "agent.key"
+    keys_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    keypair = load_or_generate_keypair(keys_file)
+
+    def connect(address: str, key: str) -> ZmqAgentEndpoint:
+        return ZmqAgentEndpoint(connect=address, agent_id=settings.agent.id, keypair=keypair, manager_key=key)
+
+    managers = named_managers(settings.link) or await shared.managers()
+    settings = await shared.merged(settings)
+    endpoint = ManagerFanout(connect, managers)
+    agent = Agent(settings, load_runtime(settings), endpoint.reports)
+    follower: asyncio.Task[None] | None = None
+    try:
+        await agent.start()
+        await endpoint.start(agent.commands)
+        if not named_managers(settings.link):
+            follower = asyncio.create_task(shared.follow(endpoint))
+        log.info("the agent %s serves the managers at %s", agent.agent_id, ", ".join(managers))
+        async with trimmed():
+            await stop.wait()
+    finally:
+        if follower is not None:
+            follower.cancel()
+        await endpoint.stop()
+        await agent.stop()
+        await shared.close()

@@ -1,4 +1,4 @@
-"""What goes wrong inside the agent and crosses no wire."""
+"""Errors inside the agent that are never sent over the link."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ class StartFailed(WorkloadError):
 
 
 class WorkloadEnded(WorkloadError):
-    """The workload ended while somebody counted on it."""
+    """The workload ended during an operation on it."""

@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    from ai.backend.agent.watcher_daemon.command import watcher
+    from ai.backend.agent.main import watcher
 
     arguments = ["--config" if one == "--config-path" else one for one in sys.argv[1:]]
     watcher.main(args=arguments, prog_name="python -m ai.backend.agent.watcher")

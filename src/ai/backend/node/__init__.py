@@ -1,4 +1,4 @@
-"""What the runtimes that start workloads on the agent's own machine share: control groups, homes, the runner's copy.
+"""Linux node support that agents and runtimes share: control groups, networks, workloads, and the relay.
 
 This package's root imports nothing: the processes of supervisors load their modules through it and must stay small.
 """

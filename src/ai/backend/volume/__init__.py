@@ -1,1 +1,1 @@
-"""Volumes of the storage proxy."""
+"""Volume backends of the storage proxy."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ai.backend.agent.config.settings import RuntimeClassSettings
-from ai.backend.agent.lifecycle.runtime_classes import asked_of_runtime, reports_of, without_overhead
+from ai.backend.agent.lifecycle.runtime_classes import oci_runtime_of, reports_of, without_overhead
 from ai.backend.common.errors import CreationDenied
 from ai.backend.common.wire.reports import RuntimeClassReport
 from ai.backend.plugin.accelerator import WorkloadConfig
@@ -39,11 +39,11 @@ def test_a_declaration_stands_for_the_runtime() -> None:
     assert [one.name for one in found] == ["runc", "secure"], "kata is had with its constraints only"
     assert found[1].overhead == {"cpu": "0.5", "mem": str(200 * MIB)}
     assert (found[1].max_devices, found[1].whole_devices) == (2, False)
-    assert asked_of_runtime("secure", declared, info("kata", "runc")) == "kata"
-    assert asked_of_runtime("", declared, info("kata")) == ""
+    assert oci_runtime_of("secure", declared, info("kata", "runc")) == "kata"
+    assert oci_runtime_of("", declared, info("kata")) == ""
     for name in ("kata", "absent", "nothing"):
         with pytest.raises(CreationDenied, match="there are runc, secure"):
-            asked_of_runtime(name, declared, info("kata", "runc"))
+            oci_runtime_of(name, declared, info("kata", "runc"))
 
 
 def test_the_machine_s_own_share_is_not_the_workload_s() -> None:

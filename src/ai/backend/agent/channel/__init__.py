@@ -1,1 +1,1 @@
-"""The runner's channel: runs, files, terminals."""
+"""The channel to a runner, with its runs, files and terminals."""

@@ -1,4 +1,4 @@
-"""The agent's end of one runner: frames in order, requests with answers, and coming back after a lost connection.
+"""The agent's connection to one runner: frames in order, requests with replies, and reconnection.
 
 The channel keeps itself open: when the stream to the shim breaks, it is opened again behind the last frame received, so
 that nothing is lost or seen twice. Only ``acked`` frames are forgotten by the shim; after a restart of the agent the
@@ -24,13 +24,14 @@ from ai.backend.common.errors import (
     RunError,
     Unavailable,
 )
+from ai.backend.infra.retry import Backoff
 from ai.backend.plugin.runtime import RunnerChannel
 
 log = logging.getLogger(__name__)
 Frame = Mapping[str, Any]
 OpenChannel = Callable[[int], Awaitable[RunnerChannel]]
 """Opens the stream behind a sequence number."""
-_RETRY_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+_BACKOFF = Backoff(0.05, 2.0)
 _ERRORS: dict[str, type[BackendError]] = {
     "not-found": NotFound,
     "denied": Forbidden,
@@ -40,7 +41,7 @@ _ERRORS: dict[str, type[BackendError]] = {
 
 
 class FrameSink(Protocol):
-    """Who wants the frames that answer no request."""
+    """Receives every frame of a runner."""
 
     def on_frame(self, frame: Frame, seq: int) -> None:
         """Must not raise and must not wait."""
@@ -118,7 +119,7 @@ class KernelChannel:
             raise StartFailed(f"the workload ended before it was ready: {describe_exit(self._ended)}")
 
     async def close(self) -> None:
-        """Let go of the runner; it goes on without us. Safe twice."""
+        """Close the connection; the runner keeps running. Safe twice."""
         self._closed = True
         reader, self._reader = self._reader, None
         if reader is not None:
@@ -134,7 +135,7 @@ class KernelChannel:
         """Send a frame, waiting for a connection that is being made.
 
         Raises:
-            WorkloadEnded: there is nobody any more. Unavailable: no connection within the time.
+            WorkloadEnded: the workload has ended. Unavailable: no connection within the time.
         """
         for _ in range(2):
             stream = await self._live_stream()
@@ -190,7 +191,7 @@ class KernelChannel:
     # ------------------------------------------------------------------------------------------------------
 
     def _take(self, stream: RunnerChannel) -> None:
-        """Hear what it says, in a task only where it cannot call us."""
+        """Receive the stream's frames by its callback, or in a task if it has none."""
         self._stream = stream
         self._connected.set()
         self._reader = None
@@ -225,7 +226,7 @@ class KernelChannel:
         self._stream = None
         await stream.close()
         while not self._closed and self._ended is None:
-            await asyncio.sleep(_RETRY_S[min(self._failures, len(_RETRY_S) - 1)])
+            await asyncio.sleep(_BACKOFF.delay_s(self._failures))
             self._failures += 1
             try:
                 stream = await self._open(self.received)
@@ -283,7 +284,7 @@ class KernelChannel:
             sink.on_exit(frame)
 
     def workload_gone(self) -> None:
-        """Somebody else learned that the workload has ended."""
+        """Handle the end of the workload that another source reported."""
         if self._ended is None:
             self._end({"t": "exited", "code": None, "signal": None, "reason": "gone"})
 

@@ -1,4 +1,4 @@
-"""Values of channel."""
+"""The durable records of runs."""
 
 from __future__ import annotations
 

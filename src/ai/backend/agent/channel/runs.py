@@ -74,7 +74,7 @@ class Run:
 
 
 class RunQueue:
-    """See the module. A :class:`~ai.backend.agent.channel.channel.FrameSink`."""
+    """Queues and follows the runs of one kernel. A :class:`~ai.backend.agent.channel.channel.FrameSink`."""
 
     __slots__ = (
         "_acked",

@@ -1,1 +1,1 @@
-"""Plugins, inventory, health, operations."""
+"""Accelerator plugins, the inventory of devices, their health, and operations on them."""

@@ -1,4 +1,4 @@
-"""What this node has: devices, slots and who holds how much of each device."""
+"""The inventory of this node: its devices, its slots, and the allocations of its kernels."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from ai.backend.pluginhost import Allocate, ExternalAllocMap, allocator
 
 log = logging.getLogger(__name__)
 INTRINSIC = frozenset({"cpu", "mem"})
-"""Names that no other plugin may offer slots of, also where these plugins are blocked."""
+"""Device names whose slots no other plugin may offer, even if these plugins are blocked."""
 _LOST = "its plugin lists it no more"
 
 
@@ -48,8 +48,8 @@ async def _spec_of(plugin: AbstractComputePlugin) -> AllocMapSpec | None:
 
 
 async def _chooser_of(plugin: AbstractComputePlugin) -> Allocate:
-    made = await plugin.create_alloc_map()
-    return made.choose if isinstance(made, ExternalAllocMap) else allocator(made)
+    alloc_map = await plugin.create_alloc_map()
+    return alloc_map.choose if isinstance(alloc_map, ExternalAllocMap) else allocator(alloc_map)
 
 
 def _unavailable(*_: object) -> DeviceAllocation:
@@ -58,9 +58,9 @@ def _unavailable(*_: object) -> DeviceAllocation:
 
 @dataclass(slots=True, kw_only=True)
 class DeviceKind:
-    """One plugin's part of the inventory, as it answered last (``answered``, at ``asked_at``).
+    """One plugin's part of the inventory, as of its last list of devices (``answered``, at ``asked_at``).
 
-    ``devices`` are those with the health that they are treated by; ``slots`` are of these.
+    ``devices`` are these devices with the health that counts; ``slots`` are computed from them.
     """
 
     devices: tuple[ComputeDevice, ...] = ()
@@ -72,8 +72,8 @@ class DeviceKind:
     namespaces: tuple[VariantNamespace, ...] = ()
     info: dict[str, str] | None = None
 
-    def says_the_same(self, other: DeviceKind) -> bool:
-        """Whether nothing changed that allocation depends on."""
+    def is_equivalent(self, other: DeviceKind) -> bool:
+        """Return whether allocation gives the same results with both."""
         return (self.devices, self.slots, self.displays, self.spec, self.namespaces) == (
             other.devices,
             other.slots,
@@ -90,17 +90,17 @@ class DeviceKind:
 
 @dataclass(frozen=True, slots=True)
 class _Holding:
-    """``allocation`` is what the kernel was given, ``taken`` what of it the present devices still count."""
+    """``allocation`` is the kernel's allocation; ``taken`` is the part of it that the present devices provide."""
 
     allocation: DeviceAllocation
     taken: DeviceAllocation
 
 
 class Inventory:
-    """Devices by plugin, and the allocations of live kernels.
+    """Holds the devices of each plugin and the allocations of live kernels.
 
-    ``generation`` grows whenever devices, their health or their slots change; it never falls, also over restarts of the
-    agent, because it starts from the epoch.
+    ``generation`` grows whenever devices, their health or their slots change. It grows over restarts of the agent too,
+    because it starts from the epoch.
     """
 
     def __init__(self, plugins: PluginSet, epoch: int, order: Sequence[str]) -> None:
@@ -116,12 +116,12 @@ class Inventory:
         self._refreshing = asyncio.Lock()
 
     async def refresh(self, now: float) -> bool:
-        """Ask every plugin anew. A plugin that does not answer keeps its last devices, without offering more slots.
+        """Query every plugin. A plugin that does not answer keeps its last devices without offering more slots.
 
         Returns:
             Whether anything changed.
         """
-        async with self._refreshing:  # of two looks at once the older answer must not come last
+        async with self._refreshing:  # the older of two concurrent answers must not win
             return await self._refresh_all(now)
 
     async def _refresh_all(self, now: float) -> bool:
@@ -169,19 +169,19 @@ class Inventory:
         old = self.kinds.get(handle.key)
         if old is not None and (lost := self._lost(old, kind)):
             return self._keep_without(handle, old, lost)
-        self._judge(handle.key, kind)
-        if old is not None and kind.says_the_same(old):
+        self._update_health(handle.key, kind)
+        if old is not None and kind.is_equivalent(old):
             old.answered, old.asked_at = kind.answered, kind.asked_at
             old.info = await self._info(handle) if old.info is None else old.info
             return False
         kind.info = await self._info(handle)
-        self._judge(handle.key, kind)  # again: there may have been news meanwhile
+        self._update_health(handle.key, kind)  # again: health may have changed meanwhile
         self.kinds[handle.key] = kind
         return True
 
     @staticmethod
     async def _info(handle: PluginHandle) -> dict[str, str] | None:
-        """What the plugin tells of the node; None if it cannot, since no work depends on it."""
+        """Return the plugin's information about the node; None if the call fails, because it is only informative."""
         try:
             node = await handle.call("get_node_info", lambda p: p.get_node_info(), check=responses.info)
         except BackendError:
@@ -190,7 +190,7 @@ class Inventory:
         return {**node.extra, **{name: version for name, version in versions.items() if version}}
 
     def _foreign(self, key: str, slot: str) -> str | None:
-        """The other plugin that a slot belongs to: whose name it begins with, or who offers it already."""
+        """Return the other plugin to which a slot belongs by its name or by an existing offer, if there is one."""
         device_name = slot.partition(".")[0]
         others = {handle.key for handle in self._plugins.handles if handle.key != key} | (INTRINSIC - {key})
         if device_name in others:
@@ -199,19 +199,19 @@ class Inventory:
         return owner if owner != key else None
 
     def _lost(self, old: DeviceKind, new: DeviceKind) -> frozenset[DeviceId]:
-        """Devices that kernels hold and that the plugin lists no more."""
-        gone = {device.device_id: device for device in old.answered}
+        """Return the devices that kernels hold and that the plugin does not list any more."""
+        removed = {device.device_id: device for device in old.answered}
         for device in new.answered:
-            gone.pop(device.device_id, None)
-        held = [holding.allocation.slots for holding in self._held.values()] if gone else []
+            removed.pop(device.device_id, None)
+        held = [holding.allocation.slots for holding in self._held.values()] if removed else []
         return frozenset(
             device.device_id
-            for device in gone.values()
+            for device in removed.values()
             if any(device.device_id in slots.get(slot.slot_name, ()) for slots in held for slot in device.slots)
         )
 
     def _keep_without(self, handle: PluginHandle, old: DeviceKind, lost: frozenset[DeviceId]) -> bool:
-        """Ids that change under a workload cannot be believed: what was there stays, but for what is lost.
+        """Keep the old devices and mark the lost ones as failed, because ids must not change under a workload.
 
         New devices of the same answer may be the lost ones under other names, so they are not offered either.
         """
@@ -223,55 +223,53 @@ class Inventory:
             for d in old.answered
         )
         old.asked_at = time.monotonic()
-        self._judge(handle.key, old)
+        self._update_health(handle.key, old)
         return old.devices != before
 
-    def _judge(self, key: str, kind: DeviceKind) -> None:
-        """Set the devices' health from the answer and from the news that came after it; the slots follow."""
-        book = self._health.setdefault(key, DeviceHealthTracker())
-        book.forget_others(device.device_id for device in kind.answered)
+    def _update_health(self, key: str, kind: DeviceKind) -> None:
+        """Set the devices' health from the list and the later changes, and recompute the slots."""
+        tracker = self._health.setdefault(key, DeviceHealthTracker())
+        tracker.retain(device.device_id for device in kind.answered)
         kind.devices = tuple(
             device
             if (reason := self._withheld.get((key, device.device_id))) is None
             else replace(device, health=DeviceHealth.UNHEALTHY, health_reason=reason)
-            for device in book.judge(kind.answered, kind.asked_at, time.monotonic())
+            for device in tracker.evaluate(kind.answered, kind.asked_at, time.monotonic())
         )
         kind.slots = {**kind.slots, **slot_totals(kind.devices)}
 
-    def hear(self, key: str, changes: Iterable[DeviceHealthChange] = ()) -> bool:
-        """Take news of a plugin's devices, sooner than its next answer; without any, look which devices have settled.
-
-        News of devices that nobody has listed are void.
+    def on_health_changes(self, key: str, changes: Iterable[DeviceHealthChange] = ()) -> bool:
+        """Apply health changes of a plugin's devices, and the recoveries that are due. Unlisted devices are ignored.
 
         Returns:
-            Whether anything changed; :meth:`rebuild` is then due. Until it is done, :meth:`bind` refuses what failed.
+            Whether anything changed; :meth:`rebuild` must follow. Until then :meth:`bind` refuses failed devices.
         """
         kind, now = self.kinds.get(key), time.monotonic()
         if kind is None:
             return False
-        known = {device.device_id for device in kind.answered}
+        listed = {device.device_id for device in kind.answered}
         for change in changes:
-            if change.device_id in known:
-                self._health[key].hear(change, now)
+            if change.device_id in listed:
+                self._health[key].on_change(change, now)
         before = kind.devices
-        self._judge(key, kind)
+        self._update_health(key, kind)
         if kind.devices == before:
             return False
         self.generation += 1
         return True
 
     def withhold(self, key: str, device_id: DeviceId, reason: str) -> None:
-        """Let nobody have a device until :meth:`give_back`; :meth:`rebuild` is then due."""
+        """Exclude a device from allocation until :meth:`restore`. :meth:`rebuild` must follow."""
         self._withheld[key, device_id] = reason
-        self.hear(key)
+        self.on_health_changes(key)
 
-    def give_back(self, key: str, device_id: DeviceId) -> None:
-        """End a :meth:`withhold`; :meth:`rebuild` is then due."""
+    def restore(self, key: str, device_id: DeviceId) -> None:
+        """Undo :meth:`withhold`. :meth:`rebuild` must follow."""
         self._withheld.pop((key, device_id), None)
-        self.hear(key)
+        self.on_health_changes(key)
 
     def holders(self, key: str, device_id: DeviceId) -> list[str]:
-        """The kernels that hold a device of a plugin."""
+        """Return the kernels that hold a device of a plugin."""
         names = self.kinds[key].slot_names
         return [
             kernel_id
@@ -280,11 +278,11 @@ class Inventory:
         ]
 
     def health_due(self) -> float | None:
-        """When :meth:`hear` is to look again, in seconds of the monotonic clock."""
-        return min((due for book in self._health.values() if (due := book.due()) is not None), default=None)
+        """Return when the next recovery is due for :meth:`on_health_changes`, in seconds of the monotonic clock."""
+        return min((due for tracker in self._health.values() if (due := tracker.due()) is not None), default=None)
 
     def unhealthy(self, kernel_id: str) -> list[UnhealthyDevice]:
-        """The failed ones of the devices that a kernel holds, in a stable order."""
+        """Return the failed devices that a kernel holds, in a stable order."""
         held = self.holding(kernel_id).slots
         return [
             UnhealthyDevice(device_name=key, device_id=device.device_id, reason=device.health_reason[:500])
@@ -295,10 +293,10 @@ class Inventory:
         ]
 
     async def rebuild(self) -> None:
-        """New alloc maps over the present devices, with what kernels hold of them.
+        """Build the alloc maps anew from the present devices and the allocations of kernels.
 
-        Stock maps are made here, at once: nothing can be had of a failed device from now on. Only maps of a plugin's
-        own need an answer of that plugin.
+        Maps by a spec are built at once, so that failed devices cannot be allocated from now on. Only a plugin's own
+        map needs a call of the plugin.
         """
         own: dict[str, Allocate] = {}
         for key in [key for key, kind in self.kinds.items() if kind.spec is None]:
@@ -339,15 +337,15 @@ class Inventory:
     # ---- allocation -------------------------------------------------------------------------------------------------
 
     def owner_of(self, slot: str) -> str | None:
-        """The plugin that offers a slot."""
+        """Return the plugin that offers a slot; None if there is none."""
         return next((key for key, kind in self.kinds.items() if SlotName(slot) in kind.slot_names), None)
 
     def check_supported(self, slots: ResourceSlot, agent_id: str) -> None:
-        """Every slot that is not zero must be known here (spec 01).
+        """Check that a plugin offers every slot that is not zero (spec 01).
 
         Raises:
             UnsupportedResource: names slot and agent.
-            InsufficientResource: its plugin is being started again, and knew the slot maybe before the agent did.
+            InsufficientResource: a plugin that may offer the slot is being started again.
         """
         for name in slots.nonzero():
             if self.owner_of(name) is None:
@@ -366,13 +364,15 @@ class Inventory:
         plan_generation: int,
         requirements: Sequence[VariantProperty] = (),
     ) -> None:
-        """Take devices for a kernel: the planned ones; if the inventory moved on since the plan, equivalent ones where
-        those cannot be had; the alloc maps' choice for what the plan leaves open.
+        """Allocate devices to a kernel.
+
+        The planned devices are taken. If the inventory has changed since the plan, equivalent devices may replace them.
+        The alloc maps choose the devices that the plan leaves open.
 
         Raises:
-            InvalidAllocation: the plan is of the present inventory and cannot be had, or is not one of this request.
-            InsufficientResource, NotMultipleOfQuantum: the request cannot be had; also while a plugin is not available.
-            In each case nothing is taken.
+            InvalidAllocation: the plan is of the present inventory and impossible, or does not match the request.
+            InsufficientResource, NotMultipleOfQuantum: the request is impossible, or a plugin is not available.
+            In each case nothing is allocated.
         """
         if kernel_id in self._held:
             return
@@ -391,13 +391,13 @@ class Inventory:
             slots.nonzero(), DeviceAllocation() if missing else plan, requirements=requirements
         )
         if failed := allocation.device_ids() - self._healthy(allocation):
-            # A plugin's own map may be older than the news of its devices.
+            # A plugin's own map may be older than the last health changes.
             self._allocator.restore(before)
             raise InsufficientResource(f"no healthy device is left in place of {', '.join(sorted(failed))}")
         self._held[kernel_id] = _Holding(allocation, allocation)
 
     def _check_available(self, slots: ResourceSlot) -> None:
-        """No kernel may get devices whose hooks cannot be called. Raises InsufficientResource."""
+        """Check that the plugins of all slots can be called. Raises InsufficientResource."""
         for slot in slots.nonzero():
             if (owner := self.owner_of(slot)) is not None:
                 try:
@@ -406,20 +406,20 @@ class Inventory:
                     raise InsufficientResource(f"{slot}: {e.message}", data={"slot": slot}) from None
 
     def _healthy(self, plan: DeviceAllocation) -> frozenset[str]:
-        """Which of the planned devices could be given now, by the plugin that each planned slot belongs to."""
-        found = set()
+        """Return the planned devices that are healthy now."""
+        result = set()
         for slot, devices in plan.slots.items():
             kind = self.kinds.get(self.owner_of(slot) or "")
             healthy = {d.device_id for d in kind.devices if d.health is DeviceHealth.HEALTHY} if kind else set()
-            found |= healthy & devices.keys()
-        return frozenset(found)
+            result |= healthy & devices.keys()
+        return frozenset(result)
 
     def adopt(self, kernel_id: str, allocation: DeviceAllocation) -> None:
-        """Note what a kernel already holds, after a restart of the agent, whether or not it still fits."""
+        """Record an existing allocation after a restart of the agent, even if it exceeds the present devices."""
         self._held[kernel_id] = self._count(kernel_id, allocation)
 
     def free(self, kernel_id: str) -> None:
-        """Return everything that a kernel holds. Safe when it holds nothing."""
+        """Free the allocation of a kernel, if it has one."""
         holding = self._held.pop(kernel_id, None)
         if holding is not None:
             self._allocator.free(holding.taken)
@@ -428,12 +428,12 @@ class Inventory:
         return kernel_id in self._held
 
     def holding(self, kernel_id: str) -> DeviceAllocation:
-        """What a kernel holds over all plugins."""
+        """Return the allocation of a kernel over all plugins."""
         holding = self._held.get(kernel_id)
         return holding.allocation if holding is not None else DeviceAllocation()
 
     def holding_of(self, kernel_id: str, key: str) -> DeviceAllocation:
-        """What a kernel holds of one plugin."""
+        """Return the part of a kernel's allocation that belongs to one plugin."""
         kind = self.kinds.get(key)
         names = kind.slot_names if kind is not None else frozenset()
         return DeviceAllocation(slots={s: d for s, d in self.holding(kernel_id).slots.items() if s in names})

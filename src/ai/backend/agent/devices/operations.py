@@ -1,7 +1,7 @@
-"""What administrators do to devices: partitions, power, images, attachment (the optional powers of plugins).
+"""Operations of administrators on devices: partitions, power, images, attachment (optional capabilities of plugins).
 
-A device that is worked on is withheld: nobody gets it meanwhile, and nothing is begun on one that a kernel holds. The
-plugin's own check of use stays the last word, since it also sees what did not come through this agent.
+A device is excluded from allocation during an operation, and none starts on a device that a kernel holds. The plugin
+makes the final check of use, because it also sees uses that did not come through this agent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Act = Callable[[Any, DeviceId, str], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class _Action:
-    """``power`` is the capability that a plugin needs for it; ``argument`` says what is to be given, if anything."""
+    """An operation. ``power`` is the capability that it needs; ``argument`` describes its argument, if it needs one."""
 
     power: str
     act: Act
@@ -45,30 +45,30 @@ ACTIONS: Mapping[str, _Action] = {
 
 
 class DeviceOperations:
-    """One operation at a time on each plugin.
+    """Runs operations on devices, one at a time for each plugin.
 
     Args:
-        look: ask all plugins anew and tell the manager; awaited before an operation is answered.
+        refresh: queries all plugins and triggers a heartbeat; awaited before an operation returns.
     """
 
-    def __init__(self, plugins: PluginSet, inventory: Inventory, *, look: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, plugins: PluginSet, inventory: Inventory, *, refresh: Callable[[], Awaitable[None]]) -> None:
         self._plugins = plugins
         self._inventory = inventory
-        self._look = look
+        self._refresh = refresh
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def operate(self, req: OperateDevice) -> DeviceOperation:
-        """Do it, and answer once the inventory shows it.
+        """Run an operation, and return once the inventory contains its result.
 
         Raises:
-            InvalidInput: an unknown action, one that the plugin has not the power for, or a missing argument.
+            InvalidInput: an unknown action, one that the plugin does not support, or a missing argument.
             NotFound: no such device. Conflict: a kernel holds it. PluginError: the plugin failed.
         """
         handle = self._plugins.get(req.device_name)
         action = ACTIONS.get(req.action)
         if action is None:
-            known = ", ".join(ACTIONS)
-            raise InvalidInput(f"{req.action[:32]!r} is no operation on a device; there are {known}")
+            names = ", ".join(ACTIONS)
+            raise InvalidInput(f"{req.action[:32]!r} is no operation on a device; there are {names}")
         if not getattr(handle.plugin.capabilities, action.power):
             able = ", ".join(sorted(_able(handle.plugin))) or "none"
             raise InvalidInput(f"devices of {handle.key} do not know {req.action}; what they know: {able}")
@@ -84,19 +84,19 @@ class DeviceOperations:
             raise NotFound(f"the plugin {handle.key} lists no device {req.device_id[:128]!r}")
         if holders := self._inventory.holders(handle.key, device_id):
             raise Conflict(f"the device {device_id} is in use", data={"kernels": holders})
-        # From here to the withholding nothing is awaited: no kernel can take the device in between.
+        # No await before the device is withheld: no kernel can take it in between.
         self._inventory.withhold(handle.key, device_id, f"{req.action} is under way")
         try:
             await self._inventory.rebuild()
-            made = await handle.call(req.action, lambda p: action.act(p, device_id, req.argument))
+            result_id = await handle.call(req.action, lambda p: action.act(p, device_id, req.argument))
         finally:
-            await asyncio.shield(self._give_back(handle.key, device_id))
-        return DeviceOperation(device_id=str(made) if made else req.device_id)
+            await asyncio.shield(self._restore(handle.key, device_id))
+        return DeviceOperation(device_id=str(result_id) if result_id else req.device_id)
 
-    async def _give_back(self, key: str, device_id: DeviceId) -> None:
-        self._inventory.give_back(key, device_id)
+    async def _restore(self, key: str, device_id: DeviceId) -> None:
+        self._inventory.restore(key, device_id)
         await self._inventory.rebuild()
-        await self._look()
+        await self._refresh()
 
     def _listed(self, handle: PluginHandle) -> tuple[ComputeDevice, ...]:
         kind = self._inventory.kinds.get(handle.key)
@@ -105,7 +105,7 @@ class DeviceOperations:
         return kind.answered
 
     async def options(self, req: DeviceOptionsOf) -> DeviceOptions:
-        """What can be done with a plugin's devices now."""
+        """Return the operations that are possible on a plugin's devices now."""
         handle = self._plugins.get(req.device_name)
         can = handle.plugin.capabilities
         devices = self._listed(handle)
@@ -118,12 +118,12 @@ class DeviceOperations:
                 images[device.device_id] = image
         attachable: list[str] = []
         if can.attachable:
-            found = await handle.call("attachable_devices", lambda p: cast("Attachable", p).attachable_devices())
-            attachable = [str(device_id) for device_id in found]
+            device_ids = await handle.call("attachable_devices", lambda p: cast("Attachable", p).attachable_devices())
+            attachable = [str(device_id) for device_id in device_ids]
         return DeviceOptions(
             actions=sorted(_able(handle.plugin)),
             devices=[str(device.device_id) for device in devices],
-            profiles={device_id: found for device_id, found in profiles.items() if found},
+            profiles={device_id: options for device_id, options in profiles.items() if options},
             images=images,
             attachable=attachable,
         )
@@ -134,14 +134,14 @@ def _able(plugin: AbstractComputePlugin) -> list[str]:
 
 
 async def _profiles(handle: PluginHandle, device_id: DeviceId) -> list[PartitionOption]:
-    """Nothing for what cannot be cut, as a partition itself."""
+    """Return the profiles of a device; none for a device that cannot be partitioned, such as a partition itself."""
     try:
-        found = await handle.call(
+        profiles = await handle.call(
             "partition_profiles", lambda p: cast("Partitionable", p).partition_profiles(device_id)
         )
     except NotFound:
         return []
-    return [PartitionOption(name=p.name, slot_name=p.slot_name, available=p.available) for p in found]
+    return [PartitionOption(name=p.name, slot_name=p.slot_name, available=p.available) for p in profiles]
 
 
 async def _image(handle: PluginHandle, device_id: DeviceId) -> str | None:

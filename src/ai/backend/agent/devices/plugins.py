@@ -1,8 +1,8 @@
-"""Accelerator plugins: found, started, called with deadlines, and contained when they misbehave.
+"""Starts accelerator plugins, calls them with deadlines, and isolates their failures.
 
-A plugin that cannot be imported, fails in ``init`` or does not answer in time is unhealthy with a reason; the others go
-on. Everything the agent wants of a plugin goes through :meth:`PluginHandle.call`. Behind it most plugins live in a
-process of their own (:mod:`ai.backend.pluginhost`, decision 0056).
+A plugin that cannot be imported, fails in ``init`` or does not answer in time is unhealthy with a reason and does not
+affect the others. Every call goes through :meth:`PluginHandle.call`. Most plugins run in a process of their own
+(:mod:`ai.backend.pluginhost`, decision 0056).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from ai.backend.common.errors import BackendError, DeadlineExceeded, PluginError
 from ai.backend.core.allocation.node import order_plugins
+from ai.backend.infra.retry import Backoff
 from ai.backend.plugin.accelerator import AbstractComputePlugin, TerminationDeferred
 from ai.backend.plugin.accelerator.shapes import InvalidResponse
 from ai.backend.plugin.discovery import PluginSource, make_plugin
@@ -24,15 +25,15 @@ log = logging.getLogger(__name__)
 R = TypeVar("R")
 _RETRY_FIRST_S, _RETRY_MAX_S = 1.0, 300.0
 START_PATIENCE_S = 10.0
-"""How long the others wait for plugins that are being started."""
+"""How long :meth:`PluginSet.start` waits for slow plugins."""
 _REASON = 500
 
 
 class PluginHandle:
-    """One plugin with its health. ``key`` is its device name once it was loaded, its source's name before.
+    """Starts and calls one plugin and tracks its health.
 
-    A plugin that is isolated has a host process; when that ends, the plugin is not started any more until another one
-    serves it, see :meth:`start`.
+    ``key`` is the device name once the plugin was loaded, the source's name before. An isolated plugin counts as not
+    started after its host process has ended, until :meth:`start` launches another one.
     """
 
     def __init__(
@@ -53,9 +54,9 @@ class PluginHandle:
         self._plugin: AbstractComputePlugin | None = None
         self._started_at = 0.0
         self._retry_at = 0.0
-        self._retry_after_s = _RETRY_FIRST_S
+        self._backoff = Backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
         self._faults: dict[str, str] = {"init": "not started"}
-        self._told: dict[str, str] = {}
+        self._logged: dict[str, str] = {}
 
     @property
     def key(self) -> str:
@@ -75,12 +76,12 @@ class PluginHandle:
 
     @property
     def may_return(self) -> bool:
-        """Whether it does not run now, and is to be started again."""
+        """Whether the plugin is not started and will be started again."""
         return self._plugin is None and self._retry_at < float("inf")
 
     @property
     def reason(self) -> str | None:
-        """Why it is not healthy: the oldest fault that no later call of the same kind has made good."""
+        """Why the plugin is not healthy: the oldest fault that no later call of the same kind has cleared."""
         return next(iter(self._faults.values()), None)
 
     @property
@@ -89,7 +90,7 @@ class PluginHandle:
 
     @property
     def plugin(self) -> AbstractComputePlugin:
-        """Raises PluginError unless it was started."""
+        """The started plugin. Raises PluginError if it is not started."""
         if self._plugin is None:
             raise PluginError(f"the plugin {self.key} is not available: {self.reason}")
         return self._plugin
@@ -98,13 +99,13 @@ class PluginHandle:
         return self._plugin is None and now >= self._retry_at
 
     async def start(self, now: float) -> None:
-        """Import and initialise it; a failure is kept as the reason and tried again later, ever more rarely."""
+        """Import and initialise the plugin. After a failure, which becomes its reason, it is retried with backoff."""
         if not self.may_start(now):
             return
         self._faults = {"init": "it is being started"}
         plugin: AbstractComputePlugin | None = None
         try:
-            plugin = await self._made()
+            plugin = await self._create()
             async with asyncio.timeout(self._patience_s(plugin)):
                 await plugin.init()
             if isinstance(plugin, HostedPlugin) and plugin.host.reason is not None:
@@ -114,13 +115,13 @@ class PluginHandle:
                 await asyncio.shield(plugin.close())
             if not isinstance(e, Exception | SystemExit):
                 raise
-            took = f"init took longer than {self._timeout_s:g} s" if isinstance(e, TimeoutError) else _described(e)
-            self._failed(took, e)
+            reason = f"init took longer than {self._timeout_s:g} s" if isinstance(e, TimeoutError) else _described(e)
+            self._failed(reason, e)
         else:
-            self._plugin, self._faults, self._told = plugin, {}, {}
+            self._plugin, self._faults, self._logged = plugin, {}, {}
             self._started_at = asyncio.get_running_loop().time()
 
-    async def _made(self) -> AbstractComputePlugin:
+    async def _create(self) -> AbstractComputePlugin:
         source, reference = self.source, self.source.reference
         if not source.isolated:
             self._class = cls = source.load()
@@ -140,15 +141,15 @@ class PluginHandle:
         return hosted
 
     def _patience_s(self, plugin: AbstractComputePlugin) -> float:
-        """A host keeps the deadline itself; it may be silent a little longer before it is killed."""
+        """Return the timeout of one call. A host process enforces the deadline itself and gets a little more time."""
         return self._timeout_s + (2 * GRACE_S if isinstance(plugin, HostedPlugin) else 0.0)
 
     def _host_ended(self, reason: str) -> None:
         plugin, self._plugin = self._plugin, None
         if plugin is None:
-            return  # it never got so far: start() tells
+            return  # it was not started yet: start() reports the failure
         if asyncio.get_running_loop().time() - self._started_at > _RETRY_MAX_S:
-            self._retry_after_s = _RETRY_FIRST_S
+            self._backoff.reset()
         self._failed(f"its host process ended: {reason}")
         self._changed()
 
@@ -157,16 +158,16 @@ class PluginHandle:
         trace = error if error is not None and not isinstance(error, BackendError | TimeoutError) else None
         self._fault("init", reason, trace)
         loop = asyncio.get_running_loop()
-        self._retry_at = loop.time() + self._retry_after_s
-        loop.call_later(self._retry_after_s + 0.01, self._changed)
-        self._retry_after_s = min(self._retry_after_s * 2, _RETRY_MAX_S)
+        delay_s = self._backoff.next_s()
+        self._retry_at = loop.time() + delay_s
+        loop.call_later(delay_s + 0.01, self._changed)
 
     def _fault(self, what: str, reason: str, error: BaseException | None = None) -> str:
-        """Note it, and say it once in the log."""
+        """Record a fault, log it once, and return its text."""
         reason = " ".join(reason.split())[:_REASON]
         self._faults[what] = reason
-        if self._told.get(what) != reason:
-            self._told[what] = reason
+        if self._logged.get(what) != reason:
+            self._logged[what] = reason
             log.warning("the plugin %s is degraded: %s", self.key, reason, exc_info=error)
         return reason
 
@@ -177,16 +178,16 @@ class PluginHandle:
         *,
         check: Callable[[R], R] | None = None,
     ) -> R:
-        """One call with its deadline. A later success of the same kind of call makes a fault good.
+        """Call the plugin with a deadline. A success clears the fault of earlier calls of the same kind.
 
         Args:
             what: the kind of call, a method's name.
-            call: makes it.
-            check: looks at the answer, and returns it or raises BadAnswer.
+            call: makes the call.
+            check: validates the answer and returns it, or raises InvalidResponse.
 
         Raises:
-            PluginError: it failed, did not answer, or answered nonsense; the plugin is unhealthy now.
-            BackendError, TerminationDeferred: what the plugin means to say.
+            PluginError: the call failed, timed out or returned an invalid answer; the plugin is unhealthy now.
+            BackendError, TerminationDeferred: what the plugin raises on purpose.
         """
         plugin = self.plugin
         try:
@@ -208,13 +209,13 @@ class PluginHandle:
         return result
 
     def complain(self, what: str, reason: str | None) -> None:
-        """Note what of its answers cannot be used; None makes it good."""
+        """Record that a part of the plugin's answers is invalid; None clears the fault."""
         self._faults.pop(what, None)
         if reason is not None:
             self._fault(what, reason)
 
     async def refuse(self, reason: str) -> None:
-        """Stop it for good: it cannot be used together with the others."""
+        """Stop the plugin permanently because it conflicts with another one."""
         await self.stop()
         self._faults = {}
         self._fault("init", reason)
@@ -241,9 +242,9 @@ def _described(error: BaseException) -> str:
 
 
 class PluginSet:
-    """All plugins of this agent in allocation order, see :func:`ai.backend.core.allocation.node.order_plugins`.
+    """The plugins of this agent in allocation order, see :func:`ai.backend.core.allocation.node.order_plugins`.
 
-    ``changed`` is called when a plugin has ended or is due to be started again: somebody should call :meth:`start`.
+    ``changed`` is called when a plugin has ended or is due to be started again; :meth:`start` should then be called.
     """
 
     def __init__(
@@ -261,22 +262,23 @@ class PluginSet:
         self._starting: dict[PluginHandle, asyncio.Task[None]] = {}
         self.changed: Callable[[], None] = lambda: None
         self.handles = [
-            PluginHandle(source, settings, timeout_s, environment=environment, changed=self._tell) for source in sources
+            PluginHandle(source, settings, timeout_s, environment=environment, changed=self._notify)
+            for source in sources
         ]
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self.changed()
 
     async def start(self, now: float) -> None:
-        """Start whatever is not started. One that takes long goes on being started and is told of when it is.
+        """Start every plugin that is not started. A slow one continues in the background and then calls ``changed``.
 
-        Two plugins with one device name: the later is refused.
+        Of two plugins with the same device name the later one is refused.
         """
         fresh = [self._begin(h, now) for h in self.handles if h not in self._starting and h.may_start(now)]
         if fresh:
             _, slow = await asyncio.wait(fresh, timeout=START_PATIENCE_S)
             for task in slow:
-                task.add_done_callback(lambda _: self._tell())
+                task.add_done_callback(lambda _: self._notify())
         seen: dict[str, PluginHandle] = {}
         for handle in self.handles:
             if handle.started and seen.setdefault(handle.key, handle) is not handle:
@@ -304,7 +306,7 @@ class PluginSet:
         return [handle for handle in self.handles if handle.started]
 
     def get(self, key: str) -> PluginHandle:
-        """Raises PluginError if there is no such plugin now; the message says why."""
+        """Return a started plugin. Raises PluginError with the reason if there is none with this key."""
         reason = ""
         for handle in self.handles:
             if handle.key == key and handle.started:
@@ -314,6 +316,6 @@ class PluginSet:
         raise PluginError(f"the plugin {key} is not available on this agent{reason}")
 
     def _unused_settings(self) -> set[str]:
-        """Device names that there are settings for, and no plugin; unknown before each was loaded."""
-        is_known = all(handle.version for handle in self.handles)
-        return set(self._settings) - {handle.key for handle in self.handles} if is_known else set()
+        """Return device names with settings but no plugin; empty until every plugin was loaded."""
+        are_loaded = all(handle.version for handle in self.handles)
+        return set(self._settings) - {handle.key for handle in self.handles} if are_loaded else set()

@@ -1,4 +1,4 @@
-"""What the plugins of this node say, without an agent that serves anybody: for `backend.ai accelerator list`."""
+"""Inspects the plugins of this node without a running agent, for `backend.ai accelerator list`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ai.backend.plugin.discovery import LEGACY_GROUPS, PluginSource, find_plugin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginInspection:
-    """One plugin as an agent would see it.
+    """The state of one plugin in an agent with these settings.
 
     Attributes:
         name: the device name; the source's name where it could not be loaded.
@@ -36,16 +36,14 @@ class PluginInspection:
 
 
 async def survey(settings: AgentSettings, only: str | None = None) -> list[PluginInspection]:
-    """Start the installed plugins and those that the settings name, look at their devices, and stop them again.
-
-    They are found, started, called and judged by what the agent itself uses.
+    """Start the installed plugins and those of the settings as an agent does, list their devices, and stop them.
 
     Args:
-        settings: of the agent.
-        only: the device name, entry point or package of the only plugin to look at.
+        settings: the agent's settings.
+        only: the device name, entry point or package of the only plugin to inspect.
     """
     node = settings.agent
-    # Ours do not block unless they say so, and a process for each would take its time.
+    # The plugins of this project run in this process, because a process for each takes time to start.
     blocked, in_process = node.block_compute_plugins, (*node.in_process_compute_plugins, "ai.backend.accelerator")
     allowed = {
         source.reference: source
@@ -53,9 +51,9 @@ async def survey(settings: AgentSettings, only: str | None = None) -> list[Plugi
     }
     names = ("*", *(entry.name for group in LEGACY_GROUPS for entry in entry_points(group=group)))
     installed = {source.reference: source for source in find_plugins(names, (), INTRINSIC_PLUGINS, in_process)}
-    every = list({**installed, **allowed}.values())
-    # The device name of a plugin is not known before it was loaded: then it takes all of them to find one.
-    sources = [source for source in every if only is not None and _is_meant(only, source)] or every
+    candidates = list({**installed, **allowed}.values())
+    # A device name is known only after its plugin was loaded, so all are loaded if no source matches.
+    sources = [source for source in candidates if only is not None and _is_meant(only, source)] or candidates
     plugins = PluginSet(
         sources,
         settings=settings.plugin_settings,
@@ -91,7 +89,7 @@ def _is_meant(only: str, source: PluginSource) -> bool:
 
 
 def _packages() -> Mapping[str, str]:
-    """What an entry point refers to, and its module -> the distribution that shows it."""
+    """Map the references and modules of entry points to the distributions that declare them."""
     return {
         reference: f"{entry.dist.name} {entry.dist.version}"
         for group in (ENTRY_POINT_GROUP, *LEGACY_GROUPS)

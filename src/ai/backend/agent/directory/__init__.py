@@ -1,1 +1,1 @@
-"""Data directory, journal, record base."""
+"""The data directory of the agent, its record database, and the base class of records."""

@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 import fcntl
-import logging
 import secrets
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO
 
-from ai.backend.agent.channel.model import RunsRecord
-from ai.backend.agent.kernels.model import KernelRecord
 from ai.backend.common.errors import Conflict
 from ai.backend.infra.atomic_write import write_atomically
-
-log = logging.getLogger(__name__)
-
-
-T = TypeVar("T", KernelRecord, RunsRecord)
-
 
 _SECRET_BYTES = 32
 
 
 class DataDirectory:
-    """The agent's exclusive hold of its directory."""
+    """Locks the data directory for one agent, and stores the agent's epoch and secret in it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock: IO[bytes] | None = None
 
     def open(self) -> None:
-        """Create and lock it.
+        """Create and lock the directory.
 
         Raises:
             Conflict: another agent uses it.
@@ -50,7 +41,7 @@ class DataDirectory:
             self._lock = None
 
     def next_epoch(self) -> int:
-        """A number larger than at any start before."""
+        """Return a number that is larger than at any earlier start, and store it."""
         path = self.path / "epoch"
         try:
             previous = int(path.read_text())
@@ -60,14 +51,14 @@ class DataDirectory:
         return previous + 1
 
     def secret(self) -> bytes:
-        """Made at the first start, and known to this agent alone."""
+        """Return the agent's secret, which is generated at the first start."""
         path = self.path / "secret"
         try:
-            known = path.read_bytes()
+            secret = path.read_bytes()
         except FileNotFoundError:
-            known = b""
-        if len(known) != _SECRET_BYTES:
-            known = secrets.token_bytes(_SECRET_BYTES)
-            write_atomically(path, known)
+            secret = b""
+        if len(secret) != _SECRET_BYTES:
+            secret = secrets.token_bytes(_SECRET_BYTES)
+            write_atomically(path, secret)
             path.chmod(0o600)
-        return known
+        return secret

@@ -1,4 +1,4 @@
-"""Record of directory."""
+"""The base class of durable records and their version."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class RecordTable:
         )
 
     def delete(self, key: str) -> None:
-        """Safe without such a key."""
+        """Delete a key, if it is stored."""
         self._rows("DELETE FROM {} WHERE key = ?", key)
 
     def _rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:

@@ -1,1 +1,1 @@
-"""Pulls and image jobs."""
+"""Pulls the images of kernels and runs image jobs."""

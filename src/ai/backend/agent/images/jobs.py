@@ -1,24 +1,24 @@
-"""What administrators and users have done with images on this node: long work that is asked after by its id.
+"""Jobs on the images of this node (pull, remove, commit), which the manager polls by their ids.
 
-Nothing of it is written down. A job that a crash ended begins anew when it is asked after again, and each may be
-repeated: a fetched image is there, a removed one is gone, and of a cut-off commit nothing is left.
+Jobs are not stored. A job that a crash ended begins again with the next poll; every job may be repeated.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ai.backend.agent.lifecycle.supervisor import Supervisor
+from ai.backend.agent.kernels.kernel import Kernel
 from ai.backend.common.errors import BackendError, Conflict, InternalError, LimitExceeded
 from ai.backend.common.states import KernelStatus
 from ai.backend.common.wire.agent import ImageJob, ImageJobState
 from ai.backend.plugin.runtime import AbstractRuntime, CommitRequest, ImageRequest
 
 _MAX_JOBS = 256
-_KEPT_S = 600.0
+_RETENTION_S = 600.0
 _MAX_WAIT_S = 10.0
 
 
@@ -28,31 +28,39 @@ class _Job:
     current: int = 0
     total: int = 0
     ended_at: float | None = None
-    asked_at: float = field(default_factory=time.monotonic)
+    polled_at: float = field(default_factory=time.monotonic)
 
 
 class ImageJobs:
-    """See the module. ``kept_s``: how long the outcome of a job is remembered."""
+    """Runs image jobs in the background and reports their progress.
 
-    def __init__(self, runtime: AbstractRuntime, supervisor: Supervisor, *, kept_s: float = _KEPT_S) -> None:
+    Args:
+        runtime: pulls, removes and commits images.
+        kernel_of: returns a live kernel by its id; raises NotFound if there is none.
+        retention_s: how long the outcome of a job is stored, and how long a job runs that nobody asks after.
+    """
+
+    def __init__(
+        self, runtime: AbstractRuntime, kernel_of: Callable[[str], Kernel], *, retention_s: float = _RETENTION_S
+    ) -> None:
         self._runtime = runtime
-        self._supervisor = supervisor
-        self._kept_s = kept_s
+        self._kernel_of = kernel_of
+        self._retention_s = retention_s
         self._jobs: dict[str, _Job] = {}
 
     async def ask(self, req: ImageJob) -> ImageJobState:
-        """Begin it, or tell how far it is.
+        """Start the job, or return its progress if it exists.
 
         Raises:
             NotFound, Conflict: no such kernel, or it does not run. LimitExceeded: too many jobs at once.
         """
-        self._forget()
+        self._drop_expired()
         job = self._jobs.get(req.job_id)
         if job is None:
             job = self._begin(req)
-        job.asked_at = time.monotonic()
+        job.polled_at = time.monotonic()
         await asyncio.wait({job.task}, timeout=min(max(0.0, req.wait_s), _MAX_WAIT_S))
-        return _told(job)
+        return _state_of(job)
 
     async def close(self) -> None:
         tasks = [job.task for job in self._jobs.values()]
@@ -64,20 +72,20 @@ class ImageJobs:
         if sum(not job.task.done() for job in self._jobs.values()) >= _MAX_JOBS:
             raise LimitExceeded("the agent does too much with images already")
         if req.action == "commit":
-            kernel = self._supervisor.get(req.kernel_id)
+            kernel = self._kernel_of(req.kernel_id)
             if kernel.status is not KernelStatus.RUNNING:
                 raise Conflict(f"the kernel {req.kernel_id} is {kernel.status}")
         job: _Job
 
-        def tell(current: int, total: int) -> None:
+        def on_progress(current: int, total: int) -> None:
             job.current, job.total = current, total
 
-        job = _Job(asyncio.create_task(self._run(req, tell), name=f"image-job-{req.job_id}"))
+        job = _Job(asyncio.create_task(self._run(req, on_progress), name=f"image-job-{req.job_id}"))
         job.task.add_done_callback(lambda _: setattr(job, "ended_at", time.monotonic()))
         self._jobs[req.job_id] = job
         return job
 
-    async def _run(self, req: ImageJob, tell: Any) -> dict[str, Any]:
+    async def _run(self, req: ImageJob, on_progress: Callable[[int, int], None]) -> dict[str, Any]:
         access = req.access
         image = ImageRequest(
             name=req.image,
@@ -90,29 +98,35 @@ class ImageJobs:
         match req.action:
             case "pull":
                 if await self._runtime.lacks_image(image):
-                    await self._runtime.pull_image(image, tell)
+                    await self._runtime.pull_image(image, on_progress)
                 return {}
             case "remove":
                 await self._runtime.remove_image(req.image)
                 return {}
             case "commit":
-                wanted = CommitRequest(
+                request = CommitRequest(
                     folder=req.folder, filename=req.filename, labels=req.labels, push=image if req.image else None
                 )
-                made = await self._runtime.commit(self._supervisor.get(req.kernel_id).key, wanted, tell)
-                told = {"place": made.place, "size_bytes": made.size_bytes, "labels": dict(made.labels)}
-                return {**told, "digest": made.digest, "config_digest": made.config_digest}
+                commit = await self._runtime.commit(self._kernel_of(req.kernel_id).key, request, on_progress)
+                return {
+                    "place": commit.place,
+                    "size_bytes": commit.size_bytes,
+                    "labels": dict(commit.labels),
+                    "digest": commit.digest,
+                    "config_digest": commit.config_digest,
+                }
 
-    def _forget(self) -> None:
-        before = time.monotonic() - self._kept_s
+    def _drop_expired(self) -> None:
+        """Drop old outcomes and cancel jobs that nobody polls any more."""
+        before = time.monotonic() - self._retention_s
         for job_id, job in list(self._jobs.items()):
             if job.ended_at is not None and job.ended_at < before:
                 del self._jobs[job_id]
-            elif job.ended_at is None and job.asked_at < before:
-                job.task.cancel()  # nobody asks after it any more
+            elif job.ended_at is None and job.polled_at < before:
+                job.task.cancel()
 
 
-def _told(job: _Job) -> ImageJobState:
+def _state_of(job: _Job) -> ImageJobState:
     if not job.task.done():
         return ImageJobState(state="running", current=job.current, total=job.total)
     if job.task.cancelled():

@@ -1,4 +1,4 @@
-"""The images of kernels that are to be made: fetched before anything else is taken for them."""
+"""Pulls the image of a kernel before any resource of the kernel is acquired."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.runtime import AbstractRuntime, ImageRequest
 
 log = logging.getLogger(__name__)
-_AGAIN_S = 5.0
+_RETRY_S = 5.0
 
 
 def request_of(kernel: Kernel) -> ImageRequest:
@@ -41,34 +41,35 @@ def request_of(kernel: Kernel) -> ImageRequest:
 
 
 class KernelImages:
-    """Fetches the image of a kernel where it must be."""
+    """Pulls the images of kernels."""
 
     def __init__(self, runtime: AbstractRuntime, *, timeout_s: float) -> None:
         self._runtime = runtime
         self._timeout_s = timeout_s
 
-    async def provide(self, kernel: Kernel, tell: Callable[[], None]) -> None:
-        """See that the image is here. Creations do not wait for the pulls of others.
+    async def provide(self, kernel: Kernel, on_pull: Callable[[], None]) -> None:
+        """Pull the image if the node lacks it. Creations do not wait for the pulls of other kernels.
 
         Args:
-            tell: called when it begins to be fetched.
+            kernel: the kernel.
+            on_pull: called before the pull starts.
 
         Raises:
-            What :meth:`_pull` does.
+            CreationDeferred, CreationDenied, DeadlineExceeded: as :meth:`_pull`.
         """
         if not kernel.record.spec.auto_pull or not await self._runtime.lacks_image(request_of(kernel)):
             return
         if kernel.record.status is not KernelStatus.PULLING:
-            tell()
+            on_pull()
             kernel.save(status=KernelStatus.PULLING)
         await self._pull(kernel)
 
     async def _pull(self, kernel: Kernel) -> None:
-        """Idempotent; nothing of it has to be taken back.
+        """Pull the image. A pull is idempotent and is never undone.
 
         Raises:
-            CreationDeferred: the registry or the disk may serve later, or another agent now.
-            CreationDenied: it never will. DeadlineExceeded.
+            CreationDeferred: the pull may succeed later, or on another agent.
+            CreationDenied: the pull can never succeed. DeadlineExceeded.
         """
         name = kernel.record.spec.image
         crash_point("create.image.before")
@@ -79,9 +80,9 @@ class KernelImages:
             raise DeadlineExceeded(f"the image {name} was not fetched within {self._timeout_s:g} s") from None
         except (Unavailable, StorageFull) as e:
             message = f"the image {name} cannot be fetched now: {e.message}"
-            raise CreationDeferred(message, retry_after=_AGAIN_S) from e
+            raise CreationDeferred(message, retry_after=_RETRY_S) from e
         except PeerRefused as e:
-            if kernel.record.resumes:  # of an earlier life, whose credentials are forgotten
+            if kernel.record.resumes:  # credentials are not stored over a restart of the agent
                 raise CreationDeferred(f"the agent has to ask for {name} anew", retry_after=0.0) from e
             raise CreationDenied(f"the image {name} cannot be fetched: {e.message}") from e
         except (ImageNotFound, NotSupported) as e:

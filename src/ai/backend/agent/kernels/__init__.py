@@ -1,1 +1,1 @@
-"""A kernel's record and what is alive of it."""
+"""Kernels, their durable records, and the outbox of observations."""

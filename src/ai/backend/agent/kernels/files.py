@@ -1,22 +1,23 @@
-"""Files of kernels."""
+"""Stores the records of kernels and leftovers in the record database."""
 
 from __future__ import annotations
 
 import logging
+from typing import TypeVar
 
 import msgspec
 
 from ai.backend.agent.channel.model import RunsRecord
-from ai.backend.agent.directory.directory import T
 from ai.backend.agent.directory.record import RECORD_VERSION
 from ai.backend.agent.directory.record_database import RecordDatabase
 from ai.backend.agent.kernels.model import KernelRecord
 
 log = logging.getLogger(__name__)
+T = TypeVar("T", KernelRecord, RunsRecord)
 
 
 class FileKernelRecords:
-    """:class:`~ai.backend.agent.kernels.store.KernelRecords` in two tables."""
+    """Stores :class:`~ai.backend.agent.kernels.store.KernelRecords` in two tables."""
 
     def __init__(self, database: RecordDatabase) -> None:
         self._kernels = database.table("kernels")
@@ -49,7 +50,7 @@ class FileKernelRecords:
 
 
 class FileLeftovers:
-    """:class:`~ai.backend.agent.kernels.store.Leftovers` in a table."""
+    """Stores :class:`~ai.backend.agent.kernels.store.Leftovers` in a table."""
 
     def __init__(self, database: RecordDatabase) -> None:
         self._table = database.table("leftovers")
@@ -70,7 +71,7 @@ class FileLeftovers:
 
 
 def _read(key: str, value: bytes, kind: type[T]) -> T | None:
-    """A record of another version stays in the table for the agent that wrote it, and is unknown to this one."""
+    """Decode a record. One of another version is ignored and stays in the table for the agent that wrote it."""
     try:
         record = msgspec.json.decode(value, type=kind)
         if record.version == RECORD_VERSION:

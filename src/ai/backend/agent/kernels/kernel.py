@@ -1,4 +1,4 @@
-"""A kernel as the running agent knows it: its record, and what is alive of it."""
+"""A kernel in the running agent: its record, its channel, and its operation under way."""
 
 from __future__ import annotations
 
@@ -26,14 +26,13 @@ _decode = msgspec.msgpack.Decoder(KernelRecord).decode
 
 
 class Kernel:
-    """One kernel. ``task`` is the one operation under way; whoever starts another ends it first.
+    """Holds the record of one kernel and its live objects. ``task`` is the operation under way, at most one.
 
-    The record of one that runs is kept encoded: there are many, and nobody looks at most of it (docs/decisions/0016).
-    ``id``, ``attempt``, ``key``, ``phase``, ``status`` and ``created_at`` are at hand.
+    The record of a running kernel is stored compressed, because there are many and most fields are rarely read
+    (docs/decisions/0016). ``id``, ``attempt``, ``key``, ``phase``, ``status`` and ``created_at`` need no decoding.
 
-    ``deferral_ends`` is the record's ``deferred_until`` on the loop's clock, once this life of the agent has read it,
-    and ``owing_since`` likewise its ``owed_since``: a wall clock that is set meanwhile moves neither. ``registries``
-    opens those of images, and is never written down: the next life of the agent has to be told again.
+    ``deferral_ends`` and ``owing_since`` are the record's ``deferred_until`` and ``owed_since`` on the loop's clock, so
+    that setting the wall clock does not move them. ``registries`` holds credentials of registries and is never stored.
     """
 
     __slots__ = (
@@ -87,8 +86,8 @@ class Kernel:
 
     @property
     def record(self) -> KernelRecord:
-        kept = self._record
-        return kept if isinstance(kept, KernelRecord) else _decode(zlib.decompress(kept))
+        stored = self._record
+        return stored if isinstance(stored, KernelRecord) else _decode(zlib.decompress(stored))
 
     @record.setter
     def record(self, record: KernelRecord) -> None:
@@ -100,7 +99,7 @@ class Kernel:
 
     @property
     def attempt(self) -> int:
-        """The present one."""
+        """The present attempt."""
         return self.key.attempt
 
     @property
@@ -108,7 +107,7 @@ class Kernel:
         return self.phase is not Phase.ENDED
 
     def save(self, **changes: Any) -> None:
-        """Change the record, but for its phase, and write it before anything else happens.
+        """Change fields of the record other than its phase, and store it.
 
         Raises:
             OSError: nothing has changed.
@@ -121,15 +120,13 @@ class Kernel:
         self.become(record)
 
     def admits(self, trigger: PhaseTrigger) -> bool:
-        """Whether the trigger has a row in the table of phases."""
+        """Return whether the present phase has a transition for the trigger."""
         return trigger in TRANSITIONS[self.phase]
 
     def move(
         self, trigger: PhaseTrigger, *, cause: str, base: KernelRecord | None = None, **changes: Any
     ) -> tuple[Operation, ...]:
-        """Step the machine of phases and write the record before anything else happens.
-
-        A trigger that is out of date writes nothing.
+        """Make a transition of the phase and store the record. An outdated trigger stores nothing.
 
         Args:
             trigger: what happens.
@@ -160,15 +157,15 @@ class Kernel:
         return operations
 
     def become(self, record: KernelRecord) -> None:
-        """Take a record that is written already."""
+        """Replace the record by one that is stored already."""
         self.record = record
         self.changed.set()
 
     async def when_adopted(self, timeout_s: float) -> tuple[KernelChannel, RunQueue, Terminals]:
-        """As :meth:`running`, after waiting for a kernel that was found again but is not connected yet.
+        """Return as :meth:`running`, after waiting for the connection to a kernel that runs since before a restart.
 
         Raises:
-            Unavailable: it is not connected within the time.
+            Unavailable: the kernel is not connected within the time.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -180,10 +177,10 @@ class Kernel:
         return self.running()
 
     def running(self) -> tuple[KernelChannel, RunQueue, Terminals]:
-        """What a user's request works on.
+        """Return the channel, runs and terminals of a running kernel.
 
         Raises:
-            Conflict: the kernel does not run (yet, or any more). WorkloadEnded: its workload has just ended.
+            Conflict: the kernel does not run. WorkloadEnded: its workload has just ended.
         """
         is_up = self.phase is Phase.RUNNING
         if not is_up or self.channel is None or self.runs is None or self.terminals is None:

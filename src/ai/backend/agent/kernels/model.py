@@ -1,4 +1,4 @@
-"""The durable record of a kernel: all that the agent must know of it after it was killed."""
+"""The durable record of a kernel, from which the agent resumes it after a crash."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from ai.backend.plugin.runtime import WorkloadKey
 
 
 class Termination(Record, frozen=True, kw_only=True):
-    """Why and as what a kernel ends.
+    """The final status of a kernel and its reason.
 
-    ``status`` is TERMINATED, ERROR, or PENDING for one that goes back to the scheduler. ``attempt`` is what the end is
-    reported under, where that is newer than the record's. ``retry_after_s``: how long it then waits at least.
+    ``status`` is TERMINATED, ERROR, or PENDING for a kernel that goes back to the scheduler, which then waits for at
+    least ``retry_after_s``. ``attempt`` is the reported attempt, if it is newer than the record's.
     """
 
     status: KernelStatus
@@ -43,7 +43,7 @@ class PluginState(Record, frozen=True, kw_only=True):
 
 
 class KernelRecord(Record, frozen=True, kw_only=True):
-    """Written before each step.
+    """The state of a kernel, stored before each step.
 
     ``status`` is the last one reported. ``step`` is the one under way. ``allocation`` is slot -> device -> quantity. Of
     the standing workload: ``hooked`` names the plugins whose ``pre_create`` may have happened, in order; ``begun`` is
@@ -101,7 +101,7 @@ class KernelRecord(Record, frozen=True, kw_only=True):
         return self.spec.attempt if self.restarted_from is None else self.restarted_from
 
     def tombstone(self) -> KernelRecord:
-        """As ENDED, with what late commands need: who it was, and how it ended."""
+        """Return a record of the ended kernel with only the fields that late commands need."""
         spec = self.spec
         return KernelRecord(
             spec=KernelSpec(
@@ -131,14 +131,14 @@ class KernelRecord(Record, frozen=True, kw_only=True):
 
 
 def with_shared_texts(spec: KernelSpec) -> KernelSpec:
-    """An equal spec whose texts are shared with those of other kernels, and with each other, where they are equal."""
+    """Return an equal spec whose texts are interned, so that kernels share them."""
     texts = {name: intern(text) for name in spec.__struct_fields__ if type(text := getattr(spec, name)) is str}
     environ = {intern(name): intern(value) for name, value in spec.environ.items()}
     return msgspec.structs.replace(spec, **texts, environ=environ)
 
 
 def read_allocation(data: dict[str, dict[str, str]]) -> DeviceAllocation:
-    """From the wire form to exact quantities."""
+    """Decode the wire form of an allocation."""
     return DeviceAllocation(
         slots={
             SlotName(slot): {DeviceId(device): parse_quantity(amount) for device, amount in devices.items()}
@@ -148,7 +148,7 @@ def read_allocation(data: dict[str, dict[str, str]]) -> DeviceAllocation:
 
 
 def write_allocation(allocation: DeviceAllocation) -> dict[str, dict[str, str]]:
-    """The wire form of an allocation."""
+    """Return the wire form of an allocation."""
     return {
         str(slot): {str(device): format_quantity(amount) for device, amount in devices.items()}
         for slot, devices in allocation.slots.items()

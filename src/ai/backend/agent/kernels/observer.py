@@ -1,4 +1,4 @@
-"""Facts about kernels on their way to the manager: written down first, sent until acknowledged."""
+"""Queues observations of kernels for the manager: they are stored first and sent until they are acknowledged."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from ai.backend.common.errors import BackendError
 from ai.backend.common.states import KernelEventReason, KernelStatus
 from ai.backend.common.wire.link import ManagerReports
 from ai.backend.common.wire.reports import KernelObservation, ObservationReport
+from ai.backend.infra.retry import Backoff
 
 log = logging.getLogger(__name__)
 _BATCH = 200
-_BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+_RETRY_FIRST_S, _RETRY_MAX_S = 0.1, 5.0
 
 
 class ObservationQueue:
-    """Writes observations and delivers them in order."""
+    """Stores observations and delivers them in order."""
 
     def __init__(self, outbox: Outbox, manager: ManagerReports, *, agent_id: str, epoch: int) -> None:
         self._outbox = outbox
@@ -33,7 +34,7 @@ class ObservationQueue:
         self._seq = 0
 
     def restore(self) -> None:
-        """Take over what an earlier life of the agent did not deliver, under numbers of this epoch."""
+        """Load the observations that were not delivered before the restart, and number them anew for this epoch."""
         for observation in self._outbox.load():
             self._seq += 1
             self._pending.append(msgspec.structs.replace(observation, seq=self._seq))
@@ -43,7 +44,7 @@ class ObservationQueue:
     def report(
         self, kernel_id: str, attempt: int, status: KernelStatus, reason: KernelEventReason, **details: Any
     ) -> None:
-        """Note a fact durably; it is delivered in the background."""
+        """Store an observation; it is delivered in the background."""
         self._seq += 1
         observation = KernelObservation(
             kernel_id=kernel_id,
@@ -63,8 +64,8 @@ class ObservationQueue:
         return len(self._pending)
 
     async def deliver(self) -> None:
-        """Run for ever: send in order, wait longer after each failure."""
-        failures = 0
+        """Send observations in order until cancelled, with growing delays after failures."""
+        backoff = Backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
         while True:
             await self._wake.wait()
             batch = self._pending[:_BATCH]
@@ -76,16 +77,17 @@ class ObservationQueue:
                     ObservationReport(agent_id=self._agent_id, epoch=self._epoch, observations=batch)
                 )
             except BackendError as e:
-                log.log(logging.INFO if failures else logging.WARNING, "observations wait for the manager: %s", e)
+                log.log(
+                    logging.INFO if backoff.failures else logging.WARNING, "observations wait for the manager: %s", e
+                )
             except Exception:
                 log.exception("observations cannot be delivered")
             else:
                 if acknowledged >= batch[0].seq:
-                    failures = 0
+                    backoff.reset()
                     self._forget(acknowledged)
                     continue
-            await asyncio.sleep(_BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)])
-            failures += 1
+            await backoff.wait()
 
     def _forget(self, seq: int) -> None:
         self._pending = [observation for observation in self._pending if observation.seq > seq]

@@ -1,4 +1,4 @@
-"""Outbox of kernels."""
+"""Stores undelivered observations in a file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LARGE_OUTBOX = 1024 * 1024
 
 
 class FileOutbox:
-    """:class:`~ai.backend.agent.kernels.store.Outbox` in one file."""
+    """Stores an :class:`~ai.backend.agent.kernels.store.Outbox` as one JSON object a line."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -26,17 +26,17 @@ class FileOutbox:
         self._size = 0
 
     def load(self) -> list[KernelObservation]:
-        found = []
+        observations = []
         try:
             lines = self._path.read_bytes().splitlines()
         except FileNotFoundError:
             return []
         for line in lines:
             try:
-                found.append(msgspec.json.decode(line, type=KernelObservation))
+                observations.append(msgspec.json.decode(line, type=KernelObservation))
             except msgspec.MsgspecError:
                 log.warning("an observation in %s was cut short and is dropped; the state is reported anew", self._path)
-        return found
+        return observations
 
     def append(self, observation: KernelObservation) -> None:
         if self._fd is None:
@@ -44,7 +44,7 @@ class FileOutbox:
         self._size += os.write(self._fd, msgspec.json.encode(observation) + b"\n")
 
     def replace(self, observations: list[KernelObservation]) -> None:
-        """What was acknowledged may stay until the file is large: it is only sent once more after a crash."""
+        """Rewrite the file once it is large or empty. Older observations in it are only sent again after a crash."""
         if observations and self._size < _LARGE_OUTBOX:
             return
         self.rewrite(observations)

@@ -1,7 +1,7 @@
-"""Durable facts of the agent.
+"""The ports by which kernels are stored.
 
-The methods are plain calls: each is one small write to the page cache, far below a millisecond. They survive the death
-of the agent, which is what they are for; no workload of a node outlives the node, so nothing is synced to the disk.
+The methods are synchronous: each is one small write to the page cache, far below a millisecond. The data survives a
+crash of the agent; it need not survive the node, with which the workloads end, so nothing is synced to the disk.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from ai.backend.common.wire.reports import KernelObservation
 
 
 class KernelRecords(Protocol):
-    """One record for each kernel, and one of its runs beside it."""
+    """Stores one record of each kernel and one of its runs."""
 
     def load(self) -> list[KernelRecord]:
-        """Read every record. One that cannot be read is left out, and its workload is then a stranger."""
+        """Read every record. An unreadable record is left out, and its workload is removed as one without a record."""
         ...
 
     def get(self, kernel_id: str) -> KernelRecord | None: ...
@@ -29,7 +29,7 @@ class KernelRecords(Protocol):
 
 
 class Leftovers(Protocol):
-    """Records of workloads that are gone while plugins still owe them a call, one for each attempt of a kernel."""
+    """Stores records of removed workloads with hook calls to repeat, one for each attempt of a kernel."""
 
     def load(self) -> list[KernelRecord]: ...
     def put(self, record: KernelRecord) -> None: ...
@@ -37,14 +37,14 @@ class Leftovers(Protocol):
 
 
 class Outbox(Protocol):
-    """Observations that the manager has not acknowledged, in order."""
+    """Stores observations that the manager has not acknowledged, in order."""
 
     def load(self) -> list[KernelObservation]: ...
     def append(self, observation: KernelObservation) -> None: ...
     def replace(self, observations: list[KernelObservation]) -> None:
-        """Keep these; earlier ones may be forgotten, and are at the latest when these are none."""
+        """Store these. Earlier ones may be dropped, and are dropped if ``observations`` is empty."""
 
     def rewrite(self, observations: list[KernelObservation]) -> None:
-        """Keep exactly these."""
+        """Store exactly these."""
 
     def close(self) -> None: ...

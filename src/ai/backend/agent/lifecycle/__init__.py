@@ -1,1 +1,1 @@
-"""Creation, restart, end, recovery of kernels."""
+"""Creates, restarts, ends and recovers kernels."""

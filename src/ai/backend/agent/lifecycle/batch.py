@@ -1,6 +1,6 @@
-"""Batch sessions: run the startup command once the kernel runs, and end the kernel with its result.
+"""Runs the startup command of batch sessions and ends the kernel with its result.
 
-The agent ends the workload itself, so that devices come free while the manager is away; the manager learns the result
+The agent ends the workload itself, so that devices are freed while the manager is away; the manager learns the result
 from the TERMINATING and TERMINATED observations (reason task-finished, task-failed or task-timeout, with the exit code)
 and ends the session's other kernels.
 """
@@ -20,23 +20,23 @@ from ai.backend.core.lifecycle.kernel_phase import Phase
 
 log = logging.getLogger(__name__)
 RUN_ID = "startup"
-_NEWS_S = 2.0
+_EXIT_EVENT_S = 2.0
 
 
 async def watch_batch(kernel: Kernel, end: Callable[[Kernel, Termination], None]) -> None:
-    """Start the command, or find it again after a restart of the agent; then end the kernel."""
+    """Start the command, or follow it again after a restart of the agent; then end the kernel."""
     spec = kernel.record.spec
     assert spec.startup_command
     if kernel.record.batch_since is None:
         kernel.save(batch_since=time.time())
     since = kernel.record.batch_since
-    left = spec.batch_timeout_s - (time.time() - since) if spec.batch_timeout_s and since is not None else None
+    remaining_s = spec.batch_timeout_s - (time.time() - since) if spec.batch_timeout_s and since is not None else None
     message: str | None = None
     exit_code: int | None = None
     reason = KernelEventReason.TASK_FAILED
     try:
         _, runs, _ = kernel.running()
-        async with asyncio.timeout(max(0.0, left) if left is not None else None):
+        async with asyncio.timeout(max(0.0, remaining_s) if remaining_s is not None else None):
             result = await runs.follow(RUN_ID, spec.startup_command)
         exit_code, message = result.exit_code, result.reason
         if exit_code == 0 and not result.reason:
@@ -47,7 +47,7 @@ async def watch_batch(kernel: Kernel, end: Callable[[Kernel, Termination], None]
     except BackendError as e:
         message = str(e)
     if kernel.channel is not None and kernel.channel.ended:
-        await _exit_news(kernel)
+        await _wait_for_exit_event(kernel)
     if kernel.phase is Phase.RUNNING:
         end(
             kernel,
@@ -55,12 +55,12 @@ async def watch_batch(kernel: Kernel, end: Callable[[Kernel, Termination], None]
         )
 
 
-async def _exit_news(kernel: Kernel) -> None:
-    """The workload died under the program: let the runtime say why, which is better news than ours."""
+async def _wait_for_exit_event(kernel: Kernel) -> None:
+    """Wait until the runtime reports why the workload ended, which explains the failure of the command."""
     try:
-        async with asyncio.timeout(_NEWS_S):
+        async with asyncio.timeout(_EXIT_EVENT_S):
             while kernel.phase is Phase.RUNNING:
                 kernel.changed.clear()
                 await kernel.changed.wait()
     except TimeoutError:
-        pass  # it does not know
+        pass  # the command's own error is reported

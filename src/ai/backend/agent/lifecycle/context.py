@@ -1,4 +1,4 @@
-"""What the steps of a kernel's life work with."""
+"""The objects that the steps of a kernel work with."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from ai.backend.plugin.runtime import AbstractRuntime
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentContext:
-    """The agent around one kernel. ``secret`` never leaves it, only what is derived from it."""
+    """The services and settings of the agent. Only keys that are derived from ``secret`` leave the agent."""
 
     settings: AgentSettings
     epoch: int
     secret: bytes
     runtime: AbstractRuntime
     networks: Networks
-    desk: ServiceManager
+    services: ServiceManager
     plugins: PluginSet
     inventory: Inventory
     records: KernelRecords
@@ -38,7 +38,7 @@ class AgentContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepContext:
-    """Why steps are taken now."""
+    """The cause for which steps are acquired or released."""
 
     cause: LifecycleCause = LifecycleCause.CREATE
 
@@ -47,8 +47,8 @@ class StepContext:
         return self.cause is LifecycleCause.RESTART_IN_PLACE
 
 
-def circumstances_of(record: KernelRecord) -> StepContext:
-    """Of the calls that come now, or are still owed, for the standing workload."""
+def step_context_of(record: KernelRecord) -> StepContext:
+    """Return the context of hook calls for the standing workload."""
     is_ending = record.phase in (Phase.TERMINATING, Phase.ENDED)
     if record.restarted_from is not None or (record.restarted and not is_ending):
         return StepContext(cause=LifecycleCause.RESTART_IN_PLACE)
@@ -58,13 +58,12 @@ def circumstances_of(record: KernelRecord) -> StepContext:
 
 
 class Step(Protocol):
-    """One thing that a kernel needs.
+    """Acquires and releases one resource of a kernel.
 
-    ``acquire`` may be repeated after a crash with the same effect once. ``release`` is idempotent, safe without
-    ``acquire``, and raises only if it must be tried again.
+    Both methods are idempotent. ``release`` is safe without ``acquire``, and raises only if it must be repeated.
     """
 
     name: str
 
-    async def acquire(self, kernel: Kernel, why: StepContext) -> None: ...
-    async def release(self, kernel: Kernel, why: StepContext) -> None: ...
+    async def acquire(self, kernel: Kernel, step: StepContext) -> None: ...
+    async def release(self, kernel: Kernel, step: StepContext) -> None: ...

@@ -1,4 +1,4 @@
-"""Takes failed devices out at once, tells the kernels that hold them, and brings them back when they are well."""
+"""Withdraws failed devices at once, reports them for the kernels that hold them, and restores recovered devices."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ from ai.backend.common.devices import DeviceHealth
 from ai.backend.common.ids import DeviceId
 from ai.backend.common.states import KernelEventReason
 from ai.backend.core.lifecycle.kernel_phase import Phase
+from ai.backend.infra.retry import Backoff
 from ai.backend.plugin.accelerator import DeviceHealthChange, HealthWatching
 
 log = logging.getLogger(__name__)
 _ROUND_S = 1.0
-"""How often plugins are looked for that are to be watched."""
+"""How often the loop looks for plugins to watch."""
 _PAUSE_S = 0.05
-"""News that come within this time are taken together."""
-_AGAIN_FIRST_S, _AGAIN_MAX_S = 0.5, 30.0
-_MAX_STRANGERS = 16
+"""Changes within this time are handled together."""
+_RETRY_FIRST_S, _RETRY_MAX_S = 0.5, 30.0
+_MAX_UNLISTED = 16
 
 
 class HealthLoop:
-    """Watches every plugin that has the power :class:`HealthWatching`.
+    """Watches the devices of every plugin with the capability :class:`HealthWatching`.
 
-    A watch that ends or raises begins again, ever later; until then, and for every other plugin, the next look at the
-    inventory tells. Since a change may be lost while nobody listens, ``look`` is called after each end of a watch.
+    A watch that ends or raises is restarted with growing delays. Other plugins, and changes that are lost between two
+    watches, are covered by the refresh of the inventory, which is triggered after each end of a watch.
 
     Args:
-        look: ask all plugins anew, soon.
-        beat: tell the manager what this node has, now.
+        refresh: triggers a refresh of the inventory.
+        beat: triggers a heartbeat.
     """
 
     def __init__(
@@ -45,20 +46,20 @@ class HealthLoop:
         supervisor: Supervisor,
         observer: ObservationQueue,
         *,
-        look: Callable[[], None],
+        refresh: Callable[[], None],
         beat: Callable[[], None],
     ) -> None:
         self._plugins = plugins
         self._inventory = inventory
         self._supervisor = supervisor
         self._observer = observer
-        self._look = look
+        self._refresh = refresh
         self._beat = beat
-        self._news: dict[str, dict[DeviceId, list[DeviceHealthChange]]] = {}
+        self._changes: dict[str, dict[DeviceId, list[DeviceHealthChange]]] = {}
         self._wake = asyncio.Event()
         self._watches: dict[str, tuple[object, asyncio.Task[None]]] = {}
         self._begun: dict[str, float] = {}
-        self._strangers: set[tuple[str, DeviceId]] = set()
+        self._unlisted: set[tuple[str, DeviceId]] = set()
 
     async def run(self) -> None:
         """Run until it is cancelled."""
@@ -66,7 +67,7 @@ class HealthLoop:
             while True:
                 try:
                     self._watch_all()
-                    await self._take()
+                    await self._apply_changes()
                 except Exception:
                     log.exception("the loop health failed once and goes on")
                 await asyncio.sleep(_PAUSE_S)
@@ -78,32 +79,32 @@ class HealthLoop:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _wait(self) -> None:
-        """Until there are news, a device may be given back, or the next round."""
+        """Wait until a change arrives, a device may be restored, or the next round is due."""
         due = self._inventory.health_due()
-        left_s = _ROUND_S if due is None else min(_ROUND_S, max(0.0, due - time.monotonic()))
+        timeout_s = _ROUND_S if due is None else min(_ROUND_S, max(0.0, due - time.monotonic()))
         try:
-            async with asyncio.timeout(left_s):
+            async with asyncio.timeout(timeout_s):
                 await self._wake.wait()
         except TimeoutError:
             return
 
-    async def _take(self) -> None:
+    async def _apply_changes(self) -> None:
         self._wake.clear()
-        news, self._news = self._news, {}
+        pending, self._changes = self._changes, {}
         is_changed = False
         for key in list(self._inventory.kinds):
-            changes = [change for of_device in news.get(key, {}).values() for change in of_device]
-            is_changed |= self._inventory.hear(key, changes)
+            changes = [change for of_device in pending.get(key, {}).values() for change in of_device]
+            is_changed |= self._inventory.on_health_changes(key, changes)
         if is_changed:
             self._beat()
-        self.tell()
+        self.report()
         if is_changed:
             await self._inventory.rebuild()
 
-    def tell(self) -> None:
-        """Report of every running kernel whose devices' health is not what was reported last.
+    def report(self) -> None:
+        """Report the failed devices of every running kernel for which they differ from the last report.
 
-        It compares states, so nothing is lost by a crash, a restart of the agent, or a manager that is away.
+        Current state is compared with recorded state, so a crash or an unreachable manager loses no report.
         """
         for kernel in self._supervisor.live():
             if kernel.phase is not Phase.RUNNING:
@@ -133,36 +134,37 @@ class HealthLoop:
                 self._watches[handle.key] = plugin, watch
 
     async def _watch(self, handle: PluginHandle, plugin: HealthWatching) -> None:
-        pause_s = _AGAIN_FIRST_S
+        backoff = Backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
         while handle.started:
             begun = self._begun[handle.key] = time.monotonic()
             try:
                 async for change in plugin.watch_health():
-                    self._note(handle.key, change)
-                    await asyncio.sleep(0)  # a stream that never waits must not hold up the agent
+                    self._record(handle.key, change)
+                    await asyncio.sleep(0)  # a stream that never waits must not block the agent
                 problem = "it ended"
             except Exception as e:
                 log.exception("the health watch of the plugin %s failed", handle.key)
                 problem = f"{type(e).__name__}: {e}"
+            if time.monotonic() - begun > _RETRY_MAX_S:
+                backoff.reset()
             self._begun[handle.key] = math.inf
+            pause_s = backoff.next_s()
             handle.complain("watch_health", f"watch_health: {problem:.500}; again in {pause_s:g} s")
-            self._look()
+            self._refresh()
             await asyncio.sleep(pause_s)
-            is_lasting = time.monotonic() - begun > _AGAIN_MAX_S
-            pause_s = _AGAIN_FIRST_S if is_lasting else min(2 * pause_s, _AGAIN_MAX_S)
 
-    def _note(self, key: str, change: DeviceHealthChange) -> None:
-        """Keep the first failure of each device and what came last. Raises TypeError for what is no change."""
+    def _record(self, key: str, change: DeviceHealthChange) -> None:
+        """Store the first failure and the last change of each device. Raises TypeError for a value of another type."""
         if not isinstance(change, DeviceHealthChange):
             raise TypeError(f"{change!r:.200} is not a DeviceHealthChange")
         kind = self._inventory.kinds.get(key)
         if kind is None or all(device.device_id != change.device_id for device in kind.answered):
-            if (key, change.device_id) not in self._strangers and len(self._strangers) < _MAX_STRANGERS:
-                self._strangers.add((key, change.device_id))
-                log.warning("the plugin %s tells of a device %.100r that it has not listed", key, change.device_id)
-                self._look()
+            if (key, change.device_id) not in self._unlisted and len(self._unlisted) < _MAX_UNLISTED:
+                self._unlisted.add((key, change.device_id))
+                log.warning("the plugin %s reports a device %.100r that it has not listed", key, change.device_id)
+                self._refresh()
             return
-        of_device = self._news.setdefault(key, {})
+        of_device = self._changes.setdefault(key, {})
         failures = [c for c in of_device.get(change.device_id, ()) if c.health is not DeviceHealth.HEALTHY]
         is_failure = change.health is not DeviceHealth.HEALTHY
         of_device[change.device_id] = failures if failures and is_failure else [*failures, change]

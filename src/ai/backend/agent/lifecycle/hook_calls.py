@@ -1,4 +1,4 @@
-"""One call of a plugin's hook: its circumstances, its deadline, and the plugin's managed state."""
+"""Calls one method of a plugin's hook with its context, its deadline, and the plugin's managed state."""
 
 from __future__ import annotations
 
@@ -37,46 +37,44 @@ Method = Literal["pre_create", "post_create", "pre_terminate", "post_terminate"]
 
 
 class HookCalls:
-    """Makes a hook and calls one of its methods. What the contract of AbstractLifecycleHook says of a call holds here;
-    in which order the calls come is the steps' matter.
-    """
+    """Calls methods of hooks by the contract of AbstractLifecycleHook. The steps decide the order of calls."""
 
-    def __init__(self, around: AgentContext) -> None:
-        self._around = around
-        self._hidden = (os.path.realpath(around.settings.agent.data_dir),)
+    def __init__(self, context: AgentContext) -> None:
+        self._context = context
+        self._hidden = (os.path.realpath(context.settings.agent.data_dir),)
 
     async def call(
-        self, key: str, method: Method, kernel: Kernel, why: StepContext, *, timeout_s: float | None = None
+        self, key: str, method: Method, kernel: Kernel, step: StepContext, *, timeout_s: float | None = None
     ) -> WorkloadConfig | None:
-        """Note durably that the call begins, then call. Only ``pre_create`` gives something.
+        """Record that the call begins, then call. Only ``pre_create`` returns a config.
 
         Args:
             key: the plugin.
-            method: of the hook.
-            kernel: its standing workload is meant.
-            why: the cause unless this call was begun in an earlier life of the agent.
-            timeout_s: for a call that gets less than a plugin's usual deadline.
+            method: the method of the hook.
+            kernel: the kernel; the call is for its standing workload.
+            step: gives the cause, unless the call was begun before the agent was restarted.
+            timeout_s: a deadline shorter than a plugin's usual one.
 
         Raises:
-            BackendError: what the hook says (CreationDenied ...), and PluginError for whatever else went wrong.
-            TerminationDeferred: only by ``pre_terminate``.
+            BackendError: what the hook raises (CreationDenied ...), and PluginError for every other failure.
+            TerminationDeferred: only from ``pre_terminate``.
         """
-        usual_s = self._around.settings.kernel_lifecycles.plugin_timeout
+        usual_s = self._context.settings.kernel_lifecycles.plugin_timeout
         deadline_s = usual_s if timeout_s is None else min(usual_s, timeout_s)
         began = kernel.record.begun.get(key, {})
         if method not in began:
-            begun = {**kernel.record.begun, key: {**began, method: self._around.epoch}}
+            begun = {**kernel.record.begun, key: {**began, method: self._context.epoch}}
             kernel.save(begun=begun)
-        is_repeat = began.get(method, self._around.epoch) != self._around.epoch
+        is_repeat = began.get(method, self._context.epoch) != self._context.epoch
         is_over = asyncio.Event()
         state = self._state(key, kernel, is_over)
 
         async def run(plugin: AbstractComputePlugin) -> WorkloadConfig | None:
-            context = self._context(key, kernel, why, state, deadline_s, is_repeat=is_repeat)
-            hook = plugin.create_lifecycle_hook(self._workload(kernel), self._allocation(key, kernel), context)
-            result = await _stay_in_role(method, hook)
+            hook_context = self._hook_context(key, kernel, step, state, deadline_s, is_repeat=is_repeat)
+            hook = plugin.create_lifecycle_hook(self._workload(kernel), self._allocation(key, kernel), hook_context)
+            result = await _call_method(method, hook)
             try:
-                self._keep(key, kernel, state)
+                self._save_state(key, kernel, state)
                 return check_config(result, hidden=self._hidden) if method == "pre_create" else None
             except (PluginError, ValueError) as e:
                 raise InvalidResponse(str(e)) from e
@@ -84,9 +82,9 @@ class HookCalls:
         crash_point(f"hook.{key}.{method}.before")
         try:
             async with asyncio.timeout(timeout_s):
-                answer = await self._around.plugins.get(key).call(method, run)
+                answer = await self._context.plugins.get(key).call(method, run)
         except BaseException as e:
-            self._keep_after(e, key, kernel, state)
+            self._save_state_after(e, key, kernel, state)
             if isinstance(e, TimeoutError):
                 raise DeadlineExceeded(f"the plugin {key} did not answer {method} within {deadline_s:g} s") from None
             raise
@@ -95,10 +93,10 @@ class HookCalls:
         crash_point(f"hook.{key}.{method}.after")
         return answer
 
-    def tell(
+    def report(
         self, kernel: Kernel, key: str, method: Method, problem: object, state: HookState, since: float = 0.0
     ) -> None:
-        """Record what a hook did not do in its time where people look: the log, and the kernel's ``status_data``."""
+        """Report a failed hook call, or its later success, in the log and in the kernel's ``status_data``."""
         level = logging.INFO if state == "done" else logging.WARNING
         log.log(level, "%s of %s for kernel %s: %s: %s", method, key, kernel.id, state, problem)
         trouble = HookTrouble(
@@ -108,7 +106,7 @@ class HookCalls:
             message=(str(problem) or type(problem).__name__)[:500],
             since=since or time.time(),
         )
-        self._around.observer.report(
+        self._context.observer.report(
             kernel.id, kernel.attempt, kernel.status, KernelEventReason.UNKNOWN, hook_troubles=[trouble]
         )
 
@@ -117,42 +115,42 @@ class HookCalls:
     def _workload(self, kernel: Kernel) -> Workload:
         return Workload(
             id=kernel.record.workload_id,
-            type=self._around.runtime.info().workload_type,
+            type=self._context.runtime.info().workload_type,
             kernel_id=kernel.key.kernel_id,
             session_id=kernel.record.session_id,
         )
 
     @staticmethod
     def _allocation(key: str, kernel: Kernel) -> DeviceAllocation:
-        """The plugin's share, as it was when the creation began: also of slots that it does not offer any more."""
+        """Return the plugin's share as of the start of the creation, with slots that it does not offer any more."""
         names = kernel.record.hook_slots.get(key, ())
         held = kernel.record.device_allocation.slots
         return DeviceAllocation(slots={slot: devices for slot, devices in held.items() if slot in names})
 
-    def _context(
-        self, key: str, kernel: Kernel, why: StepContext, state: ManagedState, deadline_s: float, *, is_repeat: bool
+    def _hook_context(
+        self, key: str, kernel: Kernel, step: StepContext, state: ManagedState, deadline_s: float, *, is_repeat: bool
     ) -> HookContext:
         return HookContext(
-            cause=LifecycleCause.RECOVER if is_repeat else why.cause,
+            cause=LifecycleCause.RECOVER if is_repeat else step.cause,
             attempt=kernel.record.standing_attempt,
             state=state,
-            previous_allocation=self._allocation(key, kernel) if why.restarting else None,
+            previous_allocation=self._allocation(key, kernel) if step.restarting else None,
             deadline_s=deadline_s,
         )
 
     def _state(self, key: str, kernel: Kernel, is_over: asyncio.Event) -> ManagedState:
         async def save(state: ManagedState) -> None:
-            if is_over.is_set():  # the record may be of another attempt by now
+            if is_over.is_set():  # the record may belong to another attempt by now
                 raise PluginError("the call that this state belongs to is over")
-            self._keep(key, kernel, state)
+            self._save_state(key, kernel, state)
 
-        kept = kernel.record.states.get(key, PluginState())
-        data = msgspec.json.decode(msgspec.json.encode(kept.data))  # the plugin's own copy
-        return ManagedState(data, kept.version, saver=save)
+        stored = kernel.record.states.get(key, PluginState())
+        data = msgspec.json.decode(msgspec.json.encode(stored.data))  # the plugin's own copy
+        return ManagedState(data, stored.version, saver=save)
 
     @staticmethod
-    def _keep(key: str, kernel: Kernel, state: ManagedState) -> None:
-        """Raises PluginError if it cannot be kept."""
+    def _save_state(key: str, kernel: Kernel, state: ManagedState) -> None:
+        """Record the state. Raises PluginError if it is invalid or too large."""
         try:
             encoded = msgspec.json.encode(state.data)
             new = PluginState(version=state.version, data=msgspec.json.decode(encoded, type=dict))
@@ -165,17 +163,17 @@ class HookCalls:
         if kernel.record.states.get(key, PluginState()) != new:
             kernel.save(states={**kernel.record.states, key: new})
 
-    def _keep_after(self, error: BaseException, key: str, kernel: Kernel, state: ManagedState) -> None:
-        """The error of the call is the one that counts."""
+    def _save_state_after(self, error: BaseException, key: str, kernel: Kernel, state: ManagedState) -> None:
+        """Record the state after a failed call; the error of the call takes precedence over an invalid state."""
         try:
-            self._keep(key, kernel, state)
+            self._save_state(key, kernel, state)
         except PluginError as e:
             if str(e) not in str(error):
                 log.warning("the state of %s for kernel %s is not kept: %s", key, kernel.id, e)
 
 
-async def _stay_in_role(method: Method, hook: AbstractLifecycleHook) -> object:
-    """Call, and take what only others may raise for the mistake that it is."""
+async def _call_method(method: Method, hook: AbstractLifecycleHook) -> object:
+    """Call the method, and turn exceptions that it must not raise into RuntimeError."""
     task = asyncio.current_task()
     try:
         return await getattr(hook, method)()

@@ -1,8 +1,8 @@
-"""Hook calls that have failed and are repeated in the background, ever more rarely, for a bounded time.
+"""Repeats failed hook calls in the background with growing delays, for a bounded time.
 
-``post_create`` of a kernel that runs without it is owed by the kernel's own record. ``post_terminate`` of a workload
-whose devices were given back is owed by a leftover: a copy of the kernel's record, kept beside the others until nothing
-is owed any more.
+A failed ``post_create`` of a running kernel is recorded in the kernel's record. A failed ``post_terminate`` of a
+workload whose devices were freed is recorded in a leftover: a copy of the kernel's record that is stored until every
+call has succeeded or was given up.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ from collections.abc import Sequence
 import msgspec
 
 from ai.backend.agent.kernels.kernel import Kernel
-from ai.backend.agent.lifecycle.context import AgentContext, circumstances_of
+from ai.backend.agent.lifecycle.context import AgentContext, step_context_of
 from ai.backend.agent.lifecycle.hook_calls import HookCalls, Method
 from ai.backend.common.errors import BackendError, CreationDeferred
 from ai.backend.core.lifecycle.kernel_phase import Phase
+from ai.backend.infra.retry import Backoff
 
 log = logging.getLogger(__name__)
 _FIRST_S, _MAX_S = 0.5, 300.0
 
 
 class HookRetrier:
-    """Owes calls: those of live kernels while they run, those of leftovers until they are done or given up."""
+    """Repeats failed calls: of live kernels while they run, of leftovers until they are done or given up."""
 
-    def __init__(self, around: AgentContext, calls: HookCalls) -> None:
-        self._around = around
+    def __init__(self, context: AgentContext, calls: HookCalls) -> None:
+        self._context = context
         self._calls = calls
         self._tasks: dict[Kernel, asyncio.Task[None]] = {}
         self._leftovers: dict[tuple[str, int], Kernel] = {}
@@ -36,7 +37,7 @@ class HookRetrier:
     # ---- post_create of a running kernel
 
     def follow(self, kernel: Kernel) -> None:
-        """Begin to repeat what the kernel owes, if anything."""
+        """Start to repeat the kernel's failed calls, if there are any."""
         if kernel.record.owed and kernel.owing_since is None:
             owing_s = max(0.0, time.time() - kernel.record.owed_since)
             kernel.owing_since = asyncio.get_running_loop().time() - owing_s
@@ -46,7 +47,7 @@ class HookRetrier:
             task.add_done_callback(lambda done: self._ended(kernel, done))
 
     async def unfollow(self, kernel: Kernel) -> None:
-        """End that, also in the middle of a call; nothing is owed afterwards."""
+        """Stop the repeats, even in the middle of a call, and drop the kernel's failed calls."""
         task = self._tasks.get(kernel)
         if task is not None:
             task.cancel()
@@ -57,53 +58,53 @@ class HookRetrier:
     # ---- post_terminate of a workload that is gone
 
     def restore(self) -> None:
-        """Go on with the leftovers of an earlier life of the agent."""
-        for record in self._around.leftovers.load():
-            kernel = Kernel(record, self._around.leftovers)
+        """Resume the leftovers that were stored before the agent was restarted."""
+        for record in self._context.leftovers.load():
+            kernel = Kernel(record, self._context.leftovers)
             self._leftovers[kernel.id, record.standing_attempt] = kernel
             self.follow(kernel)
 
-    def leave(self, kernel: Kernel, key: str) -> None:
-        """Take over a plugin's ``post_terminate``; written before the kernel's own record forgets it."""
+    def add_leftover(self, kernel: Kernel, key: str) -> None:
+        """Take over a plugin's ``post_terminate``. The leftover is stored before the kernel's record drops the call."""
         record = kernel.record
         name = (kernel.id, record.standing_attempt)
-        left = self._leftovers.get(name)
-        if left is None:
+        leftover = self._leftovers.get(name)
+        if leftover is None:
             record = msgspec.structs.replace(record, phase=Phase.ENDED, owed=[], owed_since=time.time())
-            left = self._leftovers[name] = Kernel(record, self._around.leftovers)
-        left.save(
-            owed=[*left.record.owed, key],
-            states={**left.record.states, **kernel.record.states},
-            begun={**left.record.begun, **kernel.record.begun},
+            leftover = self._leftovers[name] = Kernel(record, self._context.leftovers)
+        leftover.save(
+            owed=[*leftover.record.owed, key],
+            states={**leftover.record.states, **kernel.record.states},
+            begun={**leftover.record.begun, **kernel.record.begun},
         )
-        self.follow(left)
+        self.follow(leftover)
 
     def owes(self, kernel: Kernel, key: str) -> bool:
-        """Whether this ``post_terminate`` was taken over already; a crash may come between that and the record."""
-        left = self._leftovers.get((kernel.id, kernel.record.standing_attempt))
-        return left is not None and key in left.record.owed
+        """Return whether a leftover has this ``post_terminate``, as after a crash inside :meth:`add_leftover`."""
+        leftover = self._leftovers.get((kernel.id, kernel.record.standing_attempt))
+        return leftover is not None and key in leftover.record.owed
 
-    async def settle(self, kernel: Kernel, keys: Sequence[str]) -> None:
-        """Before a new attempt: try once more what earlier attempts of the kernel have left of these plugins.
+    async def complete_earlier_attempts(self, kernel: Kernel, keys: Sequence[str]) -> None:
+        """Repeat the failed calls of these plugins for earlier attempts of the kernel, before a new attempt starts.
 
         Raises:
-            CreationDeferred: something is still left; a newer attempt must not begin before.
+            CreationDeferred: a call has failed again; the new attempt must not start before it succeeds.
         """
-        for (kernel_id, attempt), left in list(self._leftovers.items()):
+        for (kernel_id, attempt), leftover in list(self._leftovers.items()):
             if kernel_id != kernel.id or attempt >= kernel.record.standing_attempt:
                 continue
-            mine = [key for key in left.record.owed if key in keys]
-            if not mine:
+            own = [key for key in leftover.record.owed if key in keys]
+            if not own:
                 continue
-            await self._pause(left)
+            await self._pause(leftover)
             try:
-                for key in mine:
-                    await self._try(left, key)
+                for key in own:
+                    await self._try(leftover, key)
             finally:
-                self.follow(left)
-            if still := [key for key in left.record.owed if key in keys]:
+                self.follow(leftover)
+            if failed := [key for key in leftover.record.owed if key in keys]:
                 raise CreationDeferred(
-                    f"the plugin {' and '.join(still)} has not finished with attempt {attempt} of this kernel",
+                    f"the plugin {' and '.join(failed)} has not finished with attempt {attempt} of this kernel",
                     retry_after=_FIRST_S * 10,
                 )
 
@@ -123,31 +124,30 @@ class HookRetrier:
             self._tasks.pop(kernel, None)
 
     async def _repeat(self, kernel: Kernel) -> None:
-        delay_s = _FIRST_S
+        backoff = Backoff(_FIRST_S, _MAX_S)
         while kernel.record.owed:
-            await asyncio.sleep(delay_s)
-            delay_s = min(2 * delay_s, _MAX_S)
+            await backoff.wait()
             for key in list(kernel.record.owed):
                 await self._try(kernel, key)
 
     async def _try(self, kernel: Kernel, key: str) -> None:
-        """One more call; afterwards it is done, given up, or still owed."""
+        """Call once more, and drop the call if it has succeeded or its time limit has passed."""
         record = kernel.record
         method: Method = "post_create" if record.phase is not Phase.ENDED else "post_terminate"
-        why = circumstances_of(record)
+        step = step_context_of(record)
         try:
-            await self._calls.call(key, method, kernel, why)
+            await self._calls.call(key, method, kernel, step)
         except BackendError as e:
-            limit_s, now = self._around.settings.kernel_lifecycles.hook_retry_limit, asyncio.get_running_loop().time()
+            limit_s, now = self._context.settings.kernel_lifecycles.hook_retry_limit, asyncio.get_running_loop().time()
             if kernel.owing_since is None or now - kernel.owing_since < limit_s:
                 log.info("%s of %s for kernel %s failed again: %s", method, key, kernel.id, e)
                 return
-            self._calls.tell(kernel, key, method, e, "given-up", record.owed_since)
+            self._calls.report(kernel, key, method, e, "given-up", record.owed_since)
         else:
-            self._calls.tell(kernel, key, method, "it has succeeded", "done", record.owed_since)
+            self._calls.report(kernel, key, method, "it has succeeded", "done", record.owed_since)
         kernel.save(owed=[other for other in kernel.record.owed if other != key])
         if kernel.phase is Phase.ENDED and not kernel.record.owed:
-            self._around.leftovers.forget(kernel.record)
+            self._context.leftovers.forget(kernel.record)
             self._leftovers.pop((kernel.id, record.standing_attempt), None)
 
     def _ended(self, kernel: Kernel, task: asyncio.Task[None]) -> None:

@@ -1,4 +1,4 @@
-"""What a workload finds about itself: environment and small files (peer facts 2.6, 2.7)."""
+"""The environment variables and small files that describe a kernel to its programs (peer facts 2.6, 2.7)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BOOTSTRAP_PATH = f"{CONFIG_DIR}/bootstrap.sh"
 
 
 def platform_environ(spec: KernelSpec) -> dict[str, str]:
-    """The variables by which a program learns who, where and with whom it is."""
+    """Return the variables that describe the kernel, its session, its user and its cluster."""
     cluster = spec.cluster
     return {
         "BACKENDAI_KERNEL_ID": spec.kernel_id,
@@ -38,7 +38,7 @@ def platform_environ(spec: KernelSpec) -> dict[str, str]:
 
 
 def gpu_environ(attached: Mapping[str, list[AttachedDevice]]) -> dict[str, str]:
-    """The variables about the first kind of accelerator that the kernel holds."""
+    """Return the variables about the first kind of accelerator that the kernel holds."""
     for key, devices in attached.items():
         if key in ("cpu", "mem") or not devices:
             continue
@@ -56,12 +56,12 @@ def gpu_environ(attached: Mapping[str, list[AttachedDevice]]) -> dict[str, str]:
 def kernel_environ(
     spec: KernelSpec, config: WorkloadConfig, attached: Mapping[str, list[AttachedDevice]]
 ) -> dict[str, str]:
-    """The whole environment. The user's own variables never override the platform's or a plugin's."""
+    """Return the whole environment. The user's variables never override those of the platform or of a plugin."""
     return {**spec.environ, **gpu_environ(attached), **config.env_vars, **platform_environ(spec)}
 
 
 def resource_txt(spec: KernelSpec, allocation: DeviceAllocation, config: WorkloadConfig) -> str:
-    """``resource.txt``: what the kernel holds, one KEY=VALUE a line."""
+    """Return ``resource.txt``: the kernel's resources, one KEY=VALUE a line."""
     mounts = [(m.source, m.target, "ro" if m.read_only else "rw") for m in spec.mounts]
     slots = ResourceSlot.parse(dict(spec.slots)).to_json()
     lines = [
@@ -82,14 +82,14 @@ def resource_txt(spec: KernelSpec, allocation: DeviceAllocation, config: Workloa
 
 
 def _escape(text: str) -> str:
-    """Paths with the separators of MOUNTS are percent-encoded, so that every line reads back."""
+    """Percent-encode the separators of MOUNTS in a path, so that the line can be parsed."""
     return text.replace("%", "%25").replace(":", "%3A").replace(",", "%2C")
 
 
 def config_files(
     spec: KernelSpec, environ: Mapping[str, str], allocation: DeviceAllocation, config: WorkloadConfig
 ) -> dict[str, bytes]:
-    """The files to place in the workload, by path."""
+    """Return the files to write into the workload, by path."""
     cluster = {
         "mode": spec.cluster.mode.value,
         "size": spec.cluster.size,
@@ -108,7 +108,7 @@ def config_files(
 
 
 def user_mounts(spec: KernelSpec) -> WorkloadConfig:
-    """The agent's own part of the config: the session's mounts."""
+    """Return the session's mounts as a config."""
     return WorkloadConfig(
         mounts=tuple(Mount(source=m.source, target=m.target, read_only=m.read_only) for m in spec.mounts)
     )

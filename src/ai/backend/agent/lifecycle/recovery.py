@@ -1,4 +1,4 @@
-"""Finding the kernels of an earlier life again, and keeping records and workloads in step."""
+"""Recovers kernels after a restart of the agent and reconciles records with workloads."""
 
 from __future__ import annotations
 
@@ -19,68 +19,68 @@ log = logging.getLogger(__name__)
 
 
 class Recovery:
-    """Goes on where the records stand, and ends what no record knows."""
+    """Resumes kernels from their records and removes workloads without a record."""
 
-    def __init__(self, around: AgentContext, supervisor: Supervisor) -> None:
-        self._around = around
+    def __init__(self, context: AgentContext, supervisor: Supervisor) -> None:
+        self._context = context
         self._supervisor = supervisor
 
     async def recover(self) -> None:
-        """Find the kernels of an earlier life again, go on with each, and remove workloads that no record knows."""
+        """Load every record, remove workloads without one, and resume the kernels."""
         now, wall_now = time.monotonic(), time.time()
-        spread: list[Kernel] = []
-        for record in self._around.records.load():
+        multi_node: list[Kernel] = []
+        for record in self._context.records.load():
             kernel_id = record.spec.kernel_id
             if record.phase is Phase.ENDED:
                 self._supervisor.ended.add(kernel_id, now - max(0.0, wall_now - record.ended_at))
                 continue
-            kernel = self._supervisor.kernels[kernel_id] = Kernel(record, self._around.records)
+            kernel = self._supervisor.kernels[kernel_id] = Kernel(record, self._context.records)
             if record.spec.cluster.overlay is not None and record.phase is Phase.RUNNING:
-                spread.append(kernel)
-            self._around.networks.hold(record)
-            self._around.inventory.adopt(kernel_id, record.device_allocation)
+                multi_node.append(kernel)
+            self._context.networks.hold(record)
+            self._context.inventory.adopt(kernel_id, record.device_allocation)
         self._forget_ended()
         self._supervisor.restore_leftovers()
-        await self.remove_strangers(await self._around.runtime.list_workloads())
+        await self.remove_strangers(await self._context.runtime.list_workloads())
         await self._sweep_networks()
-        await self._rejoin(spread)
+        await self._rejoin(multi_node)
         for kernel in self._supervisor.live():
             self._supervisor.resume(kernel)
 
     async def remove_strangers(self, views: Iterable[WorkloadView]) -> None:
-        """End every workload that no record of ours accounts for."""
+        """Remove every workload that belongs to no kernel of this agent."""
         for view in views:
             kernel = self._supervisor.kernels.get(str(view.key.kernel_id))
             if kernel is not None and view.key.attempt in (kernel.attempt, kernel.record.restarted_from):
                 continue
             log.warning("the workload %s belongs to no kernel of this agent and is removed", view.key)
             try:
-                await self._around.runtime.stop(view.key, grace_s=0.0)
-                await self._around.runtime.remove(view.key)
+                await self._context.runtime.stop(view.key, grace_s=0.0)
+                await self._context.runtime.remove(view.key)
             except Exception:
-                log.exception("the workload %s cannot be removed; the next look tries again", view.key)
+                log.exception("the workload %s cannot be removed; the next sync tries again", view.key)
 
     async def _sweep_networks(self) -> None:
         try:
-            await self._around.networks.sweep()
+            await self._context.networks.sweep()
         except Exception:
-            log.exception("networks of sessions that are gone cannot be removed; the next look tries again")
+            log.exception("networks of ended sessions cannot be removed; the next sync tries again")
 
     async def _rejoin(self, kernels: Sequence[Kernel]) -> None:
-        """Where a network is broken nothing is mended: the next comparison ends its kernels."""
-        broken = await self._around.networks.broken() if kernels else ()
+        """Join the multi-node networks again. A broken network is not repaired; the next sync ends its kernels."""
+        broken = await self._context.networks.broken() if kernels else ()
         for record in [kernel.record for kernel in kernels]:
             try:
                 if record.session_id not in broken:
-                    await self._around.networks.join(record)
+                    await self._context.networks.join(record)
             except BackendError as e:
                 log.warning("kernel %s may not reach those on other nodes: %s", record.spec.kernel_id, e)
 
-    async def _end_cut_off(self, settled: Collection[WorkloadKey]) -> None:
-        """Somebody has removed the network of a session from under its kernels."""
-        broken = await self._around.networks.broken()
+    async def _end_disconnected(self, candidates: Collection[WorkloadKey]) -> None:
+        """End the kernels whose network was removed by somebody else."""
+        broken = await self._context.networks.broken()
         for kernel in self._supervisor.live() if broken else ():
-            if kernel.key in settled and _is_settled(kernel) and kernel.record.session_id in broken:
+            if kernel.key in candidates and _is_running(kernel) and kernel.record.session_id in broken:
                 message = "somebody has removed its session's network"
                 reason = KernelEventReason.ANOMALY_DETECTED
                 self._supervisor.end(
@@ -88,26 +88,27 @@ class Recovery:
                 )
 
     async def sync(self) -> None:
-        """Compare the records with what the runtime holds; forget kernels that ended long ago."""
-        # Only those that ran before the runtime was asked: one that began meanwhile is missing from the answer.
-        settled = {kernel.key for kernel in self._supervisor.live() if _is_settled(kernel)}
-        views = {view.key: view for view in await self._around.runtime.list_workloads()}
+        """Compare the records with the runtime's workloads, and forget kernels that ended long ago."""
+        # Only kernels that ran before the listing: a workload that started meanwhile is missing from it.
+        running = {kernel.key for kernel in self._supervisor.live() if _is_running(kernel)}
+        views = {view.key: view for view in await self._context.runtime.list_workloads()}
         for kernel in self._supervisor.live():
-            if kernel.key in settled and _is_settled(kernel):
+            if kernel.key in running and _is_running(kernel):
                 view = views.get(kernel.key)
                 if view is None or view.exit is not None:
                     self._supervisor.lost(kernel, view.exit if view is not None else None)
-        await self._end_cut_off(settled)
+        await self._end_disconnected(running)
         await self.remove_strangers(views.values())
         await self._sweep_networks()
         self._forget_ended()
 
     def _forget_ended(self) -> None:
-        limit = time.monotonic() - self._around.settings.kernel_lifecycles.tombstone
+        limit = time.monotonic() - self._context.settings.kernel_lifecycles.tombstone
         for kernel_id in self._supervisor.ended.older_than(limit):
-            self._around.records.forget(kernel_id)
+            self._context.records.forget(kernel_id)
             self._supervisor.ended.discard(kernel_id)
 
 
-def _is_settled(kernel: Kernel) -> bool:
+def _is_running(kernel: Kernel) -> bool:
+    """Return whether the kernel runs and no operation is under way."""
     return kernel.phase is Phase.RUNNING and (kernel.task is None or kernel.task.done())

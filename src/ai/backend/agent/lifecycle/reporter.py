@@ -1,4 +1,4 @@
-"""What the manager is told of a kernel's life."""
+"""Reports the state of kernels to the manager."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _LOG_TAIL = 65_536
 
 
 class StatusReporter:
-    """Each fact goes to the outbox; whoever changes the record does so after it."""
+    """Writes reports to the outbox. The caller changes the record after it has reported the change."""
 
-    def __init__(self, around: AgentContext) -> None:
-        self._observer = around.observer
-        self._runtime = around.runtime
+    def __init__(self, context: AgentContext) -> None:
+        self._observer = context.observer
+        self._runtime = context.runtime
 
     def status(
         self,
@@ -49,7 +49,7 @@ class StatusReporter:
         )
 
     def adopted(self, kernel: Kernel) -> None:
-        """It ran on while the agent was away."""
+        """Report a kernel that kept running while the agent was stopped."""
         self.status(
             kernel,
             KernelStatus.RUNNING,
@@ -59,7 +59,7 @@ class StatusReporter:
             attached_devices=kernel.record.attached_devices,
         )
 
-    def not_here(self, req: DestroyKernel) -> None:
+    def unknown_kernel(self, req: DestroyKernel) -> None:
         self._observer.report(
             req.kernel_id,
             req.attempt,
@@ -69,7 +69,7 @@ class StatusReporter:
         )
 
     def end(self, kernel: Kernel, ending: Termination | None) -> None:
-        """Nothing is told of a kernel without an ending."""
+        """Report the end of a kernel, if it has one."""
         if ending is None:
             return
         exit_code = ending.exit_code
@@ -87,7 +87,7 @@ class StatusReporter:
         )
 
     async def log_tail(self, kernel: Kernel) -> bytes | None:
-        """What the manager keeps of the log; the workload takes the rest with it."""
+        """Read the end of the log, which the manager stores; the rest is removed with the workload."""
         try:
             return await self._runtime.read_logs(kernel.key, max_bytes=_LOG_TAIL)
         except (BackendError, OSError) as e:

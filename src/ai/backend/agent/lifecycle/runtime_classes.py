@@ -1,7 +1,7 @@
-"""Runtime classes: what the runtime here can be asked for by name, and what the operator declares of it.
+"""Runtime classes: the OCI runtimes of the engine by name, and what the operator declares about them.
 
-Every OCI runtime that the engine has is a class of its own name; a declaration gives it another name, what one of its
-workloads costs beyond its own (the overhead of a virtual machine), and what it cannot do. Source: spec 03-19, 10.3.
+Every OCI runtime of the engine is a class of the same name. A declaration gives it another name, the overhead of one
+workload (of a virtual machine), and its restrictions. Source: spec 03-19, 10.3.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from ai.backend.plugin.accelerator import WorkloadConfig
 from ai.backend.plugin.runtime import RuntimeInfo
 
 VM_RUNTIMES = ("kata", "firecracker", "runq")
-"""Parts of the names of runtimes that are known to make virtual machines."""
+"""Parts of the names of runtimes that start virtual machines."""
 VM_MEMORY = 150 * 1024 * 1024
-"""What a virtual machine needs for itself unless the operator says otherwise (spec 03-19: 15 to 150 MB)."""
+"""The default memory overhead of a virtual machine (spec 03-19: 15 to 150 MB)."""
 
 
 def _undeclared(runtime: str) -> RuntimeClassSettings:
@@ -30,17 +30,17 @@ def _undeclared(runtime: str) -> RuntimeClassSettings:
 def classes_of(
     declared: Mapping[str, RuntimeClassSettings], info: RuntimeInfo
 ) -> dict[str, tuple[RuntimeClassSettings, str]]:
-    """By name: the declaration, and what the runtime calls it. Declared ones that the runtime lacks are left out."""
-    found = {name: (_undeclared(name), name) for name in info.runtime_classes if _is_offered(name, declared)}
+    """Map each name to its declaration and the runtime's own name. Classes that the runtime lacks are left out."""
+    classes = {name: (_undeclared(name), name) for name in info.runtime_classes if _is_offered(name, declared)}
     for name, one in declared.items():
         runtime = one.runtime or name
         if runtime in info.runtime_classes:
-            found[name] = one, runtime
-    return found
+            classes[name] = one, runtime
+    return classes
 
 
 def _is_offered(runtime: str, declared: Mapping[str, RuntimeClassSettings]) -> bool:
-    """What is declared under another name is had by that name only: its constraints cannot be walked around."""
+    """Return whether a runtime is offered by its own name: not if it is declared, so its restrictions always apply."""
     return all((one.runtime or name) != runtime for name, one in declared.items())
 
 
@@ -58,28 +58,28 @@ def reports_of(declared: Mapping[str, RuntimeClassSettings], info: RuntimeInfo) 
 
 
 def overhead_of(one: RuntimeClassSettings) -> dict[str, Decimal]:
-    """What one workload of the class costs beyond its own, by slot."""
+    """Return the overhead of one workload of the class by slot."""
     memory = one.overhead_mem if one.overhead_mem is not None else VM_MEMORY if one.kind == "vm" else 0
     return {"cpu": Decimal(str(one.overhead_cpu)), "mem": Decimal(memory)}
 
 
-def asked_of_runtime(name: str, declared: Mapping[str, RuntimeClassSettings], info: RuntimeInfo) -> str:
-    """What the runtime calls the class; empty for no class. Raises CreationDenied if it is not here."""
+def oci_runtime_of(name: str, declared: Mapping[str, RuntimeClassSettings], info: RuntimeInfo) -> str:
+    """Return the runtime's own name of a class; empty for no class. Raises CreationDenied if there is no such class."""
     if not name:
         return ""
-    known = classes_of(declared, info)
-    if name not in known:
-        there_are = ", ".join(sorted(known)) or "none"
-        raise CreationDenied(f"this node has no runtime class {name!r}; there are {there_are}")
-    return known[name][1]
+    classes = classes_of(declared, info)
+    if name not in classes:
+        available = ", ".join(sorted(classes)) or "none"
+        raise CreationDenied(f"this node has no runtime class {name!r}; there are {available}")
+    return classes[name][1]
 
 
 def without_overhead(
     config: WorkloadConfig, name: str, declared: Mapping[str, RuntimeClassSettings], info: RuntimeInfo
 ) -> tuple[float | None, int | None]:
-    """Limits of CPU and memory for the workload itself: the slots of the kernel contain the class's overhead."""
-    known = classes_of(declared, info).get(name)
-    overhead = overhead_of(known[0]) if known is not None else {}
+    """Return the limits of CPU and memory without the class's overhead, which the kernel's slots contain."""
+    runtime_class = classes_of(declared, info).get(name)
+    overhead = overhead_of(runtime_class[0]) if runtime_class is not None else {}
     cpu, memory = config.cpu_limit, config.memory_limit_bytes
     if cpu is not None and overhead.get("cpu"):
         cpu = max(float(Decimal(str(cpu)) - overhead["cpu"]), 0.01)

@@ -1,8 +1,7 @@
-"""Takes the steps of a kernel in order, and takes them back in reverse order."""
+"""Acquires the steps of a kernel in order and releases them in reverse order."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
 
@@ -13,11 +12,12 @@ from ai.backend.agent.lifecycle.hook_calls import HookCalls
 from ai.backend.agent.lifecycle.hook_retries import HookRetrier
 from ai.backend.agent.lifecycle.steps.bootstrap import Bootstrap
 from ai.backend.agent.lifecycle.steps.channel import Channel
+from ai.backend.agent.lifecycle.steps.cluster_network import Network
 from ai.backend.agent.lifecycle.steps.devices import Devices
 from ai.backend.agent.lifecycle.steps.hooks import Hooks
-from ai.backend.agent.lifecycle.steps.network import Network
 from ai.backend.agent.lifecycle.steps.post_create import PostCreate
 from ai.backend.agent.lifecycle.steps.workload import CreateWorkload
+from ai.backend.infra.retry import Backoff
 from ai.backend.plugin.crash_points import crash_point
 
 log = logging.getLogger(__name__)
@@ -25,48 +25,47 @@ _RETRY_FIRST_S, _RETRY_MAX_S = 0.2, 10.0
 
 
 class StepRunner:
-    """The steps, with the record written before each and a crash point on either side."""
+    """Runs the steps. It writes the record before each step and has a crash point before and after it."""
 
-    def __init__(self, around: AgentContext) -> None:
-        calls = HookCalls(around)
-        self.aftercare = HookRetrier(around, calls)
-        self.devices = Devices(around)
-        self.channel = Channel(around)
+    def __init__(self, context: AgentContext) -> None:
+        calls = HookCalls(context)
+        self.hook_retrier = HookRetrier(context, calls)
+        self.devices = Devices(context)
+        self.channel = Channel(context)
         self.steps: Sequence[Step] = (
             self.devices,
-            Hooks(around, calls, self.aftercare),
-            Network(around),
-            CreateWorkload(around),
+            Hooks(context, calls, self.hook_retrier),
+            Network(context),
+            CreateWorkload(context),
             self.channel,
-            Bootstrap(around),
-            PostCreate(around, calls, self.aftercare),
+            Bootstrap(context),
+            PostCreate(context, calls, self.hook_retrier),
         )
         assert tuple(step.name for step in self.steps) == CREATE_STEPS
 
-    async def acquire_all(self, kernel: Kernel, why: StepContext) -> None:
-        """Raises what a step raises; what was acquired stays for :meth:`release_all`."""
-        for step in self.steps:
-            kernel.save(step=step.name)
-            crash_point(f"create.{step.name}.before")
-            await step.acquire(kernel, why)
-            crash_point(f"create.{step.name}.after")
+    async def acquire_all(self, kernel: Kernel, step: StepContext) -> None:
+        """Acquires every step. Raises what a step raises; :meth:`release_all` releases what was acquired."""
+        for unit in self.steps:
+            kernel.save(step=unit.name)
+            crash_point(f"create.{unit.name}.before")
+            await unit.acquire(kernel, step)
+            crash_point(f"create.{unit.name}.after")
 
-    async def release_all(self, kernel: Kernel, why: StepContext) -> None:
-        """Release every step, acquired or not. One that fails is tried until it succeeds: nothing stays behind."""
-        for step in reversed(self.steps):
-            if not why.restarting:
-                crash_point(f"destroy.{step.name}.before")
-            await self._release(step, kernel, why)
-            if not why.restarting:
-                crash_point(f"destroy.{step.name}.after")
+    async def release_all(self, kernel: Kernel, step: StepContext) -> None:
+        """Releases every step, acquired or not. A release that fails is repeated until it succeeds."""
+        for unit in reversed(self.steps):
+            if not step.restarting:
+                crash_point(f"destroy.{unit.name}.before")
+            await self._release(unit, kernel, step)
+            if not step.restarting:
+                crash_point(f"destroy.{unit.name}.after")
 
     @staticmethod
-    async def _release(step: Step, kernel: Kernel, why: StepContext) -> None:
-        delay_s = _RETRY_FIRST_S
+    async def _release(unit: Step, kernel: Kernel, step: StepContext) -> None:
+        backoff = Backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
         while True:
             try:
-                return await step.release(kernel, why)
+                return await unit.release(kernel, step)
             except Exception:
-                log.exception("the step %s of kernel %s cannot be released; trying again", step.name, kernel.id)
-            await asyncio.sleep(delay_s)
-            delay_s = min(delay_s * 2, _RETRY_MAX_S)
+                log.exception("the step %s of kernel %s cannot be released; trying again", unit.name, kernel.id)
+            await backoff.wait()

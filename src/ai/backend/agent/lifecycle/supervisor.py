@@ -1,9 +1,8 @@
-"""The kernels of this agent: accepted, created, restarted, ended, and gone on with after a crash.
+"""Creates, restarts and ends the kernels of this agent, and resumes them after a crash.
 
-One operation at a time works on a kernel, as a task. A destruction ends a creation under way and releases whatever it
-had acquired. Everything is decided from the durable record, so that after a crash ``recovery`` goes on where the record
-stands. A fact is first written to the outbox and then to the record: a crash in between repeats a report, and loses
-none.
+One operation at a time runs on a kernel, as a task. A destruction cancels a creation under way and releases whatever it
+had acquired. Every decision is made from the durable record, from which ``recovery`` resumes after a crash. A report is
+written to the outbox before the record changes: a crash in between repeats the report and loses none.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from ai.backend.agent.images.pulls import KernelImages
 from ai.backend.agent.kernels.kernel import Kernel
 from ai.backend.agent.kernels.model import KernelRecord, Termination, with_shared_texts
 from ai.backend.agent.lifecycle.batch import watch_batch
-from ai.backend.agent.lifecycle.context import AgentContext, StepContext, circumstances_of
+from ai.backend.agent.lifecycle.context import AgentContext, StepContext, step_context_of
 from ai.backend.agent.lifecycle.reporter import StatusReporter
 from ai.backend.agent.lifecycle.step_runner import StepRunner
 from ai.backend.agent.lifecycle.termination import ending_of, exit_code_of
@@ -41,6 +40,7 @@ from ai.backend.common.states import KernelEventReason, KernelStatus, SessionTyp
 from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, KernelSpec, RestartKernel
 from ai.backend.common.wire.reports import KernelPresence
 from ai.backend.core.lifecycle.kernel_phase import Operation, Phase, PhaseTrigger
+from ai.backend.infra.retry import Backoff
 from ai.backend.plugin.accelerator import LifecycleCause
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey, WorkloadState
@@ -48,20 +48,20 @@ from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey, WorkloadState
 log = logging.getLogger(__name__)
 R = KernelEventReason
 _BEFORE_CREATING = (KernelStatus.PREPARING, KernelStatus.PULLING)
-_ADOPT_FIRST_S, _ADOPT_MAX_S = 0.5, 10.0
+_RETRY_FIRST_S, _RETRY_MAX_S = 0.5, 10.0
 _RESTART = StepContext(cause=LifecycleCause.RESTART_IN_PLACE)
 
 
 class Supervisor:
-    """See the module. Methods that accept a command return at once; progress comes as observations."""
+    """Runs the operations on kernels. Commands return at once; progress is sent as observations."""
 
-    def __init__(self, around: AgentContext, statistics: Statistics) -> None:
-        self._around = around
+    def __init__(self, context: AgentContext, statistics: Statistics) -> None:
+        self._context = context
         self._statistics = statistics
-        self._runner = StepRunner(around)
-        self._telling = StatusReporter(around)
-        self._images = KernelImages(around.runtime, timeout_s=around.settings.kernel_lifecycles.pull_timeout)
-        self._slots = asyncio.Semaphore(around.settings.agent.kernel_creation_concurrency)
+        self._runner = StepRunner(context)
+        self._reporter = StatusReporter(context)
+        self._images = KernelImages(context.runtime, timeout_s=context.settings.kernel_lifecycles.pull_timeout)
+        self._slots = asyncio.Semaphore(context.settings.agent.kernel_creation_concurrency)
         self._batches: set[asyncio.Task[None]] = set()
         self._operations: Mapping[Operation, Callable[[Kernel], Coroutine[Any, Any, None]]] = {
             Operation.CREATE: self._create,
@@ -70,9 +70,9 @@ class Supervisor:
             Operation.ADOPT: self._adopt,
         }
         self.kernels: dict[str, Kernel] = {}
-        """Those that are live."""
+        """The live kernels by id."""
         self.ended = Tombstones()
-        """When others have ended, on the monotonic clock. There may be many: their records stay on the disk."""
+        """When ended kernels ended, on the monotonic clock. Their records are read from the disk if needed."""
 
     # ---- commands
     # -----------------------------------------------------------------------------------------------------
@@ -81,18 +81,18 @@ class Supervisor:
         """Accept all kernels or none.
 
         Raises:
-            UnsupportedResource, InvalidAllocation, InsufficientResource, ...: nothing was taken.
-            Conflict: an attempt older than one that this agent knows.
-            Unavailable: the disk is full; what was accepted before goes on, and is known when this is asked again.
+            UnsupportedResource, InvalidAllocation, InsufficientResource, ...: nothing was allocated.
+            Conflict: the attempt is older than the one that this agent holds.
+            Unavailable: the disk is full. Kernels that were accepted before the failure go on; a repeat skips them.
         """
         if not req.kernels:
             raise InvalidInput("no kernels", data={"kernels": "empty"})
-        fresh = [spec for spec in req.kernels if not self._is_known(spec)]
+        new_specs = [spec for spec in req.kernels if not self._is_accepted(spec)]
         kernels: list[Kernel] = []
         try:
-            for spec in fresh:
-                self._around.inventory.check_supported(
-                    ResourceSlot.parse(dict(spec.slots)), self._around.settings.agent.id
+            for spec in new_specs:
+                self._context.inventory.check_supported(
+                    ResourceSlot.parse(dict(spec.slots)), self._context.settings.agent.id
                 )
                 record = KernelRecord(
                     spec=with_shared_texts(spec),
@@ -100,22 +100,22 @@ class Supervisor:
                     status=KernelStatus.PREPARING,
                     created_at=time.time(),
                 )
-                kernel = Kernel(record, self._around.records)
+                kernel = Kernel(record, self._context.records)
                 kernel.registries = req.registries
                 self._runner.devices.bind(kernel)
                 kernels.append(kernel)
         except (ResourceError, InvalidInput):
             for kernel in kernels:
-                self._around.inventory.free(kernel.id)
+                self._context.inventory.free(kernel.id)
             raise
         crash_point("create.accept.before")
-        for place, kernel in enumerate(kernels):
+        for index, kernel in enumerate(kernels):
             try:
                 kernel.save()
-                self._telling.status(kernel, KernelStatus.PREPARING)
+                self._reporter.status(kernel, KernelStatus.PREPARING)
             except OSError as e:
-                for left in kernels[place:]:
-                    self._around.inventory.free(left.id)
+                for remaining in kernels[index:]:
+                    self._context.inventory.free(remaining.id)
                 raise Unavailable(f"the agent cannot write down what it takes on: {e}") from e
             self.ended.discard(kernel.id)
             self.kernels[kernel.id] = kernel
@@ -123,29 +123,33 @@ class Supervisor:
         crash_point("create.accept.after")
 
     def _find(self, kernel_id: str) -> Kernel | None:
-        """A live kernel, or what the record tells of one that has ended."""
+        """Return a live kernel, or an ended one that is read from its record."""
         if (live := self.kernels.get(kernel_id)) is not None:
             return live
-        record = self._around.records.get(kernel_id) if kernel_id in self.ended else None
-        return Kernel(record, self._around.records) if record is not None else None
+        record = self._context.records.get(kernel_id) if kernel_id in self.ended else None
+        return Kernel(record, self._context.records) if record is not None else None
 
-    def _is_known(self, spec: KernelSpec) -> bool:
-        """Raises Conflict for an old attempt, or for a new one while the older is still here."""
-        known = self._find(spec.kernel_id)
-        if known is None or (known.attempt < spec.attempt and not known.is_live):
+    def _is_accepted(self, spec: KernelSpec) -> bool:
+        """Return whether this attempt was accepted before.
+
+        Raises:
+            Conflict: the attempt is older than the existing one, or the existing one is still live.
+        """
+        existing = self._find(spec.kernel_id)
+        if existing is None or (existing.attempt < spec.attempt and not existing.is_live):
             return False
-        if known.attempt == spec.attempt:
+        if existing.attempt == spec.attempt:
             return True
         raise Conflict(
-            f"the agent holds attempt {known.attempt} of kernel {spec.kernel_id}, not {spec.attempt}",
-            data={"attempt": known.attempt, "status": known.status.value},
+            f"the agent holds attempt {existing.attempt} of kernel {spec.kernel_id}, not {spec.attempt}",
+            data={"attempt": existing.attempt, "status": existing.status.value},
         )
 
     def destroy(self, req: DestroyKernel) -> None:
-        """Begin to end a kernel. What is gone already is reported again."""
+        """Start to end a kernel, or report the end of a kernel that has ended already."""
         kernel = self._find(req.kernel_id)
         if kernel is None or (not kernel.is_live and kernel.attempt < req.attempt):
-            self._telling.not_here(req)
+            self._reporter.unknown_kernel(req)
             return
         if kernel.attempt > req.attempt:
             raise Conflict(
@@ -153,7 +157,7 @@ class Supervisor:
                 data={"attempt": kernel.attempt},
             )
         if not kernel.is_live:
-            self._telling.end(kernel, kernel.record.ending)
+            self._reporter.end(kernel, kernel.record.ending)
             return
         attempt = req.attempt if req.attempt != kernel.attempt else None
         self.end(
@@ -162,7 +166,7 @@ class Supervisor:
         )
 
     def restart(self, req: RestartKernel) -> None:
-        """Begin to restart in place.
+        """Start to restart a kernel in place.
 
         Raises:
             NotFound: no such kernel. Conflict: an older attempt. InvalidTransition: it does not run.
@@ -186,19 +190,19 @@ class Supervisor:
             ready=False,
             batch_since=None,
         )
-        self._telling.status(kernel, KernelStatus.RESTARTING, R.RESTARTING)
+        self._reporter.status(kernel, KernelStatus.RESTARTING, R.RESTARTING)
         crash_point("restart.accept.after")
         self._run(kernel, operations)
 
     def end(self, kernel: Kernel, ending: Termination) -> None:
-        """Begin to end a live kernel, or make an end under way hurry. Whatever else works on it is ended first."""
+        """Start to end a live kernel, or hurry an end under way. Another operation on the kernel is cancelled first."""
         if ending.forced:
             kernel.hurry.set()
         if not kernel.admits(PhaseTrigger.END_REQUESTED):
             return
         crash_point("destroy.accept.before")
         if kernel.status is not KernelStatus.TERMINATING:
-            self._telling.status(kernel, KernelStatus.TERMINATING, ending.reason, message=ending.message)
+            self._reporter.status(kernel, KernelStatus.TERMINATING, ending.reason, message=ending.message)
         operations = kernel.move(
             PhaseTrigger.END_REQUESTED, cause=ending.reason, status=KernelStatus.TERMINATING, ending=ending
         )
@@ -206,7 +210,7 @@ class Supervisor:
         self._run(kernel, operations)
 
     def workload_exited(self, key: WorkloadKey, ended: WorkloadExit) -> None:
-        """A workload is gone without being asked to. Creations notice by themselves, through their channel."""
+        """End a running kernel whose workload has exited by itself. A creation notices the exit through its channel."""
         kernel = self.kernels.get(str(key.kernel_id))
         if kernel is None or kernel.key != key:
             return
@@ -224,7 +228,7 @@ class Supervisor:
             )
 
     def get(self, kernel_id: str) -> Kernel:
-        """Raises NotFound unless this agent holds it."""
+        """Return a live kernel. Raises NotFound if this agent has none with this id."""
         kernel = self.kernels.get(kernel_id)
         if kernel is None:
             raise NotFound(f"the agent holds no kernel {kernel_id}")
@@ -240,12 +244,12 @@ class Supervisor:
     # ---------------------------------------------------------------------------------------------------
 
     def _run(self, kernel: Kernel, operations: Iterable[Operation]) -> None:
-        """Execute the effects of a transition."""
+        """Start the operations that a transition returned."""
         for operation in operations:
             self._start(kernel, self._operations[operation])
 
     def _start(self, kernel: Kernel, operation: Callable[[Kernel], Coroutine[Any, Any, None]]) -> None:
-        """Begin an operation once the one under way has been cancelled and has ended."""
+        """Start an operation once the one under way has been cancelled and has ended."""
 
         def done(task: asyncio.Task[None]) -> None:
             if kernel.task is task:
@@ -261,14 +265,14 @@ class Supervisor:
         operation: Callable[[Kernel], Coroutine[Any, Any, None]],
         previous: asyncio.Task[None] | None,
     ) -> None:
-        """An operation, over what no step foresees, as a full disk: no kernel is left where nobody goes on with it.
+        """Run an operation and retry it on unexpected errors such as a full disk, so that no kernel is abandoned.
 
-        What was to run is ended, and an end or an adoption is tried until it succeeds.
+        A creation that fails so is ended; an end or an adoption is retried until it succeeds.
         """
         if previous is not None and not previous.done():
             previous.cancel()
             await asyncio.wait({previous})
-        delay_s, failure = _ADOPT_FIRST_S, None
+        backoff, failure = Backoff(_RETRY_FIRST_S, _RETRY_MAX_S), None
         while True:
             try:
                 if failure is not None:
@@ -283,21 +287,20 @@ class Supervisor:
                 failure = failure or ending_of(e, kernel.exit, restarting=is_restart)
             if not kernel.is_live or (kernel.phase is Phase.RUNNING and operation != self._adopt):
                 return
-            await asyncio.sleep(delay_s)
-            delay_s = min(2 * delay_s, _ADOPT_MAX_S)
+            await backoff.wait()
 
     async def _create(self, kernel: Kernel) -> None:
         if kernel.status in _BEFORE_CREATING:
             try:
-                await self._images.provide(kernel, lambda: self._telling.status(kernel, KernelStatus.PULLING))
-            except Exception as e:  # noqa: BLE001  # logged and told there; a pull leaves nothing to take back
+                await self._images.provide(kernel, lambda: self._reporter.status(kernel, KernelStatus.PULLING))
+            except Exception as e:  # noqa: BLE001  # logged and reported there; a pull has nothing to release
                 await self._give_up(kernel, e)
                 return
         async with self._slots:
             if kernel.status in _BEFORE_CREATING:
-                self._telling.status(kernel, KernelStatus.CREATING)
+                self._reporter.status(kernel, KernelStatus.CREATING)
                 kernel.save(status=KernelStatus.CREATING)
-            await self._acquire(kernel, circumstances_of(kernel.record))
+            await self._acquire(kernel, step_context_of(kernel.record))
 
     async def _restart(self, kernel: Kernel) -> None:
         async with self._slots:
@@ -311,17 +314,17 @@ class Supervisor:
     async def _acquire(self, kernel: Kernel, step: StepContext) -> None:
         try:
             await self._runner.acquire_all(kernel, step)
-        except Exception as e:  # noqa: BLE001  # logged and told there
+        except Exception as e:  # noqa: BLE001  # logged and reported there
             await self._give_up(kernel, e, restarting=step.restarting)
             return
         if kernel.network is not None:
-            await self._open_to_the_cluster(kernel)
+            await self._start_sshd(kernel)
         self._announce(kernel, R.RESTARTING if step.restarting else R.NEW_WORKLOAD_STARTED)
 
     async def _give_up(self, kernel: Kernel, error: Exception, *, restarting: bool = False) -> None:
-        """End what could not be created, with the reason."""
+        """End a kernel that could not be created, and report the reason."""
         if isinstance(error, ImageMissing) and kernel.record.spec.auto_pull and not restarting:
-            error = CreationDeferred(f"{error.message} any more", retry_after=0.0)  # it was, a moment ago
+            error = CreationDeferred(f"{error.message} any more", retry_after=0.0)  # it was removed after the pull
         failure = ending_of(error, kernel.exit, restarting=restarting)
         level = logging.INFO if isinstance(error, BackendError) else logging.ERROR
         log.log(level, "kernel %s could not be created: %s", kernel.id, error, exc_info=level == logging.ERROR)
@@ -329,19 +332,19 @@ class Supervisor:
         for operation in kernel.move(PhaseTrigger.FAILED, cause=failure.reason, ending=failure):
             await self._operations[operation](kernel)
 
-    async def _open_to_the_cluster(self, kernel: Kernel) -> None:
-        """The session's other kernels log in by SSH as soon as it runs (spec 03-01)."""
-        problem = await self._around.desk.start_sshd(kernel)
+    async def _start_sshd(self, kernel: Kernel) -> None:
+        """Start the SSH server by which the session's other kernels log in (spec 03-01)."""
+        problem = await self._context.services.start_sshd(kernel)
         if problem is not None:
             log.warning("kernel %s: no SSH server: %s", kernel.id, problem)
             notes = [text for text in (kernel.record.note, f"no SSH between its kernels: {problem}") if text]
             kernel.save(note="; ".join(notes))
 
     def _announce(self, kernel: Kernel, reason: KernelEventReason) -> None:
-        """The kernel runs: write it down, say so, and start what a batch session is for."""
+        """Report and record that the kernel runs, and start the command of a batch session."""
         crash_point("create.running.before")
-        failed = self._around.inventory.unhealthy(kernel.id)
-        self._telling.running(kernel, reason, failed)
+        failed = self._context.inventory.unhealthy(kernel.id)
+        self._reporter.running(kernel, reason, failed)
         kernel.move(
             PhaseTrigger.STARTED,
             cause=reason,
@@ -368,21 +371,21 @@ class Supervisor:
     async def _terminate(self, kernel: Kernel) -> None:
         if kernel.record.workload_id:
             kernel.last_stat = await self._statistics.final(kernel)
-        kernel.log_tail = await self._telling.log_tail(kernel) or kernel.log_tail
+        kernel.log_tail = await self._reporter.log_tail(kernel) or kernel.log_tail
         ending = kernel.record.ending
         assert ending is not None
         if ending.forced:
             kernel.hurry.set()
         record = msgspec.structs.replace(kernel.record, restarted_from=None)  # no restart follows
-        await self._runner.release_all(kernel, circumstances_of(record))
-        self._around.records.forget_runs(kernel.id)
+        await self._runner.release_all(kernel, step_context_of(record))
+        self._context.records.forget_runs(kernel.id)
         crash_point("destroy.terminated.before")
-        self._telling.end(kernel, ending)
-        self._bury(kernel, ending)
+        self._reporter.end(kernel, ending)
+        self._record_end(kernel, ending)
         crash_point("destroy.terminated.after")
 
-    def _bury(self, kernel: Kernel, ending: Termination) -> None:
-        """Write down the end, with only what late commands need."""
+    def _record_end(self, kernel: Kernel, ending: Termination) -> None:
+        """Replace the record by a tombstone, which has only what late commands need."""
         if ending.exit_code is None:
             ending = msgspec.structs.replace(ending, exit_code=exit_code_of(kernel.exit))
         kernel.move(
@@ -399,16 +402,16 @@ class Supervisor:
     # ---- after a restart of the agent -------------------------------------------------------------------------------
 
     def restore_leftovers(self) -> None:
-        """Go on with the hook calls that are owed for workloads that are gone."""
-        self._runner.aftercare.restore()
+        """Resume the failed hook calls of workloads that were removed."""
+        self._runner.hook_retrier.restore()
 
     def resume(self, kernel: Kernel) -> None:
-        """Go on with a kernel of an earlier life where its record stands."""
+        """Resume a kernel from its record after a restart of the agent."""
         record = kernel.record
         log.info("kernel %s was %s when the agent ended; going on", kernel.id, record.phase)
         changes: dict[str, Any] = {}
         if record.phase in (Phase.CREATING, Phase.RESTARTING):
-            if record.resumes >= self._around.settings.kernel_lifecycles.max_resumes:
+            if record.resumes >= self._context.settings.kernel_lifecycles.max_resumes:
                 message = f"the agent ended {record.resumes + 1} times while it created this kernel"
                 self.end(kernel, Termination(status=KernelStatus.ERROR, reason=R.FAILED_TO_CREATE, message=message))
                 return
@@ -416,25 +419,28 @@ class Supervisor:
         self._run(kernel, kernel.move(PhaseTrigger.AGENT_RESTARTED, cause="start of the agent", **changes))
 
     async def _adopt(self, kernel: Kernel) -> None:
-        delay_s = _ADOPT_FIRST_S
+        backoff = Backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
         while not await self._connect(kernel):
-            await asyncio.sleep(delay_s)
-            delay_s = min(2 * delay_s, _ADOPT_MAX_S)
+            await backoff.wait()
         if kernel.phase is not Phase.RUNNING:
             return
-        self._telling.adopted(kernel)
-        self._runner.aftercare.follow(kernel)
+        self._reporter.adopted(kernel)
+        self._runner.hook_retrier.follow(kernel)
         self._watch_batch(kernel)
 
     async def _connect(self, kernel: Kernel) -> bool:
-        """Open the channel again; False to try later. A workload that has ended meanwhile is ended here as well."""
+        """Open the channel of a running workload again, or end the kernel whose workload has exited meanwhile.
+
+        Returns:
+            False to try again later.
+        """
         try:
-            await self._runner.channel.acquire(kernel, circumstances_of(kernel.record))
+            await self._runner.channel.acquire(kernel, step_context_of(kernel.record))
             return True
         except Exception as e:
             log.warning("kernel %s cannot be adopted yet: %s", kernel.id, e, exc_info=not isinstance(e, BackendError))
         try:
-            view = await self._around.runtime.inspect(kernel.key)
+            view = await self._context.runtime.inspect(kernel.key)
         except BackendError as e:
             log.warning("kernel %s cannot be inspected: %s", kernel.id, e)
             return False
@@ -444,7 +450,7 @@ class Supervisor:
         return True
 
     def lost(self, kernel: Kernel, ended: WorkloadExit | None) -> None:
-        """The workload of a running kernel is not there any more."""
+        """End a running kernel whose workload does not exist any more."""
         if ended is not None:
             self.workload_exited(kernel.key, ended)
         else:
@@ -452,12 +458,12 @@ class Supervisor:
             self.end(kernel, Termination(status=KernelStatus.TERMINATED, reason=R.WORKLOAD_NOT_FOUND, message=message))
 
     async def close(self) -> None:
-        """Let go of everything; the workloads run on."""
+        """Cancel every operation and close every channel; the workloads keep running."""
         tasks = [kernel.task for kernel in self.kernels.values() if kernel.task is not None] + list(self._batches)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._runner.aftercare.close()
+        await self._runner.hook_retrier.close()
         for kernel in self.live():
             if kernel.runs is not None:
                 kernel.runs.close()

@@ -1,4 +1,4 @@
-"""As what a kernel ends."""
+"""Maps errors and exits to the final status and reason of a kernel."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from ai.backend.plugin.runtime import WorkloadExit
 
 
 def exit_code_of(ended: WorkloadExit | None) -> int | None:
-    """As a shell tells it: the code, or 128 and the signal."""
+    """Return the exit code as a shell does: the code, or 128 plus the signal."""
     if ended is None:
         return None
     return 128 + ended.signal if ended.signal is not None else ended.code
 
 
 def ending_of(error: Exception, ended: WorkloadExit | None, *, restarting: bool = False) -> Termination:
-    """As what a failed creation ends. A restart in place has no scheduler to go back to: what it defers, it denies."""
+    """Return the termination of a creation that has failed.
+
+    A deferred creation goes back to the scheduler; a deferred restart in place ends with an error.
+    """
     message = str(error) or type(error).__name__
     if isinstance(error, CreationDeferred):
         return Termination(

@@ -1,4 +1,4 @@
-"""When kernels have ended."""
+"""Remembers when kernels ended."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _SIZE = 16
 
 
 class Tombstones:
-    """Ids of kernels that have ended, and when, on any clock in seconds.
+    """Stores the ids of ended kernels and when they ended, in seconds of any clock.
 
-    There is no object for any of them: what is made when a session ends would keep a part of the memory of the peak in
-    which it lived (docs/decisions/0016). Finding one takes microseconds for thousands.
+    It stores no object for each kernel, because small objects that live long prevent the heap from shrinking after a
+    peak (docs/decisions/0016). A search among thousands of ids takes microseconds.
     """
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class Tombstones:
         self._ended = array("d")
 
     def add(self, kernel_id: str, at: float) -> None:
-        """Raises ValueError for what is no UUID."""
+        """Add or replace a kernel. Raises ValueError if the id is no UUID."""
         self.discard(kernel_id)
         self._ids += UUID(kernel_id).bytes
         self._ended.append(at)
@@ -32,25 +32,25 @@ class Tombstones:
         return len(self._ended)
 
     def discard(self, kernel_id: str) -> None:
-        """Safe without it."""
-        if (place := self._find(kernel_id)) >= 0:
-            self._remove(place)
+        """Remove a kernel, if it is stored."""
+        if (index := self._find(kernel_id)) >= 0:
+            self._remove(index)
 
     def older_than(self, limit: float) -> list[str]:
-        """Those that have ended before."""
-        places = [place for place, at in enumerate(self._ended) if at < limit]
-        return [str(UUID(bytes=bytes(self._ids[_SIZE * place : _SIZE * (place + 1)]))) for place in places]
+        """Return the kernels that ended before ``limit``."""
+        indexes = [index for index, at in enumerate(self._ended) if at < limit]
+        return [str(UUID(bytes=bytes(self._ids[_SIZE * index : _SIZE * (index + 1)]))) for index in indexes]
 
     def _find(self, kernel_id: str) -> int:
         try:
-            wanted = UUID(kernel_id).bytes
+            encoded = UUID(kernel_id).bytes
         except ValueError:
             return -1
-        found = self._ids.find(wanted)
-        while found % _SIZE and found >= 0:  # two ids may hold a third one between them
-            found = self._ids.find(wanted, found + 1)
-        return found // _SIZE
+        offset = self._ids.find(encoded)
+        while offset % _SIZE and offset >= 0:  # the same bytes may lie across two ids
+            offset = self._ids.find(encoded, offset + 1)
+        return offset // _SIZE
 
-    def _remove(self, place: int) -> None:
-        del self._ids[_SIZE * place : _SIZE * (place + 1)]
-        del self._ended[place]
+    def _remove(self, index: int) -> None:
+        del self._ids[_SIZE * index : _SIZE * (index + 1)]
+        del self._ended[index]

@@ -1,4 +1,4 @@
-"""What plugins want of a workload: merged into one, and named where the runtime refuses it."""
+"""Merges the configs that plugins request for a workload, and names the plugin whose request is refused."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ai.backend.plugin.accelerator import DeviceMapping, WorkloadConfig
 T = TypeVar("T")
 H = TypeVar("H", bound=Hashable)
 AGENT = "the agent"
-"""The author of the agent's own part."""
+"""The author of the agent's own config."""
 
 NEEDS_CONSENT = frozenset({"io_uring_enter", "io_uring_register", "io_uring_setup", "perf_event_open"})
-"""System calls that do not open the sandbox by themselves; holes behind them in the kernel have, again and again."""
+"""System calls that do not open the sandbox by themselves, but lead to kernel code with a history of exploits."""
 
 _Part = tuple[str, WorkloadConfig]
 
@@ -56,7 +56,7 @@ def _device_key(device: DeviceMapping) -> str:
 
 
 def merge_configs(parts: Sequence[_Part]) -> WorkloadConfig:
-    """One config of all plugins, in the order given. Mounts come parents first, so that none hides another.
+    """Merge the configs of all plugins in their order. Mounts are sorted parents first, so that none hides another.
 
     Raises:
         CreationDenied: different values for one environment variable, mount target, device target, resource key or
@@ -79,7 +79,7 @@ def merge_configs(parts: Sequence[_Part]) -> WorkloadConfig:
 
 
 def check_consent(config: WorkloadConfig, consented: Collection[str]) -> None:
-    """Raises CreationDenied: a system call of the config is one that the operator of the node has not agreed to."""
+    """Check the system calls. Raises CreationDenied if the node's operator has not consented to one of them."""
     for name in config.extra_syscalls:
         if name in NEEDS_CONSENT and name not in consented:
             raise CreationDenied(
@@ -97,13 +97,13 @@ _KEYS: dict[str, Callable[[Any], str]] = {
 
 
 def blame(error: CreationDenied, parts: Sequence[_Part]) -> CreationDenied:
-    """The runtime's refusal with the plugins named that asked for what ``error.data`` says (``field`` and ``key``)."""
-    field, wanted = str(error.data.get("field")), error.data.get("key")
+    """Return the refusal with the names of the plugins that requested its ``field`` and ``key`` in ``error.data``."""
+    field, refused = str(error.data.get("field")), error.data.get("key")
     key = _KEYS.get(field)
     authors = [
         author
         for author, config in parts
-        if key is not None and author != AGENT and any(key(item) == wanted for item in getattr(config, field))
+        if key is not None and author != AGENT and any(key(item) == refused for item in getattr(config, field))
     ]
     if not authors:
         return error

@@ -1,1 +1,1 @@
-"""The agent's side of the link: commands, heartbeat, statistics."""
+"""The agent's side of the link to the managers: commands, heartbeats and statistics."""

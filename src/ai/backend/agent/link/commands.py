@@ -1,4 +1,4 @@
-"""The manager's commands (:class:`ai.backend.common.wire.link.AgentCommands`), served by the services."""
+"""Serves the manager's commands (:class:`ai.backend.common.wire.link.AgentCommands`)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from ai.backend.plugin.runtime import AbstractRuntime
 
 
 class Commands:
-    """Every method may be called before the agent has recovered; it then waits for that."""
+    """Forwards each command to its service. A call before the agent has recovered waits for the recovery."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Commands:
         devices: DeviceOperations,
         images: ImageJobs,
         ports: PortForwarder,
-        desk: ServiceManager,
+        services: ServiceManager,
         settings: RunSettings,
         recovered: asyncio.Event,
     ) -> None:
@@ -70,7 +70,7 @@ class Commands:
         self._devices = devices
         self._images = images
         self._ports = ports
-        self._desk = desk
+        self._services = services
         self._runtime = runtime
         self._settings = settings
         self._recovered = recovered
@@ -147,15 +147,15 @@ class Commands:
 
     async def start_service(self, req: StartService) -> ServiceState:
         channel, _, _ = await self._running(req.kernel_id)
-        return await self._desk.start(self._supervisor.get(req.kernel_id), channel, req)
+        return await self._services.start(self._supervisor.get(req.kernel_id), channel, req)
 
     async def stop_service(self, req: StopService) -> None:
         channel, _, _ = await self._running(req.kernel_id)
-        await self._desk.stop(self._supervisor.get(req.kernel_id), channel, req.name)
+        await self._services.stop(self._supervisor.get(req.kernel_id), channel, req.name)
 
     async def list_services(self, req: KernelRef) -> list[ServiceState]:
         channel, _, _ = await self._running(req.kernel_id)
-        return await self._desk.list(self._supervisor.get(req.kernel_id), channel)
+        return await self._services.list(self._supervisor.get(req.kernel_id), channel)
 
     async def open_pty(self, req: OpenPty) -> PtyStream:
         _, _, terminals = await self._running(req.kernel_id)

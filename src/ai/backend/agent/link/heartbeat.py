@@ -1,4 +1,4 @@
-"""Tells the manager what this node has and holds, and ends what the manager does not know."""
+"""Sends heartbeats to the manager and ends kernels that the manager does not know."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ai.backend.infra.loop import PeriodicLoop
 
 log = logging.getLogger(__name__)
 
-_UNHEARD_S = 0.25
-"""A call waits for the connection by itself: a report that was lost with one is repeated once there is another."""
+_RETRY_S = 0.25
+"""The delay after a failed heartbeat; the next call waits for the connection by itself."""
 
 
 class Heartbeat(PeriodicLoop):
-    """One report each interval; the manager's reply sets the next interval."""
+    """Sends one report each interval; the manager's reply sets the next interval."""
 
     def __init__(
         self, reporting: HeartbeatReporter, supervisor: Supervisor, manager: ManagerReports, *, interval_s: float
@@ -29,7 +29,7 @@ class Heartbeat(PeriodicLoop):
         self._reporting = reporting
         self._supervisor = supervisor
         self._manager = manager
-        self._silent = False
+        self._is_cut_off = False
 
     @property
     def name(self) -> str:
@@ -39,17 +39,17 @@ class Heartbeat(PeriodicLoop):
         try:
             reply = await self._manager.heartbeat(self._reporting.report())
         except Unavailable as e:
-            if not self._silent:
-                log.warning("the manager does not hear this agent: %s", e)
-            self._silent = True
-            self.period_s = min(_UNHEARD_S, self.period_s)
+            if not self._is_cut_off:
+                log.warning("the manager cannot be reached: %s", e)
+            self._is_cut_off = True
+            self.period_s = min(_RETRY_S, self.period_s)
             return
-        self._silent = False
+        self._is_cut_off = False
         self.period_s = min(60.0, max(0.05, reply.interval_s))
-        for stranger in reply.unknown_kernels:
-            kernel = self._supervisor.kernels.get(stranger.kernel_id)
-            if kernel is None or kernel.attempt != stranger.attempt:
+        for unknown in reply.unknown_kernels:
+            kernel = self._supervisor.kernels.get(unknown.kernel_id)
+            if kernel is None or kernel.attempt != unknown.attempt:
                 continue
-            log.warning("the manager does not know kernel %s; it is ended", stranger.kernel_id)
+            log.warning("the manager does not know kernel %s; it is ended", unknown.kernel_id)
             reason = KernelEventReason.NOT_FOUND_IN_MANAGER
             self._supervisor.end(kernel, Termination(status=KernelStatus.TERMINATED, reason=reason, forced=True))

@@ -1,4 +1,4 @@
-"""Which managers there are, and what the shared configuration says to this agent."""
+"""Reads the list of managers and this agent's plugin settings from the settings and the shared configuration."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ASK_S = 2.0
 
 
 def named_managers(link: LinkSettings) -> dict[str, str]:
-    """Address -> public key, of those that the settings name; empty if they name no key.
+    """Map the addresses of managers in the settings to their public key; empty without a key.
 
     Raises:
         InvalidInput: the file of the key cannot be read, or holds none.
@@ -40,18 +40,18 @@ def named_managers(link: LinkSettings) -> dict[str, str]:
 
 
 def _read(entries: Mapping[str, str]) -> dict[str, str]:
-    found = {}
+    managers = {}
     for name, text in entries.items():
         try:
-            said = msgspec.json.decode(text, type=dict[str, str])
-            found[said["addr"]] = said["key"]
+            entry = msgspec.json.decode(text, type=dict[str, str])
+            managers[entry["addr"]] = entry["key"]
         except (msgspec.MsgspecError, KeyError):
-            log.warning("%s says nothing of a manager", name)
-    return found
+            log.warning("%s describes no manager", name)
+    return managers
 
 
 class SharedConfiguration:
-    """The scopes of this agent in etcd. Without a table ``[etcd]`` there is nothing, and no need to ask."""
+    """Reads this agent's scopes in etcd. Without the table ``[etcd]`` of the settings it reads nothing."""
 
     def __init__(self, settings: AgentSettings) -> None:
         self._store: EtcdConfigStore | None = None
@@ -70,41 +70,41 @@ class SharedConfiguration:
             )
 
     async def managers(self) -> dict[str, str]:
-        """Address -> public key, of those that are listed; waits until one is.
+        """Map the addresses of the listed managers to their public keys. Waits until a manager is listed.
 
         Raises:
-            InvalidInput: there is no list.
+            InvalidInput: there is no shared configuration.
         """
         if self._store is None:
             message = "link.manager-key or link.manager-key-file is needed, or a table [etcd]"
             raise InvalidInput(message, data={"link.manager-key": "missing"})
         while True:
             try:
-                found = _read(await self._store.get_prefix(MANAGERS))
+                managers = _read(await self._store.get_prefix(MANAGERS))
             except BackendError as e:
                 log.warning("the list of managers cannot be read: %s", e)
-                found = {}
-            if found:
-                return found
+                managers = {}
+            if managers:
+                return managers
             log.info("no manager is listed yet")
             await asyncio.sleep(_ASK_S)
 
-    async def follow(self, ends: ManagerFanout) -> None:
-        """Connect to the managers that are listed, as the list changes; until cancelled."""
+    async def follow(self, endpoints: ManagerFanout) -> None:
+        """Connect to the listed managers whenever the list changes, until cancelled."""
         if self._store is None:
             return
         while True:
             try:
-                before = await self._store.revision()  # what is written while the list is read is watched for
-                await ends.change(_read(await self._store.get_prefix(MANAGERS)))
+                before = await self._store.revision()  # a change while the list is read is then seen by the watch
+                await endpoints.change(_read(await self._store.get_prefix(MANAGERS)))
                 async for _ in self._store.watch(MANAGERS, after=before):
-                    await ends.change(_read(await self._store.get_prefix(MANAGERS)))
+                    await endpoints.change(_read(await self._store.get_prefix(MANAGERS)))
             except BackendError as e:
                 log.warning("the list of managers cannot be read: %s", e)
                 await asyncio.sleep(_ASK_S)
 
     async def merged(self, settings: AgentSettings) -> AgentSettings:
-        """The settings with what the shared configuration says of plugins; those of the file win."""
+        """Return the settings with the shared configuration's plugin settings; those of the file take precedence."""
         if self._store is None:
             return settings
         plugins: dict[str, dict[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""What a heartbeat says of this node."""
+"""Builds the reports that heartbeats carry."""
 
 from __future__ import annotations
 
@@ -27,45 +27,45 @@ ARCHITECTURE = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lo
 
 
 class HeartbeatReporter:
-    """Makes reports from what the other services know; ``refresh`` asks the plugins anew."""
+    """Builds reports from the state of the other services; ``refresh`` queries the plugins."""
 
-    def __init__(self, around: AgentContext, supervisor: Supervisor) -> None:
-        self._around = around
+    def __init__(self, context: AgentContext, supervisor: Supervisor) -> None:
+        self._context = context
         self._supervisor = supervisor
         self._images: Sequence[RuntimeImage] = ()
         self.overlay: OverlayReport | None = None
-        """How this node takes part in networks over several; told once it is known."""
+        """This node's parameters for multi-node networks; None until they are determined."""
 
     async def refresh(self, now: float) -> bool:
-        """Returns whether the inventory changed."""
-        return await self._around.inventory.refresh(now)
+        """Refresh the inventory, and return whether it changed."""
+        return await self._context.inventory.refresh(now)
 
     async def refresh_images(self) -> bool:
-        """Returns whether there are other images than before.
+        """List the images, and return whether they changed.
 
         Raises:
-            BackendError: they cannot be listed; those that are known stay.
+            BackendError: they cannot be listed; the last list stays.
         """
-        before, self._images = self._images, await self._around.runtime.list_images()
+        before, self._images = self._images, await self._context.runtime.list_images()
         return list(before) != list(self._images)
 
     def report(self) -> AgentReport:
-        around, node = self._around, self._around.settings.agent
-        info = around.runtime.info()
+        context, node = self._context, self._context.settings.agent
+        info = context.runtime.info()
         return AgentReport(
             agent_id=node.id,
-            epoch=around.epoch,
+            epoch=context.epoch,
             version=VERSION,
             architecture=ARCHITECTURE,
             resource_group=node.resource_group,
             region=node.region,
             location=list(node.location),
             kernel_limit=node.max_kernels,
-            addr=around.settings.link.manager_addr,
+            addr=context.settings.link.manager_addr,
             runtime=info.name,
             tier=info.tier,
             enforcement={**info.enforcement, **self._networks()},
-            generation=around.inventory.generation,
+            generation=context.inventory.generation,
             slots=self._slots(),
             devices=[msgspec.to_builtins(device) for device in self._devices()],
             plugins=self._plugins(),
@@ -81,20 +81,23 @@ class HeartbeatReporter:
                 for image in self._images
             ],
             kernels=self._supervisor.presence(),
-            runtime_classes=reports_of(around.settings.runtime_classes, info),
+            runtime_classes=reports_of(context.settings.runtime_classes, info),
             overlay=self.overlay,
         )
 
     def _networks(self) -> dict[str, Enforcement]:
-        """Whether networks over several nodes are there, which the runtime alone cannot tell."""
-        told = self.overlay or OverlayReport(why_not="it is not known yet")
-        there = {"multi-node-networks": not told.why_not, "encrypted-networks": not (told.why_not or told.why_plain)}
-        return {name: Enforcement.ENFORCED if is_there else Enforcement.NONE for name, is_there in there.items()}
+        """Return whether multi-node networks are supported, which depends on more than the runtime."""
+        overlay = self.overlay or OverlayReport(why_not="it is not known yet")
+        is_supported = {
+            "multi-node-networks": not overlay.why_not,
+            "encrypted-networks": not (overlay.why_not or overlay.why_plain),
+        }
+        return {name: Enforcement.ENFORCED if value else Enforcement.NONE for name, value in is_supported.items()}
 
     def _devices(self) -> Iterator[ComputeDevice]:
-        """All; those of a plugin that does not run now as failed, since they may come back: requests wait for them."""
-        for handle in self._around.plugins.handles:
-            kind = self._around.inventory.kinds.get(handle.key)
+        """Yield all devices. Those of a plugin that may be restarted count as failed: requests wait for them."""
+        for handle in self._context.plugins.handles:
+            kind = self._context.inventory.kinds.get(handle.key)
             if kind is not None and handle.started:
                 yield from kind.devices
             elif kind is not None and handle.may_return:
@@ -102,16 +105,16 @@ class HeartbeatReporter:
                     yield replace(device, health=DeviceHealth.UNHEALTHY, health_reason=handle.reason or "")
 
     def _slots(self) -> list[SlotReport]:
-        found = []
-        for handle in self._around.plugins.handles:
-            kind = self._around.inventory.kinds.get(handle.key)
+        reports = []
+        for handle in self._context.plugins.handles:
+            kind = self._context.inventory.kinds.get(handle.key)
             if kind is None or not (handle.started or handle.may_return):
                 continue
             displays = {d.slot_name: d for d in kind.displays}
             for name, offered in kind.slots.items():
                 amount = offered if handle.started else Decimal(0)
                 display = displays.get(name)
-                found.append(
+                reports.append(
                     SlotReport(
                         slot_name=name,
                         slot_type=display.slot_type.value if display is not None else "count",
@@ -119,13 +122,13 @@ class HeartbeatReporter:
                         display=msgspec.to_builtins(display) if display is not None else {},
                     )
                 )
-        return found
+        return reports
 
     def _plugins(self) -> list[PluginReport]:
-        found = []
-        for handle in self._around.plugins.handles:
-            kind = self._around.inventory.kinds.get(handle.key) if handle.started else None
-            found.append(
+        reports = []
+        for handle in self._context.plugins.handles:
+            kind = self._context.inventory.kinds.get(handle.key) if handle.started else None
+            reports.append(
                 PluginReport(
                     name=handle.key,
                     version=handle.version,
@@ -136,4 +139,4 @@ class HeartbeatReporter:
                     alloc_map=msgspec.to_builtins(kind.spec) if kind is not None and kind.spec is not None else None,
                 )
             )
-        return found
+        return reports

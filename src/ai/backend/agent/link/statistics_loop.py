@@ -1,4 +1,4 @@
-"""Measures the node and its kernels and tells the manager."""
+"""Measures the node and its kernels and reports to the manager."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ai.backend.infra.loop import PeriodicLoop
 
 
 class StatisticsLoop(PeriodicLoop):
-    """One round each interval. A report that is lost is not repeated: the next one says more."""
+    """Measures once each interval. A lost report is not repeated, because the next one replaces it."""
 
     def __init__(
         self,

@@ -1,1 +1,1 @@
-"""Statistics of node, devices, workloads."""
+"""Measures the node, its devices and its workloads."""

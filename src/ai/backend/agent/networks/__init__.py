@@ -1,1 +1,1 @@
-"""Networks of sessions."""
+"""Creates, secures and removes the private networks of cluster sessions."""

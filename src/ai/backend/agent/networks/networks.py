@@ -1,10 +1,10 @@
-"""The private networks of cluster sessions: there while a kernel of the session is here, and gone with the last.
+"""Creates the private network of a cluster session with its first kernel on this node and removes it with the last.
 
-Those over several nodes are as the manager has settled them; what it told is kept in the kernels' records. The line to
-a node is guarded, and encrypted if a network wants it, from before its device is there until after it is gone.
+The manager decides the parameters of multi-node networks; they are stored in the kernels' records. The connection to
+another node is secured, and encrypted if a network requires it, before its device is created and until it is removed.
 
-Who holds a network is known from the kernels' records alone, so that an agent that was killed at any step knows it
-again. One operation at a time works on the network of a session.
+The holders of a network are computed from the kernels' records alone, so that they survive a crash at any step. One
+operation at a time runs on the network of a session.
 """
 
 from __future__ import annotations
@@ -26,50 +26,49 @@ log = logging.getLogger(__name__)
 
 
 def needs_network(record: KernelRecord) -> bool:
-    """Whether the kernel is one of several: on this node, or on several where the manager gave them a network."""
+    """Return whether the kernel's session has several kernels with a network, on this node or over several nodes."""
     cluster = record.spec.cluster
     return cluster.size > 1 and (cluster.mode is ClusterMode.SINGLE_NODE or cluster.overlay is not None)
 
 
-def overlay_of(told: OverlayInfo) -> Overlay:
-    """What the runtime needs to know of it."""
+def overlay_of(info: OverlayInfo) -> Overlay:
+    """Convert the manager's parameters of a network to those of the runtime."""
     return Overlay(
-        vni=told.vni,
-        subnet=told.subnet,
-        addresses=told.addresses,
-        gateway=told.gateway,
-        mtu=told.mtu,
-        local=(told.local.address, told.local.port),
-        peers={host: (told.peers[place].address, told.peers[place].port) for host, place in told.places.items()},
+        vni=info.vni,
+        subnet=info.subnet,
+        addresses=info.addresses,
+        gateway=info.gateway,
+        mtu=info.mtu,
+        local=(info.local.address, info.local.port),
+        peers={host: (info.peers[place].address, info.peers[place].port) for host, place in info.places.items()},
     )
 
 
-def secured_lines(told: OverlayInfo) -> frozenset[SecuredLine]:
-    """Those to its peers, with the keys that it was given; without peers one to itself, so that nobody sends to it."""
-    here = told.local.address, told.local.port
+def secured_lines(info: OverlayInfo) -> frozenset[SecuredLine]:
+    """Return the connections to secure: to each peer, or to the node itself so that no other node can send to it."""
+    local = info.local.address, info.local.port
     return frozenset(
-        SecuredLine(local=here, peer=(peer.address, peer.port), key_out=peer.key_out, key_in=peer.key_in)
-        for peer in told.peers.values() or [told.local]
+        SecuredLine(local=local, peer=(peer.address, peer.port), key_out=peer.key_out, key_in=peer.key_in)
+        for peer in info.peers.values() or [info.local]
     )
 
 
 class Networks:
-    """See the module.
+    """Counts the holders of each network, and creates, secures and removes networks accordingly.
 
     Args:
-        runtime: makes the networks.
-        secure: guards these lines to other nodes, and no other ones any more; encrypts those with keys. Blocks;
-            raises OSError.
+        runtime: creates the networks.
+        secure: secures exactly these connections to other nodes, and encrypts those with keys. Blocks; raises OSError.
     """
 
     def __init__(
         self, runtime: AbstractRuntime, secure: Callable[[Collection[SecuredLine]], None] | None = None
     ) -> None:
         self._runtime = runtime
-        self._tell = secure
+        self._apply = secure
         self._lines: dict[SessionId, frozenset[SecuredLine]] = {}
         self._secured: frozenset[SecuredLine] | None = None
-        """None: whatever an earlier life of the agent has left."""
+        """None until they are applied: the kernel's present state is then unknown."""
         self._securing = asyncio.Lock()
         self._holders: dict[SessionId, set[str]] = {}
         self._locks: WeakValueDictionary[SessionId, asyncio.Lock] = WeakValueDictionary()
@@ -78,7 +77,7 @@ class Networks:
         return self._locks.setdefault(session_id, asyncio.Lock())
 
     def hold(self, record: KernelRecord) -> None:
-        """A kernel of an earlier life of the agent may be in its network; its end lets go of it."""
+        """Count a kernel as a holder of its network until :meth:`leave`."""
         if needs_network(record):
             self._holders.setdefault(record.session_id, set()).add(record.spec.kernel_id)
             overlay = record.spec.cluster.overlay
@@ -86,31 +85,34 @@ class Networks:
                 self._lines[record.session_id] = secured_lines(overlay)
 
     async def _secure(self) -> None:
-        """Secure what is to be, and nothing else. What is in plain goes on without its guard where the kernel has none.
-
-        Raises OSError if something is or was encrypted.
-        """
-        async with self._securing:
-            wanted = frozenset[SecuredLine]().union(*self._lines.values())
-            if self._tell is None or wanted == self._secured:
-                return
-            try:
-                await asyncio.to_thread(self._tell, wanted)
-            except OSError as e:
-                if any(line.is_encrypted for line in wanted.union(self._secured or ())):
-                    raise
-                why = e.strerror or e
-                if wanted:
-                    log.warning("whoever knows the numbers of sessions' networks can send into them: %s", why)
-                else:
-                    log.debug("nothing was ever encrypted here: %s", why)
-            self._secured = wanted
-
-    async def join(self, record: KernelRecord) -> NetworkView | None:
-        """The network of a kernel, made by the first of its session; None for a session of one kernel.
+        """Secure exactly the present connections. Plain ones stay unsecured where the Linux kernel lacks support.
 
         Raises:
-            CreationDenied: this node has no such networks. WorkloadError, Unavailable: it failed for now.
+            OSError: it failed, and a connection is or was encrypted.
+        """
+        async with self._securing:
+            lines = frozenset[SecuredLine]().union(*self._lines.values())
+            if self._apply is None or lines == self._secured:
+                return
+            try:
+                await asyncio.to_thread(self._apply, lines)
+            except OSError as e:
+                if any(line.is_encrypted for line in lines.union(self._secured or ())):
+                    raise
+                reason = e.strerror or e
+                if lines:
+                    log.warning(
+                        "other hosts that know the numbers of sessions' networks can send into them: %s", reason
+                    )
+                else:
+                    log.debug("nothing was ever encrypted here: %s", reason)
+            self._secured = lines
+
+    async def join(self, record: KernelRecord) -> NetworkView | None:
+        """Return the network of a kernel, and create it for the session's first kernel; None for a single kernel.
+
+        Raises:
+            CreationDenied: this node does not support such networks. WorkloadError, Unavailable: it failed for now.
         """
         if not needs_network(record):
             return None
@@ -124,9 +126,9 @@ class Networks:
 
     async def _join_secured(self, session_id: SessionId) -> None:
         is_encrypted = any(line.is_encrypted for line in self._lines[session_id])
-        if self._tell is None and is_encrypted:
+        if self._apply is None and is_encrypted:
             raise CreationDenied("this agent encrypts no networks")
-        self._secured = None  # somebody may have changed what the kernel was told
+        self._secured = None  # the state of the Linux kernel may have been changed by others
         try:
             await self._secure()
         except OSError as e:
@@ -135,13 +137,13 @@ class Networks:
             log.warning("the network of session %s is not guarded: %s", session_id, e.strerror or e)
 
     async def broken(self) -> frozenset[SessionId]:
-        """Sessions with kernels here whose network somebody else has removed."""
+        """Return the sessions of this node whose network was removed by somebody else."""
         if not self._holders:
             return frozenset()
         return frozenset(await self._runtime.broken_networks()) & self._holders.keys()
 
     async def leave(self, record: KernelRecord) -> None:
-        """A kernel is over. Idempotent; raises what the runtime raises, to be tried again."""
+        """Remove a holder, and the network with the last one. Idempotent; raises what the runtime raises."""
         if not needs_network(record):
             return
         async with self._lock(record.session_id):
@@ -155,7 +157,7 @@ class Networks:
                 held.discard(record.spec.kernel_id)
 
     async def sweep(self) -> None:
-        """Remove networks that no kernel of ours is in, and guards that no network needs."""
+        """Remove networks without a holder, and the security of connections that no network needs."""
         for session_id in await self._runtime.list_networks():
             async with self._lock(session_id):
                 if self._holders.get(session_id):

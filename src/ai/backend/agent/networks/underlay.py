@@ -1,4 +1,4 @@
-"""Where the other agents reach this one, for networks over several nodes."""
+"""Reports the address at which other agents reach this one, for multi-node networks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MULTI_NODE = "multi-node-networks"
 
 
 def overlay_report(settings: AgentSettings, info: RuntimeInfo) -> OverlayReport:
-    """How this agent takes part in networks over several agents, or why it does not. Blocks for a look at routes."""
+    """Return this agent's parameters for multi-node networks, or why it has none. Blocks while it reads routes."""
     if MULTI_NODE not in info.capabilities:
         return OverlayReport(why_not=info.no_multi_node_networks)
     address = settings.underlay.address or _own_address(settings.link.manager_addr)
@@ -46,27 +46,27 @@ def overlay_report(settings: AgentSettings, info: RuntimeInfo) -> OverlayReport:
 
 
 def _why_none_here(settings: AgentSettings) -> str:
-    """For an agent whose peers are all on its own node."""
+    """Return why an agent whose peers are on its own node cannot create multi-node networks; empty if it can."""
     name = overlay.device_name("underlay ", f"{settings.data_dir} {os.getpid()}", "u")
     return overlay.why_none(name, within_node=True)
 
 
 def encryption_mark(settings: AgentSettings) -> int:
-    """What this agent tells the kernel to encrypt carries it; the same in each life."""
+    """Return the mark of this agent's encryption rules in the Linux kernel; the same after each start."""
     return int.from_bytes(sha256(str(settings.data_dir).encode()).digest()[:4]) | 1
 
 
 def _own_address(managers: str) -> str:
-    """That of the route to a manager, or of the default route where the manager is on this node; empty for none."""
+    """Return the address of the route to a manager, or of the default route if the manager is local; empty for none."""
     for target in (*_hosts(managers), _ANYWHERE):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
             try:
                 one.connect((target, 9))  # nothing is sent
-                found = str(one.getsockname()[0])
+                address = str(one.getsockname()[0])
             except OSError:
                 continue
-        if not ipaddress.ip_address(found).is_loopback:
-            return found
+        if not ipaddress.ip_address(address).is_loopback:
+            return address
     return ""
 
 

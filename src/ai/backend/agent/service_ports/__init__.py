@@ -1,1 +1,1 @@
-"""Services inside sessions."""
+"""Services inside sessions and connections to their ports."""

@@ -12,7 +12,7 @@ MAX_PORT = 65_535
 
 
 class PortForwarder:
-    """See the module."""
+    """Opens connections to ports of kernels, with the operator's consent."""
 
     def __init__(self, runtime: AbstractRuntime, settings: ServiceSettings) -> None:
         self._runtime = runtime

@@ -28,7 +28,7 @@ _INTRINSIC = frozenset(service.name for service in INTRINSIC)
 
 
 class ServiceManager:
-    """See the module."""
+    """Declares, starts, stops and lists the services of kernels."""
 
     def __init__(self, runtime: AbstractRuntime, ports: PortForwarder, kits: Kits, settings: RunSettings) -> None:
         self._runtime = runtime

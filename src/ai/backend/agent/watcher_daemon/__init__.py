@@ -1,1 +1,1 @@
-"""The watcher."""
+"""The watcher, an HTTP server that starts and stops the agent on request."""

@@ -14,8 +14,13 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from ai.backend.agent.config.published import WatcherSettings
+from ai.backend.agent.config.settings import AgentSettings
+from ai.backend.agent.directory.directory import DataDirectory
+from ai.backend.agent.runtimes import end_workloads, load_runtime
 from ai.backend.common.errors import BackendError, Conflict, Forbidden, InvalidInput, NotSupported, Unavailable
 from ai.backend.infra.http.errors import problem_response
+from ai.backend.infra.http.server import make_runner, serve_on
+from ai.backend.infra.http.tls import tls_of
 
 log = logging.getLogger(__name__)
 TOKEN_HEADER = "X-BackendAI-Watcher-Token"
@@ -135,3 +140,30 @@ def _tell(task: asyncio.Task[Any]) -> None:
     """Also where nobody waits for the answer any more."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.warning("what was asked of the agent failed: %s", error)
+
+
+async def serve(settings: AgentSettings, stop: asyncio.Event) -> None:
+    """Listen until ``stop`` is set.
+
+    Raises:
+        InvalidInput: there is no token, or the certificate cannot be used. OSError: the address cannot be bound.
+    """
+    own = settings.watcher
+    tls = tls_of(own.ssl_cert, own.ssl_privkey) if own.ssl_enabled and own.ssl_cert and own.ssl_privkey else None
+
+    async def end_sessions() -> int:
+        directory = DataDirectory(settings.data_dir)
+        directory.open()
+        try:
+            return await end_workloads(load_runtime(settings), grace_s=settings.kernel_lifecycles.stop_grace)
+        finally:
+            directory.close()
+
+    runner = make_runner(Watcher(own, end_sessions).application())
+    try:
+        host, port = await serve_on(runner, (own.service_addr.host, own.service_addr.port), tls=tls)
+        scheme = "https" if tls else "http"
+        log.info("the watcher of %s listens on %s://%s:%d", own.target_service, scheme, host, port)
+        await stop.wait()
+    finally:
+        await runner.cleanup()

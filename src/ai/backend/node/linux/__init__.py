@@ -1,1 +1,1 @@
-"""System interfaces: cgroups, netlink, ipsec, seccomp, proc."""
+"""System interfaces of Linux: cgroups, netlink, IPsec, seccomp, proc, mounts."""

@@ -1,4 +1,4 @@
-"""Control groups as the plan describes them: directories, what to write there, how to join, empty and remove them."""
+"""Creates, joins, empties and removes control groups by a plan of directories and values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ai.backend.node.linux import proc
 
 
 def read(path: str) -> str:
-    """The file's text, empty if there is none."""
+    """Return the file's text; empty if there is none."""
     try:
         with open(path, encoding="ascii", errors="replace") as file:  # no pathlib here: memory
             return file.read()
@@ -21,7 +21,7 @@ def read(path: str) -> str:
 
 
 def write(path: str, value: str) -> None:
-    """Raises OSError. Never creates a file: a control group's files are there or not."""
+    """Write a value. Raises OSError. Never creates a file, because the kernel provides the files of a control group."""
     fd = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
     try:
         os.write(fd, value.encode())
@@ -30,7 +30,7 @@ def write(path: str, value: str) -> None:
 
 
 def build(groups: list[dict[str, Any]]) -> None:
-    """Make each group and write its limits. A limit marked optional may fail. Raises OSError."""
+    """Create each group and write its limits. A limit marked optional may fail. Raises OSError."""
     for group in groups:
         os.makedirs(group["path"], mode=0o755, exist_ok=True)  # as above
         for name, value, required in group["writes"]:
@@ -52,38 +52,38 @@ def join(groups: list[dict[str, Any]]) -> None:
 
 
 def members(groups: list[dict[str, Any]]) -> list[int]:
-    """Processes in any of the groups."""
-    found: set[int] = set()
+    """Return the processes in any of the groups."""
+    pids: set[int] = set()
     for group in groups:
         for line in read(os.path.join(group["path"], "cgroup.procs")).split():  # as above
-            found.add(int(line))
-    found.discard(0)
-    return sorted(found)
+            pids.add(int(line))
+    pids.discard(0)
+    return sorted(pids)
 
 
 def kill(groups: list[dict[str, Any]]) -> int:
-    """One round of SIGKILL on every member; returns how many there were. Frozen groups are killed too."""
+    """Send SIGKILL to every member, frozen ones too, and return how many there were."""
     for group in groups:
         for name, value in (("cgroup.kill", "1"), ("freezer.state", "THAWED")):
             try:
                 write(os.path.join(group["path"], name), value)  # as above
             except OSError:
                 continue
-    found = members(groups)
+    pids = members(groups)
     for number in (signal.SIGSTOP, signal.SIGKILL):
-        proc.send(found, number)
-    return len(found)
+        proc.send(pids, number)
+    return len(pids)
 
 
 def remove(groups: list[dict[str, Any]], patience_s: float = 2.0) -> list[str]:
-    """Remove the groups with whatever the workload made below them; returns the paths that would not go."""
+    """Remove the groups and their subgroups; return the paths that could not be removed."""
     deadline = time.monotonic() + patience_s
-    left = [group["path"] for group in groups]
+    remaining = [group["path"] for group in groups]
     while True:
-        left = [path for path in left if not _remove_tree(path)]
-        if not left or time.monotonic() > deadline:
-            return left
-        kill([{"path": path} for path in left])
+        remaining = [path for path in remaining if not _remove_tree(path)]
+        if not remaining or time.monotonic() > deadline:
+            return remaining
+        kill([{"path": path} for path in remaining])
         time.sleep(0.005)
 
 

@@ -30,7 +30,7 @@ STANDARD_DEVICES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a workload may use; None is no limit. ``devices`` are (kind, "major:minor", permissions)."""
+    """The limits of a workload; None is no limit. ``devices`` are (kind, "major:minor", permissions)."""
 
     cpu: float | None = None
     memory_bytes: int | None = None
@@ -42,7 +42,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Statistics of one workload. Times in milliseconds, sizes in bytes; None where nobody counts."""
+    """Statistics of one workload. Times in milliseconds, sizes in bytes; None if it is not counted."""
 
     cpu_used_ms: float | None = None
     memory: int | None = None
@@ -56,29 +56,29 @@ Group = Mapping[str, Any]
 
 
 class CgroupDriver(ABC):
-    """One way to limit and count."""
+    """A driver that limits and measures workloads."""
 
     kind: str
     controllers: frozenset[str]
 
     @abstractmethod
     def groups(self, name: str, limits: Limits) -> list[Group]:
-        """The groups of a workload, nothing made yet."""
+        """Return the groups of a workload; creates nothing."""
 
     @abstractmethod
     def usage(self, files: GroupFiles) -> Usage: ...
 
     @abstractmethod
     def leftovers(self) -> list[Group]:
-        """Groups below ours, of any workload."""
+        """Return the groups below ours, of any workload."""
 
     @abstractmethod
     def let_go(self) -> None:
-        """Remove our empty groups; those with workloads stay. The next probe makes them again."""
+        """Remove our empty groups; those with workloads stay. The next probe creates them again."""
 
 
 class NoCgroups(CgroupDriver):
-    """Nothing is writable here, or the settings say so."""
+    """The driver without control groups: none is writable here, or the settings disable them."""
 
     kind = "none"
     controllers: frozenset[str] = frozenset()
@@ -98,7 +98,7 @@ class NoCgroups(CgroupDriver):
 
 @dataclass(slots=True)
 class CgroupV1(CgroupDriver):
-    """One hierarchy per controller. ``bases``: controller -> the directory below which the workloads' groups are."""
+    """Drives version 1, one hierarchy per controller. ``bases`` maps controllers to the workloads' parent groups."""
 
     bases: Mapping[str, Path]
     kind: str = "v1"
@@ -109,7 +109,7 @@ class CgroupV1(CgroupDriver):
 
     def groups(self, name: str, limits: Limits) -> list[Group]:
         writes: dict[str, list[list[Any]]] = {}
-        wanted: dict[str, Callable[[Limits], list[list[Any]]]] = {
+        values: dict[str, Callable[[Limits], list[list[Any]]]] = {
             "cpu": self._cpu,
             "cpuacct": lambda _: [],
             "memory": self._memory,
@@ -118,10 +118,10 @@ class CgroupV1(CgroupDriver):
             "devices": self._devices,
             "cpuset": self._cpuset,
         }
-        for controller, of in wanted.items():
+        for controller, of in values.items():
             if controller in self.bases and not (controller == "cpuset" and not limits.cpuset):
                 writes.setdefault(str(self.bases[controller] / name), []).extend(of(limits))
-        return [{"path": path, "join": "tasks", "writes": wanted} for path, wanted in writes.items()]
+        return [{"path": path, "join": "tasks", "writes": values} for path, values in writes.items()]
 
     def _cpu(self, limits: Limits) -> list[list[Any]]:
         if limits.cpu is None:
@@ -169,7 +169,7 @@ class CgroupV1(CgroupDriver):
 
 @dataclass(slots=True)
 class CgroupV2(CgroupDriver):
-    """The unified hierarchy; ``base`` is ours or delegated to us."""
+    """Drives version 2, the unified hierarchy; ``base`` is ours or delegated to us."""
 
     base: Path
     controllers: frozenset[str]
@@ -210,7 +210,7 @@ class CgroupV2(CgroupDriver):
 
 
 def remove_base(base: Path) -> None:
-    """Remove a group and the one above it where they are empty."""
+    """Remove a group and its parent, if they are empty."""
     for path in (base, base.parent):
         try:
             path.rmdir()
@@ -222,7 +222,7 @@ _SIZE = 65536
 
 
 class Groups(Sequence[Group]):
-    """The ``path`` of each of a workload's groups, in one text: a node has thousands of them."""
+    """Stores the ``path`` of each of a workload's groups in one text, because a node has thousands of them."""
 
     __slots__ = ("_paths",)
 
@@ -241,8 +241,8 @@ class Groups(Sequence[Group]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[Group]: ...
     def __getitem__(self, index: int | slice) -> Group | Sequence[Group]:
-        found = self.paths[index]
-        return {"path": found} if isinstance(found, str) else Groups({"path": path} for path in found)
+        result = self.paths[index]
+        return {"path": result} if isinstance(result, str) else Groups({"path": path} for path in result)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
@@ -251,7 +251,7 @@ class Groups(Sequence[Group]):
 
 
 _likely: dict[str, int] = {}
-"""File -> which of a workload's groups had it the last time; those of a node are alike."""
+"""Maps each file to the index of the group that had it last; the workloads of a node are alike."""
 
 
 class GroupFiles:
@@ -267,23 +267,23 @@ class GroupFiles:
         self._groups = groups if isinstance(groups, Groups) else Groups(groups)
 
     def read(self, name: str) -> bytes | None:
-        """The file's content, None if there is none or it cannot be read."""
+        """Return the file's content; None if there is none or it cannot be read."""
         directories = self._groups.paths
         likely = _likely.get(name, 0)
         for place in sorted(range(len(directories)), key=lambda place: place != likely):
-            found = content(f"{directories[place]}/{name}")
-            if found is not None:
+            result = content(f"{directories[place]}/{name}")
+            if result is not None:
                 _likely[name] = place
-                return found
+                return result
         return None
 
     def number(self, name: str) -> int | None:
-        """The only number in the file."""
+        """Return the only number in the file."""
         text = (self.read(name) or b"").strip()
         return int(text) if text.isdigit() else None
 
     def field(self, name: str, key: bytes) -> int | None:
-        """The number after the key, on a line of its own."""
+        """Return the number after the key, on a line of its own."""
         text = b"\n" + (self.read(name) or b"")
         start = text.find(b"\n" + key + b" ")
         if start < 0:
@@ -293,7 +293,7 @@ class GroupFiles:
 
 
 def content(path: str) -> bytes | None:
-    """What a file of /proc or of a control group holds, None if it cannot be read."""
+    """Return the content of a file of /proc or of a control group; None if it cannot be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -1,4 +1,4 @@
-"""How much of the disk workloads hold, and whether enough is left for the platform itself.
+"""Measures the disk use of workloads, and whether the platform's reserve is left.
 
 A home without a limit of its own may fill the disk on which the manager's database lies; then nobody could even end the
 session that did it.
@@ -15,17 +15,17 @@ LEAST_SHARE = 20  # a twentieth of a small file system is enough of a reserve
 
 
 def is_low(path: Path, reserve_bytes: int) -> bool:
-    """Whether the file system of ``path`` has less left than the reserve, or than a twentieth of it if that is less."""
+    """Return whether the file system of ``path`` has less free than the reserve or a twentieth, whichever is less."""
     try:
-        found = os.statvfs(path)
+        status = os.statvfs(path)
     except OSError:
         return False
-    reserve = min(reserve_bytes, found.f_blocks * found.f_frsize // LEAST_SHARE)
-    return found.f_bavail * found.f_frsize < reserve
+    reserve = min(reserve_bytes, status.f_blocks * status.f_frsize // LEAST_SHARE)
+    return status.f_bavail * status.f_frsize < reserve
 
 
 def unlinked_bytes(pids: Iterable[int], home: Path) -> int:
-    """Bytes on the disk of ``home`` in files that processes hold open though they have no name any more."""
+    """Return the bytes below ``home`` in unlinked files that processes hold open."""
     try:
         device = home.stat().st_dev
     except OSError:

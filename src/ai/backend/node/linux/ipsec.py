@@ -50,7 +50,7 @@ class SecuredLine:
 
 
 def why_none(mark: int) -> str:
-    """Why this kernel cannot encrypt; empty if it can. Found by doing."""
+    """Return why this kernel cannot encrypt; empty if it can. Determined by a trial."""
     if os.geteuid() != 0:
         return "encryption between nodes needs root, and the agent runs as another user"
     probe = _State("127.0.0.1", "127.0.0.1", sha256(f"probe {mark} {os.getpid()}".encode()).digest())
@@ -67,16 +67,16 @@ def why_none(mark: int) -> str:
 
 
 def apply(mark: int, lines: Collection[SecuredLine]) -> None:
-    """Make these lines, and no other ones of this mark, secured. Idempotent.
+    """Secure exactly these lines among those of this mark. Idempotent.
 
     From the moment that this returns what a line with keys carries is let through encrypted only, and nobody but peers
     reaches the ports. Raises OSError; FileExistsError if somebody else encrypts what goes to a peer's port.
     """
     with Ipsec(mark) as ipsec:
         states = {(s.target, s.spi): s for line in lines for s in _states(line)}
-        known = ipsec.states()
+        existing = ipsec.states()
         for state in states.values():
-            if (state.target, state.spi) not in known:
+            if (state.target, state.spi) not in existing:
                 ipsec.add_state(state)
         policies = {policy for line in lines for policy in _policies(line)}
         held = ipsec.policies()
@@ -85,14 +85,14 @@ def apply(mark: int, lines: Collection[SecuredLine]) -> None:
         for policy in ipsec.policies():
             if policy not in policies:
                 ipsec.remove_policy(policy)
-        for target, spi in known:
+        for target, spi in existing:
             if (target, spi) not in states:
                 ipsec.remove_state(target, spi)
 
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """One way, by its key."""
+    """One direction, by its key."""
 
     source: str
     target: str
@@ -100,7 +100,7 @@ class _State:
 
     @property
     def spi(self) -> int:
-        """The number that packets carry; it follows from the key, and says nothing of it. Small ones are reserved."""
+        """The SPI that packets carry; derived from the key without revealing it. Small numbers are reserved."""
         return int.from_bytes(sha256(b"spi" + self.key).digest()[:4]) | 0x100
 
 
@@ -111,7 +111,7 @@ class _Rule(IntEnum):
 
 
 _PRIORITY = {_Rule.ENCRYPT: 0, _Rule.ADMIT: 0x7FFFFFFE, _Rule.BLOCK: 0x7FFFFFFF}
-"""The smallest goes first. What an operator encrypts by rules of his own goes before what is let in as it is."""
+"""Priorities: the smallest applies first. An operator's own encryption rules precede what is admitted in plain."""
 _ANYBODY, _NOWHERE = "", "0.0.0.0"
 
 
@@ -121,12 +121,12 @@ class _Policy:
     source: str
     target: str
     port: int
-    """Of the target, since the sender takes any."""
+    """The port of the target; the sender's port does not matter."""
     rule: _Rule = _Rule.ENCRYPT
 
     @property
     def place(self) -> tuple[object, ...]:
-        """The kernel has one policy at each."""
+        """The key of a policy: the kernel has one policy for each."""
         return self.direction, self.source, self.target, self.port
 
 
@@ -150,7 +150,7 @@ def _policies(line: SecuredLine) -> Iterable[_Policy]:
 
 
 def _end(address: str, mark: int) -> tuple[str, int]:
-    """Return an address and how many bits of it count.
+    """Return an address and the number of its significant bits.
 
     For anybody no bit counts, and the address holds the mark: the kernel has one policy for a selector, and each agent
     of a node needs its own.

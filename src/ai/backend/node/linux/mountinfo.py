@@ -46,5 +46,5 @@ def parse_mountinfo(text: str) -> list[MountEntry]:
 
 
 def _unescape(text: str) -> str:
-    """Blanks, line breaks and backslashes are written in octal."""
+    """Decode blanks, line breaks and backslashes, which are written in octal."""
     return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), text)

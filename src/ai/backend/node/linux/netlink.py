@@ -11,7 +11,7 @@ import socket
 from typing import Any, Self
 
 EVERYBODY = "00:00:00:00:00:00"
-"""Where a VXLAN device sends what has no place of its own, broadcasts included."""
+"""The entry of a VXLAN device for unknown destinations, broadcasts included."""
 _STATIC, _SELF = 0xC0, 0x02  # permanent and never asked for; an entry of the device itself
 
 

@@ -13,7 +13,7 @@ WALK = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def open_source(source: str) -> int:
-    """Open what is to be bound, and return its descriptor.
+    """Open the source of a bind mount, and return its descriptor.
 
     Raises:
         OSError: it is not there, or a part after BENEATH is no directory, or a link.

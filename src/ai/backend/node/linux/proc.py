@@ -1,4 +1,4 @@
-"""What /proc knows of a process: identity that survives reuse of its number, descendants, memory."""
+"""Reads processes from /proc: identities that survive reuse of numbers, descendants, memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PAGE = os.sysconf("SC_PAGESIZE")
 
 
 def boot_id() -> str:
-    """Changes with every boot of the machine."""
+    """Return an id that changes with every boot of the machine."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # no pathlib here: memory
             return file.read().strip()
@@ -19,7 +19,7 @@ def boot_id() -> str:
 
 
 def stat_fields(pid: int) -> list[str] | None:
-    """Fields of /proc/PID/stat from the state (field 3) on; None if there is no such process."""
+    """Return the fields of /proc/PID/stat from the state (field 3) on; None if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:  # as above
             text = file.read()
@@ -29,7 +29,7 @@ def stat_fields(pid: int) -> list[str] | None:
 
 
 def start_time(pid: int) -> int | None:
-    """Ticks after boot at which the process started; with the number, its identity. None if it is gone or a zombie."""
+    """Return the start of the process in ticks after boot, which identifies it with its number; None if it is gone."""
     fields = stat_fields(pid)
     if fields is None or fields[0] in "ZX":
         return None
@@ -37,23 +37,23 @@ def start_time(pid: int) -> int | None:
 
 
 def is_same(pid: int, started: int) -> bool:
-    """Whether that very process still lives."""
+    """Return whether the process with this identity still lives."""
     return start_time(pid) == started
 
 
 def _children_by_list(pid: int) -> list[int] | None:
-    found: list[int] = []
+    pids: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):  # as above
             try:
                 with open(f"/proc/{pid}/task/{thread}/children", encoding="ascii") as file:  # as above
-                    found += map(int, file.read().split())
+                    pids += map(int, file.read().split())
             except FileNotFoundError:
                 if not os.path.exists("/proc/self/task/" + str(os.getpid()) + "/children"):  # as above
                     return None
     except OSError:
-        return found
-    return found
+        return pids
+    return pids
 
 
 def _parents() -> dict[int, list[int]]:
@@ -67,15 +67,15 @@ def _parents() -> dict[int, list[int]]:
 
 
 def children(pid: int) -> list[int]:
-    """The children of a process, zombies too."""
-    found = _children_by_list(pid)
-    return _parents().get(pid, []) if found is None else found
+    """Return the children of a process, zombies too."""
+    pids = _children_by_list(pid)
+    return _parents().get(pid, []) if pids is None else pids
 
 
 def descendants(pid: int) -> list[int]:
-    """Every process below ``pid``, parents first. A racing fork may hide a child from one call."""
+    """Return every process below ``pid``, parents first. A concurrent fork may hide a child from one call."""
     table: dict[int, list[int]] | None = None
-    found: list[int] = []
+    pids: list[int] = []
     seen = {pid}
     queue = [pid]
     while queue:
@@ -87,13 +87,13 @@ def descendants(pid: int) -> list[int]:
         for child in children:
             if child not in seen:
                 seen.add(child)
-                found.append(child)
+                pids.append(child)
                 queue.append(child)
-    return found
+    return pids
 
 
 def resident_bytes(pid: int) -> int:
-    """Resident memory, less what is shared with files; 0 if the process is gone."""
+    """Return the resident memory without pages shared with files; 0 if the process is gone."""
     try:
         with open(f"/proc/{pid}/statm", encoding="ascii") as file:  # as above
             fields = file.read().split()
@@ -103,7 +103,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def send(pids: Iterable[int], number: int) -> int:
-    """Signal each; returns how many were there."""
+    """Send a signal to each process; return how many existed."""
     reached = 0
     for pid in pids:
         try:
@@ -115,6 +115,6 @@ def send(pids: Iterable[int], number: int) -> int:
 
 
 def stop_and_kill(pids: list[int]) -> int:
-    """SIGSTOP all first, so that none forks while the others are killed."""
+    """Send SIGSTOP to all first, so that none forks while the others are killed."""
     send(pids, signal.SIGSTOP)
     return send(pids, signal.SIGKILL)

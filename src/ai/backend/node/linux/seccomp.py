@@ -38,7 +38,7 @@ NEVER_EXTRA = frozenset(
         "process_vm_writev", "ptrace", "reboot", "request_key", "setns", "umount2", "unshare", "userfaultfd",
     }
 )  # fmt: skip
-"""Calls that no plugin can ask for: with them the sandbox would not hold."""
+"""System calls that no plugin may request, because they would break the sandbox."""
 
 Program = list[tuple[int, int, int, int]]
 
@@ -51,12 +51,12 @@ def _table() -> dict[str, Any]:
 
 
 def is_supported(machine: str | None = None) -> bool:
-    """Whether the allow-list has numbers for this machine."""
+    """Return whether the allow-list has numbers for this machine."""
     return (machine or platform.machine()) in AUDIT_ARCH
 
 
 def compile_policy(extra: Collection[str] = (), machine: str | None = None) -> bytes:
-    """The filter, with the extra calls that plugins asked for.
+    """Compile the filter, with the extra calls of plugins.
 
     Raises:
         CreationDenied: an extra call is unknown or can never be allowed.
@@ -120,28 +120,28 @@ def _one_of(values: Sequence[int]) -> Program:
 
 
 def _ranges(numbers: Collection[int]) -> list[tuple[int, int]]:
-    """Consecutive numbers as (first, last)."""
-    found: list[tuple[int, int]] = []
+    """Group consecutive numbers into (first, last)."""
+    ranges: list[tuple[int, int]] = []
     for number in sorted(numbers):
-        if found and found[-1][1] == number - 1:
-            found[-1] = (found[-1][0], number)
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1] = (ranges[-1][0], number)
         else:
-            found.append((number, number))
-    return found
+            ranges.append((number, number))
+    return ranges
 
 
 def _search(ranges: Sequence[tuple[int, int]]) -> Program:
-    """Allow what is in a range, deny the rest."""
+    """Return the instructions that allow the numbers in any of the ranges and deny the rest."""
     if not ranges:
         return _deny()
     if len(ranges) == 1:
         first, last = ranges[0]
         return [(_JGE, 0, 2, first), (_JGE, 1, 0, last + 1), *_allow(), *_deny()]
     middle = len(ranges) // 2
-    left, right = _search(ranges[:middle]), _search(ranges[middle:])
-    if len(left) <= 255:
-        return [(_JGE, len(left), 0, ranges[middle][0]), *left, *right]
-    return [(_JGE, 0, 1, ranges[middle][0]), (_JA, 0, 0, len(left)), *left, *right]
+    lower, upper = _search(ranges[:middle]), _search(ranges[middle:])
+    if len(lower) <= 255:
+        return [(_JGE, len(lower), 0, ranges[middle][0]), *lower, *upper]
+    return [(_JGE, 0, 1, ranges[middle][0]), (_JA, 0, 0, len(lower)), *lower, *upper]
 
 
 def _reach(distance: int) -> int:
@@ -151,14 +151,14 @@ def _reach(distance: int) -> int:
 
 
 def assemble(program: Program) -> bytes:
-    """Instructions to the kernel's form. Raises ValueError over the kernel's limit of 4096."""
+    """Encode instructions in the kernel's form. Raises ValueError over the kernel's limit of 4096."""
     if len(program) > 4096:
         raise ValueError("the filter is too long")
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
 
 
 def profile(extra: Collection[str] = (), machine: str | None = None) -> dict[str, Any]:
-    """The same policy in the form that container engines read (OCI runtime specification, "Seccomp").
+    """Return the policy in the form that container engines read (OCI runtime specification, "Seccomp").
 
     Raises:
         CreationDenied: an extra call is unknown or can never be allowed.
@@ -166,8 +166,8 @@ def profile(extra: Collection[str] = (), machine: str | None = None) -> dict[str
     compile_policy(extra, machine)
     conditional = {"clone", "personality", "socket"}
     absent = {"clone3", "io_uring_setup"} - {*_table()["allow"], *extra}
-    known = set(_table()["numbers"])
-    names = sorted((known & {*_table()["allow"], *extra}) - conditional)
+    existing = set(_table()["numbers"])
+    names = sorted((existing & {*_table()["allow"], *extra}) - conditional)
     one_of = {"personality": PERSONALITIES, "socket": SOCKET_FAMILIES}
     return {
         "defaultAction": "SCMP_ACT_ERRNO",

@@ -55,18 +55,18 @@ def _result(result: int, path: bytes | str | None = None) -> int:
 
 
 def prctl(option: int, value: int) -> None:
-    """Raises OSError."""
+    """Call prctl(2). Raises OSError."""
     zero = ctypes.c_ulong(0)
     _check(_LIBC.prctl(ctypes.c_int(option), ctypes.c_ulong(value), zero, zero, zero), f"prctl({option})")
 
 
 def die_with_parent() -> None:
-    """Be killed when the parent ends. Lost by a change of credentials, so set it after that."""
+    """Let the kernel kill this process when its parent ends. A change of credentials resets it."""
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def become_subreaper() -> None:
-    """Orphaned descendants become children of this process."""
+    """Become the parent of orphaned descendants."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -83,13 +83,13 @@ def install_seccomp(program: bytes) -> None:
 
 
 def unshare_mounts() -> None:
-    """A mount namespace of our own, from which nothing propagates back."""
+    """Enter a new mount namespace, from which nothing propagates back."""
     _check(_LIBC.unshare(ctypes.c_int(CLONE_NEWNS)), "unshare(CLONE_NEWNS)")
     mount("none", "/", "", MS_REC | MS_PRIVATE)
 
 
 def unshare_network() -> None:
-    """A network namespace of our own, with a loopback that is down."""
+    """Enter a new network namespace, whose loopback is down."""
     _check(_LIBC.unshare(ctypes.c_int(CLONE_NEWNET)), "unshare(CLONE_NEWNET)")
 
 
@@ -115,7 +115,7 @@ def enter_namespace(fd: int, kind: int) -> None:
 
 
 def mount(source: str, target: str, fstype: str, flags: int, data: str = "") -> None:
-    """Raises OSError."""
+    """Mount. Raises OSError."""
     result = _LIBC.mount(
         os.fsencode(source), os.fsencode(target), fstype.encode(), ctypes.c_ulong(flags), data.encode() or None
     )
@@ -123,7 +123,7 @@ def mount(source: str, target: str, fstype: str, flags: int, data: str = "") -> 
 
 
 def unmount(target: str) -> None:
-    """Detach it at once, whoever still uses it. Raises OSError."""
+    """Detach a mount at once, even if it is in use. Raises OSError."""
     _check(_LIBC.umount2(os.fsencode(target), ctypes.c_int(MNT_DETACH)), f"umount {target}")
 
 
@@ -145,7 +145,7 @@ def openat2(directory: int, path: bytes, flags: int, mode: int = 0) -> int:
 
 @cache
 def has_openat2() -> bool:
-    """Tried once: a kernel before 5.6 lacks it, and a seccomp filter may forbid it."""
+    """Return whether openat2 works: a kernel before 5.6 lacks it, and a seccomp filter may forbid it."""
     root = os.open("/", os.O_PATH | os.O_DIRECTORY)
     try:
         os.close(openat2(root, b".", os.O_PATH | os.O_DIRECTORY))
@@ -157,7 +157,7 @@ def has_openat2() -> bool:
 
 
 def rename_noreplace(source_dir: int, source: str, target_dir: int, target: str) -> None:
-    """Rename unless the target exists. Where the file system cannot do that at once, look first and rename then.
+    """Rename unless the target exists. Without support of the file system, check first and rename then.
 
     Raises:
         FileExistsError: it exists.
@@ -180,17 +180,17 @@ def rename_noreplace(source_dir: int, source: str, target_dir: int, target: str)
 
 
 def syncfs(fd: int) -> None:
-    """Write out the file system that the descriptor is on."""
+    """Write out the file system of the descriptor."""
     _result(_LIBC.syncfs(fd))
 
 
 def start_writeback(fd: int, offset: int, count: int) -> None:
-    """Let the disk begin to write a part of a file, and do not wait. A hint, which is not taken everywhere."""
+    """Start to write a part of a file to the disk without waiting; a hint that some file systems ignore."""
     _LIBC.sync_file_range(fd, ctypes.c_int64(offset), ctypes.c_int64(count), _SYNC_FILE_RANGE_WRITE)
 
 
 def read_directory(fd: int, cursor: int, limit: int) -> tuple[list[str], int | None]:
-    """Names from a position on, and the position after them; None: that was all.
+    """Return names from a position on, and the next position, or None at the end.
 
     Positions are the file system's own (telldir(3)), so they stay right while others add and remove entries.
     """
@@ -212,7 +212,7 @@ def read_directory(fd: int, cursor: int, limit: int) -> tuple[list[str], int | N
 
 
 def unlock(directory: int | None, name: str) -> None:
-    """Let ourselves into a directory of ours, whatever its mode."""
+    """Add our own permissions to a directory that we own."""
     fd = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
     try:
         if os.fstat(fd).st_mode & stat.S_IRWXU != stat.S_IRWXU:

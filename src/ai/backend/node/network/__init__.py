@@ -1,1 +1,1 @@
-"""Overlay networks, subnets."""
+"""Overlay networks and the subnets of sessions."""

@@ -18,20 +18,20 @@ from ai.backend.plugin.runtime import Overlay
 
 _SYSCTL = Path("/proc/sys/net")
 _FENCES = ("ipv6/conf/{}/disable_ipv6", "ipv4/conf/{}/rp_filter")
-"""Besides that the device answers no questions for addresses: the host listens to nothing that arrives there."""
+"""Besides, the device does not answer ARP, and the host ignores what arrives there."""
 _PROBE_PORT, _PROBE_MTU = 4789, 1450
 _NO_SHORTCUT = "the kernel (older than Linux 6.5) leads no network from one agent to another of the same node"
 
 
 def fence(name: str) -> None:
-    """Keep the host off a device of a session's network, as far as we may: in a container we may not."""
+    """Exclude the host from a device of a session's network, as far as permitted: a container may lack permission."""
     for path in _FENCES:
         with suppress(OSError):
             (_SYSCTL / path.format(name)).write_text("1")
 
 
 def device_name(mark: str, session: str, end: str) -> str:
-    """Of a network device, at most 15 characters."""
+    """Return the name of a network device, at most 15 characters."""
     return "bai" + sha256(f"{mark}{session}".encode()).hexdigest()[:10] + end
 
 
@@ -53,7 +53,7 @@ def why_none(name: str, *, within_node: bool = False) -> str:
 
 
 def set_up(name: str, mark: str, overlay: Overlay, *, bridge: str = "") -> None:
-    """The device ``name`` of this overlay, as a port of ``bridge`` if one is named; another of the name is replaced.
+    """Create the device ``name`` of an overlay, as a port of ``bridge`` if one is named; replace another of the name.
 
     ``mark`` begins its alias. Idempotent.
 
@@ -63,10 +63,10 @@ def set_up(name: str, mark: str, overlay: Overlay, *, bridge: str = "") -> None:
     """
     alias = f"{mark} {sha256(repr(overlay).encode()).hexdigest()[:16]}"
     with Route() as route:
-        known = route.links().get(name)
-        if known is not None and known != alias:
+        existing = route.links().get(name)
+        if existing is not None and existing != alias:
             route.remove(name)
-        if known != alias:
+        if existing != alias:
             route.mtu_at(overlay.local[0])
             try:
                 route.add_vxlan(name, overlay.vni, *overlay.local, overlay.mtu)
@@ -88,7 +88,7 @@ def set_up(name: str, mark: str, overlay: Overlay, *, bridge: str = "") -> None:
 
 
 def marked(mark: str) -> dict[str, str]:
-    """Device -> what follows the mark in its alias, for every device whose alias begins with it. Raises OSError."""
+    """Map each device whose alias begins with the mark to the word after it. Raises OSError."""
     with Route() as route:
-        found = route.links().items()
-    return {name: alias.removeprefix(mark).partition(" ")[0] for name, alias in found if alias.startswith(mark)}
+        links = route.links().items()
+    return {name: alias.removeprefix(mark).partition(" ")[0] for name, alias in links if alias.startswith(mark)}

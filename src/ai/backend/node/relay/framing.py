@@ -29,9 +29,9 @@ def pack(body: bytes) -> bytes:
 
 def kind_of(body: bytes | bytearray) -> str:
     """The message's type, without decoding a body that starts with it. Raises ProtocolViolation."""
-    found = _KIND.match(body)
-    if found:
-        return found.group(1).decode()
+    match = _KIND.match(body)
+    if match:
+        return match.group(1).decode()
     kind = decode(body).get("t")
     if not isinstance(kind, str):
         raise ProtocolViolation("a message without a type")

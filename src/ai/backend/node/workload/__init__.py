@@ -1,1 +1,1 @@
-"""Directories, statistics, mounts and channel of one workload."""
+"""Directories, files, mounts, statistics and connections of one workload."""

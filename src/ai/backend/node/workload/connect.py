@@ -1,4 +1,4 @@
-"""The agent's way to what listens inside a workload: a socket of the workload's network, connected by the agent.
+"""Connects to ports inside a workload, by a socket that is created in the workload's network.
 
 Whoever stands in that network (the relay of a container, a child of a shim) makes the socket and hands it over; what
 passes through it passes nobody else. A relay runs as the session's user, in a container with the image's own Python:
@@ -31,10 +31,10 @@ _LEAST, _MOST = 16 * 1024, 256 * 1024
 _LOOPBACK = "127.0.0.1"
 _LISTENING = "0A"
 _PROBES = ThreadPoolExecutor(max_workers=16, thread_name_prefix="ports")
-"""Of its own: a hostile workload that lets its callers wait holds no other work of the agent."""
+"""Separate threads, so that a hostile workload that delays its callers blocks no other work of the agent."""
 _AT_ONCE = 2
 _TURNS: WeakValueDictionary[Path, asyncio.Semaphore] = WeakValueDictionary()
-"""Of the workloads, by directory: each holds at most so many of the threads, whatever its relay does."""
+"""Limits, by workload directory, how many threads a workload can occupy."""
 
 
 class SocketStream:
@@ -71,7 +71,7 @@ class SocketStream:
         raise Unavailable("the connection was cut")
 
     async def write(self, data: bytes) -> None:
-        """Returns while a little may still be on its way, so that the next piece is fetched meanwhile."""
+        """Send data. Returns while a little is still queued, so that the next piece is fetched meanwhile."""
         self._require_uncut()
         self._unsent.append(memoryview(data))
         self._queued += len(data)
@@ -101,7 +101,7 @@ class SocketStream:
             raise Unavailable("the connection was cut")
 
     async def _until_queued(self, limit: int) -> None:
-        """Wait until no more than that is on its way. Raises Unavailable."""
+        """Wait until at most this much is queued. Raises Unavailable."""
         self._require_uncut()
         while self._queued > limit:
             await self._until("write")
@@ -149,7 +149,7 @@ def _wake(waiter: asyncio.Future[None]) -> None:
 
 
 async def connect_inside(directory: Path, port: int) -> SocketStream:
-    """To 127.0.0.1 in the network of the workload whose relay or shim listens in the directory.
+    """Connect to 127.0.0.1 in the network of the workload whose relay or shim listens in the directory.
 
     Raises:
         Unavailable: nobody is there, or its network is the host's, or nothing listens on the port.
@@ -158,18 +158,18 @@ async def connect_inside(directory: Path, port: int) -> SocketStream:
 
 
 async def connect_on_host(directory: Path, port: int, pids: Iterable[int]) -> SocketStream:
-    """To 127.0.0.1 on the host, if what listens there is one of these processes of the workload. Raises Unavailable."""
+    """Connect to 127.0.0.1 on the host if one of the workload's processes listens there. Raises Unavailable."""
     return SocketStream(await _in_thread(directory, _connect_on_host, port, tuple(pids)))
 
 
 async def exposure_of(directory: Path) -> PortExposure:
-    """Whose network a workload is in, as its shim or relay says. Raises Unavailable."""
+    """Return in which network a workload is, as its shim or relay reports. Raises Unavailable."""
     exposure: PortExposure = await _in_thread(directory, _exposure_of, directory)
     return exposure
 
 
 async def _in_thread(directory: Path, call: Callable[..., Any], *arguments: Any) -> Any:
-    """When it is the workload's turn. Raises Unavailable: the calls before it take too long."""
+    """Run a call when it is the workload's turn. Raises Unavailable if the calls before it take too long."""
     turns = _TURNS.setdefault(directory, asyncio.Semaphore(_AT_ONCE))
     try:
         async with asyncio.timeout(_TIMEOUT_S):
@@ -249,7 +249,7 @@ def _ask(directory: Path) -> tuple[PortExposure, socket.socket | None]:
 
 
 def _limit(line: socket.socket, deadline: float) -> None:
-    """Let the next call on the line take no longer than until then (monotonic). Raises TimeoutError."""
+    """Set the timeout of the next call to this monotonic deadline. Raises TimeoutError."""
     remaining_s = deadline - time.monotonic()
     if remaining_s <= 0:
         raise TimeoutError
@@ -257,7 +257,7 @@ def _limit(line: socket.socket, deadline: float) -> None:
 
 
 def _receive(line: socket.socket, deadline: float) -> tuple[dict[str, Any], socket.socket | None]:
-    """The answer and what came with it, until the deadline. Raises OSError, ValueError, RecursionError."""
+    """Return the answer and its descriptors until the deadline. Raises OSError, ValueError, RecursionError."""
     data = bytearray()
     handed: list[int] = []
     try:
@@ -282,7 +282,7 @@ def _receive(line: socket.socket, deadline: float) -> tuple[dict[str, Any], sock
 
 
 def _adopt(handed: list[int]) -> socket.socket | None:
-    """The one socket of the right kind that was handed over; it is taken from the list. Raises ValueError."""
+    """Take the single socket of the right kind from the list. Raises ValueError."""
     if not handed:
         return None
     sock = socket.socket(fileno=handed.pop())
@@ -293,32 +293,32 @@ def _adopt(handed: list[int]) -> socket.socket | None:
 
 
 def listeners_of(port: int) -> frozenset[int]:
-    """Inodes of the host's sockets that may listen on a port of 127.0.0.1, by whatever address.
+    """Return inodes of the host's sockets that may listen on a port of 127.0.0.1.
 
     Those of IPv6 only where there is none of IPv4, which goes first; whether they take IPv4 cannot be seen here.
     """
     local = {"0100007F", "00000000", "0" * 32, "0000000000000000FFFF00000100007F"}
-    found: set[int] = set()
+    inodes: set[int] = set()
     for table in ("tcp", "tcp6"):
         with suppress(OSError):
             for line in Path("/proc/net", table).read_text().splitlines()[1:]:
                 fields = line.split()
                 address, _, number = fields[1].partition(":")
                 if fields[3] == _LISTENING and int(number, 16) == port and address in local:
-                    found.add(int(fields[9]))
-        if found:
+                    inodes.add(int(fields[9]))
+        if inodes:
             break
-    return frozenset(found)
+    return frozenset(inodes)
 
 
 def sockets_of(pids: Iterable[int]) -> frozenset[int]:
-    """Inodes of the sockets that these processes hold; those that may not be looked at hold none."""
-    found: set[int] = set()
+    """Return inodes of the sockets that these processes hold; unreadable processes have none."""
+    inodes: set[int] = set()
     for pid in pids:
         with suppress(OSError):
             for name in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208  # names, not paths
                 with suppress(OSError):
                     target = os.readlink(f"/proc/{pid}/fd/{name}")  # noqa: PTH115  # as above
                     if target.startswith("socket:["):
-                        found.add(int(target[8:-1]))
-    return frozenset(found)
+                        inodes.add(int(target[8:-1]))
+    return frozenset(inodes)

@@ -1,4 +1,4 @@
-"""What every runtime of this machine keeps on disk in one way: a folder for each workload, and homes beside them.
+"""The directories of workloads and their homes, which every runtime of this machine has on disk.
 
     <state>/workloads/<kernel id>.<attempt>/   exit.json (how it ended), removing (removal has begun), and more
     <state>/homes/<kernel id>/                 /home/work of every attempt
@@ -19,7 +19,7 @@ from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in the file; None if there is no file or nothing sensible in it."""
+    """Return the object in the file; None if there is no file or no valid object."""
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -28,14 +28,14 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Replace atomically. Raises OSError."""
+    """Replace a file atomically. Raises OSError."""
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_text(json.dumps(content), encoding="utf-8")
     temporary.replace(path)
 
 
 def exit_of(content: Mapping[str, Any]) -> WorkloadExit:
-    """How a workload ended, from the shim's file or message."""
+    """Return how a workload ended, from the shim's file or message."""
     return WorkloadExit(
         code=content.get("code"),
         signal=content.get("signal"),
@@ -46,7 +46,7 @@ def exit_of(content: Mapping[str, Any]) -> WorkloadExit:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadFolder:
-    """One workload's directory. Nothing is cached: every answer is what the disk says now."""
+    """One workload's directory. Nothing is cached: every method reads the disk."""
 
     path: Path
 
@@ -86,7 +86,7 @@ class StateFolder:
         return self.path / "workloads"
 
     def make(self) -> None:
-        """Private to us: a session's way into its home is a mount, never a path through here."""
+        """Return the homes, private to us: a session reaches its home by a mount, never by a path through here."""
         for directory in (self.path, self.homes, self.workloads):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path.chmod(0o700)

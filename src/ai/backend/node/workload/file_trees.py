@@ -1,4 +1,4 @@
-"""Files of a workload that we write or read as the agent: never through a path that the session's user controls."""
+"""Writes and reads files of a workload as the agent, never through a path that the session's user controls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def place_files(
     owner: tuple[int, int] | None,
     private: frozenset[str] = frozenset(),
 ) -> dict[str, Path]:
-    """Write the files of a specification; returns those to be bound, by their path in the workload.
+    """Write the files of a specification; return those to be bound, by their path in the workload.
 
     Files under the home go there, owned by the session's user; others go beside the workload's record. Those that are
     private only that user may read.
@@ -45,7 +45,7 @@ def place_files(
 
 
 def write_in_home(home: Path, relative: str, content: bytes, owner: tuple[int, int] | None, mode: int = 0o644) -> None:
-    """Write one file, following no link: a kept home belongs to its user, who may have laid some.
+    """Write one file without following links, which the owner of a kept home may have placed.
 
     Raises CreationDenied if something is in the way.
     """
@@ -78,7 +78,7 @@ def write_in_home(home: Path, relative: str, content: bytes, owner: tuple[int, i
 
 
 def tree_size(path: Path, entry_limit: int = 1_000_000) -> int:
-    """Bytes that a tree holds on disk, links not followed."""
+    """Return the disk space of a tree, without following links."""
     total = 0
     pending = [str(path)]
     while pending and entry_limit > 0:
@@ -98,7 +98,7 @@ def tree_size(path: Path, entry_limit: int = 1_000_000) -> int:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a tree made by a hostile user: of any depth, with closed directories, with links; crossing no mount.
+    """Remove a tree made by a hostile user: of any depth, with closed directories and links; crosses no mount.
 
     Goes by descriptors, never by a long path. Raises OSError if something stays.
     """
@@ -113,12 +113,12 @@ def remove_tree(path: Path) -> None:
 
 
 def _remove_entry(top: int, name: str) -> None:
-    """Descend into the first directory found, flatten: move grandchildren up so that depth never grows."""
+    """Descend into the first directory and move grandchildren up, so that the depth never grows."""
     try:
-        found = os.stat(name, dir_fd=top, follow_symlinks=False)
+        status = os.stat(name, dir_fd=top, follow_symlinks=False)
     except FileNotFoundError:
         return
-    if not stat.S_ISDIR(found.st_mode):
+    if not stat.S_ISDIR(status.st_mode):
         os.unlink(name, dir_fd=top)
         return
     root = _open_directory(top, name)
@@ -145,7 +145,7 @@ def _open_directory(parent: int, name: str) -> int:
 
 
 def _unlink_files(directory: int) -> list[str]:
-    """Unlink everything that is no directory; returns the directories."""
+    """Unlink everything that is no directory; return the directories."""
     with os.scandir(directory) as entries:
         listed = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
     if any(not is_directory for _, is_directory in listed):
@@ -162,7 +162,7 @@ def _make_writable(directory: int) -> None:
 
 
 def _lift(root: int, name: str, counter: int) -> int:
-    """Empty one directory below the root, moving its own directories up to the root, and remove it."""
+    """Empty one directory below the root, move its subdirectories up to the root, and remove it."""
     child = _open_directory(root, name)
     try:
         _make_writable(root)

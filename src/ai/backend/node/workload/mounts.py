@@ -1,4 +1,4 @@
-"""What may be mounted where in a workload of this machine."""
+"""Checks which paths may be mounted in a workload of this machine."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ai.backend.plugin.accelerator import Mount
 from ai.backend.plugin.runtime import HOME
 
 RUNNER = "/opt/backend.ai/kernel"
-"""Where the runner's files are in every workload."""
+"""The path of the runner's files in every workload."""
 FORBIDDEN_TARGETS = ("/", "/proc", "/dev", "/sys", "/etc", "/usr", "/bin", "/lib", "/lib64", "/sbin", RUNNER, HOME)
 
 
 def check_mount(mount: Mount, *, staged: bool = False) -> None:
-    """Raises CreationDenied. Only what is staged can be opened beneath a folder (``BENEATH``)."""
+    """Check a mount. Raises CreationDenied. Only staged sources can be opened beneath a folder (``BENEATH``)."""
     target = os.path.normpath(mount.target)
     if not mount.target.startswith("/") or target != mount.target.rstrip("/"):
         raise _denied(mount, "is not a plain absolute path")

@@ -1,4 +1,4 @@
-"""What one process of a workload uses, from /proc."""
+"""Measures single processes of a workload from /proc."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _TRANSFERRED = re.compile(rb"^read_bytes: (\d+)\nwrite_bytes: (\d+)$", re.MULTIL
 TICK_MS = 1000 / os.sysconf("SC_CLK_TCK")
 _COMMAND_LIMIT = 256
 _LIMIT = 1000
-"""A session that forks without end must not make its listing expensive."""
+"""Limits the cost of listing a session that forks without end."""
 
 
 def transferred_bytes(pid: int) -> tuple[int, int] | None:
-    """Bytes that the process read from and wrote to disks; None where that is not ours to see."""
-    found = _TRANSFERRED.search(content(f"/proc/{pid}/io") or b"")
-    return (int(found[1]), int(found[2])) if found is not None else None
+    """Return the bytes that the process read from and wrote to disks; None without permission."""
+    match = _TRANSFERRED.search(content(f"/proc/{pid}/io") or b"")
+    return (int(match[1]), int(match[2])) if match is not None else None
 
 
 def views(pids: Sequence[int]) -> list[ProcessView]:
-    """Those of the processes that live."""
-    found = []
+    """Return those of the processes that live."""
+    result = []
     for pid in pids[:_LIMIT]:
         fields = proc.stat_fields(pid)
         if fields is None or fields[0] in "ZX":
@@ -40,7 +40,7 @@ def views(pids: Sequence[int]) -> list[ProcessView]:
             measured += [
                 _accumulated(key, n, "bytes") for key, n in zip(("io_read", "io_write"), transferred, strict=True)
             ]
-        found.append(
+        result.append(
             ProcessView(
                 pid=pid,
                 started=int(fields[19]),
@@ -49,7 +49,7 @@ def views(pids: Sequence[int]) -> list[ProcessView]:
                 measurements=measured,
             )
         )
-    return found
+    return result
 
 
 def _accumulated(key: str, value: float, unit: str) -> Measurement:
@@ -57,7 +57,7 @@ def _accumulated(key: str, value: float, unit: str) -> Measurement:
 
 
 def _shown_pid(pid: int) -> int:
-    """In the innermost namespace; the host's where there is no other."""
+    """Return the number in the innermost namespace; the host's if there is no other."""
     for line in cgroupfs.read(f"/proc/{pid}/status").splitlines():
         if line.startswith("NSpid:"):
             return int(line.split()[-1])
@@ -65,6 +65,6 @@ def _shown_pid(pid: int) -> int:
 
 
 def _command(pid: int) -> str:
-    """The command line; the short name of a process that has none. Both are the user's text."""
+    """Return the command line, or the short name of a process without one. Both are controlled by the user."""
     words = cgroupfs.read(f"/proc/{pid}/cmdline")[: 4 * _COMMAND_LIMIT].replace("\0", " ").strip()
     return (words or cgroupfs.read(f"/proc/{pid}/comm").strip())[:_COMMAND_LIMIT]

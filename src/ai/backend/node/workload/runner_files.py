@@ -1,4 +1,4 @@
-"""The runner as sessions see it: a copy of ours, with byte code of it for each Python of this host beside it.
+"""Copies the runner for sessions, with byte code for each Python of this host.
 
 The sandbox shows the runner read-only, so Python cannot keep byte code there by itself, and an installation may be
 read-only too. Without byte code a third of a session's start is the compilation of the runner. The copy is named by
@@ -25,7 +25,7 @@ COMPILE_TIMEOUT_S = 60.0
 
 
 def find_runner() -> Path:
-    """The directory of the runner, whose code is never imported here."""
+    """Return the directory of the runner, whose code is never imported here."""
     here = Path(__file__).resolve().parents[2] / "runner"
     if (here / "runner_main.py").is_file():
         return here
@@ -37,12 +37,12 @@ def find_runner() -> Path:
 
 
 def find_relay() -> Path:
-    """The directory of the relay, which runs inside containers too."""
+    """Return the directory of the relay, which runs inside containers too."""
     return Path(__file__).resolve().parents[1] / "relay"
 
 
 def copy_runner(source: Path, state: Path, *parts: Path) -> Path:
-    """The copy of ``source`` below the state directory, made if need be; each part is a folder in it.
+    """Copy ``source`` below the state directory unless it is there; each part is a folder in the copy.
 
     Raises:
         OSError: it cannot be made.
@@ -89,18 +89,18 @@ def _take_byte_code(source: Path, copy: Path) -> None:
 
 
 def _is_current(byte_code: Path, source: Path) -> bool:
-    """Whether Python would use it: it names the time and the size of the source (PEP 552, flags 0)."""
+    """Return whether Python would use the byte code: it records time and size of the source (PEP 552, flags 0)."""
     try:
-        found = source.stat()
+        status = source.stat()
         with byte_code.open("rb") as file:
             header = file.read(16)
     except OSError:
         return False
-    return header[4:] == struct.pack("<LLL", 0, int(found.st_mtime) & 0xFFFF_FFFF, found.st_size & 0xFFFF_FFFF)
+    return header[4:] == struct.pack("<LLL", 0, int(status.st_mtime) & 0xFFFF_FFFF, status.st_size & 0xFFFF_FFFF)
 
 
 def remove_other_copies(copy: Path, in_use: Collection[str]) -> None:
-    """Forget the copies of other versions that no workload needs.
+    """Remove the copies of other versions that no workload needs.
 
     Args:
         copy: of this version.
@@ -112,13 +112,13 @@ def remove_other_copies(copy: Path, in_use: Collection[str]) -> None:
 
 
 def needs_byte_code(copy: Path, version: str) -> bool:
-    """Whether a CPython of this version (``3.11.7``) would have to compile the runner at each start."""
+    """Return whether a CPython of this version (``3.11.7``) would have to compile the runner at each start."""
     tag = "cpython-" + "".join(version.split(".")[:2])
     return not all(_is_current(copy / "__pycache__" / f"{path.stem}.{tag}.pyc", path) for path in copy.glob("*.py"))
 
 
 async def compile_runner(copy: Path, pythons: Iterable[tuple[str, str]]) -> None:
-    """Have each Python (path, version) compile the copy. One that fails only costs time at each start."""
+    """Let each Python (path, version) compile the copy. A failure only costs time at each start."""
     for executable, version in pythons:
         if not needs_byte_code(copy, version):
             continue
@@ -129,7 +129,7 @@ async def compile_runner(copy: Path, pythons: Iterable[tuple[str, str]]) -> None
 
 
 async def _compile(copy: Path, executable: str) -> None:
-    """Raises OSError or TimeoutError."""
+    """Compile. Raises OSError or TimeoutError."""
     process = await asyncio.create_subprocess_exec(
         *(executable, "-I", "-S", "-m", "compileall", "-q", "--invalidation-mode", "timestamp", str(copy)),
         stdin=subprocess.DEVNULL,
@@ -140,10 +140,10 @@ async def _compile(copy: Path, executable: str) -> None:
     )
     try:
         async with asyncio.timeout(COMPILE_TIMEOUT_S):
-            said, _ = await process.communicate()
+            output, _ = await process.communicate()
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
     if process.returncode:
-        raise OSError(said.decode(errors="replace")[:500])
+        raise OSError(output.decode(errors="replace")[:500])

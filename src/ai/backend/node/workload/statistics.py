@@ -28,7 +28,7 @@ _MAX = frozenset({"max"})
 
 
 class Measurable(Protocol):
-    """What must be known of a workload to measure it; ``cgroups`` have a ``path`` each."""
+    """The parameters for measuring a workload; ``cgroups`` have a ``path`` each."""
 
     @property
     def key(self) -> WorkloadKey: ...
@@ -45,7 +45,7 @@ class Measurable(Protocol):
 
 
 Pids = Callable[[], Sequence[int]]
-"""Every process of a workload now."""
+"""Returns every process of a workload at present."""
 
 
 @dataclass(slots=True)
@@ -55,8 +55,8 @@ class _HomeSize:
 
 
 @dataclass(slots=True)
-class _Known:
-    """What is remembered of one workload between two rounds.
+class _WorkloadState:
+    """The state of one workload between two rounds.
 
     ``network`` is a process of it, with its start time, in the network that is the workload's own; None where it shares
     the host's. ``transferred`` is the I/O of its processes, where it had to be read from them.
@@ -70,30 +70,30 @@ class _Known:
 
 
 class Meter:
-    """Remembers the last sample of each workload, for rates."""
+    """Measures workloads, and stores their last samples for rates."""
 
     def __init__(self) -> None:
-        self._known: dict[WorkloadKey, _Known] = {}
+        self._states: dict[WorkloadKey, _WorkloadState] = {}
         self._homes: dict[WorkloadKey, _HomeSize] = {}
         self._allowance_s = _MAX_ALLOWANCE_S
         self._last_at = 0.0
 
     def forget(self, key: WorkloadKey) -> None:
-        self._known.pop(key, None)
+        self._states.pop(key, None)
         self._homes.pop(key, None)
 
     def measure_all(
-        self, wanted: Sequence[tuple[WorkloadKey, Measurable, Pids]], cgroups: CgroupDriver, at: float
+        self, workloads: Sequence[tuple[WorkloadKey, Measurable, Pids]], cgroups: CgroupDriver, at: float
     ) -> Mapping[WorkloadKey, Sequence[Measurement]]:
-        """Blocks for a few file reads a workload. ``at`` in seconds of a monotonic clock."""
-        self._renew_home_sizes([record for _, record, _ in wanted], at)
-        return {key: self._measure(key, record, pids, cgroups, at) for key, record, pids in wanted}
+        """Measure. Blocks for a few file reads a workload. ``at`` is in seconds of a monotonic clock."""
+        self._renew_home_sizes([record for _, record, _ in workloads], at)
+        return {key: self._measure(key, record, pids, cgroups, at) for key, record, pids in workloads}
 
     def home_size(self, record: Measurable, at: float) -> int:
-        """Bytes in the home; walked again only so often that it costs at most a fiftieth of one core."""
-        known = self._homes.get(record.key)
-        if known is not None and at < known.due:
-            return known.size
+        """Return the bytes in the home. Walks are spaced to cost at most a fiftieth of one core."""
+        home = self._homes.get(record.key)
+        if home is not None and at < home.due:
+            return home.size
         started = time.perf_counter()
         size = tree_size(Path(record.home))
         cost = time.perf_counter() - started
@@ -105,7 +105,7 @@ class Meter:
         """Walk the homes that are due, the longest waiting first, as long as all walks together cost a fiftieth."""
         earned = max(0.0, at - self._last_at) * HOME_SIZE_DUTY
         self._allowance_s, self._last_at = min(_MAX_ALLOWANCE_S, self._allowance_s + earned), at
-        due_at = {r.key: known.due if (known := self._homes.get(r.key)) is not None else 0.0 for r in records}
+        due_at = {r.key: home.due if (home := self._homes.get(r.key)) is not None else 0.0 for r in records}
         for record in sorted((r for r in records if due_at[r.key] <= at), key=lambda r: due_at[r.key]):
             if self._allowance_s <= 0:
                 return
@@ -114,61 +114,61 @@ class Meter:
     def _measure(
         self, key: WorkloadKey, record: Measurable, pids: Pids, cgroups: CgroupDriver, at: float
     ) -> list[Measurement]:
-        known = self._known.get(key)
-        if known is None:
-            known = self._known[key] = _Known(GroupFiles(record.cgroups), _own_network(pids()))
-        usage = _complete(cgroups.usage(known.files) if record.cgroups else Usage(), known, pids)
-        found: list[Measurement] = []
+        state = self._states.get(key)
+        if state is None:
+            state = self._states[key] = _WorkloadState(GroupFiles(record.cgroups), _own_network(pids()))
+        usage = _complete(cgroups.usage(state.files) if record.cgroups else Usage(), state, pids)
+        measurements: list[Measurement] = []
         if usage.cpu_used_ms is not None:
             cores = record.cpu_limit or float(os.cpu_count() or 1)
-            found.append(accumulated("cpu_used", usage.cpu_used_ms, "msec"))
-            percent = _utilisation(known, usage.cpu_used_ms, at)
-            found.append(gauge("cpu_util", percent, "percent", cores * 100, _AVG_MAX))
+            measurements.append(accumulated("cpu_used", usage.cpu_used_ms, "msec"))
+            percent = _utilisation(state, usage.cpu_used_ms, at)
+            measurements.append(gauge("cpu_util", percent, "percent", cores * 100, _AVG_MAX))
         if usage.memory is not None:
-            found.append(gauge("mem", usage.memory, "bytes", record.memory_bytes, _AVG_MAX))
+            measurements.append(gauge("mem", usage.memory, "bytes", record.memory_bytes, _AVG_MAX))
         if usage.io_read is not None:
-            found.append(accumulated("io_read", usage.io_read, "bytes"))
+            measurements.append(accumulated("io_read", usage.io_read, "bytes"))
         if usage.io_write is not None:
-            found.append(accumulated("io_write", usage.io_write, "bytes"))
+            measurements.append(accumulated("io_write", usage.io_write, "bytes"))
         if usage.pids is not None:
-            found.append(gauge("pids", usage.pids, "count", None, _MAX))
-        if known.network is not None:
-            found += _network(known, pids)
+            measurements.append(gauge("pids", usage.pids, "count", None, _MAX))
+        if state.network is not None:
+            measurements += _network(state, pids)
         home = self._homes.get(key)
         if home is not None:
-            found.append(gauge("io_scratch_size", home.size, "bytes", record.home_bytes))
-        return found
+            measurements.append(gauge("io_scratch_size", home.size, "bytes", record.home_bytes))
+        return measurements
 
 
 def gauge(
     key: str, value: float, unit: str, capacity: float | None, stats: frozenset[str] = frozenset()
 ) -> Measurement:
-    """A value of now."""
+    """Return a measurement of a present value."""
     limit = None if capacity is None else float(capacity)
     return Measurement(key=key, value=float(value), unit_hint=unit, capacity=limit, stats=stats)
 
 
 def accumulated(key: str, value: float, unit: str) -> Measurement:
-    """A counter since the workload's start."""
+    """Return a measurement of a counter since the workload's start."""
     return Measurement(key=key, value=float(value), unit_hint=unit, kind=MetricKind.ACCUMULATED)
 
 
 def rate(key: str, value: float, unit: str) -> Measurement:
-    """A counter whose growth in a second is of interest."""
+    """Return a measurement of a counter whose growth per second matters."""
     return Measurement(key=key, value=float(value), unit_hint=unit, kind=MetricKind.RATE)
 
 
-def _utilisation(known: _Known, cpu_used_ms: float, at: float) -> float:
-    """Percent of one core since the last sample."""
-    before, before_at = known.cpu_used_ms, known.cpu_at
-    known.cpu_used_ms, known.cpu_at = cpu_used_ms, at
+def _utilisation(state: _WorkloadState, cpu_used_ms: float, at: float) -> float:
+    """Return the percentage of one core since the last sample."""
+    before, before_at = state.cpu_used_ms, state.cpu_at
+    state.cpu_used_ms, state.cpu_at = cpu_used_ms, at
     if before is None or at <= before_at:
         return 0.0
     return max(0.0, (cpu_used_ms - before) / (at - before_at) / 10)
 
 
 def _own_network(pids: Sequence[int]) -> tuple[int, int] | None:
-    """One of the processes, with its start time, that is in another network than we are.
+    """Return a process, with its start time, that is in another network than we are.
 
     The first processes of a sandbox may still be in ours; whose network we may not see is taken for ours.
     """
@@ -184,12 +184,12 @@ def _own_network(pids: Sequence[int]) -> tuple[int, int] | None:
     return None
 
 
-def _network(known: _Known, pids: Pids) -> list[Measurement]:
-    """Bytes over all interfaces but the loopback."""
-    pid, started = known.network or (0, 0)
+def _network(state: _WorkloadState, pids: Pids) -> list[Measurement]:
+    """Return the bytes over all interfaces except the loopback."""
+    pid, started = state.network or (0, 0)
     if not proc.is_same(pid, started):
-        known.network = _own_network(pids()) or known.network
-        pid, started = known.network or (0, 0)
+        state.network = _own_network(pids()) or state.network
+        pid, started = state.network or (0, 0)
         if not proc.is_same(pid, started):
             return []
     received = sent = 0
@@ -202,16 +202,16 @@ def _network(known: _Known, pids: Pids) -> list[Measurement]:
     return [rate(key, value, "bps") for key, value in (("net_rx", received), ("net_tx", sent))]
 
 
-def _complete(usage: Usage, known: _Known, pids: Pids) -> Usage:
-    """Fill what no group counts from the processes that live now.
+def _complete(usage: Usage, state: _WorkloadState, pids: Pids) -> Usage:
+    """Fill in what no group counts from the processes that live now.
 
     A process counts what its ended children used, once it has waited for them, so that the sums hardly ever fall.
     """
-    if known.transferred is not None and usage.cpu_used_ms == known.cpu_used_ms:  # without a processor, no I/O
-        usage = replace(usage, io_read=known.transferred[0], io_write=known.transferred[1])
+    if state.transferred is not None and usage.cpu_used_ms == state.cpu_used_ms:  # without a processor, no I/O
+        usage = replace(usage, io_read=state.transferred[0], io_write=state.transferred[1])
     if None not in (usage.cpu_used_ms, usage.memory, usage.pids, usage.io_read, usage.io_write):
         return usage
-    listed = known.files.read("cgroup.procs")
+    listed = state.files.read("cgroup.procs")
     members = [int(pid) for pid in listed.split()] if listed else pids()
     if not members:
         return usage  # it has ended: zeros would hide what it used
@@ -222,9 +222,9 @@ def _complete(usage: Usage, known: _Known, pids: Pids) -> Usage:
         memory = sum(map(proc.resident_bytes, members))
     read, written = usage.io_read, usage.io_write
     if read is None or written is None:
-        transferred = [found for pid in members if (found := transferred_bytes(pid)) is not None]
+        transferred = [count for pid in members if (count := transferred_bytes(pid)) is not None]
         if transferred:
-            known.transferred = read, written = sum(r for r, _ in transferred), sum(w for _, w in transferred)
+            state.transferred = read, written = sum(r for r, _ in transferred), sum(w for _, w in transferred)
     return Usage(
         cpu_used_ms=cpu if usage.cpu_used_ms is None else usage.cpu_used_ms,
         memory=memory if usage.memory is None else usage.memory,

@@ -1,4 +1,4 @@
-"""Archives of ``docker save``, written anew with another configuration."""
+"""Rewrites archives of ``docker save`` with another configuration."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_DOCUMENT = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """``digest`` is of the configuration, which is the id of the image; ``size_bytes`` of the layers."""
+    """The result. ``digest`` is of the configuration, which is the image's id; ``size_bytes`` is of the layers."""
 
     digest: str
     size_bytes: int
@@ -67,7 +67,7 @@ def _rewrite(source: Path, target: Path, name: str, config: Mapping[str, Any], c
 
 
 def _member(tar: tarfile.TarFile, name: str) -> tarfile.TarInfo:
-    """A file of the archive; engines write a layer that comes twice as a link to its first place."""
+    """Open a file of the archive. Engines write a repeated layer as a link to its first place."""
     try:
         member = tar.getmember(name)
         if member.issym() or member.islnk():

@@ -1,4 +1,4 @@
-"""What this engine and this runtime promise together: tier, enforcement, capabilities."""
+"""Determines what the engine and this runtime provide: tier, enforcement, capabilities."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ai.backend.runtime.docker.settings import DockerRuntimeSettings
 VERSION = "1"
 CDI_API = (1, 44)
 _ALIASES = frozenset({"io.containerd.runc.v2", "io.containerd.runtime.v1.linux"})
-"""Names under which the engine lists ``runc`` once more."""
+"""Names under which the engine lists ``runc`` again."""
 _LIMITS = {"cpu": "CpuCfsQuota", "memory": "MemoryLimit", "pids": "PidsLimit", "cpuset": "CPUSet"}
 
 
 def engine_facts(info: Mapping[str, Any], networks: Sequence[Mapping[str, Any]]) -> EngineFacts:
-    """From what the engine says of itself (``/info``, ``/networks``)."""
+    """Read the facts from the engine's information (``/info``, ``/networks``)."""
     api = tuple(int(part) for part in str(info["ApiVersion"]).split("."))
     names = {network["Name"] for network in networks}
     return EngineFacts(
@@ -35,7 +35,7 @@ def engine_facts(info: Mapping[str, Any], networks: Sequence[Mapping[str, Any]])
 
 
 def why_unfit(host: str, info: Mapping[str, Any]) -> str:
-    """Why sessions cannot run on this engine; empty if they can. Homes and channels are directories of ours."""
+    """Return why sessions cannot run on this engine; empty if they can. Homes and channels are local directories."""
     options = info.get("SecurityOptions") or ()
     if not host.startswith("unix://"):
         return f"the engine at {host} is not on this machine: only unix:// addresses are supported"

@@ -1,4 +1,4 @@
-"""The channel of a container: its relay's socket while it lives, what the relay left when it has ended."""
+"""The channel of a container: its relay's socket while it lives, and the messages that the relay left at its end."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ai.backend.node.workload.channel import RelayChannel, RelayConnection, pars
 from ai.backend.plugin.runtime import RunnerChannel, WorkloadExit
 
 Ended = Callable[[], Awaitable[WorkloadExit | None]]
-"""How the workload has ended; None while it lives. Waits where it is just about to end."""
+"""Returns how the workload has ended, None while it lives. Waits if it is about to end."""
 LEFT_SLACK = 1 << 20
 
 
 class DockerChannel(RunnerChannel):
-    """See :class:`RunnerChannel`. Without ``live`` there is only what was left to read."""
+    """A :class:`RunnerChannel` of a container. Without ``live`` it only reads the messages that were left."""
 
     def __init__(
         self, live: RelayChannel | None, folder: Path, ended: Ended, *, last_seq: int, left_limit: int
@@ -63,7 +63,7 @@ class DockerChannel(RunnerChannel):
 
 
 async def is_listening(folder: Path) -> bool:
-    """Whether the relay of a container still takes connections."""
+    """Return whether the relay of a container still accepts connections."""
     try:
         connection = await RelayConnection.open(folder)
     except Unavailable:
@@ -73,14 +73,14 @@ async def is_listening(folder: Path) -> bool:
 
 
 def read_left(path: Path, limit: int) -> list[dict[str, Any]]:
-    """The messages that a relay left, of whole frames; a hostile container may have written anything there."""
+    """Read the messages that a relay left. A hostile container may have written anything there."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return []
     with os.fdopen(fd, "rb") as file:
         content = file.read(limit) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
-    found: list[dict[str, Any]] = []
+    messages: list[dict[str, Any]] = []
     with suppress(ProtocolViolation):
-        found += [message for body in FrameReader().feed(content) if (message := parse(body)) is not None]
-    return found
+        messages += [message for body in FrameReader().feed(content) if (message := parse(body)) is not None]
+    return messages

@@ -1,4 +1,4 @@
-"""Removing what workloads leave: containers, mounts, directories. Every step may be repeated."""
+"""Removes what workloads leave: containers, mounts, directories. Every step may be repeated."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LAST = frozenset({"record.json", "removing"})
 
 
 async def undo_creation(engine: Engine, state: DockerState, folder: DockerFolder, key: WorkloadKey) -> None:
-    """Leave nothing of a creation that failed or was cut off; a home that was there before stays."""
+    """Remove everything of a creation that failed or was interrupted; an earlier home stays."""
     record = await asyncio.to_thread(folder.record)
     keep_home = record is None or not record.made_home
     if record is not None:
@@ -37,7 +37,7 @@ async def undo_creation(engine: Engine, state: DockerState, folder: DockerFolder
 
 
 async def erase(engine: Engine, state: DockerState, folder: DockerFolder, key: WorkloadKey, *, keep_home: bool) -> None:
-    """Remove every trace of a workload. The record goes last: whatever is left is found by it."""
+    """Remove every trace of a workload. The record is removed last, because it leads to all else."""
     await engine.remove(state.container_name(key))
     crash_point("remove.container")
     await asyncio.to_thread(_erase_files, state, folder, key, keep_home)
@@ -64,7 +64,7 @@ async def reconcile(
     *,
     is_first: bool,
 ) -> None:
-    """Complete begun removals, undo half-made creations, remove containers of ours that nothing accounts for.
+    """Complete started removals, undo partial creations, and remove our containers without a record.
 
     Args:
         engine: where to look.
@@ -73,13 +73,13 @@ async def reconcile(
         begun: called with the lock, for each begun workload and its container.
         is_first: nobody has begun anything yet, so that probes of images are leftovers too.
     """
-    found: dict[WorkloadKey, Container | None] = {}
+    containers: dict[WorkloadKey, Container | None] = {}
     strangers: list[Container] = []
     for container in await engine.list([f"{INSTANCE_LABEL}={state.instance}"]):
         labels = container.get("Labels") or {}
         key = key_of(labels)
         if key is not None:
-            found[key] = container
+            containers[key] = container
         elif is_first or labels.get(PURPOSE_LABEL) != "probe":
             strangers.append(container)
     for folder in await asyncio.to_thread(state.all_workloads):
@@ -87,7 +87,7 @@ async def reconcile(
         if key is None:
             await asyncio.to_thread(remove_tree, folder.path)
             continue
-        mine = found.pop(key, None)
+        mine = containers.pop(key, None)
         own = lock(key)
         if own.locked():
             continue
@@ -99,7 +99,7 @@ async def reconcile(
                 await erase(engine, state, folder, key, keep_home=folder.keeps_home)
             else:
                 await undo_creation(engine, state, folder, key)
-    strangers += [left for key, left in found.items() if left is not None and not lock(key).locked()]
+    strangers += [left for key, left in containers.items() if left is not None and not lock(key).locked()]
     for container in strangers:
         log.warning("the container %s belongs to no workload of this agent and is removed", container["Id"][:12])
         await engine.remove(container["Id"])

@@ -1,4 +1,4 @@
-"""Sessions as images (spec 03-18): the container's root file system with the configuration of the image it came from.
+"""Commits sessions as images (spec 03-18): the container's file system with the configuration of its original image.
 
 The engine keeps a container's configuration with it: environment, labels and the relay as first process. None of that
 may get into an image, so that the engine's archive is written anew with the configuration of the session's own image.
@@ -65,7 +65,7 @@ class Commits:
 
     @property
     def _repository(self) -> str:
-        """Of images that exist only while they are written to an archive."""
+        """Return the repository of images that exist only while an archive is written."""
         return f"{COMMITTING}{self._state.instance[:16].lower()}"
 
     @property
@@ -73,7 +73,7 @@ class Commits:
         return self._directory / ".unfinished"
 
     async def clean(self) -> None:
-        """Remove what cut-off commits left."""
+        """Remove what interrupted commits left."""
         await asyncio.to_thread(remove_tree, self._workplace)
         for image in await self._engine.images():
             for tag in image.get("RepoTags") or ():
@@ -82,15 +82,15 @@ class Commits:
                         await self._engine.remove_image(tag)
 
     async def commit(
-        self, key: WorkloadKey, container: str, image_id: str, wanted: CommitRequest, tell: TellProgress
+        self, key: WorkloadKey, container: str, image_id: str, request: CommitRequest, tell: TellProgress
     ) -> CommittedImage:
-        """Raises Conflict: one of this workload is under way; else see :meth:`AbstractRuntime.commit`."""
+        """Commit. Raises Conflict if one of this workload is under way; else see :meth:`AbstractRuntime.commit`."""
         if key in self._busy:
             raise Conflict("a commit of this session is under way")
         self._busy.add(key)
         try:
             async with self._writing:
-                return await self._commit(key, container, image_id, wanted, tell)
+                return await self._commit(key, container, image_id, request, tell)
         except EngineRefusal as refusal:
             if "no space left" in refusal.message.lower():
                 raise StorageFull(f"the disk of the engine is full: {refusal.message[-200:]}") from None
@@ -105,13 +105,13 @@ class Commits:
             self._busy.discard(key)
 
     async def _commit(
-        self, key: WorkloadKey, container: str, image_id: str, wanted: CommitRequest, tell: TellProgress
+        self, key: WorkloadKey, container: str, image_id: str, request: CommitRequest, tell: TellProgress
     ) -> CommittedImage:
-        target = self._directory / _check_word(wanted.folder) / _check_word(wanted.filename)
+        target = self._directory / _check_word(request.folder) / _check_word(request.filename)
         base = await self._engine.image(image_id)
         if base is None:
             raise WorkloadError("the image of this session was removed from the engine, and its configuration with it")
-        if wanted.push is None:
+        if request.push is None:
             await asyncio.to_thread(_check_count, target)
         size = int(base.get("Size") or 0) + await self._engine.written_bytes(container)
         work = self._workplace / f"{key}"
@@ -124,15 +124,15 @@ class Commits:
             await self._engine.save(temporary, work / "saved.tar")
             tell(size, 2 * size)
             crash_point("commit.saved")
-            name = wanted.push.name if wanted.push is not None else _archive_name(base, wanted.filename)
+            name = request.push.name if request.push is not None else _archive_name(base, request.filename)
             config = {**(base.get("Config") or {})}
-            config["Labels"] = {**(config.get("Labels") or {}), **wanted.labels}
+            config["Labels"] = {**(config.get("Labels") or {}), **request.labels}
             made = await asyncio.to_thread(
-                rewrite, work / "saved.tar", work / "archive", name, config, wanted.push is None
+                rewrite, work / "saved.tar", work / "archive", name, config, request.push is None
             )
             crash_point("commit.written")
-            if wanted.push is not None:
-                return await self._push(wanted.push, work / "archive", made)
+            if request.push is not None:
+                return await self._push(request.push, work / "archive", made)
             await asyncio.to_thread(_place, work / "archive", target)
             tell(2 * size, 2 * size)
             return CommittedImage(
@@ -146,10 +146,10 @@ class Commits:
         with suppress(BackendError):  # the next start removes it
             await self._engine.remove_image(temporary)
 
-    async def _push(self, wanted: ImageRequest, archive: Path, made: Rewritten) -> CommittedImage:
-        name = ImageName.parse(wanted.name)
+    async def _push(self, request: ImageRequest, archive: Path, made: Rewritten) -> CommittedImage:
+        name = ImageName.parse(request.name)
         digest = ""
-        login = (wanted.username, wanted.password) if wanted.username else None
+        login = (request.username, request.password) if request.username else None
         try:
             async for line in self._engine.load(archive):
                 if problem := line.get("error"):
@@ -157,21 +157,21 @@ class Commits:
             try:
                 async for line in self._engine.push(name.repository, name.tag, login, name.registry):
                     if problem := line.get("error"):
-                        raise error_of(wanted.name, str(problem))
+                        raise error_of(request.name, str(problem))
                     digest = str((line.get("aux") or {}).get("Digest") or digest)
             except EngineRefusal as refusal:
-                raise error_of(wanted.name, refusal.message, refusal.status) from None
+                raise error_of(request.name, refusal.message, refusal.status) from None
         except BaseException:
             with suppress(BackendError):
-                await asyncio.shield(self._engine.remove_image(wanted.name))
+                await asyncio.shield(self._engine.remove_image(request.name))
             raise
         return CommittedImage(
-            place=wanted.name, size_bytes=made.size_bytes, digest=digest, config_digest=made.digest, labels=made.labels
+            place=request.name, size_bytes=made.size_bytes, digest=digest, config_digest=made.digest, labels=made.labels
         )
 
 
 def _check_count(target: Path) -> None:
-    """Raises LimitExceeded: the folder has as many archives as it may."""
+    """Check the number of archives in the folder. Raises LimitExceeded."""
     with suppress(FileNotFoundError):
         if sum(1 for file in target.parent.iterdir() if file.name != target.name) >= _MOST_ARCHIVES:
             raise LimitExceeded(
@@ -181,7 +181,7 @@ def _check_count(target: Path) -> None:
 
 
 def _make_room(work: Path, needed: int) -> None:
-    """Raises StorageFull: what is about to be written does not fit."""
+    """Check the free space. Raises StorageFull if what will be written does not fit."""
     work.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     remove_tree(work)
     work.mkdir(mode=0o700)
@@ -199,7 +199,7 @@ def _place(archive: Path, target: Path) -> None:
 
 
 def _archive_name(base: Mapping[str, Any], filename: str) -> str:
-    """What ``docker load`` will call it: the session's image, with the name of the archive as tag."""
+    """Return the name for ``docker load``: the session's image, with the name of the archive as tag."""
     tag = re.sub(r"[^\w.-]", "-", filename.removesuffix(".tar.gz"))[:128].lstrip(".-") or "commit"
     for known in base.get("RepoTags") or ():
         with suppress(InvalidInput):

@@ -1,4 +1,4 @@
-"""From a workload's specification to the body of the engine's create call: data in, data out.
+"""Builds the body of the engine's create call from a workload's specification, without side effects.
 
 Only device nodes are looked at.
 """
@@ -27,14 +27,14 @@ from ai.backend.runtime.docker.settings import DockerRuntimeSettings
 
 CHANNEL = "/opt/backend.ai/channel"
 SESSION_PREFIX = "BACKENDAI_SESSION_ENVIRON_"
-"""What the session asks for goes by names that no loader knows, until the runner takes this off (``process.py``)."""
+"""The prefix of the session's variables, which the loader ignores until the runner removes it (``process.py``)."""
 OOM_SCORE_ADJ = 100
 _TMPFS = "rw,exec,nosuid,nodev,mode=1777,size={}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFacts:
-    """What the engine can do. ``cgroups`` is 1 or 2; ``cdi``: it injects devices by their CDI names."""
+    """What the engine supports. ``cgroups`` is 1 or 2; ``cdi``: it injects devices by their CDI names."""
 
     version: str
     cgroups: int
@@ -47,7 +47,7 @@ class EngineFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostPaths:
-    """Where things are on the host, and who the session is.
+    """Paths on the host, and the session's user.
 
     ``files`` are mounted read-only by target; ``staged`` holds the places of mounts from beneath a folder by source.
     """
@@ -65,7 +65,7 @@ class HostPaths:
 def compose(
     spec: WorkloadSpec, image: ImageFacts, settings: DockerRuntimeSettings, engine: EngineFacts, scene: HostPaths
 ) -> dict[str, Any]:
-    """The body of ``POST /containers/create``. Raises CreationDenied."""
+    """Return the body of ``POST /containers/create``. Raises CreationDenied."""
     networks = networks_of(spec, settings, engine)
     command = [image.python, "-I", "-S", f"{RUNNER}/relay/main.py", "--directory", CHANNEL]
     command += ["--replay-bytes", str(settings.replay_bytes), "--runtime", image.runtime, "--home", HOME]
@@ -112,20 +112,20 @@ def compose(
 
 
 def networks_of(spec: WorkloadSpec, settings: DockerRuntimeSettings, engine: EngineFacts) -> tuple[str, ...]:
-    """What the container is in: the session's own network, then those that plugins ask for; else the usual one."""
+    """Return the container's networks: the session's own and those of plugins, or else the default one."""
     if spec.network is not None:
         return spec.network.network_id, *(n for n in spec.config.networks if n not in ("none", "host"))
     return tuple(spec.config.networks) or (settings.network if settings.network != "auto" else engine.network,)
 
 
 def peers_of(spec: WorkloadSpec) -> list[str]:
-    """Lines for /etc/hosts: the other kernels of the session. Its own name the engine writes by itself."""
-    found = {} if spec.network is None else spec.network.addresses
-    return [f"{host}:{address}" for host, address in found.items() if host != spec.hostname]
+    """Return lines for /etc/hosts about the session's other kernels. The engine adds the own name itself."""
+    addresses = {} if spec.network is None else spec.network.addresses
+    return [f"{host}:{address}" for host, address in addresses.items() if host != spec.hostname]
 
 
 def environment(spec: WorkloadSpec, image: ImageFacts) -> dict[str, str]:
-    """What the runner starts with besides the image's own variables, which only its identity overrides.
+    """Return the runner's variables besides the image's own, which only its identity overrides.
 
     The session's variables are prefixed: none of them (``LD_PRELOAD`` ...) may mean anything to the loader of the
     process that holds the channel.
@@ -148,7 +148,7 @@ def environment(spec: WorkloadSpec, image: ImageFacts) -> dict[str, str]:
 
 
 def limits(spec: WorkloadSpec, settings: DockerRuntimeSettings) -> dict[str, Any]:
-    """Control groups and limits of one process, as fields of HostConfig."""
+    """Return control groups and limits of one process as fields of HostConfig."""
     config = spec.config
     of_one = {
         "core": 0,
@@ -156,23 +156,23 @@ def limits(spec: WorkloadSpec, settings: DockerRuntimeSettings) -> dict[str, Any
         "memlock": settings.locked_memory_bytes,
         "fsize": spec.home_bytes or settings.home_bytes,
     }
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "PidsLimit": spec.pids or settings.default_pids,
         "Ulimits": [{"Name": name, "Soft": n, "Hard": n} for name, n in of_one.items() if n is not None],
     }
     if config.cpu_limit is not None:
-        found["NanoCpus"] = round(config.cpu_limit * 1e9)
+        fields["NanoCpus"] = round(config.cpu_limit * 1e9)
     if config.memory_limit_bytes is not None:
-        found |= {"Memory": config.memory_limit_bytes, "MemorySwap": config.memory_limit_bytes}
+        fields |= {"Memory": config.memory_limit_bytes, "MemorySwap": config.memory_limit_bytes}
     if config.cpuset:
-        found["CpusetCpus"] = ",".join(map(str, config.cpuset))
+        fields["CpusetCpus"] = ",".join(map(str, config.cpuset))
     if config.memory_nodes:
-        found["CpusetMems"] = ",".join(map(str, config.memory_nodes))
-    return found
+        fields["CpusetMems"] = ",".join(map(str, config.memory_nodes))
+    return fields
 
 
 def devices(wanted: Sequence[DeviceMapping], engine: EngineFacts) -> dict[str, Any]:
-    """Device nodes and requests. A CDI name goes to an engine that knows CDI; else its node is used if it has one.
+    """Return device nodes and requests. CDI names go to an engine that supports CDI; else the device's node is used.
 
     An NVIDIA device by its CDI name is a request to NVIDIA's own driver where the engine does not know CDI.
 
@@ -218,7 +218,7 @@ def _node(device: DeviceMapping) -> dict[str, str]:
 
 
 def _volumes(image: ImageFacts, spec: WorkloadSpec, settings: DockerRuntimeSettings) -> list[dict[str, Any]]:
-    """Memory in the place of the image's volumes, which would be directories of the engine without a limit."""
+    """Return memory mounts in place of the image's volumes, which would be directories without a limit."""
     options = {"SizeBytes": settings.tmp_bytes, "Mode": 0o1777}
     taken = {HOME, *(mount.target for mount in spec.config.mounts)}
     return [
@@ -227,7 +227,7 @@ def _volumes(image: ImageFacts, spec: WorkloadSpec, settings: DockerRuntimeSetti
 
 
 def _own_mounts(image: ImageFacts, scene: HostPaths) -> list[dict[str, Any]]:
-    found = [
+    mounts = [
         _mount(str(scene.home), HOME, read_only=False),
         _mount(image.runner, RUNNER, read_only=True),
         _mount(str(scene.channel), CHANNEL, read_only=False),
@@ -235,8 +235,8 @@ def _own_mounts(image: ImageFacts, scene: HostPaths) -> list[dict[str, Any]]:
     if image.injected:
         if scene.interpreter is None:
             raise CreationDenied("the agent's interpreter for images without Python is not installed any more")
-        found.append(_mount(str(scene.interpreter), interpreter.PLACE, read_only=True))
-    return found + [_mount(str(path), target, read_only=True) for target, path in scene.files.items()]
+        mounts.append(_mount(str(scene.interpreter), interpreter.PLACE, read_only=True))
+    return mounts + [_mount(str(path), target, read_only=True) for target, path in scene.files.items()]
 
 
 def _bind(mount: Mount, scene: HostPaths) -> dict[str, Any]:
@@ -251,7 +251,7 @@ def _mount(source: str, target: str, *, read_only: bool) -> dict[str, Any]:
 
 
 def _filter(spec: WorkloadSpec, settings: DockerRuntimeSettings, engine: EngineFacts) -> list[str]:
-    """Our allow-list with what plugins ask for; none where the engine filters nothing."""
+    """Return our allow-list with the calls of plugins; none if the engine filters nothing."""
     if not engine.has_seccomp:
         return []
     if settings.seccomp == "auto" and seccomp.is_supported():

@@ -16,7 +16,7 @@ WORKLOAD_POINTS = (
     "remove.home",
     "remove.emptied",
 )
-"""What every workload passes, in this order."""
+"""The points that every workload passes, in this order."""
 NETWORK_POINTS = ("network.looked", "network.made", "network.emptied", "network.removed")
 IMAGE_POINTS = ("pull.begun", "pull.done", "commit.made", "commit.saved", "commit.written")
 CRASH_POINTS = (*WORKLOAD_POINTS, *NETWORK_POINTS, *IMAGE_POINTS)

@@ -35,7 +35,7 @@ _TAIL = 500
 
 @dataclass(frozen=True, slots=True)
 class Creation:
-    """One attempt to make a workload."""
+    """One attempt to create a workload."""
 
     spec: WorkloadSpec
     image: ImageFacts
@@ -51,7 +51,7 @@ class Creation:
         return self.state.workload(self.spec.key)
 
     async def run(self) -> DockerRecord:
-        """Raises CreationDenied, WorkloadError, Unavailable or OSError; the caller undoes."""
+        """Create it. Raises CreationDenied, WorkloadError, Unavailable or OSError; the caller undoes."""
         record, scene = await asyncio.to_thread(self._prepare)
         name = self.state.container_name(self.spec.key)
         try:
@@ -158,7 +158,7 @@ def stage(spec: WorkloadSpec, folder: Path) -> Mapping[str, Path]:
 
 
 def unstage(folder: Path) -> None:
-    """Let go of everything bound below the folder; a container that has started keeps its own. Safe without any."""
+    """Unmount everything bound below the folder; a running container keeps its own mounts. Safe without any."""
     staged = folder / "staged"
     if not staged.is_dir():
         return
@@ -168,7 +168,7 @@ def unstage(folder: Path) -> None:
 
 
 async def begin(engine: Engine, container_id: str, folder: DockerFolder, timeout_s: float) -> None:
-    """Close the channel's directory to the session, and have the runner started.
+    """Close the channel's directory to the session, and start the runner.
 
     Raises:
         WorkloadError: the container ended, with the end of what it printed, or nothing appeared in time.

@@ -1,4 +1,4 @@
-"""The Docker engine as this runtime uses it: typed calls over aiodocker, and our errors instead of its."""
+"""Typed calls of the Docker engine over aiodocker, with our errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ai.backend.common.errors import Unavailable, WorkloadError
 CALL_TIMEOUT_S = 60.0
 COMMIT_TIMEOUT_S = 3600.0
 SILENCE_S = 300.0
-"""How long a transfer may be silent: an engine unpacks large layers without a word."""
+"""How long a transfer may be silent: engines unpack large layers without progress."""
 DEFAULT_HOST = "unix:///var/run/docker.sock"
 LOG_LINES = 2000
 _ENDING = frozenset(str(int(number)) for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL, signal.SIGTERM))
@@ -41,7 +41,7 @@ class EngineRefusal(WorkloadError):
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Raises EngineRefusal or Unavailable for what aiodocker raises."""
+    """Translate the errors of aiodocker into EngineRefusal or Unavailable."""
     try:
         yield
     except aiodocker.DockerError as error:
@@ -53,7 +53,7 @@ def _translated() -> Iterator[None]:
 
 
 class Engine:
-    """One connection pool to one engine. Every call raises Unavailable if it does not answer."""
+    """A connection pool to one engine. Every call raises Unavailable if the engine does not answer."""
 
     def __init__(self, host: str | None) -> None:
         self.host = host or os.environ.get("DOCKER_HOST") or DEFAULT_HOST
@@ -71,7 +71,7 @@ class Engine:
             await docker.close()
 
     async def info(self) -> Container:
-        """What the engine says of itself, with ``ApiVersion`` added."""
+        """Return the engine's information, with ``ApiVersion`` added."""
         with _translated():
             async with asyncio.timeout(CALL_TIMEOUT_S):
                 docker = self._client()
@@ -88,14 +88,14 @@ class Engine:
                 return found
 
     async def image(self, name: str) -> Container | None:
-        """The image's description, None if the engine has none of this name."""
+        """Return the image's description; None if the engine has none of this name."""
         with suppress(EngineRefusal), _translated():
             async with asyncio.timeout(CALL_TIMEOUT_S):
                 return dict(await self._client().images.inspect(name))
         return None
 
     async def networks(self, labels: Sequence[str] = ()) -> Sequence[Container]:
-        """Those that have all of the labels."""
+        """Return the networks that have all of the labels."""
         with _translated():
             async with asyncio.timeout(CALL_TIMEOUT_S):
                 filters = {"label": list(labels)} if labels else None
@@ -103,7 +103,7 @@ class Engine:
                 return found
 
     async def network(self, network_id: str) -> Container | None:
-        """With the containers in it; None if there is no such network."""
+        """Return a network with its containers; None if there is no such network."""
         try:
             with _translated():
                 async with asyncio.timeout(CALL_TIMEOUT_S):
@@ -114,13 +114,13 @@ class Engine:
             raise
 
     async def create_network(self, body: Mapping[str, Any]) -> str:
-        """The id of the new network. Raises EngineRefusal."""
+        """Create a network and return its id. Raises EngineRefusal."""
         with _translated():
             async with asyncio.timeout(CALL_TIMEOUT_S):
                 return str((await self._client().networks.create(dict(body))).id)
 
     async def remove_network(self, network_id: str) -> None:
-        """Also if there is none. Raises EngineRefusal while a container is in it."""
+        """Remove a network, if it exists. Raises EngineRefusal while a container is in it."""
         try:
             with _translated():
                 async with asyncio.timeout(CALL_TIMEOUT_S):
@@ -130,7 +130,7 @@ class Engine:
                 raise
 
     async def disconnect(self, network_id: str, container_id: str) -> None:
-        """Also a container that is not in it any more."""
+        """Disconnect a container from a network, if it is in it."""
         with suppress(EngineRefusal), _translated():
             async with asyncio.timeout(CALL_TIMEOUT_S):
                 network = await self._client().networks.get(network_id)
@@ -145,7 +145,7 @@ class Engine:
     async def pull(
         self, repository: str, tag: str, login: tuple[str, str] | None, registry: str
     ) -> AsyncIterator[Container]:
-        """What the engine says while it fetches an image; a failure may come as ``error`` in it."""
+        """Yield the engine's messages while it pulls an image; a failure may come as ``error`` in one of them."""
         wanted = {"fromImage": repository, "tag": tag}
         async for line in self._tell("images/create", wanted, login, registry):
             yield line
@@ -153,12 +153,12 @@ class Engine:
     async def push(
         self, repository: str, tag: str, login: tuple[str, str] | None, registry: str
     ) -> AsyncIterator[Container]:
-        """As :meth:`pull`, the other way round."""
+        """Yield the engine's messages while it pushes an image, as :meth:`pull`."""
         async for line in self._tell(f"images/{repository}/push", {"tag": tag}, login or ("", ""), registry):
             yield line
 
     async def load(self, archive: Path) -> AsyncIterator[Container]:
-        """Take the images of an archive of ``docker save``."""
+        """Load the images of an archive of ``docker save``."""
         with archive.open("rb") as file:
             async for line in self._tell("images/load", {"quiet": "1"}, None, "", file):
                 yield line
@@ -189,7 +189,7 @@ class Engine:
                 await self._client().images.delete(name)
 
     async def commit(self, container_id: str, repository: str, tag: str) -> str:
-        """Keep a container's root file system, which stands still meanwhile; the image's id."""
+        """Commit a container's root file system, which is paused meanwhile; return the image's id."""
         with _translated():
             patience = aiohttp.ClientTimeout(total=COMMIT_TIMEOUT_S)
             params = {"container": container_id, "repo": repository, "tag": tag, "pause": "1"}
@@ -197,7 +197,7 @@ class Engine:
                 return str((await answer.json())["Id"])
 
     async def save(self, name: str, target: Path) -> None:
-        """Write the image as an archive of ``docker save``. Raises OSError: the disk is full."""
+        """Write the image as an archive of ``docker save``. Raises OSError if the disk is full."""
         patience = aiohttp.ClientTimeout(total=None, sock_read=SILENCE_S)
         with target.open("wb") as file:
             async with self._opened(f"images/{name}/get", patience) as answer:
@@ -217,7 +217,7 @@ class Engine:
     # -- containers
 
     async def create(self, name: str, body: Mapping[str, Any]) -> str:
-        """The id of the new container; one that had the name, of a creation that was cut off, is removed."""
+        """Create a container and return its id. One of the same name, of an interrupted creation, is removed."""
         try:
             return await self._create(name, body)
         except EngineRefusal as refusal:
@@ -238,7 +238,7 @@ class Engine:
                 await self._client().containers.container(container_id).start()
 
     async def inspect(self, container_id: str) -> Container | None:
-        """None if there is no such container."""
+        """Return a container's description; None if there is no such container."""
         try:
             with _translated():
                 async with asyncio.timeout(CALL_TIMEOUT_S):
@@ -249,14 +249,14 @@ class Engine:
             raise
 
     async def written_bytes(self, container_id: str) -> int:
-        """What the container has written to its root file system, as far as the engine says. Raises EngineRefusal."""
+        """Return how many bytes the container wrote to its root file system. Raises EngineRefusal."""
         with _translated():
             async with asyncio.timeout(SILENCE_S):
                 found = await self._client().containers.container(container_id).show(size="1")
                 return int(found.get("SizeRw") or 0)
 
     async def list(self, labels: Sequence[str]) -> Sequence[Container]:
-        """Containers, also ended ones, that have all of the labels."""
+        """Return the containers, ended ones too, that have all of the labels."""
         with _translated():
             async with asyncio.timeout(CALL_TIMEOUT_S):
                 filters = {"label": list(labels)}
@@ -264,13 +264,13 @@ class Engine:
                 return [dict(container._container) for container in found]
 
     async def kill(self, container_id: str, signal: str) -> None:
-        """Also if it has ended meanwhile."""
+        """Send a signal to a container, unless it has ended."""
         with suppress(EngineRefusal), _translated():
             async with asyncio.timeout(CALL_TIMEOUT_S):
                 await self._client().containers.container(container_id).kill(signal=signal)
 
     async def wait(self, container_id: str, timeout_s: float) -> bool:
-        """Whether it has ended within the time; one that is gone has."""
+        """Return whether the container ends within the time, or is removed."""
         try:
             with _translated():
                 async with asyncio.timeout(timeout_s):
@@ -284,7 +284,7 @@ class Engine:
         return True
 
     async def remove(self, container_id: str) -> None:
-        """With its anonymous volumes, running or not; also if there is none."""
+        """Remove a container with its anonymous volumes, running or not, if it exists."""
         try:
             with _translated():
                 async with asyncio.timeout(CALL_TIMEOUT_S):
@@ -294,7 +294,7 @@ class Engine:
                 raise
 
     async def logs(self, container_id: str) -> bytes:
-        """The last lines of what it printed; empty if it is gone."""
+        """Return the last lines of its output; empty if it is removed."""
         with suppress(EngineRefusal), _translated():
             async with asyncio.timeout(CALL_TIMEOUT_S):
                 wanted = {"stdout": "1", "stderr": "1", "tail": str(LOG_LINES)}
@@ -303,7 +303,7 @@ class Engine:
         return b""
 
     async def stats(self, container_id: str) -> Container | None:
-        """One sample of the engine's statistics; None of a container that is gone."""
+        """Return one sample of the engine's statistics; None if the container is removed."""
         with suppress(EngineRefusal), _translated():
             async with asyncio.timeout(CALL_TIMEOUT_S):
                 found = await self._client().containers.container(container_id).stats(stream=False)
@@ -311,7 +311,7 @@ class Engine:
         return None
 
     async def was_killed(self, container_id: str) -> bool:
-        """Whether somebody has asked the engine to end it, as far as the engine remembers.
+        """Return whether the engine was asked to end the container, as far as it remembers.
 
         Raises Unavailable also while the engine ends: then it takes no new connections, and ends containers itself.
         """
@@ -327,7 +327,7 @@ class Engine:
                 return any(json.loads(line)["Actor"]["Attributes"].get("signal") in _ENDING for line in lines)
 
     async def events(self, label: str, since: float) -> AsyncIterator[Container]:
-        """Ends of containers with the label, from that time (seconds since the epoch) on; ends with the engine."""
+        """Yield the ends of containers with the label since a time (seconds of the epoch), until the engine ends."""
         docker = self._client()
         subscriber = docker.events.subscribe(create_task=False)  # type: ignore[no-untyped-call]  # as it comes
         filters = {"type": ["container"], "event": ["die", "destroy"], "label": [label]}
@@ -346,7 +346,7 @@ class Engine:
 
 
 def _demultiplexed(stream: bytes) -> bytes:
-    """Of each piece a header of eight bytes, with its length in the last four, is taken off."""
+    """Strip the header of each piece: eight bytes, with the length in the last four."""
     pieces, position = [], 0
     while position + 8 <= len(stream):
         end = position + 8 + int.from_bytes(stream[position + 4 : position + 8], "big")

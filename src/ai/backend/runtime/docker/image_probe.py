@@ -1,4 +1,4 @@
-"""Run once in a container of an image: says what the image can do, and compiles the runner for its Python.
+"""Runs once in a container of an image: reports what the image provides, and compiles the runner for its Python.
 
 `python -I -S -c <this file> RUNNER`. Standard library of any Python 3; prints one line that begins with MARK.
 """

@@ -1,4 +1,4 @@
-"""What an image can do, found by running a container of it once, and remembered by its id.
+"""Probes what an image provides by running a container of it once, and stores the result by the image's id.
 
 A session's runner needs a Python >= 3.8: the image's own, or else the agent's (``interpreter``). An image in which
 neither runs, or without a shell, is refused with the reason before a container of a session is made.
@@ -34,21 +34,21 @@ from ai.backend.runtime.docker.records import INSTANCE_LABEL, PURPOSE_LABEL, Doc
 from ai.backend.runtime.docker.settings import DockerRuntimeSettings
 
 ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
-"""The engine's names, and ours."""
+"""Maps the engine's names of machines to ours."""
 RUNTIMES = ("python", "bash", "c", "app")
 MIN_PYTHON = (3, 8)
 PROBE_TIMEOUT_S = 60.0
 PROBE_MEMORY = 512 * 1024 * 1024
 FACTS_VERSION = 2
 COMMITTING = "backendai-commit/"
-"""Repositories of images that exist only while a commit is under way."""
+"""Repositories of images that exist only during a commit."""
 _WHY_LIMIT = 200
 REFUSAL_KEPT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageFacts:
-    """What a container of the image needs.
+    """The properties of an image that its containers need.
 
     Attributes:
         id: the image's own, so that a tag that moves meanwhile changes nothing.
@@ -92,7 +92,7 @@ class Images:
         self.interpreter: Path | None = None
 
     async def list(self) -> Sequence[RuntimeImage]:
-        """Every tag that this engine holds."""
+        """Return every tag of this engine."""
         found: list[RuntimeImage] = []
         described: dict[str, Mapping[str, Any]] = {}
         for entry in await self._engine.images():
@@ -110,7 +110,7 @@ class Images:
         return found
 
     async def facts(self, name: str) -> ImageFacts:
-        """Raises CreationDenied for an image that is not there or cannot run here, with the reason."""
+        """Return the facts of an image. Raises CreationDenied with the reason if it is missing or cannot run here."""
         image = await self._engine.image(name)
         if image is None:
             raise ImageMissing(f"this node has no image {name!r}")
@@ -147,7 +147,7 @@ class Images:
         runner_files.remove_other_copies(self.runner, in_use)
 
     def _place(self, image_id: str) -> Path:
-        """Named by the runner too: another version of it is compiled anew."""
+        """Return an image's path. Its name includes the version of the runner, which is compiled for each image."""
         return self._state.images / f"{image_id.removeprefix('sha256:')[:24]}-{self.runner.name}"
 
     def _read(self, image_id: str) -> ImageFacts | None:
@@ -174,7 +174,7 @@ class Images:
         return self.interpreter
 
     async def _probe(self, image: Mapping[str, Any]) -> ImageFacts:
-        """Raises _Unfit."""
+        """Probe an image. Raises _Unfit."""
         architecture = ARCHITECTURES.get(str(image["Architecture"]), str(image["Architecture"]))
         if architecture != platform.machine():
             raise _Unfit(f"it is made for {architecture}, and this node is {platform.machine()}")
@@ -215,7 +215,7 @@ class Images:
     async def _ask(
         self, image: Mapping[str, Any], python: str, lent: Path | None = None
     ) -> tuple[ProbeOutput | None, str]:
-        """What a container of the image says; None, and why, if this interpreter does not run in it."""
+        """Run a container of the image; return its report, or None and why if this interpreter does not run in it."""
         folder = await asyncio.to_thread(self._lay_out)
         mounts = [(str(folder), RUNNER, False)] + ([(str(lent), interpreter.PLACE, True)] if lent else [])
         name = f"backendai-{self._state.instance[:8]}-probe-{os.urandom(4).hex()}"
@@ -269,7 +269,7 @@ class Images:
         }
 
     def _lay_out(self) -> Path:
-        """A copy of the runner in which the image's Python may leave byte code."""
+        """Copy the runner for the image's Python to write byte code into it."""
         folder = self._state.images / f".probe-{os.urandom(6).hex()}"
         shutil.copytree(self.runner, folder, copy_function=shutil.copy2)
         uid, _, gid = self._owner.partition(":")
@@ -279,7 +279,7 @@ class Images:
         return folder
 
     def _adopt(self, image_id: str, folder: Path) -> Path:
-        """Our sources with the image's byte code, for sessions on this image alone: no other trusts what it made."""
+        """Keep the byte code that the image made beside our sources, for this image alone: it is not trusted."""
         made = [path for path in folder.glob("**/__pycache__/*.pyc") if not self._has(path.relative_to(folder))]
         if not made:
             return self.runner
@@ -301,7 +301,7 @@ class Images:
 
 
 class ProbeOutput(msgspec.Struct):
-    """What a container of an image said of it. The image may be hostile: nothing else is believed on its word."""
+    """The report of a container of an image. The image may be hostile: nothing else is believed."""
 
     python: str
     version: tuple[int, int, int]
@@ -317,7 +317,7 @@ class _Unfit(Exception):
 
 
 def _runtime(kind: str, *, has_python: bool, has_bash: bool) -> str:
-    """By the image's label as far as it can be had, else by what is there."""
+    """Return the runtime by the image's label if possible, else by what is installed."""
     if kind in RUNTIMES and (kind != "python" or has_python) and (kind != "bash" or has_bash):
         return kind
     if kind and kind not in RUNTIMES:
@@ -335,7 +335,7 @@ def _answer(output: bytes) -> ProbeOutput | None:
 
 
 def _read_plain(path: Path) -> bytes | None:
-    """A regular file that a stranger has written; None for anything else."""
+    """Read a regular file that an untrusted program wrote; None for anything else."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -359,7 +359,7 @@ def _public(tag: str, image: Mapping[str, Any]) -> RuntimeImage:
 
 
 def etc_files(facts: ImageFacts, uid: int, gid: int) -> dict[str, str]:
-    """The image's passwd and group with the session's user: whoever had its number or its name is left out."""
+    """Return the image's passwd or group with the session's user, without entries of the same number or name."""
     user = f"work:x:{uid}:{gid}:work:{HOME}:{facts.shell}\n"
     return {
         "/etc/passwd": _without(facts.passwd, uid, 2) + user,

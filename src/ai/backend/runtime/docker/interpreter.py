@@ -16,14 +16,14 @@ from pathlib import Path
 from ai.backend.node.workload.file_trees import remove_tree
 
 PLACE = "/opt/backend.ai/python"
-"""Where containers see it."""
+"""The interpreter's path in containers."""
 LIBC = "the GNU C library 2.17 or newer"
 _PACKAGE = "ai.backend.krunner.static_gnu"
 _UNNEEDED = ("site-packages", "test", "idlelib", "tkinter", "ensurepip", "lib2to3", "turtledemo", "pydoc_data")
 
 
 def find_archive() -> Path | None:
-    """The archive for this machine, None if the package is not installed or has none."""
+    """Return the archive for this machine; None if the package is not installed or has none."""
     try:
         found = importlib.util.find_spec(_PACKAGE)
     except ModuleNotFoundError:
@@ -35,7 +35,7 @@ def find_archive() -> Path | None:
 
 
 def unpack(directory: Path) -> Path | None:
-    """The interpreter's directory below ``directory``, unpacked if need be (seconds); None if there is no package.
+    """Unpack the interpreter below ``directory`` if needed (seconds), and return its path; None if there is no package.
 
     Raises:
         OSError: the disk is full, or the like.

@@ -1,4 +1,4 @@
-"""Private networks of sessions: a bridge of the engine each, found again by its labels, which say all that is known.
+"""Private networks of sessions: a bridge of the engine for each, found by its labels, which hold all parameters.
 
 One that reaches over several nodes has one more port, which leads to the bridges there (``plugin.node.overlay``). Each
 bridge has an address of its own in it, so that the containers of a node go out by their own one.
@@ -42,7 +42,7 @@ _MARK = "bai-"
 
 
 def why_none_over_nodes(host: str, state: Path) -> str:
-    """Why the networks of the engine at ``unix://...`` cannot reach over several nodes; empty if they can."""
+    """Return why the engine at ``unix://...`` cannot create multi-node networks; empty if it can."""
     if os.geteuid() != 0:
         return "networks over several nodes need root, and the agent runs as another user"
     with socket.socket(socket.AF_UNIX) as line:
@@ -58,7 +58,7 @@ def why_none_over_nodes(host: str, state: Path) -> str:
 
 
 class SessionNetworks:
-    """See the module. Calls for one session come one after the other."""
+    """Creates and removes the networks. Calls for one session run one after the other."""
 
     def __init__(self, engine: Engine, state: DockerState, pool: IPv4Network, *, is_internal: bool) -> None:
         self._engine = engine
@@ -72,14 +72,14 @@ class SessionNetworks:
         return f"backendai {self._state.instance[:16]} "
 
     def _device(self, session_id: SessionId) -> str:
-        """What leads from the session's bridge to other nodes."""
+        """Return the name of the device that leads from the session's bridge to other nodes."""
         return overlay.device_name(self._mark, str(session_id), "v")
 
     def _name(self, session_id: SessionId) -> str:
         return f"backendai-{self._state.instance[:8]}-net-{session_id}"
 
     async def _find(self, session_id: SessionId) -> list[Container]:
-        """More than one only if a call that was cut off was carried out late."""
+        """Return the engine's networks of a session. There are several only if an interrupted call was run late."""
         labels = [f"{INSTANCE_LABEL}={self._state.instance}", f"{SESSION_LABEL}={session_id}"]
         found = await self._engine.networks(labels)
         return sorted(found, key=lambda network: str(network.get("Created")))
@@ -139,7 +139,7 @@ class SessionNetworks:
         raise CreationDenied(f"no addresses are left for the session's network: {reason}")
 
     async def _given(self, over: Overlay) -> IPv4Network:
-        """Raises CreationDeferred if somebody here uses these addresses: the manager then chooses others."""
+        """Check the addresses. Raises CreationDeferred if they are in use here: the manager then chooses others."""
         subnet = IPv4Network(over.subnet)
         for other in await self._taken():
             if subnet.overlaps(other):
@@ -171,7 +171,7 @@ class SessionNetworks:
         }
 
     async def _free_subnets(self, session_id: SessionId, hosts: int) -> list[IPv4Network]:
-        """Some that overlap neither a network of the engine nor a route of the host; where to begin is chance."""
+        """Choose a random subnet that overlaps neither a network of the engine nor a route of the host."""
         taken = await self._taken()
         prefix = prefix_for(hosts)
         if prefix < self._pool.prefixlen:
@@ -193,7 +193,7 @@ class SessionNetworks:
         return taken
 
     async def remove(self, session_id: SessionId) -> None:
-        """Raises OSError, or what the engine answers."""
+        """Create the overlay device. Raises OSError, or what the engine raises."""
         if os.geteuid() == 0:
             await asyncio.to_thread(self._cut, session_id)
         for network in await self._find(session_id):
@@ -224,7 +224,7 @@ class SessionNetworks:
         return tuple(dict.fromkeys(found))
 
     def _led_away(self) -> list[SessionId]:
-        """Sessions by the devices that lead to other nodes, whose bridge may be gone with its engine."""
+        """Return the sessions of the devices to other nodes, whose bridge may have been removed with its engine."""
         if os.geteuid() != 0:
             return []
         with suppress(OSError):
@@ -233,12 +233,12 @@ class SessionNetworks:
 
 
 def _bridge(name: str) -> str:
-    """What the bridge of a network is called on the host."""
+    """Return the name of a network's bridge on the host."""
     return _MARK + sha256(name.encode()).hexdigest()[:10]
 
 
 def _rotated(pool: IPv4Network, prefix: int, start: int) -> Iterator[IPv4Network]:
-    """All parts of the pool of that size, once, beginning somewhere."""
+    """Yield all subnets of that size in the pool once, from a random start."""
     count = 1 << (prefix - pool.prefixlen)
     size = 1 << (32 - prefix)
     for step in range(count):

@@ -1,4 +1,4 @@
-"""Fetching images from registries, each by one transfer however many workloads wait for it."""
+"""Pulls images from registries, by one transfer for all workloads that wait for the same image."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WHY_LIMIT = 300
 
 
 def error_of(name: str, message: str, status: int = 0) -> BackendError:
-    """What an engine's complaint about a registry means; it tells it in words only."""
+    """Translate an engine's error text about a registry."""
     why = " ".join(message.split())[-_WHY_LIMIT:]
     if _FULL.search(message):
         return StorageFull(f"the disk of the engine is full: {why}")
@@ -62,28 +62,28 @@ class _Transfer:
 
 
 class Pulls:
-    """See the module."""
+    """Pulls and removes images."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._transfers: dict[str, _Transfer] = {}
 
-    async def lacks(self, wanted: ImageRequest) -> bool:
-        if not wanted.when:
+    async def lacks(self, request: ImageRequest) -> bool:
+        if not request.when:
             return False
-        image = await self._engine.image(wanted.name)
+        image = await self._engine.image(request.name)
         if image is None:
             return True
-        if wanted.when == "tag" or not (wanted.digest or wanted.config_digest):
+        if request.when == "tag" or not (request.digest or request.config_digest):
             return False
         here = {digest.partition("@")[2] for digest in image.get("RepoDigests") or ()} | {str(image["Id"])}
-        return not here.intersection((wanted.digest, wanted.config_digest))
+        return not here.intersection((request.digest, request.config_digest))
 
-    async def pull(self, wanted: ImageRequest, tell: TellProgress) -> None:
-        """Raises ImageNotFound, RegistryRefused, RegistryUnavailable, StorageFull, Unavailable."""
-        transfer = self._transfers.get(wanted.name)
+    async def pull(self, request: ImageRequest, tell: TellProgress) -> None:
+        """Pull an image. Raises ImageNotFound, RegistryRefused, RegistryUnavailable, StorageFull, Unavailable."""
+        transfer = self._transfers.get(request.name)
         if transfer is None:
-            transfer = self._transfers[wanted.name] = self._begin(wanted)
+            transfer = self._transfers[request.name] = self._begin(request)
         transfer.waiting += 1
         transfer.watchers.append(tell)
         try:
@@ -92,43 +92,43 @@ class Pulls:
             transfer.waiting -= 1
             transfer.watchers.remove(tell)
             if not transfer.waiting and not transfer.task.done():
-                self._transfers.pop(wanted.name, None)
+                self._transfers.pop(request.name, None)
                 transfer.task.cancel()
 
-    def _begin(self, wanted: ImageRequest) -> _Transfer:
+    def _begin(self, request: ImageRequest) -> _Transfer:
         transfer: _Transfer
 
         async def run() -> None:
             crash_point("pull.begun")
-            await self._fetch(wanted, transfer)
+            await self._fetch(request, transfer)
             crash_point("pull.done")
 
-        transfer = _Transfer(asyncio.create_task(run(), name=f"pull-{wanted.name}"))
+        transfer = _Transfer(asyncio.create_task(run(), name=f"pull-{request.name}"))
 
         def ended(task: asyncio.Task[None]) -> None:
-            if self._transfers.get(wanted.name) is transfer:
-                del self._transfers[wanted.name]
+            if self._transfers.get(request.name) is transfer:
+                del self._transfers[request.name]
             if not task.cancelled():
                 task.exception()  # whoever waits has it; nobody may be left
 
         transfer.task.add_done_callback(ended)
         return transfer
 
-    async def _fetch(self, wanted: ImageRequest, transfer: _Transfer) -> None:
-        name = ImageName.parse(wanted.name)
-        login = (wanted.username, wanted.password) if wanted.username else None
+    async def _fetch(self, request: ImageRequest, transfer: _Transfer) -> None:
+        name = ImageName.parse(request.name)
+        login = (request.username, request.password) if request.username else None
         try:
             async for line in self._engine.pull(name.repository, name.tag, login, name.registry):
                 if problem := line.get("error"):
-                    raise error_of(wanted.name, str(problem))
+                    raise error_of(request.name, str(problem))
                 transfer.note(line)
         except EngineRefusal as refusal:
-            raise error_of(wanted.name, refusal.message, refusal.status) from None
-        if await self._engine.image(wanted.name) is None:
-            raise RegistryUnavailable(f"the engine has fetched {wanted.name} and does not have it")
+            raise error_of(request.name, refusal.message, refusal.status) from None
+        if await self._engine.image(request.name) is None:
+            raise RegistryUnavailable(f"the engine has fetched {request.name} and does not have it")
 
     async def remove(self, name: str) -> None:
-        """Also if there is none. Raises Conflict: a container uses it."""
+        """Remove an image, if it exists. Raises Conflict if a container uses it."""
         try:
             await self._engine.remove_image(name)
         except EngineRefusal as refusal:

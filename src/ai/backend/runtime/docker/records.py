@@ -1,4 +1,4 @@
-"""What the Docker runtime keeps on disk beside the containers, and the labels by which it finds them again.
+"""The files of the Docker runtime beside the containers, and the labels of its containers.
 
 <state>/workloads/<kernel id>.<attempt>/   0700
     record.json   what the workload is. Written first, and again once its runner was begun
@@ -25,14 +25,14 @@ from ai.backend.plugin.runtime import WorkloadKey
 
 RECORD_VERSION = 1
 INSTANCE_LABEL = "ai.backend.instance"
-"""Whose container it is: two agents on one engine never touch each other's."""
+"""The label of the owning agent: two agents on one engine never touch each other's containers."""
 KEY_LABEL = "ai.backend.workload"
 PURPOSE_LABEL = "ai.backend.purpose"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DockerRecord:
-    """What a workload is, for an agent that knows nothing of it.
+    """The durable record of a workload.
 
     ``begun``: its runner was told to start, so that programs of the user may have run. ``made_home``: the home is not
     that of an earlier attempt. ``cgroups`` are those of the container, known once it runs. ``network`` is
@@ -68,7 +68,7 @@ class DockerRecord:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> DockerRecord:
-        """Raises KeyError, TypeError or ValueError for what is not a record."""
+        """Decode a record. Raises KeyError, TypeError or ValueError if it is invalid."""
         own = ("image", "home", "memory_bytes", "cpu_limit", "home_bytes", "labels", "made_home", "begun")
         return cls(
             key=WorkloadKey(kernel_id=KernelId(UUID(data["kernel_id"])), attempt=int(data["attempt"])),
@@ -104,7 +104,7 @@ class DockerState(StateFolder):
 
     @property
     def instance(self) -> str:
-        """The same for each agent process on this directory, also if its content was lost."""
+        """The id of this directory, computed from its path, so that it survives the loss of the content."""
         return sha256(str(self.path).encode()).hexdigest()[:16]
 
     @property
@@ -122,7 +122,7 @@ class DockerState(StateFolder):
 
 
 def key_of(labels: Mapping[str, str]) -> WorkloadKey | None:
-    """The workload that a container's labels name, None if there is none."""
+    """Return the workload that a container's labels name; None if there is none."""
     kernel_id, _, attempt = labels.get(KEY_LABEL, "").partition(".")
     try:
         return WorkloadKey(kernel_id=KernelId(UUID(kernel_id)), attempt=int(attempt))

@@ -1,4 +1,4 @@
-"""The Docker runtime: each workload a container, found again by its labels and a record on disk.
+"""The Docker runtime: each workload is a container, found by its labels and a record on disk.
 
 See ``records`` for what is on disk, ``composing`` for what a container is made of, ``images`` for what runs the runner
 in it, ``creation`` and ``cleaning`` for what a crash may leave, and ``workloads`` for how ends are noticed.
@@ -74,7 +74,7 @@ ENGINE_RETRY_S = 0.5
 
 
 class DockerRuntime(AbstractRuntime):
-    """See the module and :class:`AbstractRuntime`."""
+    """The :class:`AbstractRuntime` over a Docker engine."""
 
     name: ClassVar[str] = "docker"
 
@@ -98,7 +98,7 @@ class DockerRuntime(AbstractRuntime):
     # -- lifetime
 
     async def setup(self) -> None:
-        """Raises Unavailable if the engine does not answer, InvalidInput if it cannot be used."""
+        """Set up. Raises Unavailable if the engine does not answer, InvalidInput if it cannot be used."""
         await asyncio.to_thread(self._state.make)
         self._state.images.mkdir(mode=0o755, exist_ok=True)
         found = await self._await_engine()
@@ -123,12 +123,12 @@ class DockerRuntime(AbstractRuntime):
         self._tasks = [asyncio.create_task(loop, name=f"docker-runtime-{name}") for name, loop in loops.items()]
 
     async def _mounted(self) -> Collection[str]:
-        """Folders of this machine that containers of ours see."""
+        """Return the folders of this machine that our containers see."""
         containers = await self._engine.list([f"{INSTANCE_LABEL}={self._state.instance}"])
         return {str(mount.get("Source")) for container in containers for mount in container.get("Mounts") or ()}
 
     async def _await_engine(self) -> Mapping[str, object]:
-        """What the engine says of itself; one that starts beside us is waited for. Raises Unavailable."""
+        """Return the engine's information, after waiting for an engine that is starting. Raises Unavailable."""
         deadline = time.monotonic() + self.settings.engine_timeout_s
         while True:
             try:
@@ -181,7 +181,7 @@ class DockerRuntime(AbstractRuntime):
 
     @property
     def networks(self) -> SessionNetworks:
-        """Raises Unavailable before ``setup``."""
+        """The facts of the engine. Raises Unavailable before ``setup``."""
         if self._networks is None:
             raise Unavailable("the Docker runtime is not set up")
         return self._networks
@@ -238,7 +238,7 @@ class DockerRuntime(AbstractRuntime):
             raise
 
     async def _undo(self, job: Creation) -> None:
-        """What cannot be undone now, as the engine does not answer, the next comparison undoes."""
+        """Undo a creation. What fails now is undone by the next comparison."""
         try:
             await cleanup.undo_creation(self._engine, self._state, job.folder, job.spec.key)
         except (BackendError, OSError) as error:
@@ -254,7 +254,7 @@ class DockerRuntime(AbstractRuntime):
             return await self._stop(handle, grace_s, "stopped")
 
     async def _stop(self, handle: Handle, grace_s: float, reason: str) -> WorkloadExit:
-        """Raises Unavailable if the engine does not answer, or does not end it."""
+        """End a workload. Raises Unavailable if the engine does not answer or does not end it."""
         ended = await self._workloads.settle(handle)
         if ended is not None:
             return ended
@@ -298,7 +298,7 @@ class DockerRuntime(AbstractRuntime):
         return handle.view()
 
     async def list_workloads(self) -> Sequence[WorkloadView]:
-        """From memory: the engine's events and the comparisons keep it true."""
+        """List the workloads from memory, which the engine's events and the comparisons update."""
         return [handle.view() for handle in list(self._workloads.handles.values())]
 
     async def open_channel(self, key: WorkloadKey, *, epoch: int, last_seq: int = 0) -> RunnerChannel:
@@ -317,7 +317,7 @@ class DockerRuntime(AbstractRuntime):
         return DockerChannel(live, channel, partial(self._ended, handle), last_seq=last_seq, left_limit=limit)
 
     async def _ended(self, handle: Handle) -> WorkloadExit | None:
-        """After the end of a stream: how the container ended, or None if its relay lives and serves another agent."""
+        """Return how the container ended after the end of a stream; None if its relay serves another agent."""
         delay_s, complaint = ENDING_LOOK_S, ""
         while True:
             try:
@@ -400,7 +400,7 @@ class DockerRuntime(AbstractRuntime):
                 log.warning("containers and records cannot be compared: %s", error)
 
     async def _guard_loop(self) -> None:
-        """Watched limits: the size of homes, and what they leave to the platform."""
+        """Enforce the watched limits: the size of homes, and the platform's reserve on the disk."""
         while True:
             await asyncio.sleep(self.settings.watch_interval_s)
             lacks_room = await asyncio.to_thread(disk_space.is_low, self._state.homes, self.settings.reserved_bytes)

@@ -1,4 +1,4 @@
-"""What is known of this agent's containers, kept true by the engine's events and, where they fail, by looking."""
+"""Tracks this agent's containers by the engine's events and, after failures, by comparisons."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _RETRY_FIRST_S, _RETRY_MAX_S = 0.2, 5.0
 
 @dataclass(slots=True)
 class Handle:
-    """One workload. ``reason`` is why we end it, if we do."""
+    """One workload. ``reason`` is why the runtime ends it, if it does."""
 
     record: DockerRecord
     folder: DockerFolder
@@ -55,7 +55,7 @@ class Handle:
 
 
 class Workloads:
-    """See the module."""
+    """Tracks the workloads and their ends."""
 
     def __init__(self, engine: Engine, state: DockerState) -> None:
         self._engine = engine
@@ -69,7 +69,7 @@ class Workloads:
         self._reconciling = asyncio.Lock()
 
     def lock(self, key: WorkloadKey) -> asyncio.Lock:
-        """Held by whoever works on the workload; the same for all who hold or wait."""
+        """Return the lock of a workload, the same for all who hold or wait for it."""
         return self._locks.setdefault(key, asyncio.Lock())
 
     def remember(self, record: DockerRecord) -> Handle:
@@ -80,7 +80,7 @@ class Workloads:
         return handle
 
     async def reconcile(self) -> None:
-        """Compare records and containers; note every end, remove what nothing accounts for. Raises Unavailable."""
+        """Record ends by comparing records and containers; remove containers without one. Raises Unavailable."""
         async with self._reconciling:
             await cleanup.reconcile(self._engine, self._state, self.lock, self._begun, is_first=self._is_first)
             self._is_first = False
@@ -91,7 +91,7 @@ class Workloads:
             await self.settle(handle)
 
     async def settle(self, handle: Handle) -> WorkloadExit | None:
-        """How the workload has ended, as the engine knows it now; None while it lives. Raises Unavailable."""
+        """Return how the workload has ended, as the engine reports now; None while it lives. Raises Unavailable."""
         if handle.exit is not None:
             return handle.exit
         found = await self._engine.inspect(handle.record.container_id)
@@ -105,7 +105,7 @@ class Workloads:
         return handle.exit
 
     async def cut_off(self) -> frozenset[SessionId]:
-        """Sessions of which a running container is no longer in their network. Raises Unavailable."""
+        """Return the sessions with a running container that has left their network. Raises Unavailable."""
         joined = {h.record.container_id: h.record for h in self.handles.values() if h.exit is None and h.record.network}
         if not joined:
             return frozenset()
@@ -118,7 +118,7 @@ class Workloads:
         return frozenset(found)
 
     def _engine_failed(self) -> bool:
-        """Whether an end that nobody asked for is the engine's doing: one that comes back ends what still runs."""
+        """Return whether the engine caused an unrequested end: one that restarts ends the containers that still run."""
         return self._is_engine_lost or time.monotonic() < self._engine_back_at + ENGINE_RETURN_S
 
     async def _note(self, handle: Handle, ended: WorkloadExit) -> None:
@@ -132,7 +132,7 @@ class Workloads:
             log.warning("the end of %s cannot be noted: %s", handle.record.key, error)
 
     async def follow(self) -> None:
-        """Hear of ends from the engine for ever; when it goes away, look again as soon as it is back."""
+        """Follow the ends that the engine reports, until cancelled; compare again when the engine is back."""
         since, delay_s = time.time() - EVENT_OVERLAP_S, _RETRY_FIRST_S
         label = f"{INSTANCE_LABEL}={self._state.instance}"
         while True:
@@ -158,13 +158,13 @@ class Workloads:
 
 
 def _networks_of(container: Container) -> frozenset[str]:
-    """The ids of the networks that a container of the engine's list is in."""
+    """Return the ids of the networks of a container in the engine's list."""
     found = (container.get("NetworkSettings") or {}).get("Networks") or {}
     return frozenset(str(endpoint.get("NetworkID")) for endpoint in found.values())
 
 
 def exit_of(container: Container | None, reason: str, *, engine_failed: bool = False) -> WorkloadExit:
-    """How a container that is not running has ended; a container that is gone was killed.
+    """Return how a container that does not run has ended; a removed container was killed.
 
     Our relay tells the death of the runner by signal n as code 128 + n, as the engine does.
     """

@@ -1,4 +1,4 @@
-"""Finds out which control groups can be used, by making one."""
+"""Determines which control groups are usable, by creating one."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def parse_own(text: str) -> dict[str, str]:
 
 
 def find_driver(mounts: Sequence[CgroupMount], own: dict[str, str], parent: str, instance: str) -> CgroupDriver:
-    """The best driver that works here. Leaves the group ``parent/instance`` behind, empty, where it works."""
+    """Return the best driver that works here. It leaves the empty group ``parent/instance`` behind."""
     bases: dict[str, Path] = {}
     for mount in mounts:
         if not mount.is_unified and mount.controllers:
@@ -108,7 +108,7 @@ def _make_base(base: Path) -> None:
 
 
 def _fill_cpuset(above: Path, base: Path) -> None:
-    """A version 1 cpuset starts empty and admits nobody until it is filled."""
+    """Fill a version 1 cpuset, which starts empty and admits no process until then."""
     for name in ("cpuset.cpus", "cpuset.mems"):
         value = (above / name).read_text().strip()
         for path in (base.parent, base):
@@ -151,7 +151,7 @@ def _candidates(root: Path, own: str) -> list[Path]:
 
 
 def _enable(above: Path, base: Path) -> None:
-    """Hand the controllers down to the base's children. Raises OSError."""
+    """Delegate the controllers to the base's children. Raises OSError."""
     _make_base(base)
     for path in (above, base.parent, base):
         for name in WANTED_V2:

@@ -1,4 +1,4 @@
-"""From a workload's specification to what its shim executes: data in, data out, but for a look at device nodes."""
+"""Builds what a shim executes from a workload's specification; reads only device nodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ai.backend.runtime.process.supervisor import launch
 
 COOKIE_VARIABLE = "BACKENDAI_WORKLOAD_COOKIE"
 SESSION_PREFIX = "BACKENDAI_SESSION_ENVIRON_"
-"""What the session asks for goes by names that no loader knows, until the runner takes this off (``process.py``)."""
+"""The prefix of the session's variables, which the loader ignores until the runner removes it (``process.py``)."""
 FILES_VARIABLE = "BACKENDAI_FILES"
 SANDBOX_PATH = f"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:{sandbox.PROGRAMS}"
 OOM_SCORE_ADJ = 100
@@ -31,7 +31,7 @@ WATCHED_DATA_SLACK = 1024 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What the probe found out, and where things are."""
+    """The results of the probe and the paths of the host."""
 
     bwrap: str | None
     cgroups: CgroupDriver
@@ -51,14 +51,14 @@ def limits_of(spec: WorkloadSpec, settings: ProcessRuntimeSettings) -> Limits:
     for device in spec.config.devices:
         wish = {"field": "devices", "key": device.cdi_name or device.target or device.source}
         try:
-            found = Path(device.source).stat()
+            status = Path(device.source).stat()
         except OSError as error:
             raise CreationDenied(f"the device {device.source!r} does not exist on this node", data=wish) from error
-        if not (stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode)):
+        if not (stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode)):
             raise CreationDenied(f"{device.source!r} is no device", data=wish)
-        kind = "b" if stat.S_ISBLK(found.st_mode) else "c"
+        kind = "b" if stat.S_ISBLK(status.st_mode) else "c"
         permissions = "".join(letter for letter in "rwm" if letter in device.permissions)
-        devices.append((kind, f"{os.major(found.st_rdev)}:{os.minor(found.st_rdev)}", permissions or "rw"))
+        devices.append((kind, f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}", permissions or "rw"))
     return Limits(
         cpu=spec.config.cpu_limit,
         memory_bytes=spec.config.memory_limit_bytes,
@@ -70,7 +70,7 @@ def limits_of(spec: WorkloadSpec, settings: ProcessRuntimeSettings) -> Limits:
 
 
 def environment(spec: WorkloadSpec, image: ProcessImage, home: str, cookie: str) -> dict[str, str]:
-    """What sandbox and runner start with; what the session asks for wins over our defaults, never over its identity.
+    """Return the variables of sandbox and runner; the session's override our defaults, but never its identity.
 
     bubblewrap starts on the host, as root in one tier, and the runner holds the channel: none of a user's variables
     (``LD_PRELOAD``, ``GCONV_PATH`` ...) may mean anything to the loader of either.
@@ -92,10 +92,10 @@ def environment(spec: WorkloadSpec, image: ProcessImage, home: str, cookie: str)
         "BACKENDAI_ATTEMPT": str(spec.key.attempt),
         COOKIE_VARIABLE: cookie,
     }
-    asked = {**spec.config.env_vars, **spec.environ}
+    requested = {**spec.config.env_vars, **spec.environ}
     return {
         **defaults,
-        **{SESSION_PREFIX + name: text for name, text in asked.items() if name not in {*identity, FILES_VARIABLE}},
+        **{SESSION_PREFIX + name: text for name, text in requested.items() if name not in {*identity, FILES_VARIABLE}},
         **identity,
     }
 
@@ -112,7 +112,7 @@ def build_plan(
     groups: list[Group],
     files: dict[str, Path],
 ) -> dict[str, Any]:
-    """The shim's plan (``plan.json``). Raises CreationDenied."""
+    """Return the shim's plan (``plan.json``). Raises CreationDenied."""
     limits = limits_of(spec, settings)
     shows_home = host.bwrap is not None or host.binds_home
     inner_home = HOME if shows_home else str(home)
@@ -191,7 +191,7 @@ def _is_below(path: str, cover: str) -> bool:
 
 
 def _watch(limits: Limits, host: Host) -> dict[str, int]:
-    """Limits that nothing else keeps, for the shim to look after once a second."""
+    """Return the limits that nothing else enforces, for the shim to check once a second."""
     watched: dict[str, int] = {}
     if limits.memory_bytes is not None and "memory" not in host.cgroups.controllers:
         watched["memory"] = limits.memory_bytes
@@ -202,11 +202,11 @@ def _watch(limits: Limits, host: Host) -> dict[str, int]:
 
 
 def _rlimits(spec: WorkloadSpec, settings: ProcessRuntimeSettings, limits: Limits, host: Host) -> dict[str, int]:
-    """Limits of one process. They are fences behind the groups, and the first fence where there are none."""
-    wanted = {"RLIMIT_CORE": 0, "RLIMIT_NOFILE": settings.open_files}
+    """Return the limits of one process, which back up the control groups or replace them."""
+    limits_by_name = {"RLIMIT_CORE": 0, "RLIMIT_NOFILE": settings.open_files}
     home_bytes = spec.home_bytes or settings.home_bytes
     if home_bytes is not None:
-        wanted["RLIMIT_FSIZE"] = home_bytes
+        limits_by_name["RLIMIT_FSIZE"] = home_bytes
     if limits.memory_bytes is not None and "memory" not in host.cgroups.controllers:
-        wanted["RLIMIT_DATA"] = limits.memory_bytes * WATCHED_DATA_FACTOR + WATCHED_DATA_SLACK
-    return wanted
+        limits_by_name["RLIMIT_DATA"] = limits.memory_bytes * WATCHED_DATA_FACTOR + WATCHED_DATA_SLACK
+    return limits_by_name

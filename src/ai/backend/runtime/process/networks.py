@@ -146,11 +146,11 @@ class SessionNetworks:
 
 
 def _ids(names: Iterable[str]) -> list[SessionId]:
-    found: list[SessionId] = []
+    sessions: list[SessionId] = []
     for name in dict.fromkeys(names):
         with suppress(ValueError):
-            found.append(SessionId(UUID(name)))
-    return found
+            sessions.append(SessionId(UUID(name)))
+    return sessions
 
 
 def hosts_file(network: NetworkView) -> bytes:

@@ -1,4 +1,4 @@
-"""What this host can really enforce: found by making a throw-away sandbox and a throw-away control group.
+"""Determines what this host can enforce, by creating a temporary sandbox and a temporary control group.
 
 Tiers (docs/reference/process-runtime-tiers):
     sealed  bubblewrap and control groups for cpu, memory and processes
@@ -38,7 +38,7 @@ _PROBE_LIMITS = Limits(cpu=1.0, memory_bytes=64 * MIB, pids=16)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeResult:
-    """The tier, what is done about each limit, and why something is missing (for people)."""
+    """The tier, the enforcement of each limit, and the reasons for what is missing."""
 
     tier: str
     enforcement: Mapping[str, Enforcement]
@@ -102,7 +102,7 @@ def probe(settings: ProcessRuntimeSettings, state: Path) -> ProbeResult:
 
 
 def tier_of(has_sandbox: bool, controllers: frozenset[str]) -> str:
-    """The documented name of what this host offers."""
+    """Return the documented name of what this host offers."""
     limited = {"cpu", "memory", "pids"} <= controllers
     if has_sandbox:
         return "sealed" if limited else "caged"
@@ -119,7 +119,7 @@ def capabilities_of(host: Host) -> frozenset[str]:
 
 
 def enforcement_of(host: Host, settings: ProcessRuntimeSettings) -> dict[str, Enforcement]:
-    """What is done about each limit and each kind of isolation."""
+    """Return the enforcement of each limit and each kind of isolation."""
     enforced, watched, none = Enforcement.ENFORCED, Enforcement.WATCHED, Enforcement.NONE
     controllers = host.cgroups.controllers
     caged = host.bwrap is not None
@@ -185,7 +185,7 @@ def _probe_cgroups(settings: ProcessRuntimeSettings, state: Path, notes: _Notes)
 
 
 def _try_group(driver: CgroupDriver) -> str:
-    """Put a real process into a real group; returns why it failed."""
+    """Put a process into a group; return why it failed."""
     groups = [dict(group) for group in driver.groups(f"probe-{os.getpid()}", _PROBE_LIMITS)]
     try:
         cgroupfs.build(groups)
@@ -275,7 +275,7 @@ def _try_bwrap(
 
 
 def _probe_late_nproc(bwrap: str, settings: ProcessRuntimeSettings, is_root: bool) -> bool:
-    """Whether a limit on processes can be set from outside on a sandbox that waits, and holds inside."""
+    """Return whether a limit on processes can be set from outside on a waiting sandbox, and holds inside."""
     prlimit = shutil.which("prlimit")
     if prlimit is None:
         return False

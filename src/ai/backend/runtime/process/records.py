@@ -1,4 +1,4 @@
-"""What the process runtime keeps on disk, and how it is read back after a crash.
+"""The files of the process runtime, and how they are read after a crash.
 
     <state>/workloads/<kernel id>.<attempt>/   0700
         record.json   ours: what the workload is. Written first; without it the directory is rubbish.
@@ -35,7 +35,7 @@ RECORD_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What a workload is, for an agent that knows nothing of it."""
+    """The durable record of a workload."""
 
     key: WorkloadKey
     session_id: SessionId
@@ -70,7 +70,7 @@ class Record:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Record:
-        """Raises KeyError, TypeError or ValueError for what is not a record."""
+        """Decode a record. Raises KeyError, TypeError or ValueError if it is invalid."""
         return cls(
             key=WorkloadKey(kernel_id=KernelId(UUID(data["kernel_id"])), attempt=int(data["attempt"])),
             session_id=SessionId(UUID(data["session_id"])),
@@ -89,7 +89,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadDirectory(WorkloadFolder):
-    """One workload's directory. Nothing is cached: every answer is what the disk says now."""
+    """One workload's directory. Nothing is cached: every method reads the disk."""
 
     def make(self) -> None:
         self.path.mkdir(mode=0o700)
@@ -157,9 +157,9 @@ class StateDirectory(StateFolder):
         return (WorkloadDirectory(folder.path) for folder in self.all_folders())
 
     def plans(self) -> list[str]:
-        """The text of each workload's plan."""
-        found: list[str] = []
+        """Return the text of each workload's plan."""
+        texts: list[str] = []
         for path in self.workloads.glob("*/plan.json"):
             with suppress(OSError):  # removed meanwhile
-                found.append(path.read_text(encoding="utf-8"))
-        return found
+                texts.append(path.read_text(encoding="utf-8"))
+        return texts

@@ -71,7 +71,7 @@ def import_image(source: Path, name: str, images: Path, budget: Budget | None = 
     try:
         root.mkdir(parents=True, mode=0o755)
         fresh.chmod(0o755)
-        found = _unpack(source, root, budget or Budget())
+        status = _unpack(source, root, budget or Budget())
         _prepare_root(root)
         python = find_python(root)
         if python is None:
@@ -79,7 +79,7 @@ def import_image(source: Path, name: str, images: Path, budget: Budget | None = 
                 f"the image has no python3.N, N >= {MIN_PYTHON[1]}, in {', '.join(_BINARIES)}: it runs the runner",
                 data={"source": str(source)},
             )
-        content = {"version": 1, "name": full, "digest": found.digest, "labels": found.labels, "python": python}
+        content = {"version": 1, "name": full, "digest": status.digest, "labels": status.labels, "python": python}
         content["size_bytes"] = tree_size(root)
         (fresh / "image.json").write_text(json.dumps(content), encoding="utf-8")
         remove_tree(slot)
@@ -346,11 +346,11 @@ def _descend(top: int, parts: list[str]) -> int:
                     os.close(trail.pop())
                 continue
             try:
-                found = os.stat(part, dir_fd=trail[-1], follow_symlinks=False)
+                status = os.stat(part, dir_fd=trail[-1], follow_symlinks=False)
             except FileNotFoundError:
                 os.mkdir(part, 0o755, dir_fd=trail[-1])
-                found = os.stat(part, dir_fd=trail[-1], follow_symlinks=False)
-            if stat.S_ISLNK(found.st_mode):
+                status = os.stat(part, dir_fd=trail[-1], follow_symlinks=False)
+            if stat.S_ISLNK(status.st_mode):
                 hops += 1
                 if hops > 40:
                     raise InvalidInput("the archive's links go round in a circle")
@@ -372,10 +372,10 @@ def _make_directory(directory: int, name: str, mode: int) -> None:
     try:
         os.mkdir(name, 0o755, dir_fd=directory)
     except FileExistsError:
-        found = os.stat(name, dir_fd=directory, follow_symlinks=False)
-        if stat.S_ISLNK(found.st_mode):
+        status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        if stat.S_ISLNK(status.st_mode):
             return
-        if not stat.S_ISDIR(found.st_mode):
+        if not stat.S_ISDIR(status.st_mode):
             _clear(directory, name)
             os.mkdir(name, 0o755, dir_fd=directory)
     os.chmod(name, mode & 0o755 | 0o700, dir_fd=directory)
@@ -402,17 +402,17 @@ def _clear(directory: int, name: str) -> None:
 def _copy_directory(source: Path, root: Path, budget: Budget) -> None:
     for relative, entry in _walk(source):
         target = root / relative
-        found = entry.stat(follow_symlinks=False)
-        budget.take(found.st_size if stat.S_ISREG(found.st_mode) else 0)
-        if stat.S_ISLNK(found.st_mode):
+        status = entry.stat(follow_symlinks=False)
+        budget.take(status.st_size if stat.S_ISREG(status.st_mode) else 0)
+        if stat.S_ISLNK(status.st_mode):
             target.symlink_to(Path(entry.path).readlink())
-        elif stat.S_ISDIR(found.st_mode):
+        elif stat.S_ISDIR(status.st_mode):
             target.mkdir(mode=0o755)
-        elif stat.S_ISREG(found.st_mode):
+        elif stat.S_ISREG(status.st_mode):
             with Path(entry.path).open("rb") as origin, target.open("xb") as copy:
                 while chunk := origin.read(1 << 20):
                     copy.write(chunk)
-            target.chmod(stat.S_IMODE(found.st_mode) & 0o755 | 0o400)
+            target.chmod(stat.S_IMODE(status.st_mode) & 0o755 | 0o400)
 
 
 def _walk(source: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:

@@ -61,7 +61,7 @@ EVENT_QUEUE_LIMIT = 10_000
 
 @dataclass(slots=True)
 class _Handle:
-    """What this process remembers of a workload; the disk knows better."""
+    """The state of a workload in this process; the disk takes precedence."""
 
     record: Record
     directory: WorkloadDirectory
@@ -72,13 +72,13 @@ class _Handle:
 
 
 def _close_result(made: asyncio.Future[int]) -> None:
-    """Close the descriptor that was made, also if whoever waited for it was cancelled meanwhile."""
+    """Close the created descriptor even if the waiting task was cancelled meanwhile."""
     if not made.cancelled() and made.exception() is None:
         os.close(made.result())
 
 
 class ProcessRuntime(AbstractRuntime):
-    """See the module and :class:`AbstractRuntime`."""
+    """The :class:`AbstractRuntime` over process trees of this host."""
 
     name: ClassVar[str] = "process"
 
@@ -102,14 +102,14 @@ class ProcessRuntime(AbstractRuntime):
 
     @property
     def findings(self) -> ProbeResult:
-        """What the probe found. Raises Unavailable before ``setup``."""
+        """The result of the probe. Raises Unavailable before ``setup``."""
         if self._findings is None:
             raise Unavailable("the process runtime is not set up")
         return self._findings
 
     @property
     def zygote_pid(self) -> int | None:
-        """The process that shims are forked from, if it lives."""
+        """The number of the process from which shims are forked, if it lives."""
         return self._zygote.pid
 
     # -- lifetime
@@ -137,7 +137,7 @@ class ProcessRuntime(AbstractRuntime):
             self._compiling = asyncio.create_task(self._compile_runner(findings.host.runner), name="compile-runner")
 
     async def _compile_runner(self, copy: Path) -> None:
-        """In the background: sessions that start meanwhile only start slower."""
+        """Compile the runner in the background; sessions that start meanwhile only start more slowly."""
         await asyncio.to_thread(lambda: runner_files.remove_other_copies(copy, self._state.plans()))
         pythons = {i.interpreter: i.version for i in self._images.values() if i.runtime == "python" and not i.rootfs}
         await runner_files.compile_runner(copy, pythons.items())

@@ -1,4 +1,4 @@
-"""What a session sees: the arguments of bubblewrap, and the files that stand in for the host's.
+"""Builds the arguments of bubblewrap and the files that replace the host's in a session.
 
 A host image shows the system's programs read-only and of /etc only what programs need to run. Never /root, /home, /var,
 /etc/shadow, /run or anything of ours. What lies below a directory closed to the session's user is first bound to a
@@ -62,7 +62,7 @@ DEVICE_SYSFS = ("/sys/bus", "/sys/class", "/sys/dev", "/sys/devices")
 
 
 def stand_ins(uid: int, gid: int) -> dict[str, str]:
-    """Our own /etc/passwd, /etc/group and /etc/hosts."""
+    """The session's own /etc/passwd, /etc/group and /etc/hosts."""
     return {
         "passwd": f"root:x:0:0:root:/nonexistent:/usr/sbin/nologin\nwork:x:{uid}:{gid}:work:{HOME}:/bin/bash\n",
         "group": f"root:x:0:\nwork:x:{gid}:\nnogroup:x:65534:\n",
@@ -107,7 +107,7 @@ class View:
 
 
 def _is_public(source: str) -> bool:
-    """Whether the session's user can reach it too, so that it need not be staged: each staged source costs time."""
+    """Return whether the session's user can reach the source too, so that it need not be staged, which takes time."""
     if source.startswith("/usr/"):
         return True
     if not source.startswith("/etc/") or os.path.normpath(source) != source:

@@ -1,4 +1,4 @@
-"""The agent's side of the zygote: starts it when first needed, again when it has died, and asks it for shims."""
+"""The agent's side of the zygote: starts it on demand, restarts it after a crash, and requests shims from it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REPORT_LIMIT = 65536
 
 
 class Zygote:
-    """One process that forks shims. Ends when this object is closed or this process dies; the shims do not."""
+    """Starts one process that forks shims. It ends with this object or this process; the shims do not."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
@@ -34,7 +34,7 @@ class Zygote:
         return None if self._process is None or self._process.poll() is not None else self._process.pid
 
     async def start(self) -> None:
-        """Have a living zygote."""
+        """Start the zygote unless it lives."""
         async with self._lock:
             await asyncio.to_thread(self._ensure)
 
@@ -79,7 +79,7 @@ class Zygote:
         return data, zygote
 
     async def close(self) -> None:
-        """Let the zygote end. Safe at any time."""
+        """End the zygote. Safe at any time."""
         async with self._lock:
             await asyncio.to_thread(self._close)
 

@@ -72,7 +72,7 @@ def _refusals(key: str) -> Iterator[None]:
 
 
 class DirectoryStorage(ObjectStorage):
-    """Options: ``path``, the directory; it is made if absent, but not its parent."""
+    """Stores objects as files. Options: ``path``, the directory; it is made if absent, but not its parent."""
 
     backend: ClassVar[str] = "directory"
 
@@ -106,7 +106,7 @@ class DirectoryStorage(ObjectStorage):
         return None
 
     async def _run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """In a thread, to its end: who is cancelled meanwhile waits for it."""
+        """Run a call in a thread to its end; a cancelled caller waits for it."""
         call = functools.partial(work, *args, **kwargs)
         future = asyncio.get_running_loop().run_in_executor(self._threads, call)
         try:
@@ -125,7 +125,7 @@ class DirectoryStorage(ObjectStorage):
             os.chown(path, *self._owner, follow_symlinks=False)
 
     def _make(self, directory: Path) -> None:
-        """A directory and those above it, up to the root's parent, which must be there."""
+        """Yield a directory and its parents up to the root's parent, which must exist."""
         if directory != self.root:
             if directory.is_dir():
                 return
@@ -142,10 +142,10 @@ class DirectoryStorage(ObjectStorage):
     async def stat(self, key: str) -> ObjectInfo:
         path = self._path(key)
         with _refusals(key):
-            found = await self._run(os.lstat, path)
-        if not stat.S_ISREG(found.st_mode):
+            status = await self._run(os.lstat, path)
+        if not stat.S_ISREG(status.st_mode):
             raise NoSuchFile(data={"key": key[:256]})
-        return ObjectInfo(key, found.st_size, found.st_mtime)
+        return ObjectInfo(key, status.st_size, status.st_mtime)
 
     async def open_file(self, key: str) -> OpenFile:
         return await self._run(self._open, key)
@@ -162,14 +162,14 @@ class DirectoryStorage(ObjectStorage):
     async def read(self, key: str, *, offset: int = 0, count: int | None = None) -> AsyncGenerator[bytes, None]:
         file = await self.open_file(key)
         try:
-            left = file.size - offset if count is None else count
-            while left > 0:
+            remaining = file.size - offset if count is None else count
+            while remaining > 0:
                 with _refusals(key):
-                    data = await self._run(os.pread, file.fd, min(CHUNK_BYTES, left), offset)
+                    data = await self._run(os.pread, file.fd, min(CHUNK_BYTES, remaining), offset)
                 if not data:
                     return
                 yield data
-                offset, left = offset + len(data), left - len(data)
+                offset, remaining = offset + len(data), remaining - len(data)
         finally:
             file.close()
 
@@ -177,14 +177,14 @@ class DirectoryStorage(ObjectStorage):
         return await self._run(self._list, check_prefix(prefix), limit, cursor)
 
     def _list(self, prefix: str, limit: int, cursor: str | None) -> ObjectPage:
-        found: list[ObjectInfo] = []
+        objects: list[ObjectInfo] = []
         after = (cursor or "").encode()
         with _refusals(prefix):
             for info in _walk(self.root, prefix, after):
-                if len(found) == limit:
-                    return ObjectPage(found, found[-1].key)
-                found.append(info)
-        return ObjectPage(found, None)
+                if len(objects) == limit:
+                    return ObjectPage(objects, objects[-1].key)
+                objects.append(info)
+        return ObjectPage(objects, None)
 
     async def mount_path(self, prefix: str) -> Path:
         path = self._path(check_prefix(prefix).removesuffix("/"))
@@ -238,7 +238,7 @@ class DirectoryStorage(ObjectStorage):
         self._prune(path.parent)
 
     def _prune(self, directory: Path) -> None:
-        """Directories that hold nothing any more."""
+        """Remove empty directories."""
         while directory != self.root:
             try:
                 directory.rmdir()
@@ -338,17 +338,17 @@ def _name_of(key: str) -> str:
 
 
 def _walk(root: Path, prefix: str, after: bytes) -> Iterator[ObjectInfo]:
-    """Objects below a prefix whose keys come after ``after``, in the order of their bytes."""
+    """Yield the objects below a prefix whose keys come after ``after``, in the order of their bytes."""
     try:
         with os.scandir(root / prefix) as entries:
-            kept = [entry for entry in entries if prefix or not entry.name.startswith(".")]
+            visible = [entry for entry in entries if prefix or not entry.name.startswith(".")]
     except (FileNotFoundError, NotADirectoryError):
         return
 
     def order(entry: os.DirEntry[str]) -> bytes:
         return os.fsencode(entry.name + "/" if entry.is_dir(follow_symlinks=False) else entry.name)
 
-    for entry in sorted(kept, key=order):
+    for entry in sorted(visible, key=order):
         key = prefix + entry.name
         if entry.is_dir(follow_symlinks=False):
             below = key + "/"
@@ -356,5 +356,5 @@ def _walk(root: Path, prefix: str, after: bytes) -> Iterator[ObjectInfo]:
                 yield from _walk(root, below, after)
         elif entry.is_file(follow_symlinks=False) and key.encode() > after:
             with suppress(FileNotFoundError):
-                found = entry.stat(follow_symlinks=False)
-                yield ObjectInfo(key, found.st_size, found.st_mtime)
+                status = entry.stat(follow_symlinks=False)
+                yield ObjectInfo(key, status.st_size, status.st_mtime)

@@ -40,10 +40,10 @@ from ai.backend.plugin.object_storage import (
 from ai.backend.plugin.settings import PluginSettings, Size, problems_of
 
 MIN_PART = 5 << 20
-"""Bytes; S3 takes no smaller part but the last."""
+"""Bytes; S3 accepts no smaller part except the last."""
 MAX_PARTS = 10_000
 _MAX_COPY = 5 << 30
-"""Bytes that one CopyObject or PutObject takes."""
+"""The largest size in bytes of one CopyObject or PutObject."""
 _MAX_DELETE = 1000
 _NAMED: Mapping[str, type[BackendError]] = {
     "NoSuchBucket": BucketNotFound,
@@ -76,14 +76,14 @@ class S3Options(PluginSettings):
 
 @cache
 def _session() -> Any:
-    """One for all storages: it keeps what it has read of S3's description."""
+    """Create the botocore session that all storages share, so that S3's description is loaded once."""
     import aiobotocore.session
 
     return aiobotocore.session.get_session()
 
 
 class S3Storage(ObjectStorage):
-    """Options: :class:`S3Options`."""
+    """Stores objects in a bucket. Options: :class:`S3Options`."""
 
     backend: ClassVar[str] = "s3"
 
@@ -154,7 +154,7 @@ class S3Storage(ObjectStorage):
         return None
 
     async def call(self, operation: str, **parameters: Any) -> Any:
-        """One operation of S3 on the bucket. Raises what :func:`_named` says."""
+        """Run one S3 operation on the bucket. Raises as :func:`_named`."""
         with _named(self.name):
             return await getattr(self._client, operation)(Bucket=self.options.bucket, **parameters)
 
@@ -164,11 +164,11 @@ class S3Storage(ObjectStorage):
     # Reading
 
     async def stat(self, key: str) -> ObjectInfo:
-        found = await self._having_bucket("head_object", Key=self.full(key))
-        return ObjectInfo(key, int(found["ContentLength"]), found["LastModified"].timestamp())
+        reply = await self._having_bucket("head_object", Key=self.full(key))
+        return ObjectInfo(key, int(reply["ContentLength"]), reply["LastModified"].timestamp())
 
     async def _having_bucket(self, operation: str, **parameters: Any) -> Any:
-        """A HEAD has no body that could tell a missing object from a missing bucket."""
+        """Run an operation whose HEAD reply has no body to tell a missing object from a missing bucket."""
         try:
             return await self.call(operation, **parameters)
         except NoSuchFile:
@@ -185,32 +185,32 @@ class S3Storage(ObjectStorage):
         last = "" if count is None else offset + count - 1
         ranged = {"Range": f"bytes={offset}-{last}"} if offset or count is not None else {}
         try:
-            found = await self.call("get_object", Key=self.full(key), **ranged)
+            reply = await self.call("get_object", Key=self.full(key), **ranged)
         except _BeyondTheEnd:
             return
-        body = found["Body"]
+        body = reply["Body"]
         try:
-            left = int(found["ContentLength"])
-            while left > 0:
+            remaining = int(reply["ContentLength"])
+            while remaining > 0:
                 with _named(self.name):
                     data = await body.read(CHUNK_BYTES)
                 if not data:
                     raise ObjectStorageUnavailable("The object storage broke off in the middle of an object.")
-                left -= len(data)
+                remaining -= len(data)
                 yield data
         finally:
             body.close()
 
     async def list(self, prefix: str = "", *, limit: int = 1000, cursor: str | None = None) -> ObjectPage:
         after = {"StartAfter": self._prefix + cursor} if cursor else {}
-        found = await self.call(
+        reply = await self.call(
             "list_objects_v2", Prefix=self._prefix + check_prefix(prefix), MaxKeys=min(limit, 1000), **after
         )
         objects = [
             ObjectInfo(item["Key"].removeprefix(self._prefix), int(item["Size"]), item["LastModified"].timestamp())
-            for item in found.get("Contents", ())
+            for item in reply.get("Contents", ())
         ]
-        return ObjectPage(objects, objects[-1].key if found.get("IsTruncated") and objects else None)
+        return ObjectPage(objects, objects[-1].key if reply.get("IsTruncated") and objects else None)
 
     async def presign(self, key: str, *, expires_s: int, put_size: int | None = None) -> str:
         parameters: dict[str, Any] = {"Bucket": self.options.bucket, "Key": self.full(key)}
@@ -229,13 +229,13 @@ class S3Storage(ObjectStorage):
         full = self.full(key)
         part_size = max(self.options.part_size, math.ceil((size or 0) / (MAX_PARTS - 1)))
         upload = _Upload(self, full, part_size)
-        async for found, upload_id in self._uploads(full):
-            if found == full:
+        async for key, upload_id in self._uploads(full):
+            if key == full:
                 await upload.resume(upload_id)
         return upload
 
     async def _uploads(self, prefix: str) -> AsyncGenerator[tuple[str, str], None]:
-        """Full key and id of what is on its way."""
+        """Yield the full keys and ids of unfinished uploads."""
         marks: dict[str, str] = {}
         while True:
             page = await self.call("list_multipart_uploads", Prefix=prefix, **marks)
@@ -246,7 +246,7 @@ class S3Storage(ObjectStorage):
             marks = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
 
     async def abort_uploads(self, prefix: str) -> None:
-        """Servers that find unfinished uploads by their whole key alone (MinIO) have to expire them themselves."""
+        """Abort unfinished uploads. Servers that list them only by whole keys (MinIO) must do it themselves."""
         async for full, upload_id in self._uploads(self._prefix + check_prefix(prefix)):
             await self.abort(full, upload_id)
 
@@ -295,7 +295,7 @@ class S3Storage(ObjectStorage):
 
 
 class _Upload(ObjectUpload):
-    """Parts of one size; what does not fill one yet is in memory."""
+    """Uploads parts of one size; an incomplete part is held in memory."""
 
     def __init__(self, storage: S3Storage, full: str, part_size: int) -> None:
         self._storage = storage
@@ -307,7 +307,7 @@ class _Upload(ObjectUpload):
         self.offset = 0
 
     async def resume(self, upload_id: str) -> None:
-        """Go on with a multipart upload, if it has more than what we know of; the other one is thrown away."""
+        """Resume a multipart upload if it has more parts than the present one; abort the other one."""
         parts, size = await self._parts_of(upload_id)
         if self._id is not None:
             worse = upload_id if size <= self.offset else self._id
@@ -317,7 +317,7 @@ class _Upload(ObjectUpload):
         self._id, self._parts, self.offset = upload_id, parts, size
 
     async def _parts_of(self, upload_id: str) -> tuple[list[dict[str, Any]], int]:
-        """Those without a gap before them, and their bytes."""
+        """Return the parts before the first gap, and their bytes."""
         parts: list[dict[str, Any]] = []
         size, mark = 0, 0
         while True:
@@ -378,7 +378,7 @@ class _Upload(ObjectUpload):
 
 
 class _BeyondTheEnd(BackendError):
-    """A range begins where the object has ended."""
+    """A range begins after the end of an object."""
 
 
 def _error_of(code: str, status: int, message: str) -> BackendError:
@@ -393,7 +393,7 @@ def _error_of(code: str, status: int, message: str) -> BackendError:
 
 @contextmanager
 def _named(name: str) -> Iterator[None]:
-    """Turn what the library raises into our errors.
+    """Translate errors of the library into ours.
 
     Raises:
         NoSuchFile, BucketNotFound, UploadNotFound, StorageFull, ObjectStorageRefused, ObjectStorageUnavailable.

@@ -1,4 +1,4 @@
-"""A volume in any directory of any file system."""
+"""The ``vfs`` backend: a volume in any directory of any file system."""
 
 from ai.backend.volume.vfs.volume import VfsVolume
 

@@ -51,7 +51,7 @@ _REFUSALS = {
 
 @contextmanager
 def refusals(path: object = None) -> Iterator[None]:
-    """Turn what the file system says into errors that a user understands; what it should never say passes."""
+    """Translate errors of the file system into errors that users understand; unexpected ones pass."""
     try:
         yield
     except OSError as error:
@@ -77,11 +77,11 @@ class Beneath:
 
     @classmethod
     def at(cls, path: Path | str) -> Self:
-        """Raises OSError. The path itself is the operator's and is followed, but for its last part."""
+        """Open the directory. Raises OSError. Links in the operator's path are followed, except in its last part."""
         return cls(os.open(path, READ_DIRECTORY | os.O_NOFOLLOW))
 
     def open(self, path: FolderPath, flags: int, mode: int = 0) -> int:
-        """A descriptor of a path's target; without openat2 of the path itself, through no link.
+        """Open a path's target; without openat2, the path itself through no link.
 
         Raises:
             OSError: as open(2); EXDEV or ELOOP if the path leads, or might lead, out.
@@ -100,7 +100,7 @@ class Beneath:
 
     @contextmanager
     def parent(self, path: FolderPath, flags: int = WALK) -> Iterator[tuple[int, str]]:
-        """The directory that holds a path, and its name there: what changes something works on these two.
+        """Open the directory that holds a path, and return it with the name there, for operations that change entries.
 
         Raises:
             InvalidPath: the path is the folder itself.

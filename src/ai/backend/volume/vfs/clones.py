@@ -1,4 +1,4 @@
-"""Folders that come and go as a whole: cloning and deleting.
+"""Clones and deletes whole folders.
 
 A clone is copied into ``<scope>/.clones/<hex>`` and renamed to its place when it is complete. A marker beside it tells
 the next life of the proxy what to begin again. Deleting a folder removes the marker first, under the same lock as the
@@ -35,7 +35,7 @@ class _Marker(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class CopyPlace:
-    """A folder on a volume."""
+    """The location of a folder on a volume."""
 
     layout: Layout
     volume: str
@@ -44,7 +44,7 @@ class CopyPlace:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Alone with a file or directory, in all processes on this volume."""
+    """Lock a file or directory against all processes on this volume."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -54,7 +54,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def discard(trash: Path, name: str, directory: int | None = None) -> None:
-    """Rename a directory into the trash, where it is removed some time."""
+    """Rename a directory into the trash, from where it is removed later."""
     target = trash / secrets.token_hex(16)
     try:
         os.rename(name, target, src_dir_fd=directory)
@@ -64,7 +64,7 @@ def discard(trash: Path, name: str, directory: int | None = None) -> None:
 
 
 def delete_folder(layout: Layout, folder: VFolderId, waypoint: Callable[[str], None]) -> None:
-    """Make a folder vanish, and end a clone into it."""
+    """Move a folder into the trash, and end a clone into it."""
     if not layout.scope(folder.scope).is_dir():
         layout.check_presence()
         return
@@ -83,18 +83,18 @@ def delete_folder(layout: Layout, folder: VFolderId, waypoint: Callable[[str], N
 
 
 def unfinished(layout: Layout) -> list[UnfinishedClone]:
-    """What the markers of all scopes tell."""
-    found = []
+    """Return the clones that the markers of all scopes describe."""
+    clones = []
     for scope in layout.scopes():
         for path in (scope / ".clones").glob("*.json"):
             with suppress(FileNotFoundError, msgspec.MsgspecError):
                 marker = msgspec.json.decode(path.read_bytes(), type=_Marker)
-                found.append(
+                clones.append(
                     UnfinishedClone(
                         marker.source_volume, VFolderId.parse(marker.source), VFolderId.parse(marker.target)
                     )
                 )
-    return found
+    return clones
 
 
 def clone(source: CopyPlace, target: CopyPlace, progress: Progress, waypoint: Callable[[str], None]) -> None:
@@ -136,7 +136,7 @@ def clone(source: CopyPlace, target: CopyPlace, progress: Progress, waypoint: Ca
 
 
 def _mark(path: Path, marker: _Marker) -> None:
-    """Leave a marker that is there: somebody may hold its lock."""
+    """Take over an existing marker, whose lock another process may hold."""
     temporary = path.with_name(f"{path.stem}.{secrets.token_hex(4)}.tmp")
     temporary.write_bytes(msgspec.json.encode(marker))
     with suppress(FileExistsError):
@@ -145,7 +145,7 @@ def _mark(path: Path, marker: _Marker) -> None:
 
 
 def sweep(layout: Layout) -> None:
-    """Throw away copies that no marker wants any more: their process died after it took the marker away."""
+    """Remove copies without a marker: their process died after it had removed the marker."""
     for scope in layout.scopes():
         room = scope / ".clones"
         if not room.is_dir():
@@ -180,7 +180,7 @@ def _copy(
 
 
 def _publish(marker: Path, copy: Path, final: Path, room: Path) -> None:
-    """Rename the copy to its place, unless the folder was deleted meanwhile.
+    """Rename the copy to its place unless the folder was deleted meanwhile.
 
     Raises:
         FolderNotFound: it was.

@@ -1,4 +1,4 @@
-"""What is in a folder: its entries, told and opened, whatever changes them meanwhile."""
+"""Lists and opens the entries of a folder, while others may change them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _KINDS = {stat.S_IFREG: FileKind.FILE, stat.S_IFDIR: FileKind.DIRECTORY, stat.S_
 
 
 def _shown(name: str) -> str:
-    """A name as JSON can carry it."""
+    """Return a name in a form that JSON can represent."""
     return os.fsencode(name).decode("utf-8", "replace")
 
 
@@ -97,7 +97,7 @@ def tree(beneath: Beneath, path: FolderPath) -> Iterator[ArchiveEntry]:
 
 
 def _below(directory: int, path: FolderPath, depth: int) -> Iterator[ArchiveEntry]:
-    """As :func:`trees.walk`, with paths; a directory that is too deep or closed to us is left out."""
+    """Walk as :func:`trees.walk` and yield paths; directories that are too deep or unreadable are left out."""
     with os.scandir(directory) as entries:
         for entry in entries:
             try:

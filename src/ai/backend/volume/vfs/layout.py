@@ -1,4 +1,4 @@
-"""Where things lie on a volume (peer facts 5, "Path").
+"""The layout of files on a volume (peer facts 5, "Path").
 
     version.txt                             3
     <scope uuid, 32 hex>/                   a quota scope
@@ -25,7 +25,7 @@ _FOREIGN = frozenset({"version.txt", "lost+found"})
 
 
 class Layout:
-    """Paths below a mount point. ``owner`` gets what is made for users, ``make_scope`` makes a scope's directory."""
+    """Computes paths below a mount point. ``owner`` gets users' files, ``make_scope`` creates a scope's directory."""
 
     def __init__(
         self, root: Path, owner: tuple[int, int] | None, make_scope: Callable[[Path], None] | None = None
@@ -38,7 +38,7 @@ class Layout:
         return self.root / scope.id.hex
 
     def made_scope(self, scope: QuotaScopeId, *, has_version: bool = True) -> Path:
-        """Made if absent, with all that deleting needs: later there may be no room for it."""
+        """Return the trash, created with all that deleting needs, since the disk may be full later."""
         path = self.scope(scope)
         if not path.is_dir():
             if has_version:
@@ -63,7 +63,7 @@ class Layout:
         return self.scope(scope) / ".limit"
 
     def hidden(self, scope: QuotaScopeId, what: str) -> Path:
-        """``.uploads`` or ``.clones`` of a scope, made if absent."""
+        """Return ``.uploads`` or ``.clones`` of a scope, created if absent."""
         path = self.made_scope(scope) / what
         path.mkdir(mode=0o700, exist_ok=True)
         return path
@@ -74,11 +74,11 @@ class Layout:
         return path
 
     def scopes(self) -> list[Path]:
-        """Of all scopes that there are."""
+        """Yield the directories of all scopes."""
         return [p for p in self.root.iterdir() if len(p.name) == 32 and _is_hex(p.name) and p.is_dir()]
 
     def folders(self, scope: Path) -> list[Path]:
-        """Of all folders in a scope."""
+        """Yield the paths of all folders in a scope."""
         return [
             folder
             for first in _hex_directories(scope, 2)
@@ -87,12 +87,12 @@ class Layout:
         ]
 
     def give(self, fd: int) -> None:
-        """A file that was just made to its owner."""
+        """Give a new file to its owner."""
         if self.owner is not None:
             os.fchown(fd, *self.owner)
 
     def check_presence(self) -> None:
-        """Before something is said not to be there, or made: a volume that was unmounted looks empty.
+        """Check that the volume is mounted, before a file is created or reported missing: without it, it looks empty.
 
         Raises:
             Unavailable: the volume is not in its place.
@@ -101,7 +101,7 @@ class Layout:
             raise Unavailable("The volume is not in its place.")
 
     def prepare(self) -> None:
-        """Check the version, or begin an empty volume.
+        """Check the version, or initialise an empty volume.
 
         Raises:
             InvalidInput: the place cannot be used, holds another version, or something else altogether.
@@ -109,8 +109,8 @@ class Layout:
         version = self.root / "version.txt"
         try:
             self.root.mkdir(parents=True, exist_ok=True)
-            found = version.read_text().strip() if version.exists() else None
-            if found is None:
+            layout = version.read_text().strip() if version.exists() else None
+            if layout is None:
                 strangers = sorted(p.name for p in self.root.iterdir() if p.name not in _FOREIGN)
                 if strangers:
                     raise InvalidInput(
@@ -118,11 +118,11 @@ class Layout:
                         " directory."
                     )
                 version.write_text(VERSION + "\n")
-            elif found != VERSION:
+            elif layout != VERSION:
                 way = (
-                    "`backend.ai storage migrate-volume` moves it" if found == "2" else f"this version knows {VERSION}"
+                    "`backend.ai storage migrate-volume` moves it" if layout == "2" else f"this version knows {VERSION}"
                 )
-                raise InvalidInput(f"{self.root} is a volume of layout {found!r}; {way}.")
+                raise InvalidInput(f"{self.root} is a volume of layout {layout!r}; {way}.")
         except OSError as e:
             raise InvalidInput(f"The volume {self.root} cannot be used: {e.strerror}.") from None
 

@@ -1,4 +1,4 @@
-"""From layout 2, where all folders of a volume lie side by side, to layout 3, where each lies in its quota scope.
+"""Migrates layout 2, where all folders of a volume lie side by side, to layout 3 with quota scopes.
 
 Layout 2 is the one of the published storage proxy before quota scopes (peer facts 5, "legacy vfolder"). Whose a folder
 is stands nowhere on the volume: somebody who knows says it.
@@ -30,27 +30,27 @@ def migrate(layout: Layout, folders: Iterable[VFolderId]) -> list[str]:
         InvalidInput: the volume has neither layout.
     """
     version = layout.root / "version.txt"
-    found = version.read_text().strip() if version.exists() else None
-    if found == VERSION:
+    version_text = version.read_text().strip() if version.exists() else None
+    if version_text == VERSION:
         return []
-    if found not in _OLDER or not layout.root.is_dir():
-        raise InvalidInput(f"{layout.root} is no volume of layout 2, but of {found!r}.")
+    if version_text not in _OLDER or not layout.root.is_dir():
+        raise InvalidInput(f"{layout.root} is no volume of layout 2, but of {version_text!r}.")
     for folder in folders:
         old, new = _old_place(layout.root, folder.id.hex), layout.folder(folder)
         if old.is_dir() and not new.exists():
-            layout.made_scope(folder.scope, has_version=found is not None)
+            layout.made_scope(folder.scope, has_version=version_text is not None)
             new.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             old.rename(new)
             for parent in (old.parent, old.parent.parent):
                 with suppress(OSError):
                     parent.rmdir()
-    left = ["".join(path.parts[-3:]) for path in layout.folders(layout.root)]
-    if not left:
+    remaining = ["".join(path.parts[-3:]) for path in layout.folders(layout.root)]
+    if not remaining:
         temporary = version.with_suffix(".tmp")
         temporary.write_text(VERSION + "\n")
         os.sync()
         temporary.replace(version)
-    return sorted(left)
+    return sorted(remaining)
 
 
 def _old_place(root: Path, text: str) -> Path:

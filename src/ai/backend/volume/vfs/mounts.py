@@ -1,4 +1,4 @@
-"""Which mount a path lies on, and what its disk has done (proc(5) mountinfo, the kernel's block/stat)."""
+"""Finds the mount and the disk of a path, and the disk's statistics (proc(5) mountinfo, the kernel's block/stat)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SECTOR = 512
 
 
 def mount_of(path: Path) -> Mount | None:
-    """The mount that an existing path lies on; None: it cannot be told."""
+    """Return the mount of an existing path; None if it is unknown."""
     real = os.path.realpath(path)
     top: MountEntry | None = None
     for mount in read_mounts():
@@ -27,19 +27,19 @@ def mount_of(path: Path) -> Mount | None:
 
 
 def disk_of(path: Path) -> Path | None:
-    """Where the kernel counts for the disk that a path lies on; None: it lies on none (tmpfs, NFS ...)."""
+    """Return the kernel's statistics file for the disk of a path; None if it is on no disk (tmpfs, NFS ...)."""
     numbers = [path.stat().st_dev]
     if (mount := mount_of(path)) is not None and mount.source.startswith("/dev/"):
         numbers.append(Path(mount.source).stat().st_rdev)  # btrfs and overlays have numbers of their own
     for number in numbers:
-        found = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}/stat")
-        if found.exists():
-            return found
+        statistics = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}/stat")
+        if statistics.exists():
+            return statistics
     return None
 
 
 def disk_metric(disk: Path) -> VolumeMetric:
-    """Of a file that :func:`disk_of` named (kernel documentation, block/stat)."""
+    """Read a file that :func:`disk_of` returned (kernel documentation, block/stat)."""
     reads, _, read_sectors, read_ms, writes, _, write_sectors, write_ms = map(int, disk.read_text().split()[:8])
     return VolumeMetric(
         iops_read=reads,

@@ -1,4 +1,4 @@
-"""Work on whole trees, by descriptors: counting, copying, removing. None follows a link.
+"""Counts, copies and removes whole trees by descriptors, without following links.
 
 Depth is bounded by :data:`MAX_DEPTH` where a descriptor is held for each level; removing works at any depth.
 """
@@ -22,13 +22,13 @@ from ai.backend.volume.vfs.beneath import READ_DIRECTORY, READ_FILE
 MAX_DEPTH = 256
 _BLOCK = 512
 _CHANGED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
-"""What a name gives that is gone, or something else than it was when the directory was read."""
+"""Errors of a name that was removed or replaced since the directory was read."""
 _COPY_BYTES = 1 << 26
 _BUFFER_BYTES = 1 << 20
 
 
 class Cancelled(Exception):
-    """The progress of a work says that it shall end."""
+    """Raised by a progress callback to cancel the work."""
 
 
 @contextmanager
@@ -66,7 +66,7 @@ def walk(fd: int, depth: int = 0) -> Iterator[tuple[int, str, os.stat_result]]:
 
 
 def measure(fd: int) -> FolderUsage:
-    """Count what a folder holds; the folder's own entry is not its content."""
+    """Count the files and bytes of a folder, without the folder's own entry."""
     files = blocks = 0
     seen: set[tuple[int, int]] = set()
     for _, _, status in walk(fd):
@@ -81,7 +81,7 @@ def measure(fd: int) -> FolderUsage:
 
 @dataclass(slots=True)
 class _Work:
-    """A copy under way. ``names``: where in the copy a file is that has several names, by what it was copied from."""
+    """A copy under way. ``names`` maps a source file with several names to its path in the copy."""
 
     root: int
     progress: Progress
@@ -93,7 +93,7 @@ class _Work:
 def copy(
     source: int, target: int, progress: Progress, *, give: Callable[[int], None], waypoint: Callable[[str], None]
 ) -> None:
-    """Copy what is below one directory into another, empty one. Devices, sockets and FIFOs are left out and counted.
+    """Copy the content of a directory into an empty one. Devices, sockets and FIFOs are left out and counted.
     A file with several names has them in the copy too, and takes room once, as it was measured.
 
     Raises:
@@ -151,8 +151,8 @@ def _copy_file(work: _Work, source: int, target: int, path: tuple[str, ...]) -> 
             return
         if status.st_nlink > 1:
             # Size and time tell a file from another one that got the number of a removed one meanwhile.
-            known = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-            if (first := work.names.setdefault(known, "/".join(path))) != "/".join(path):
+            identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+            if (first := work.names.setdefault(identity, "/".join(path))) != "/".join(path):
                 os.link(first, name, src_dir_fd=work.root, dst_dir_fd=target)
                 progress.files += 1
                 return
@@ -168,7 +168,7 @@ def _copy_file(work: _Work, source: int, target: int, path: tuple[str, ...]) -> 
 
 
 def _copy_data(reader: int, writer: int, size: int, progress: Progress) -> None:
-    """The data, sharing blocks where the file system can; holes stay holes."""
+    """Copy the data, sharing blocks if the file system can; holes stay holes."""
     os.ftruncate(writer, size)
     at = 0
     while at < size:
@@ -230,7 +230,7 @@ def purge(trash: int, stop: threading.Event) -> None:
 
 
 def _flatten(trash: int, name: str) -> int:
-    """Remove a directory of the trash, whose directories move up; how many entries moved or went."""
+    """Remove a directory of the trash, whose subdirectories move up; return how many entries were moved or removed."""
     unlock(trash, name)
     moved = 0
     with _directory(name, trash) as fd, os.scandir(fd) as entries:

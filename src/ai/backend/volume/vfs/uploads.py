@@ -1,4 +1,4 @@
-"""Uploads on a volume: what has come, and what it shall become.
+"""Uploads on a volume: their received data and their target.
 
 An upload is two files in its scope: ``<session>.json`` says what it shall be, ``<session>.data`` is what has come; its
 size is the offset, so a killed proxy finds the right byte. Writing holds a lock on the data (flock), which ends with
@@ -29,7 +29,7 @@ from ai.backend.volume.vfs.beneath import READ_DIRECTORY, Beneath, refusals
 from ai.backend.volume.vfs.layout import Layout
 
 _WRITEBACK_BYTES = 1 << 25
-"""So much is given to the disk at a time while more comes: the fsync at the end finds little to do."""
+"""Written data is flushed in pieces of this size, so that the final fsync is short."""
 _PIPE_BYTES = 1 << 20  # what the kernel lets any user have (pipe(7))
 _SPLICE_F_NONBLOCK = 2
 _SESSION = re.compile(r"[0-9a-f]{16,64}")
@@ -40,7 +40,7 @@ class _Stored(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     size: int
     held_at: int | None = None
-    """From here on nothing counts."""
+    """The data after this position does not count."""
 
 
 _decode = msgspec.json.Decoder(_Stored).decode
@@ -75,7 +75,7 @@ def _record(session: str, folder: VFolderId, stored: _Stored, *, is_done: bool) 
 
 
 def create(layout: Layout, record: UploadRecord) -> None:
-    """Make the data file, and note the upload."""
+    """Create the data file and the record of an upload."""
     if _SESSION.fullmatch(record.session) is None:
         raise UploadNotFound
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -96,7 +96,7 @@ def create(layout: Layout, record: UploadRecord) -> None:
 
 
 def find(layout: Layout, folder: VFolderId, session: str) -> tuple[UploadRecord, int]:
-    """The record as it is now, and the offset."""
+    """Return the present record and the offset."""
     if _SESSION.fullmatch(session) is None:
         raise UploadNotFound
     room = _room(layout, folder)
@@ -111,16 +111,16 @@ def find(layout: Layout, folder: VFolderId, session: str) -> tuple[UploadRecord,
 
 
 def records(room: Path) -> list[UploadRecord]:
-    """Those of one scope; what cannot be read is no upload."""
-    found = []
+    """Return the uploads of one scope; unreadable records are ignored."""
+    uploads = []
     for path in sorted(room.glob("*.json")):
         try:
             stored = _load(str(room), path.stem)
         except UploadNotFound:
             continue
         is_done = not path.with_suffix(".data").exists()
-        found.append(_record(path.stem, VFolderId.parse(stored.folder), stored, is_done=is_done))
-    return found
+        uploads.append(_record(path.stem, VFolderId.parse(stored.folder), stored, is_done=is_done))
+    return uploads
 
 
 def drop(layout: Layout, folder: VFolderId, session: str) -> None:
@@ -129,20 +129,20 @@ def drop(layout: Layout, folder: VFolderId, session: str) -> None:
 
 
 def expire(room: Path, before: float) -> int:
-    """Remove the files of uploads that nothing has happened to since; a writer's file is new."""
-    gone = 0
+    """Remove the files of abandoned uploads; a writer's file is recent."""
+    count = 0
     for session in {p.stem for p in room.iterdir()}:
         files = [room / f"{session}.{kind}" for kind in ("json", "data", "tmp")]  # the record first
         ages = [p.stat().st_mtime for p in files if p.exists()]
         if ages and max(ages) < before:
-            gone += 1
+            count += 1
             for path in files:
                 path.unlink(missing_ok=True)
-    return gone
+    return count
 
 
 class OpenUpload(Upload):
-    """See :class:`Upload`. Opening takes the lock."""
+    """Writes one upload, see :class:`Upload`. Opening takes the lock."""
 
     def __init__(
         self, layout: Layout, folder: VFolderId, session: str, waypoint: Callable[[str], None] = lambda _: None
@@ -167,7 +167,7 @@ class OpenUpload(Upload):
             raise
 
     def _lock(self) -> int:
-        """The data, locked; -1 if there is none (any more)."""
+        """Open and lock the data; return -1 if there is none."""
         try:
             fd = os.open(self._data, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -185,7 +185,7 @@ class OpenUpload(Upload):
         return -1
 
     def _settle(self) -> int:
-        """Take away what a former life wrote but never counted."""
+        """Truncate data that was written but not recorded before a crash."""
         if self._stored.held_at is not None:
             size = os.fstat(self._fd).st_size
             os.ftruncate(self._fd, min(size, self._stored.held_at))
@@ -213,31 +213,31 @@ class OpenUpload(Upload):
         self._waypoint("upload.written")
 
     def receive(self, fd: int, count: int) -> int:
-        """Through a pipe, so that the bytes are copied once (splice(2)); where that does not work, as any other."""
+        """Write through a pipe, so that the bytes are copied once (splice(2)), or as usual if that is not supported."""
         if self._pipe is None:
             self._pipe = os.pipe2(os.O_CLOEXEC)
             with suppress(OSError):  # a user's pipes may be bounded together
                 fcntl.fcntl(self._pipe[1], fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         source, target = self._pipe
         try:
-            came = left = os.splice(fd, target, min(count, _PIPE_BYTES), flags=_SPLICE_F_NONBLOCK)
+            came = remaining = os.splice(fd, target, min(count, _PIPE_BYTES), flags=_SPLICE_F_NONBLOCK)
         except OSError as e:
             if e.errno != errno.EINVAL:
                 raise
             return super().receive(fd, count)
         with refusals():
-            while left:
+            while remaining:
                 try:
-                    count = os.splice(source, self._fd, left)
+                    count = os.splice(source, self._fd, remaining)
                 except OSError as e:
                     if e.errno != errno.EINVAL:
                         raise
-                    data = os.read(source, left)
+                    data = os.read(source, remaining)
                     self.write(data)
                     count = len(data)
                 else:
                     self._grow(count)
-                left -= count
+                remaining -= count
         return came
 
     def hold(self) -> None:
@@ -265,7 +265,7 @@ class OpenUpload(Upload):
         self.record = replace(self.record, state=UploadState.DONE)
 
     def _sync(self) -> None:
-        """A second fsync may succeed although what the first could not write is lost: begin from nothing instead."""
+        """Start again from nothing after a failed fsync, because a second one may succeed although data is lost."""
         try:
             os.fsync(self._fd)
         except OSError:
@@ -283,7 +283,7 @@ class OpenUpload(Upload):
             os.fsync(directory)
 
     def discard(self) -> None:
-        """Forget the upload."""
+        """Remove the upload."""
         for kind in ("json", "data"):
             Path(f"{self._room}/{self._session}.{kind}").unlink(missing_ok=True)
 
@@ -306,13 +306,13 @@ class OpenUpload(Upload):
 
 
 def make_parents(layout: Layout, folder: Beneath, path: FolderPath) -> None:
-    """The directories above a path, as far as they are missing."""
+    """Create the missing parent directories of a path."""
     for depth in range(1, len(path.parts)):
         make_directory(layout, folder, FolderPath(path.parts[:depth]))
 
 
 def make_directory(layout: Layout, folder: Beneath, path: FolderPath) -> bool:
-    """Whether it was made, or was there as a directory.
+    """Return whether the directory was created, or existed.
 
     Raises:
         WrongKindOfFile: it is there, and no directory.
@@ -333,7 +333,7 @@ def make_directory(layout: Layout, folder: Beneath, path: FolderPath) -> bool:
 
 
 def check_target(folder: Beneath, path: FolderPath) -> None:
-    """That an upload can become this file, as things are now.
+    """Check that an upload can become this file at present.
 
     Raises:
         WrongKindOfFile: there is a directory.

@@ -1,4 +1,4 @@
-"""The ``vfs`` backend: any directory of any file system, with no quota of its own."""
+"""The ``vfs`` backend: a volume in any directory of any file system, with soft quotas only."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _LONG_THREADS = 4
 
 
 class VfsVolume(AbstractVolume):
-    """Options: none. Long work (counting, copying, removing) has threads of its own, and holds up no short one."""
+    """A volume in a directory. Options: none. Long work (counting, copying, removing) has threads of its own."""
 
     backend: ClassVar[str] = "vfs"
 
@@ -70,8 +70,8 @@ class VfsVolume(AbstractVolume):
 
     @property
     def capabilities(self) -> frozenset[VolumeCapability]:
-        known = {VolumeCapability.VFOLDER, VolumeCapability.FAST_FS_SIZE}
-        return frozenset(known if self._disk is None else {*known, VolumeCapability.METRIC})
+        capabilities = {VolumeCapability.VFOLDER, VolumeCapability.FAST_FS_SIZE}
+        return frozenset(capabilities if self._disk is None else {*capabilities, VolumeCapability.METRIC})
 
     async def start(self) -> None:
         await self._run(self.layout.prepare)
@@ -84,7 +84,7 @@ class VfsVolume(AbstractVolume):
         return await self._run_long(migration.migrate, self.layout, folders)
 
     async def stop(self) -> None:
-        """Removing trash goes on at the next start."""
+        """Close the volume. Removing the trash continues at the next start."""
         self._stopping.set()
         for purge in self._purges.values():
             purge.cancel()
@@ -99,12 +99,12 @@ class VfsVolume(AbstractVolume):
         return None
 
     async def usage(self) -> VolumeUsage:
-        found = await self._run(os.statvfs, self.path)
-        total = found.f_frsize * found.f_blocks
-        return VolumeUsage(total, total - found.f_frsize * found.f_bfree)
+        status = await self._run(os.statvfs, self.path)
+        total = status.f_frsize * status.f_blocks
+        return VolumeUsage(total, total - status.f_frsize * status.f_bfree)
 
     async def metric(self) -> VolumeMetric:
-        """Of the whole disk that the volume lies on."""
+        """Return the counters of the disk that holds the volume."""
         if self._disk is None:
             return await super().metric()
         return await self._run(disk_metric, self._disk)
@@ -157,8 +157,8 @@ class VfsVolume(AbstractVolume):
         files = used = 0
         for path in self.layout.folders(self.layout.existing_scope(scope)):
             with suppress(FileNotFoundError), Beneath.at(path) as folder:
-                found = trees.measure(folder.fd)
-                files, used = files + found.file_count, used + found.used_bytes
+                usage = trees.measure(folder.fd)
+                files, used = files + usage.file_count, used + usage.used_bytes
         return FolderUsage(files, used)
 
     # Folders
@@ -194,7 +194,7 @@ class VfsVolume(AbstractVolume):
             clones.delete_folder(self.layout, folder, self._waypoint)
 
     def _elbow_room(self, scope: Path) -> AbstractContextManager[None]:
-        """What deleting needs for a moment, in a scope that is full to its limit."""
+        """Reserve what deleting needs for a moment in a scope that is full."""
         return nullcontext()
 
     async def has_folder(self, folder: VFolderId) -> bool:
@@ -391,7 +391,7 @@ class VfsVolume(AbstractVolume):
             yield beneath
 
     def _purge(self, trash: Path) -> None:
-        """Empty a trash in the background; one thread for each."""
+        """Empty a trash in the background, in one thread for each trash."""
         if trash in self._purges:
             self._purge_again.add(trash)
         elif not self._stopping.is_set():

@@ -1,4 +1,4 @@
-"""A volume on xfs, which enforces the limits of quota scopes itself."""
+"""The ``xfs`` backend: a volume on xfs, which enforces the limits of quota scopes."""
 
 from ai.backend.volume.xfs.volume import XfsVolume
 

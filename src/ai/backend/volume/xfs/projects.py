@@ -1,4 +1,4 @@
-"""Project ids of files, and the quotas of projects: ioctl_xfs_fsgetxattr(2), quotactl(2).
+"""Project ids of files and quotas of projects: ioctl_xfs_fsgetxattr(2), quotactl(2).
 
 A directory with the inherit flag gives its project to whatever is made in it, and the kernel refuses links and renames
 into it from another project. Limits need CAP_SYS_ADMIN.
@@ -33,12 +33,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def project_of(fd: int) -> int:
-    """0: none."""
+    """Return the project of a file; 0 for none."""
     return int(_XATTR.unpack(fcntl.ioctl(fd, _FS_IOC_FSGETXATTR, bytes(_XATTR.size)))[3])
 
 
 def set_project(fd: int, project: int) -> None:
-    """Give a file or directory to a project; a directory also what is made in it from now on."""
+    """Assign a file or directory to a project; a directory passes it on to new entries."""
     flags, extent_size, extents, _, cow_size, rest = _XATTR.unpack(
         fcntl.ioctl(fd, _FS_IOC_FSGETXATTR, bytes(_XATTR.size))
     )
@@ -48,7 +48,7 @@ def set_project(fd: int, project: int) -> None:
 
 
 def adopt(directory: int, project: int) -> None:
-    """Give everything below a directory, and last itself, to a project. To be begun again after a death.
+    """Assign everything below a directory, and last itself, to a project. To be repeated after a crash.
 
     Links are made anew, since nobody can open one; devices, sockets and FIFOs stay outside.
 
@@ -79,7 +79,7 @@ def _renew_link(parent: int, name: str, status: os.stat_result) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """The quotas of one file system.
+    """Reads and sets the quotas of one file system.
 
     Args:
         fd: of anything on it; stays the caller's.
@@ -90,15 +90,15 @@ class Quotas:
     device: str
 
     def usage(self, project: int) -> FolderUsage:
-        """Raises OSError: EPERM without the privilege, ESRCH or ENOSYS where no quotas are."""
+        """Return a project's usage. Raises OSError: EPERM without the privilege, ESRCH or ENOSYS without quotas."""
         try:
-            found = _QUOTA.unpack(self._call(_GET_QUOTA, project, bytes(_QUOTA.size)))
+            fields = _QUOTA.unpack(self._call(_GET_QUOTA, project, bytes(_QUOTA.size)))
         except FileNotFoundError:  # nothing was ever written in it
             return FolderUsage(0, 0)
-        return FolderUsage(found[5], found[2])
+        return FolderUsage(fields[5], fields[2])
 
     def limit(self, project: int, limit: int | None) -> None:
-        """Bytes, of which whole blocks count; None: no limit. No bytes at all cannot be said: that is one block."""
+        """Set a limit in bytes, rounded to blocks; None for no limit. Zero bytes become one block."""
         blocks = 0 if limit is None else max(1, limit // _BLOCK)
         self._call(_SET_QUOTA, project, _QUOTA.pack(blocks, 0, 0, 0, 0, 0, 0, 0, _BLOCK_LIMITS))
 

@@ -32,7 +32,7 @@ _ELBOW_BYTES = 1 << 20
 
 
 class XfsVolume(VfsVolume):
-    """Options: none. Needs root, and a file system that is mounted with project quotas."""
+    """A volume on xfs. Options: none. Needs root, and a file system that is mounted with project quotas."""
 
     backend: ClassVar[str] = "xfs"
 
@@ -49,13 +49,13 @@ class XfsVolume(VfsVolume):
         return super().capabilities | {VolumeCapability.QUOTA}
 
     async def start(self) -> None:
-        """Scopes that were made by the vfs backend are given their projects: that takes a walk over their files."""
+        """Start, and assign projects to scopes that the vfs backend created, by a walk over their files."""
         await self._run(self._open_quotas)
         await super().start()
         await self._run_long(self._adopt_all)
 
     async def migrate(self, folders: Sequence[VFolderId]) -> Sequence[str]:
-        """The folders that come into a scope are given its project at the next start."""
+        """Migrate the folders. Folders that move into a scope get its project at the next start."""
         await self._run(self._open_quotas)
         return await super().migrate(folders)
 
@@ -71,8 +71,8 @@ class XfsVolume(VfsVolume):
             self.path.mkdir(parents=True, exist_ok=True)
             mount = mount_of(self.path)
             if mount is None or mount.fstype != self.backend or "prjquota" not in mount.options:
-                found = "something unknown" if mount is None else f"{mount.fstype}, {','.join(mount.options)}"
-                raise InvalidInput(f"{self.path} lies on {found}; {need}. The backend vfs has soft limits on any.")
+                present = "something unknown" if mount is None else f"{mount.fstype}, {','.join(mount.options)}"
+                raise InvalidInput(f"{self.path} lies on {present}; {need}. The backend vfs has soft limits on any.")
             fd = os.open(self.path, READ_DIRECTORY)
             self._quotas = Quotas(fd, mount.source)
             self._quotas.usage(_FIRST_PROJECT)
@@ -84,7 +84,7 @@ class XfsVolume(VfsVolume):
     # Scopes and their projects
 
     def _claim(self, scope: str) -> int:
-        """The project id of a scope, by the name of its directory."""
+        """Return the project id of a scope by the name of its directory."""
         start = int.from_bytes(hashlib.sha256(scope.encode()).digest()[:4])
         for attempt in range(_PROJECTS):
             project = _FIRST_PROJECT + (start + attempt) % _PROJECTS
@@ -98,7 +98,7 @@ class XfsVolume(VfsVolume):
         raise AssertionError("there are fewer scopes than project ids")
 
     def _make_scope(self, path: Path) -> None:
-        """The directory appears with its project: what is made in it is counted from the first byte."""
+        """Create the scope's directory with its project, so that every byte is counted."""
         with self._alone():
             if path.is_dir():
                 return
@@ -110,14 +110,14 @@ class XfsVolume(VfsVolume):
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """In all processes on this volume."""
+        """Lock the volume against all other processes."""
         self._claims.mkdir(mode=0o700, exist_ok=True)
         with Beneath.at(self._claims) as claims:
             fcntl.flock(claims.fd, fcntl.LOCK_EX)
             yield
 
     def _adopt_all(self) -> None:
-        """What is done already costs one look."""
+        """Assign the project of a scope, unless it is assigned already."""
         with self._alone():
             for path in self.layout.scopes():
                 with Beneath.at(path) as scope:
@@ -130,7 +130,7 @@ class XfsVolume(VfsVolume):
                     self._enforce(path, project)
 
     def _enforce(self, scope: Path, project: int) -> None:
-        """The limit is kept beside the scope, exact to the byte; the file system gets it from there."""
+        """Set the limit. It is stored beside the scope, exact to the byte, and copied to the file system."""
         limit: int | None = None
         with suppress(FileNotFoundError):
             limit = int((scope / ".limit").read_text())
@@ -144,7 +144,7 @@ class XfsVolume(VfsVolume):
 
     @contextmanager
     def _elbow_room(self, scope: Path) -> Iterator[None]:
-        """The limit is a little higher meanwhile. Who dies in it leaves it so until the next start."""
+        """Raise the limit a little for the duration of an operation. A crash leaves it so until the next start."""
         self._count_deletion(scope, 1)
         try:
             yield

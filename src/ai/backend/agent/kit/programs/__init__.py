@@ -1,1 +1,1 @@
-"""Its programs."""
+"""The programs that the kit runs inside workloads."""

@@ -1,1 +1,1 @@
-"""Acquire and release, a file each."""
+"""The steps of a kernel's creation; each acquires and releases one resource."""

@@ -1,4 +1,4 @@
-"""The user's dotfiles and bootstrap script: placed and run once, before the session is theirs."""
+"""The step that writes the user's dotfiles and runs the bootstrap script once, before the session is usable."""
 
 from __future__ import annotations
 
@@ -16,33 +16,32 @@ RUN_ID = "bootstrap"
 
 
 class Bootstrap:
-    """A script that fails or takes too long, or a file that cannot be written, is told to the user with the session,
-    which starts all the same.
+    """Writes the dotfiles and runs the bootstrap script.
 
-    The runner writes the files, as the session's user and from inside: whatever the path is made of, it leads nowhere
-    that the user could not go.
+    The session starts even if the script fails, takes too long, or a file cannot be written; a note to the user says
+    so. The runner writes the files as the session's user, so no path reaches what the user may not write.
     """
 
     name = "bootstrap"
 
-    def __init__(self, around: AgentContext) -> None:
-        self._around = around
+    def __init__(self, context: AgentContext) -> None:
+        self._context = context
 
-    async def acquire(self, kernel: Kernel, why: StepContext) -> None:
+    async def acquire(self, kernel: Kernel, step: StepContext) -> None:
         spec = kernel.record.spec
         if kernel.record.bootstrapped or not (spec.bootstrap_script or spec.dotfiles):
             return
-        told = [await self._place(kernel), await self._run(kernel) if spec.bootstrap_script else None]
-        for note in filter(None, told):
+        problems = [await self._write_dotfiles(kernel), await self._run(kernel) if spec.bootstrap_script else None]
+        for note in filter(None, problems):
             log.warning("kernel %s: %s", kernel.id, note)
-        notes = [text for text in (kernel.record.note, *told) if text]
+        notes = [text for text in (kernel.record.note, *problems) if text]
         kernel.save(bootstrapped=True, note="; ".join(notes) or None)
         if kernel.runs is not None:
             kernel.runs.forget(RUN_ID)
 
-    async def _place(self, kernel: Kernel) -> str | None:
+    async def _write_dotfiles(self, kernel: Kernel) -> str | None:
         assert kernel.channel is not None
-        timeout_s = self._around.settings.kernel_lifecycles.bootstrap_timeout
+        timeout_s = self._context.settings.kernel_lifecycles.bootstrap_timeout
         refused = []
         for dotfile in kernel.record.spec.dotfiles:
             try:
@@ -55,7 +54,7 @@ class Bootstrap:
 
     async def _run(self, kernel: Kernel) -> str | None:
         assert kernel.runs is not None
-        timeout_s = self._around.settings.kernel_lifecycles.bootstrap_timeout
+        timeout_s = self._context.settings.kernel_lifecycles.bootstrap_timeout
         note: str | None = None
         try:
             async with asyncio.timeout(timeout_s):
@@ -67,5 +66,5 @@ class Bootstrap:
             note = f"the bootstrap script took longer than {timeout_s:g} s and was ended"
         return note
 
-    async def release(self, kernel: Kernel, why: StepContext) -> None:
-        """Nothing is held."""
+    async def release(self, kernel: Kernel, step: StepContext) -> None:
+        """Does nothing: the step holds no resource."""

@@ -1,8 +1,7 @@
-"""The way to the runner inside the workload, and what lives on it: runs and terminals."""
+"""The step that connects to the runner inside the workload and creates its runs and terminals."""
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 
 from ai.backend.agent.channel.channel import KernelChannel
@@ -12,63 +11,64 @@ from ai.backend.agent.channel.terminals import Terminals
 from ai.backend.agent.kernels.kernel import Kernel
 from ai.backend.agent.lifecycle.context import AgentContext, StepContext
 from ai.backend.common.errors import Unavailable
+from ai.backend.infra.retry import Backoff
 from ai.backend.plugin.runtime import AbstractRuntime, RunnerChannel, WorkloadKey, WorkloadState
 
-_CONNECT_RETRY_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-
+_CONNECT_RETRIES = 7
+_CONNECT_FIRST_S, _CONNECT_MAX_S = 0.02, 1.0
 _REQUESTS_PER_EPOCH = 1 << 24
-"""Request numbers of different lives of the agent must differ: old answers are replayed."""
+"""Request numbers must differ after each start of the agent, because old replies are replayed."""
 
 
 class Channel:
-    """Open the channel and wait until the runner is ready; released by letting go of it."""
+    """Opens the channel and waits until the runner is ready; releases by closing the channel."""
 
     name = "channel"
 
-    def __init__(self, around: AgentContext) -> None:
-        self._around = around
+    def __init__(self, context: AgentContext) -> None:
+        self._context = context
 
-    async def acquire(self, kernel: Kernel, why: StepContext) -> None:
-        restored = self._around.records.load_runs(kernel.id)
+    async def acquire(self, kernel: Kernel, step: StepContext) -> None:
+        restored = self._context.records.load_runs(kernel.id)
         if kernel.channel is None:
-            await self._open_soon(kernel, restored)
+            await self._open_with_retries(kernel, restored)
         assert kernel.channel is not None
         assert kernel.runs is not None
         if not kernel.record.ready:
-            await kernel.channel.wait_ready(self._around.settings.kernel_lifecycles.ready_timeout)
+            await kernel.channel.wait_ready(self._context.settings.kernel_lifecycles.ready_timeout)
             kernel.save(ready=True)
         if restored is not None:
             await kernel.runs.reconcile()
 
-    async def _open_soon(self, kernel: Kernel, restored: RunsRecord | None) -> None:
-        """A runner that has only just been started may need a moment to listen."""
-        for delay_s in _CONNECT_RETRY_S:
+    async def _open_with_retries(self, kernel: Kernel, restored: RunsRecord | None) -> None:
+        """Connect, with retries because a runner that was just started may not listen yet."""
+        backoff = Backoff(_CONNECT_FIRST_S, _CONNECT_MAX_S)
+        for _ in range(_CONNECT_RETRIES):
             try:
                 return await self.open(kernel, restored)
             except Unavailable:
-                view = await self._around.runtime.inspect(kernel.key)
+                view = await self._context.runtime.inspect(kernel.key)
                 if view is None or view.state is not WorkloadState.RUNNING:
                     raise
-            await asyncio.sleep(delay_s)
+            await backoff.wait()
         return await self.open(kernel, restored)
 
     async def open(self, kernel: Kernel, restored: RunsRecord | None) -> None:
-        """Connect, with the runs of an earlier life if there are any."""
-        epoch = self._around.epoch
-
+        """Connect, and restore the runs that were recorded before the agent was restarted."""
+        epoch = self._context.epoch
         last_seq = restored.acked if restored is not None and restored.attempt == kernel.attempt else 0
         channel = KernelChannel(
-            _Opener(self._around.runtime, kernel.key, epoch),
+            _Opener(self._context.runtime, kernel.key, epoch),
             last_seq=last_seq,
             first_request=epoch * _REQUESTS_PER_EPOCH,
         )
-        limits = self._around.settings.runs
+        limits = self._context.settings.runs
         runs = RunQueue(
             channel,
             attempt=kernel.attempt,
             settings=limits,
             exec_timeout_s=kernel.record.spec.exec_timeout_s or limits.exec_timeout,
-            save=partial(self._around.records.put_runs, kernel.id),
+            save=partial(self._context.records.put_runs, kernel.id),
             restored=restored,
         )
         terminals = Terminals(channel, prefix=f"e{epoch}")
@@ -76,7 +76,7 @@ class Channel:
         kernel.channel, kernel.runs, kernel.terminals = channel, runs, terminals
         kernel.changed.set()
 
-    async def release(self, kernel: Kernel, why: StepContext) -> None:
+    async def release(self, kernel: Kernel, step: StepContext) -> None:
         if kernel.runs is not None:
             kernel.runs.on_exit({"reason": "the session is being ended"})
             kernel.runs.close()
@@ -88,7 +88,7 @@ class Channel:
 
 
 class _Opener:
-    """Opens the channel of one workload; a closure would be five objects."""
+    """Opens the channel of one workload. A closure would need five objects for each kernel."""
 
     __slots__ = ("_epoch", "_key", "_runtime")
 

@@ -1,4 +1,4 @@
-"""The kernel's share of the node's devices."""
+"""The step that holds the kernel's devices."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from ai.backend.common.slots import ResourceSlot
 
 
 class Devices:
-    """Taken when the command is accepted, since a refusal must come at once; here it is made sure after a crash."""
+    """Holds the devices. They are bound when the command is accepted, so that it can be refused at once."""
 
     name = "devices"
 
-    def __init__(self, around: AgentContext) -> None:
-        self._around = around
+    def __init__(self, context: AgentContext) -> None:
+        self._context = context
 
     def bind(self, kernel: Kernel) -> None:
-        """Take the planned devices, or equivalent ones; nothing is taken if it raises a ResourceError."""
+        """Take the planned devices or equivalent ones. Raises ResourceError and takes nothing if there are none."""
         spec = kernel.record.spec
-        self._around.inventory.bind(
+        self._context.inventory.bind(
             kernel.id,
             ResourceSlot.parse(dict(spec.slots)),
             read_allocation(spec.devices),
             spec.generation,
             [VariantProperty.parse(text) for text in spec.variant_requirements],
         )
-        allocation = self._around.inventory.holding(kernel.id)
+        allocation = self._context.inventory.holding(kernel.id)
         kernel.record = msgspec.structs.replace(kernel.record, allocation=write_allocation(allocation))
 
-    async def acquire(self, kernel: Kernel, why: StepContext) -> None:
-        """Raises CreationDeferred where a device has failed since it was taken: another one may be had."""
-        if not self._around.inventory.holds(kernel.id):
-            self._around.inventory.adopt(kernel.id, kernel.record.device_allocation)
-        if not why.restarting and (failed := self._around.inventory.unhealthy(kernel.id)):
+    async def acquire(self, kernel: Kernel, step: StepContext) -> None:
+        """Take the recorded devices again after a crash. Raises CreationDeferred if a device has failed meanwhile."""
+        if not self._context.inventory.holds(kernel.id):
+            self._context.inventory.adopt(kernel.id, kernel.record.device_allocation)
+        if not step.restarting and (failed := self._context.inventory.unhealthy(kernel.id)):
             names = ", ".join(f"{d.device_id} ({d.reason})" if d.reason else d.device_id for d in failed)
             raise CreationDeferred(f"devices have failed before the kernel was created: {names}")
 
-    async def release(self, kernel: Kernel, why: StepContext) -> None:
-        if not why.restarting:
-            self._around.inventory.free(kernel.id)
+    async def release(self, kernel: Kernel, step: StepContext) -> None:
+        if not step.restarting:
+            self._context.inventory.free(kernel.id)

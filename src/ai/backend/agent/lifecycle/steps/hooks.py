@@ -1,4 +1,4 @@
-"""What the plugins do before the workload exists and after it is gone."""
+"""The step that calls the plugins' hooks before the workload is created and after it is removed."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ai.backend.agent.lifecycle.hook_calls import HookCalls
 from ai.backend.agent.lifecycle.hook_retries import HookRetrier
 from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.errors import BackendError, CreationDeferred
+from ai.backend.infra.retry import Backoff
 from ai.backend.plugin.accelerator import AttachedDevice, responses
 
 log = logging.getLogger(__name__)
@@ -25,21 +26,21 @@ _RETRY_FIRST_S = 0.2
 
 
 class Hooks:
-    """``pre_create`` of every plugin whose devices the kernel holds; released by ``post_terminate`` in reverse."""
+    """Calls ``pre_create`` of every plugin of the kernel's devices; releases by ``post_terminate`` in reverse."""
 
     name = "hooks"
 
-    def __init__(self, around: AgentContext, calls: HookCalls, aftercare: HookRetrier) -> None:
-        self._around = around
+    def __init__(self, context: AgentContext, calls: HookCalls, hook_retrier: HookRetrier) -> None:
+        self._context = context
         self._calls = calls
-        self._aftercare = aftercare
+        self._hook_retrier = hook_retrier
 
-    async def acquire(self, kernel: Kernel, why: StepContext) -> None:
-        """Raises what ``pre_create`` raises, and CreationDeferred while a plugin of the kernel's is missing."""
+    async def acquire(self, kernel: Kernel, step: StepContext) -> None:
+        """Call the hooks. Raises what ``pre_create`` raises, and CreationDeferred while a plugin is missing."""
         if kernel.record.workload_id:
             return  # resumed: the workload was made from the configs already
         holders = self._holders(kernel)
-        await self._aftercare.settle(kernel, [handle.key for handle, _ in holders])
+        await self._hook_retrier.complete_earlier_attempts(kernel, [handle.key for handle, _ in holders])
         kernel.configs = []
         kernel.attached = {}
         for handle, allocation in holders:
@@ -49,33 +50,33 @@ class Hooks:
                     hooked=[*kernel.record.hooked, key],
                     hook_slots={**kernel.record.hook_slots, key: [str(slot) for slot in allocation.slots]},
                 )
-            config = await self._calls.call(key, "pre_create", kernel, why)
+            config = await self._calls.call(key, "pre_create", kernel, step)
             assert config is not None
             kernel.configs.append((key, config))
             kernel.attached[key] = await self._attached(handle, allocation)
-        kernel.save(attached_devices={key: _told(devices) for key, devices in kernel.attached.items()})
+        kernel.save(attached_devices={key: _attached_to_wire(devices) for key, devices in kernel.attached.items()})
 
     def _holders(self, kernel: Kernel) -> list[tuple[PluginHandle, DeviceAllocation]]:
-        """The plugins of the kernel's devices in allocation order."""
-        found = [
+        """Return the plugins of the kernel's devices in allocation order."""
+        holders = [
             (handle, allocation)
-            for handle in self._around.plugins.started()
-            if (allocation := self._around.inventory.holding_of(kernel.id, handle.key)).slots
+            for handle in self._context.plugins.started()
+            if (allocation := self._context.inventory.holding_of(kernel.id, handle.key)).slots
         ]
-        served = {slot for _, allocation in found for slot in allocation.slots}
-        if missing := sorted(set(self._around.inventory.holding(kernel.id).slots) - served):
+        served = {slot for _, allocation in holders for slot in allocation.slots}
+        if missing := sorted(set(self._context.inventory.holding(kernel.id).slots) - served):
             raise CreationDeferred(f"no plugin of the agent serves {', '.join(missing)} at the moment")
-        return found
+        return holders
 
     @staticmethod
     async def _attached(handle: PluginHandle, allocation: DeviceAllocation) -> list[AttachedDevice]:
         check = partial(responses.attached, held=allocation)
         return list(await handle.call("alloc_to_devices", lambda p: p.alloc_to_devices(allocation), check=check))
 
-    async def release(self, kernel: Kernel, why: StepContext) -> None:
+    async def release(self, kernel: Kernel, step: StepContext) -> None:
         for key in reversed(kernel.record.hooked):
-            if not self._aftercare.owes(kernel, key) and not await self._post_terminate(key, kernel, why):
-                self._aftercare.leave(kernel, key)
+            if not self._hook_retrier.owes(kernel, key) and not await self._post_terminate(key, kernel, step):
+                self._hook_retrier.add_leftover(kernel, key)
             record = kernel.record
             kernel.save(
                 hooked=[other for other in record.hooked if other != key],
@@ -84,25 +85,27 @@ class Hooks:
                 hook_slots=_without(record.hook_slots, key),
             )
 
-    async def _post_terminate(self, key: str, kernel: Kernel, why: StepContext) -> bool:
-        """Whether it succeeded before the deadline of one call, which its repeats share."""
+    async def _post_terminate(self, key: str, kernel: Kernel, step: StepContext) -> bool:
+        """Call until it succeeds or the deadline of one call has passed, and return whether it has succeeded."""
         clock = asyncio.get_running_loop().time
-        deadline = clock() + self._around.settings.kernel_lifecycles.plugin_timeout
-        delay_s, left_s = _RETRY_FIRST_S, None
+        timeout_s = max(self._context.settings.kernel_lifecycles.plugin_timeout, _RETRY_FIRST_S)
+        deadline = clock() + self._context.settings.kernel_lifecycles.plugin_timeout
+        backoff, remaining_s = Backoff(_RETRY_FIRST_S, timeout_s), None
         while True:
             try:
-                await self._calls.call(key, "post_terminate", kernel, why, timeout_s=left_s)
+                await self._calls.call(key, "post_terminate", kernel, step, timeout_s=remaining_s)
                 return True
             except BackendError as e:
+                delay_s = backoff.next_s()
                 if kernel.hurry.is_set() or clock() + delay_s >= deadline:
-                    self._calls.tell(kernel, key, "post_terminate", e, "retrying")
+                    self._calls.report(kernel, key, "post_terminate", e, "retrying")
                     return False
                 log.info("post_terminate of %s for kernel %s failed and is repeated: %s", key, kernel.id, e)
             await asyncio.sleep(delay_s)
-            delay_s, left_s = 2 * delay_s, deadline - clock()
+            remaining_s = deadline - clock()
 
 
-def _told(devices: list[AttachedDevice]) -> list[dict[str, Any]]:
+def _attached_to_wire(devices: list[AttachedDevice]) -> list[dict[str, Any]]:
     return [
         {"device_id": str(d.device_id), "model_name": d.model_name, "data": msgspec.to_builtins(dict(d.data))}
         for d in devices

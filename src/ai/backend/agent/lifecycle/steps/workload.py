@@ -1,4 +1,4 @@
-"""The workload itself: merged config, files, and the runtime's processes."""
+"""The step that creates and removes the workload: its merged config, its files, and the runtime's processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from ai.backend.agent.kernels.kernel import Kernel
 from ai.backend.agent.lifecycle.context import AgentContext, StepContext
 from ai.backend.agent.lifecycle.kernel_files import config_files, kernel_environ, user_mounts
-from ai.backend.agent.lifecycle.runtime_classes import asked_of_runtime, without_overhead
+from ai.backend.agent.lifecycle.runtime_classes import oci_runtime_of, without_overhead
 from ai.backend.agent.lifecycle.workload_config import AGENT, blame, check_consent, merge_configs
 from ai.backend.agent.networks.cluster_keys import (
     CONTAINER_KEY,
@@ -24,18 +24,18 @@ from ai.backend.plugin.runtime import WorkloadKey, WorkloadSpec
 
 
 class CreateWorkload:
-    """``runtime.create``; released by ``runtime.stop`` and ``runtime.remove``."""
+    """Creates the workload by ``runtime.create``; releases it by ``runtime.stop`` and ``runtime.remove``."""
 
     name = "workload"
 
-    def __init__(self, around: AgentContext) -> None:
-        self._around = around
+    def __init__(self, context: AgentContext) -> None:
+        self._context = context
 
-    def workload_spec(self, kernel: Kernel, why: StepContext) -> WorkloadSpec:
-        """Raises CreationDenied if plugins, or a plugin and the session's mounts, contradict each other."""
-        spec, desk = kernel.record.spec, self._around.desk
-        config = merge_configs([*kernel.configs, (AGENT, user_mounts(spec)), (AGENT, desk.mounts())])
-        declared, info = self._around.settings.runtime_classes, self._around.runtime.info()
+    def workload_spec(self, kernel: Kernel, step: StepContext) -> WorkloadSpec:
+        """Build the spec. Raises CreationDenied if the configs of plugins and of the session contradict each other."""
+        spec, services = kernel.record.spec, self._context.services
+        config = merge_configs([*kernel.configs, (AGENT, user_mounts(spec)), (AGENT, services.mounts())])
+        declared, info = self._context.settings.runtime_classes, self._context.runtime.info()
         cpu, memory = without_overhead(config, spec.runtime_class, declared, info)
         config = replace(config, cpu_limit=cpu, memory_limit_bytes=memory)
         environ = kernel_environ(spec, config, kernel.attached)
@@ -47,7 +47,7 @@ class CreateWorkload:
             config=config,
             files={
                 **config_files(spec, environ, kernel.record.device_allocation, config),
-                **(container_key_files(self._around.secret, spec.session_id) if desk.has_sshd else {}),
+                **(container_key_files(self._context.secret, spec.session_id) if services.has_sshd else {}),
                 **(self._cluster_keys(spec) if kernel.network is not None else {}),
                 **({USER_KEY: f"{spec.ssh_public_key}\n".encode()} if spec.ssh_public_key else {}),
             },
@@ -55,9 +55,9 @@ class CreateWorkload:
             hostname=spec.cluster_hostname,
             shmem_bytes=spec.shmem_bytes,
             network=kernel.network,
-            runtime_class=asked_of_runtime(spec.runtime_class, declared, info),
+            runtime_class=oci_runtime_of(spec.runtime_class, declared, info),
             labels={
-                "ai.backend.agent-id": self._around.settings.agent.id,
+                "ai.backend.agent-id": self._context.settings.agent.id,
                 "ai.backend.kernel-id": spec.kernel_id,
                 "ai.backend.session-id": spec.session_id,
                 "ai.backend.owner": spec.access_key,
@@ -66,21 +66,21 @@ class CreateWorkload:
 
     def _cluster_keys(self, spec: KernelSpec) -> dict[str, bytes]:
         overlay = spec.cluster.overlay
-        secret = self._around.secret if overlay is None else overlay.secret
+        secret = self._context.secret if overlay is None else overlay.secret
         return cluster_key_files(secret, spec.session_id, spec.cluster.hosts)
 
-    async def acquire(self, kernel: Kernel, why: StepContext) -> None:
+    async def acquire(self, kernel: Kernel, step: StepContext) -> None:
         if kernel.record.workload_id:  # resumed
-            if await self._around.runtime.inspect(kernel.key) is None:
+            if await self._context.runtime.inspect(kernel.key) is None:
                 raise WorkloadError("the workload was not there any more")
             return
-        timeout_s = self._around.settings.kernel_lifecycles.create_timeout
-        services = await self._around.desk.declare(kernel.record.spec)
-        spec = self.workload_spec(kernel, why)
+        timeout_s = self._context.settings.kernel_lifecycles.create_timeout
+        services = await self._context.services.declare(kernel.record.spec)
+        spec = self.workload_spec(kernel, step)
         try:
-            check_consent(spec.config, self._around.settings.agent.consented_syscalls)
+            check_consent(spec.config, self._context.settings.agent.consented_syscalls)
             async with asyncio.timeout(timeout_s):
-                view = await self._around.runtime.create(spec)
+                view = await self._context.runtime.create(spec)
         except TimeoutError:
             raise DeadlineExceeded(f"the workload was not created within {timeout_s:g} s") from None
         except CreationDenied as e:
@@ -89,20 +89,20 @@ class CreateWorkload:
         kernel.configs, kernel.attached = [], {}  # a restart asks for new ones
 
     def _not_applied(self, config: WorkloadConfig) -> str | None:
-        """What plugins asked for and this runtime does not do here, for the user to know."""
-        capabilities = self._around.runtime.info().capabilities
-        asked = {"networks": config.networks, "extra-gids": config.extra_gids}
-        missing = [name for name, wish in asked.items() if wish and name not in capabilities]
+        """Return a note for the user about settings of plugins that this runtime cannot apply."""
+        capabilities = self._context.runtime.info().capabilities
+        requested = {"networks": config.networks, "extra-gids": config.extra_gids}
+        missing = [name for name, values in requested.items() if values and name not in capabilities]
         return f"the agent's runtime does not apply {' and '.join(missing)} of the plugins" if missing else None
 
-    async def release(self, kernel: Kernel, why: StepContext) -> None:
-        settings = self._around.settings.kernel_lifecycles
+    async def release(self, kernel: Kernel, step: StepContext) -> None:
+        settings = self._context.settings.kernel_lifecycles
         grace_s = 0.0 if kernel.hurry.is_set() else settings.stop_grace
         keys = [kernel.key]
         if kernel.record.restarted_from is not None:
             keys.append(WorkloadKey(kernel_id=kernel.record.kernel_id, attempt=kernel.record.restarted_from))
         for key in keys:
-            ended = await self._around.runtime.stop(key, grace_s=grace_s)
+            ended = await self._context.runtime.stop(key, grace_s=grace_s)
             if ended is not None and key == kernel.key:
                 kernel.exit = ended
-            await self._around.runtime.remove(key, keep_home=why.restarting)
+            await self._context.runtime.remove(key, keep_home=step.restarting)

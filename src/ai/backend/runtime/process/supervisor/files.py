@@ -1,4 +1,4 @@
-"""Files of supervisor."""
+"""Writes files of workloads atomically."""
 
 from __future__ import annotations
 

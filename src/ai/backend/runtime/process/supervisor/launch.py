@@ -98,7 +98,7 @@ def _limit(limits: dict[str, int], oom_score_adj: int) -> None:
 
 
 def _arrange_fds(plan: dict[str, Any], channel: int, log: int, info: int, block: int, report: int) -> None:
-    """Standard streams and the fixed numbers above; nothing else stays open over the execution."""
+    """Set the standard streams and the fixed numbers above; nothing else stays open over the execution."""
     null = os.open("/dev/null", os.O_RDONLY)
     program = os.open(plan["seccomp"], os.O_RDONLY) if plan["seccomp"] and plan["sandboxed"] else -1
     wanted = {0: null, 1: log, 2: log, CHANNEL_FD: channel, SECCOMP_FD: program, INFO_FD: info, BLOCK_FD: block}

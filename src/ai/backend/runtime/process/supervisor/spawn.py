@@ -1,4 +1,4 @@
-"""How a shim comes to be: from the zygote's fork to a running leader, each step findable after a crash."""
+"""Starts a shim: from the zygote's fork to a running leader, so that each step can be found after a crash."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Leader:
         return code, None
 
     def was_out_of_memory(self, groups: list[dict[str, Any]]) -> bool:
-        """Whether the kernel killed any process of these groups for memory."""
+        """Return whether the kernel killed any process of these groups for lack of memory."""
         for group in groups:
             for name in ("memory.events", "memory.oom_control"):
                 for line in cgroupfs.read(os.path.join(group["path"], name)).splitlines():  # memory
@@ -69,7 +69,7 @@ class Leader:
 
 
 def hold_lock() -> bool:
-    """Take the workload's lock for good; False if it is another's, or if the directory is being removed."""
+    """Take the workload's lock permanently; False if it is taken, or if the directory is being removed."""
     try:
         fd = os.open("lock", os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -200,11 +200,11 @@ def prepare(directory: str, report: int, network: int | None) -> None:
 
 
 def tell(report: int, message: dict[str, Any]) -> None:
-    """One message to whoever asked for the workload, if it still listens."""
+    """Send one message to the requester of the workload, if it still listens."""
     with suppress(OSError):
         os.write(report, json.dumps(message).encode())
     os.close(report)
 
 
 def _nothing(number: int, frame: object) -> None:
-    """SIGCHLD only has to wake the loop."""
+    """Do nothing: SIGCHLD only has to wake the loop."""
