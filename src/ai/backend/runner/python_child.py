@@ -10,7 +10,6 @@ from __future__ import annotations
 import __future__
 
 import _ast
-import _thread
 import builtins
 import fcntl
 import os
@@ -18,18 +17,17 @@ import signal
 import sys
 
 from . import display, process, streams
-from .framing import BrokenFrame, pack, unpack
+from .link import Link
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import CodeType, FrameType, TracebackType
+    from types import CodeType, TracebackType
     from typing import Any, List, NoReturn, Optional, Tuple
 
 __builtins__ = dict(vars(builtins))  # type: ignore[assignment]  # a module or its dict, both are allowed
 
 FILENAME = "<input>"
 MAX_TRACEBACK = 65_536
-MAX_RICH = 6 * 1024 * 1024
 _HERE = __file__.rpartition("/")[0] + "/"
 _HIGH_FD = 1001
 _STARTS_PROCESS = frozenset(
@@ -40,97 +38,6 @@ _FUTURE_MASK = sum(getattr(__future__, name).compiler_flag for name in __future_
 _TOP_LEVEL_AWAIT = 0x2000
 _ONLY_AST = 0x400
 _CO_COROUTINE = 0x80
-
-
-class Link:
-    """The pipes to the supervisor. A frame is never cut by an interrupt: the signal handler holds it back meanwhile."""
-
-    def __init__(self, read_fd: int, write_fd: int) -> None:
-        self.read_fd, self.write_fd = read_fd, write_fd
-        self.lock = _thread.allocate_lock()
-        self.is_open = True
-        self.is_running = False
-        self._held = 0
-        self._pending = False
-        self._in = bytearray()
-        self._frames: List[Tuple[bytes, List[bytes]]] = []
-        self._questions = 0
-
-    def on_interrupt(self, _signum: int, _frame: Optional[FrameType]) -> None:
-        """Handler of SIGINT: the user's code, and nothing else, is interrupted."""
-        if self._held:
-            self._pending = True
-        elif self.is_running:
-            raise KeyboardInterrupt
-
-    def _release(self) -> None:
-        self._held -= 1
-        if not self._held and self._pending:
-            self._pending = False
-            if self.is_running:
-                raise KeyboardInterrupt
-
-    def send(self, kind: bytes, *fields: bytes) -> None:
-        """Sends one frame after everything that is in the output pipes. Silent in a fork of the user's code."""
-        if not self.is_open:
-            return
-        streams.wait_drained(1)
-        streams.wait_drained(2)
-        frame = pack(kind, fields)
-        self._held += 1
-        try:
-            with self.lock, memoryview(frame) as view:
-                done = 0
-                while done < len(frame):
-                    done += os.write(self.write_fd, view[done:])
-        except OSError:
-            os._exit(70)  # the user closed the pipe or the supervisor is gone: there is nothing to come back to
-        finally:
-            self._release()
-
-    def receive(self) -> Tuple[bytes, List[bytes]]:
-        """The next frame; waits, and can be interrupted while it waits."""
-        while not self._frames:
-            import select
-
-            poll = select.poll()
-            poll.register(self.read_fd, select.POLLIN)
-            poll.poll()
-            self._held += 1
-            try:
-                data = os.read(self.read_fd, 262_144)
-                if not data:
-                    os._exit(0)
-                self._in += data
-                self._frames.extend(unpack(self._in))
-            except (OSError, BrokenFrame):
-                os._exit(70)
-            finally:
-                self._release()
-        return self._frames.pop(0)
-
-    def ask(self, is_password: bool) -> str:
-        """One line from the client. Raises EOFError in a fork of the user's code, which has no client."""
-        if not self.is_open:
-            raise EOFError("no input in a forked process")
-        self._questions += 1
-        number = b"%d" % self._questions
-        for stream in streams.current():
-            streams.flush_quietly(stream)
-        self.send(b"I", number, b"1" if is_password else b"0")
-        while True:
-            kind, fields = self.receive()
-            if kind == b"I" and fields[0] == number:
-                return fields[1].decode("utf-8", "replace")
-
-    def forget(self) -> None:
-        """In a forked child: the pipes belong to the parent, whose death must be visible to the supervisor."""
-        self.is_open = False
-        for fd in (self.read_fd, self.write_fd):
-            try:
-                os.close(fd)
-            except OSError:
-                continue
 
 
 class Interpreter:

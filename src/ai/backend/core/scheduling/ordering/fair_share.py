@@ -1,4 +1,4 @@
-"""What a scope used lately: an average over time in which the past counts half as much after each half-life.
+"""Averages the recent usage of a scope; past usage counts half after each half-life.
 
 A scope that uses the same all the time tends to exactly that.
 """
@@ -14,12 +14,12 @@ _DIGITS = Decimal("0.000001")
 
 
 def prefixes(scope: tuple[str, ...]) -> list[str]:
-    """``domain``, ``domain/project``, ``domain/project/user``."""
+    """Returns the scope and its parents: ``domain``, ``domain/project``, ``domain/project/user``."""
     return ["/".join(scope[: i + 1]) for i in range(len(scope))]
 
 
 def occupied(holdings: Iterable[tuple[tuple[str, ...], ResourceSlot]]) -> dict[str, ResourceSlot]:
-    """The sum of what each scope holds, its narrower scopes included."""
+    """Sums what each scope holds, including its narrower scopes."""
     found: dict[str, ResourceSlot] = {}
     for scope, slots in holdings:
         for name in prefixes(scope):
@@ -34,7 +34,7 @@ def decayed(
     elapsed_s: float,
     half_life_s: float,
 ) -> dict[str, ResourceSlot]:
-    """The average after ``elapsed_s`` more seconds in which the scopes held what they hold now."""
+    """Returns the average after ``elapsed_s`` more seconds in which the scopes held what they hold now."""
     kept = Decimal(2.0 ** (-max(0.0, elapsed_s) / half_life_s)) if half_life_s > 0 else Decimal(0)
     found = {}
     for scope in before.keys() | now.keys():
