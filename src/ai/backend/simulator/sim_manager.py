@@ -335,8 +335,8 @@ class SimManager:
         """Plans a pass on the scheduler of the previous pass.
 
         Raises:
-            AssertionError: a waiting session is neither placed nor explained, or both; or the free slots of the scheduler
-                differ from those of a new one, which is checked in every fourth pass.
+            AssertionError: a waiting session is neither placed nor explained, or both; or the free slots of the
+                scheduler differ from those of a new one, which is checked in every fourth pass.
         """
         snapshot = self.snapshot()
         scheduler, self._scheduler = self._scheduler, None

@@ -1,4 +1,4 @@
-"""Write transactions of PostgreSQL: one after the other in the whole installation, and many in one commit.
+"""Write transactions of PostgreSQL: serialized over the whole installation, many in one commit.
 
 Whoever writes holds one advisory lock, so writers see each other's work or have not begun: what ``BEGIN IMMEDIATE``
 gives on SQLite, for every process of every host. Transactions that wait in this process share a commit; each has a
@@ -34,17 +34,18 @@ _MOST = 200
 _RETRY_S, _RETRY_MAX_S, _RETRY_JITTER = 0.05, 1.0, 0.5
 _BAD_DATA = ("22001", "22003", "22021", "22P05", "22007", "22008")
 _PASSING = ("08", "57P", "53", "40001", "40P01")
-"""Of connections, shut-downs and starts, of resources, and of conflicts."""
+"""SQLSTATE classes of retryable errors: connections, shutdowns and starts, resources, conflicts."""
 
 
 def lock_writers(connection: Connection) -> str:
-    """Wait for every other writer, and return the id of this transaction."""
+    """Waits for every other writer, and returns the id of this transaction."""
     xid: str = connection.execute(_LOCK).one()[1]
     return xid
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether the same transaction may succeed later: the server is away, starting, or chose it as a victim."""
+    """Returns True if the transaction may succeed when retried: the server is away, starting, or chose it as a
+    victim."""
     if isinstance(error, DBAPIError):
         return error.connection_invalidated or _state(error).startswith(_PASSING) or may_pass(_cause(error))
     state = getattr(error, "sqlstate", None)
@@ -65,7 +66,7 @@ def _state(error: DBAPIError) -> str:
 
 
 def told(error: BaseException) -> BaseException:
-    """What a caller is told instead of a driver's error."""
+    """Translates an error of the driver."""
     if isinstance(error, BackendError):
         return error
     if isinstance(error, DBAPIError) and (
@@ -78,7 +79,7 @@ def told(error: BaseException) -> BaseException:
 
 
 async def with_retries(work: Callable[[], Awaitable[T]], patience_s: float) -> T:
-    """``work``, again while it fails in a way that may pass.
+    """Runs ``work``, with retries while it fails with a retryable error.
 
     Raises:
         Unavailable: for longer than ``patience_s`` seconds.
@@ -102,7 +103,7 @@ class _Wanted:
 
 
 class GroupCommit:
-    """The writer of this process.
+    """Commits the write transactions of this process in groups.
 
     Args:
         engine: of PostgreSQL, READ COMMITTED: a statement behind the lock sees whatever was committed before it.
@@ -116,8 +117,8 @@ class GroupCommit:
         self._worker: asyncio.Task[None] | None = None
 
     async def write(self, work: Callable[[Connection], T]) -> T:
-        """Run and commit ``work``, or roll it back when it raises. It may be run again, as long as nothing of it is
-        committed. If the caller is cancelled meanwhile, it still commits."""
+        """Runs and commits ``work``, or rolls it back when it raises. It may run again as long as nothing is committed.
+        If the caller is cancelled, it still commits."""
         wanted = _Wanted(work, asyncio.get_running_loop().create_future())
         self._waiting.append(wanted)
         if self._worker is None or self._worker.done():
@@ -126,7 +127,7 @@ class GroupCommit:
         return result
 
     async def close(self) -> None:
-        """Wait for what is under way."""
+        """Waits for running transactions."""
         if self._worker is not None:
             await asyncio.gather(self._worker, return_exceptions=True)
 

@@ -1,4 +1,4 @@
-"""Whole transactions in a thread.
+"""Runs whole SQLite transactions in threads.
 
 Every statement through an asyncio driver of SQLite is a journey to the driver's thread and back, and a transaction
 makes a dozen of them. Here the transaction is a plain function that runs in the thread as one piece: one journey, and
@@ -24,7 +24,7 @@ _READERS = 2
 
 
 class SqliteThreads:
-    """One thread that writes and a few that read, each with a connection of its own.
+    """One writer thread and a few reader threads, each with its own connection.
 
     Args:
         url: of a database file; its driver is ignored.
@@ -43,7 +43,7 @@ class SqliteThreads:
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="db-read")
 
     def _seat(self) -> _PooledConnection:
-        """This thread's."""
+        """Returns this thread's connection."""
         seat: _PooledConnection | None = getattr(self._local, "seat", None)
         if seat is None:
             seat = self._local.seat = _PooledConnection()
@@ -77,7 +77,7 @@ class SqliteThreads:
         return await asyncio.get_running_loop().run_in_executor(self._writer, self._run, work, True)
 
     async def rest(self) -> None:
-        """Close the connections that nobody uses now, with their caches; each is opened again when it is needed."""
+        """Closes idle connections with their caches; each is reopened when needed."""
         await asyncio.get_running_loop().run_in_executor(self._readers, self._rest)
 
     def _rest(self) -> None:
@@ -89,7 +89,7 @@ class SqliteThreads:
                     seat.lock.release()
 
     def close(self) -> None:
-        """Wait for what is under way, then close every connection."""
+        """Waits for running transactions, then closes every connection."""
         self._writer.shutdown()
         self._readers.shutdown()
         for seat in self._seats:
@@ -99,7 +99,7 @@ class SqliteThreads:
 
 
 class _PooledConnection:
-    """The connection of one thread, None while it rests; whoever uses or closes it holds the lock."""
+    """The connection of one thread, None while closed. The lock guards its use."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""An agent's end of links to several managers: each may command it, and each hears of it."""
+"""An agent's end of links to several managers, which all may command it and get its reports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _AWAY = (Unavailable, DeadlineExceeded)
 
 
 class ManagerFanout:
-    """An :class:`~ai.backend.infra.rpc.endpoints.AgentEndpoint` over one for each manager.
+    """Combines an :class:`~ai.backend.infra.rpc.endpoints.AgentEndpoint` for each manager.
 
     Heartbeats and statistics go to all managers, so that each knows what lives; one that takes a heartbeat is enough.
     Observations go to one, the same as long as it answers: any manager can apply them, and they are numbered.
@@ -39,7 +39,7 @@ class ManagerFanout:
 
     @property
     def faces(self) -> dict[str, ManagerReports]:
-        """By address."""
+        """The endpoints by address."""
         return {address: end.reports for address, (_, end) in self._ends.items()}
 
     async def start(self, commands: AgentCommands) -> None:
@@ -52,7 +52,7 @@ class ManagerFanout:
         self._commands = None
 
     async def change(self, managers: Mapping[str, str]) -> None:
-        """Connect to these from now on; links that stay are not touched. None at all changes nothing.
+        """Connects to these managers from now on; existing links stay. An empty list changes nothing.
 
         A manager that is not listed any more, and still takes heartbeats, has only lost its way to the list: it is kept
         until it does not.
@@ -71,7 +71,7 @@ class ManagerFanout:
                     await end.start(self._commands)
 
     async def drop_unlisted(self, silent: set[str]) -> None:
-        """Leave those of ``silent`` that are not listed."""
+        """Disconnects those of ``silent`` that are not listed."""
         for address in self._unlisted & silent:
             await self._drop(address)
 
@@ -84,7 +84,7 @@ class ManagerFanout:
 
 
 class _Reports:
-    """Implements ManagerReports over several."""
+    """Sends reports to several managers."""
 
     def __init__(self, ends: ManagerFanout) -> None:
         self._ends = ends
