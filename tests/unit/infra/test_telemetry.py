@@ -110,7 +110,7 @@ def test_a_log_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 COUNT = """
 import sys
 from pathlib import Path
-from ai.backend.common.wire.agent import MetricFamily, MetricSample
+from ai.backend.common.wire.reports import MetricFamily, MetricSample
 from ai.backend.infra.telemetry import Metrics, count_together
 count_together(Path(sys.argv[1]), int(sys.argv[2]))
 metrics = Metrics("manager")

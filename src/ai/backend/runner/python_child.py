@@ -1,5 +1,5 @@
-"""The Python interpreter that runs the user's code. A fork of the supervisor: ready in about a millisecond, no
-import of its own.
+"""The Python interpreter that runs the user's code: a fork of the supervisor, ready in about a millisecond without
+imports.
 
 Nothing here is trusted by the supervisor: this process and all in it belong to the user, who may break it in any way.
 What is guarded against is guarded so that honest code survives a mistake (a closed stdout, emptied builtins, a replaced
@@ -41,7 +41,7 @@ _CO_COROUTINE = 0x80
 
 
 class Interpreter:
-    """Runs code in one namespace that is kept from run to run."""
+    """Runs code in one namespace that persists between runs."""
 
     def __init__(self, link: Link) -> None:
         self.link = link
@@ -60,11 +60,11 @@ class Interpreter:
         self.keep_builtins()
 
     def keep_builtins(self) -> None:
-        """The builtins as they are now are what an earlier run cannot take away from a later one."""
+        """Saves the builtins, so that a later run can restore those that an earlier one removed."""
         self._builtins = dict(vars(builtins))
 
     def prepare_run(self) -> None:
-        """Puts back what an earlier run has broken beyond use; what it has replaced on purpose stays."""
+        """Restores what an earlier run has broken; what it replaced on purpose stays."""
         self._restore_builtins()
         if self._reserve is None:
             try:
@@ -93,19 +93,19 @@ class Interpreter:
                 setattr(builtins, name, value)
 
     def flush(self) -> None:
-        """Flushes our streams; what the user has put in their place flushes itself."""
+        """Flushes the interpreter's own streams, but none that the user has put in their place."""
         streams.flush_quietly(self.out)
         streams.flush_quietly(self.err)
 
     def before_process(self, event: str, _arguments: object) -> None:
-        """Audit hook: what was printed until now is read before a process of the user can print."""
+        """Audit hook: flushes output before the user starts a process that can print."""
         if event in _STARTS_PROCESS:
             self.flush()
             streams.wait_drained(1)
             streams.wait_drained(2)
 
     def run(self, source: str) -> None:
-        """Executes one piece of code to its end, whatever the end is; everything it has to say goes to the console."""
+        """Executes one piece of code; any exception is reported to the console."""
         self.prepare_run()
         error: Optional[BaseException] = None
         try:
@@ -175,7 +175,7 @@ class Interpreter:
 
 
 def format_error(error: BaseException) -> str:
-    """The traceback as Python prints it, without the frames of the runner."""
+    """Formats the traceback as Python does, without the frames of the runner."""
     import traceback
 
     frames = 0
@@ -201,8 +201,7 @@ def format_error(error: BaseException) -> str:
 
 
 def serve(read_fd: int, write_fd: int, fds: Tuple[int, int, int], home: str) -> NoReturn:
-    """The life of the child after the fork: `fds` become 0, 1, 2, every other descriptor but the two pipes is
-    closed."""
+    """Runs the child after the fork: `fds` become 0, 1, 2; every other descriptor except the two pipes is closed."""
     try:
         process.detach_child()
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as every Python program has it
@@ -253,7 +252,7 @@ def _serve_one(interpreter: Interpreter) -> None:
 
 
 def _arrange_descriptors(read_fd: int, write_fd: int, fds: Tuple[int, int, int]) -> Tuple[int, int]:
-    """The pipes go where `os.closerange(3, 1000)` does not reach, if the limit of open files allows."""
+    """Moves the pipes beyond the reach of `os.closerange(3, 1000)`, if the limit of open files allows."""
     for base in (_HIGH_FD, 240, 16):
         try:
             moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, base) for fd in (read_fd, write_fd)]
@@ -271,7 +270,7 @@ def _arrange_descriptors(read_fd: int, write_fd: int, fds: Tuple[int, int, int])
 
 
 def _arrange_modules(home: str) -> None:
-    """Makes the interpreter look as if it had been started in `home` by the user, not by us in isolated mode."""
+    """Sets directory, environment and `sys.argv` as if the user had started the interpreter in `home`."""
     try:
         os.chdir(home)
     except OSError:
@@ -281,14 +280,14 @@ def _arrange_modules(home: str) -> None:
 
 
 def _install(interpreter: Interpreter) -> None:
-    """Puts our streams, `input` and the display hook in place."""
+    """Installs the streams, `input`, the display hook and the fork and audit hooks."""
     link = interpreter.link
     sys.stdin = sys.__stdin__ = interpreter.input  # type: ignore[assignment,misc]  # a text stream, not a TextIOWrapper
     sys.stdout = sys.__stdout__ = interpreter.out  # type: ignore[misc]  # Final in the stubs only
     sys.stderr = sys.__stderr__ = interpreter.err  # type: ignore[misc]  # Final in the stubs only
 
     def ask(prompt: object = "", /) -> str:
-        """Ask the user for a line of text."""
+        """Asks the user for a line of text."""
         print(prompt, end="", flush=True)
         return link.ask(False)
 
