@@ -22,7 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from ai.backend.common.errors import InvalidInput
-from ai.backend.infra.database.postgres import GroupCommit, lock_writers, told, with_retries
+from ai.backend.infra.database.postgres import GroupCommit, lock_writers, translate_error, with_retries
 from ai.backend.infra.database.threads import SqliteThreads
 
 _DRIVERS = {"postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg", "sqlite": "sqlite+aiosqlite"}
@@ -162,7 +162,7 @@ class Database:
                         await connection.run_sync(lock_writers)
                     return await connection.run_sync(function)
         except Exception as error:
-            found = told(error) if not self._is_sqlite else error
+            found = translate_error(error) if not self._is_sqlite else error
             if found is error:
                 raise
             raise found from error

@@ -65,7 +65,7 @@ def _state(error: DBAPIError) -> str:
     return str(getattr(error.orig, "sqlstate", None) or getattr(_cause(error), "sqlstate", None) or "")
 
 
-def told(error: BaseException) -> BaseException:
+def translate_error(error: BaseException) -> BaseException:
     """Translates an error of the driver."""
     if isinstance(error, BackendError):
         return error
@@ -92,12 +92,12 @@ async def with_retries(work: Callable[[], Awaitable[T]], patience_s: float) -> T
             return await work()
         except Exception as error:
             if not may_pass(error) or asyncio.get_running_loop().time() + pause > deadline:
-                raise told(error) from error
+                raise translate_error(error) from error
         await asyncio.sleep(pause)
 
 
 @dataclass(slots=True, eq=False)
-class _Wanted:
+class _PendingWork:
     work: Callable[[Connection], Any]
     done: asyncio.Future[Any]
 
@@ -113,13 +113,13 @@ class GroupCommit:
     def __init__(self, engine: AsyncEngine, *, patience_s: float) -> None:
         self._engine = engine
         self._patience_s = patience_s
-        self._waiting: deque[_Wanted] = deque()
+        self._waiting: deque[_PendingWork] = deque()
         self._worker: asyncio.Task[None] | None = None
 
     async def write(self, work: Callable[[Connection], T]) -> T:
         """Runs and commits ``work``, or rolls it back when it raises. It may run again as long as nothing is committed.
         If the caller is cancelled, it still commits."""
-        wanted = _Wanted(work, asyncio.get_running_loop().create_future())
+        wanted = _PendingWork(work, asyncio.get_running_loop().create_future())
         self._waiting.append(wanted)
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._work(), name="database-writer")
@@ -153,7 +153,7 @@ Outcome = tuple[Any, Exception | None]
 class _Batch:
     """Transactions that share a commit. ``commit`` may be called again after it failed."""
 
-    def __init__(self, engine: AsyncEngine, batch: list[_Wanted]) -> None:
+    def __init__(self, engine: AsyncEngine, batch: list[_PendingWork]) -> None:
         self._engine = engine
         self._batch = batch
         self._xid: str | None = None
@@ -178,7 +178,7 @@ class _Batch:
         self._outcomes = [self._one(connection, wanted) for wanted in self._batch]
         return xid
 
-    def _one(self, connection: Connection, wanted: _Wanted) -> Outcome:
+    def _one(self, connection: Connection, wanted: _PendingWork) -> Outcome:
         try:
             if len(self._batch) == 1:  # its failure is the failure of the whole
                 return wanted.work(connection), None
@@ -187,7 +187,7 @@ class _Batch:
         except Exception as error:
             if may_pass(error):
                 raise  # it says nothing about this one
-            raised = told(error)
+            raised = translate_error(error)
             return None, raised if isinstance(raised, Exception) else error
 
     async def _is_committed(self, xid: str) -> bool:

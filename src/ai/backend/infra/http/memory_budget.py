@@ -21,12 +21,12 @@ class MemoryBudget:
     """A budget of bytes; a request for more than remains waits."""
 
     def __init__(self, size: int, *, patience_s: float = PATIENCE_S) -> None:
-        self.left = size
+        self.remaining = size
         self._size = size
         self._patience_s = patience_s
         self._returned = asyncio.Event()
 
-    async def take(self, amount: int) -> int:
+    async def acquire(self, amount: int) -> int:
         """Acquires bytes, at most the whole budget, and returns the amount to release.
 
         Raises:
@@ -35,14 +35,14 @@ class MemoryBudget:
         amount = min(amount, self._size)
         try:
             async with asyncio.timeout(self._patience_s):
-                while self.left < amount:
+                while self.remaining < amount:
                     await self._returned.wait()
         except TimeoutError:
             raise Unavailable("Too many large requests at once; try again.") from None
-        self.left -= amount
+        self.remaining -= amount
         return amount
 
-    def give(self, amount: int) -> None:
-        self.left += amount
+    def release(self, amount: int) -> None:
+        self.remaining += amount
         self._returned.set()
         self._returned = asyncio.Event()

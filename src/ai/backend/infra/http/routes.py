@@ -71,18 +71,18 @@ class Call(Generic[B, Q]):
 
     __slots__ = (
         "access_key",
+        "acquired",
         "address",
         "allowance",
         "body",
+        "budget",
         "call_id",
         "endpoint",
-        "held",
         "identity",
         "is_replayed",
         "method",
         "owner_access_key",
         "params",
-        "pot",
         "query",
         "raw_body",
         "raw_query",
@@ -91,12 +91,12 @@ class Call(Generic[B, Q]):
     )
 
     def __init__(
-        self, request: web.Request, routed: Routed, endpoint: Endpoint, address: str, pot: MemoryBudget
+        self, request: web.Request, routed: Routed, endpoint: Endpoint, address: str, budget: MemoryBudget
     ) -> None:
         self.request = request
         self.endpoint = endpoint
         self.address = address
-        self.pot = pot
+        self.budget = budget
         self.method = routed.method
         self.params = routed.params
         self.raw_query = routed.raw_query
@@ -108,7 +108,7 @@ class Call(Generic[B, Q]):
         self.is_replayed = False
         self.owner_access_key: str | None = None
         self.raw_body: bytes | None = None
-        self.held = 0
+        self.acquired = 0
         self.body: B
         self.query: Q
 
@@ -127,7 +127,7 @@ class Call(Generic[B, Q]):
                 raise PayloadTooLarge(f"At most {limit} bytes are taken.", data={"limit": limit})
             expected = limit if length is None else length
             if expected > SMALL:
-                self.held = await self.pot.take(expected)
+                self.acquired = await self.budget.acquire(expected)
             try:
                 async with asyncio.timeout(BODY_TIMEOUT_S):
                     self.raw_body = await self._gather(limit)
@@ -135,11 +135,11 @@ class Call(Generic[B, Q]):
                 raise BodyTooSlow from None
         return self.raw_body
 
-    def give_back(self) -> None:
+    def release_body(self) -> None:
         """Releases the memory budget of the body; the body stays."""
-        if self.held:
-            self.pot.give(self.held)
-            self.held = 0
+        if self.acquired:
+            self.budget.release(self.acquired)
+            self.acquired = 0
 
     async def _gather(self, limit: int) -> bytes:
         chunks: list[bytes] = []

@@ -253,7 +253,7 @@ class HttpServer:
         return response
 
     async def _close(self, call: Call[Any, Any], outcome: str) -> None:
-        call.give_back()
+        call.release_body()
         call.raw_body = None  # a traceback may keep the call until the next collection
         if call.endpoint.audited and self._audit is not None:
             await self._audit.note(call, "replayed" if outcome == "ok" and call.is_replayed else outcome)
@@ -297,8 +297,8 @@ class HttpServer:
             raise Forbidden("This keypair may not be used from where you are.")
         call.access_key, call.identity = access_key, key.identity
         call.request[ACCESS_KEY] = access_key
-        call.give_back()
-        call.pot = self._verified
+        call.release_body()
+        call.budget = self._verified
         if self._on_admitted is not None:
             self._on_admitted(access_key)
         return await self._limiter.count(access_key, key.rate_limit)

@@ -81,11 +81,11 @@ class MemoryTrimmer:
         while True:
             await asyncio.sleep(_LOOK_S)
             try:
-                await self.look()
+                await self.check()
             except Exception:  # it is only memory
                 log.exception("what a peak has left could not be given back")
 
-    async def look(self) -> bool:
+    async def check(self) -> bool:
         """Trims if necessary; returns True if it did."""
         now = self._blocks()
         self._peak = max(self._peak, now)
@@ -95,7 +95,7 @@ class MemoryTrimmer:
             return False
         for rest in self._rest:
             await rest()
-        tidy()
+        trim_memory()
         self._peak = self._blocks()
         return True
 
@@ -115,7 +115,7 @@ _clear_type_cache: Callable[[], None] = getattr(sys, "_clear_internal_caches", s
 """The name from CPython 3.13 on, where the other one is deprecated."""
 
 
-def tidy() -> None:
+def trim_memory() -> None:
     """Empties caches, collects cycles, and returns free memory to the OS."""
     if (yarl := sys.modules.get("yarl")) is not None:
         yarl.cache_clear()

@@ -38,7 +38,7 @@ class ManagerFanout:
         return self._reports
 
     @property
-    def faces(self) -> dict[str, ManagerReports]:
+    def endpoints(self) -> dict[str, ManagerReports]:
         """The endpoints by address."""
         return {address: end.reports for address, (_, end) in self._ends.items()}
 
@@ -91,9 +91,9 @@ class _Reports:
         self._last = ""
 
     async def heartbeat(self, report: AgentReport) -> HeartbeatReply:
-        faces = self._ends.faces
-        replies = await asyncio.gather(*(f.heartbeat(report) for f in faces.values()), return_exceptions=True)
-        silent = {address for address, reply in zip(faces, replies, strict=True) if isinstance(reply, _AWAY)}
+        endpoints = self._ends.endpoints
+        replies = await asyncio.gather(*(f.heartbeat(report) for f in endpoints.values()), return_exceptions=True)
+        silent = {address for address, reply in zip(endpoints, replies, strict=True) if isinstance(reply, _AWAY)}
         await self._ends.drop_unlisted(silent)
         good = [reply for reply in replies if isinstance(reply, HeartbeatReply)]
         if not good:
@@ -106,11 +106,11 @@ class _Reports:
         )
 
     async def observe(self, report: ObservationReport) -> int:
-        faces = self._ends.faces
+        endpoints = self._ends.endpoints
         failure: Exception = Unavailable("no manager is known")
-        for address in sorted(faces, key=lambda one: one != self._last):
+        for address in sorted(endpoints, key=lambda one: one != self._last):
             try:
-                seq = await faces[address].observe(report)
+                seq = await endpoints[address].observe(report)
             except _AWAY as e:
                 failure = e
                 continue
@@ -119,8 +119,10 @@ class _Reports:
         raise failure
 
     async def report_stats(self, report: StatReport) -> None:
-        faces = self._ends.faces.values()
-        replies = await asyncio.gather(*(face.report_stats(report) for face in faces), return_exceptions=True)
+        endpoints = self._ends.endpoints.values()
+        replies = await asyncio.gather(
+            *(endpoint.report_stats(report) for endpoint in endpoints), return_exceptions=True
+        )
         failures = [reply for reply in replies if isinstance(reply, Exception)]
         if failures and len(failures) == len(replies):
             raise failures[0]

@@ -22,7 +22,7 @@ from ai.backend.infra.rpc.streams import CHUNK_BYTES, LINGER_S, WINDOW_BYTES, Pi
 log = logging.getLogger(__name__)
 TOKEN_BYTES = 32
 WELCOME = b"\x06"
-MEET_S = 3.0
+HANDSHAKE_S = 3.0
 """The timeout in seconds until the token is accepted."""
 STALLED_S = 60.0
 """The seconds for which the peer may read nothing while a full window waits."""

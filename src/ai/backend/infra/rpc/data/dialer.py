@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from ai.backend.common.errors import Unavailable
-from ai.backend.infra.rpc.data.connection import MEET_S, WELCOME, DataConnection, user_of
+from ai.backend.infra.rpc.data.connection import HANDSHAKE_S, WELCOME, DataConnection, user_of
 from ai.backend.infra.rpc.frames import DataOffer
 from ai.backend.infra.rpc.streams import StreamPort
 
@@ -55,7 +55,7 @@ class DataDialer:
         connection = self._connection()
         try:
             await asyncio.get_running_loop().create_unix_connection(lambda: connection, sock=sock)
-            return await self._meet(connection, offer)
+            return await self._handshake(connection, offer)
         except (OSError, TimeoutError) as e:
             log.debug("the socket %s takes no data connection: %s", offer.path, e)
             return None
@@ -67,7 +67,7 @@ class DataDialer:
             try:
                 return await self._connect_by_tls(self._host, offer.port, offer)
             except (OSError, TimeoutError) as e:
-                reason = str(e) or f"no answer within {MEET_S:g} s"
+                reason = str(e) or f"no answer within {HANDSHAKE_S:g} s"
                 message = f"no data connection to the manager at {self._host}:{offer.port}: {reason}"
                 log.warning("%s; terminals and tunnels need that port", message)
                 raise Unavailable(message) from e
@@ -75,24 +75,24 @@ class DataDialer:
     async def _connect_by_tls(self, host: str, port: int, offer: DataOffer) -> DataConnection:
         """Connects by TLS. Raises OSError or TimeoutError."""
         connection = self._connection()
-        async with asyncio.timeout(MEET_S):
+        async with asyncio.timeout(HANDSHAKE_S):
             loop = asyncio.get_running_loop()
             transport, _ = await loop.create_connection(lambda: connection, host, port, ssl=self._context)
             certificate = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
             if not compare_digest(sha256(certificate or b"").digest(), offer.fingerprint):
                 connection.abort()
                 raise ConnectionError("somebody else answers there")
-            return await self._meet(connection, offer)
+            return await self._handshake(connection, offer)
 
     def _connection(self) -> DataConnection:
         return DataConnection(len(WELCOME), forget=self._connections.discard)
 
-    async def _meet(self, connection: DataConnection, offer: DataOffer) -> DataConnection:
+    async def _handshake(self, connection: DataConnection, offer: DataOffer) -> DataConnection:
         """Presents the token. Raises OSError or TimeoutError if it is not accepted."""
         self._connections.add(connection)
         connection.say(offer.token)
         try:
-            async with asyncio.timeout(MEET_S):
+            async with asyncio.timeout(HANDSHAKE_S):
                 if await connection.first() != WELCOME:
                     raise ConnectionError("what answers is no manager")
         except BaseException:

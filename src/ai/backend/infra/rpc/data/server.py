@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from ai.backend.common.errors import Unavailable
 from ai.backend.infra.rpc.data.certificate import tls_server_context
-from ai.backend.infra.rpc.data.connection import MEET_S, TOKEN_BYTES, WELCOME, DataConnection, user_of
+from ai.backend.infra.rpc.data.connection import HANDSHAKE_S, TOKEN_BYTES, WELCOME, DataConnection, user_of
 from ai.backend.infra.rpc.frames import DataOffer
 from ai.backend.infra.rpc.streams import StreamPort
 
@@ -150,11 +150,11 @@ class DataServer:
                 log.warning("a data connection could not be accepted: %s", e)
                 await asyncio.sleep(0.1)  # out of file descriptors: some will be closed
                 continue
-            meeting = self._spawn(self._meet(sock, context), "data-meet")
-            strangers.add(address[0] if context is not None else "", meeting)
+            handshake = self._spawn(self._handshake(sock, context), "data-handshake")
+            strangers.add(address[0] if context is not None else "", handshake)
             await asyncio.sleep(0)  # each has begun, and closes its socket when it is cut
 
-    async def _meet(self, sock: socket.socket, context: ssl.SSLContext | None) -> None:
+    async def _handshake(self, sock: socket.socket, context: ssl.SSLContext | None) -> None:
         """Accepts the token of a new connection, within the timeout."""
         if context is None and user_of(sock) != os.getuid():
             sock.close()
@@ -162,7 +162,7 @@ class DataServer:
         connection = DataConnection(TOKEN_BYTES, forget=self._connections.discard)
         self._connections.add(connection)
         try:
-            async with asyncio.timeout(MEET_S):
+            async with asyncio.timeout(HANDSHAKE_S):
                 await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, sock, ssl=context)
                 port = self._expected.pop(await connection.first(), None)
         except (OSError, TimeoutError) as e:
