@@ -112,17 +112,17 @@ class Links:
         """Returns how badly a set is linked, comparable between sets of one size, and the quality of the links that
         taking it cuts from the other free devices."""
         key = (*chosen, -1, free)
-        found = self._costs.get(key)
-        if found is None:
+        costs = self._costs.get(key)
+        if costs is None:
             for i in chosen:
                 free &= ~(1 << i)
             cost, harm, rest = self._pairs.cost, self._pairs.harm, list(ranks(free))
-            found = (
+            costs = (
                 sum([cost[i][j] for i, j in combinations(chosen, 2)]),
                 sum([harm[i][j] for i in chosen for j in rest]),
             )
-            _remember(self._costs, key, found)
-        return found
+            _remember(self._costs, key, costs)
+        return costs
 
     # ---- choosing
 
@@ -132,11 +132,11 @@ class Links:
         ``free`` are the devices that could serve others; the candidates are among them.
         """
         key = (candidates, count, free, *taken)
-        found = self._memo.get(key)
-        if found is None:
-            found = _Search(self._pairs, candidates, count, taken, free).best()
-            _remember(self._memo, key, found)
-        return found
+        chosen = self._memo.get(key)
+        if chosen is None:
+            chosen = _Search(self._pairs, candidates, count, taken, free).best()
+            _remember(self._memo, key, chosen)
+        return chosen
 
 
 def _remember(memo: dict[tuple[int, ...], T], key: tuple[int, ...], value: T) -> None:

@@ -160,12 +160,12 @@ class NodeAllocator:
 
     def numa_nodes(self, allocation: DeviceAllocation) -> frozenset[int]:
         """Returns the known NUMA nodes of an allocation."""
-        found = set()
+        touched = set()
         for slot, per_device in allocation.slots.items():
             nodes = self._nodes.get(self._owners.get(slot, ""))
             if nodes:
-                found |= {nodes[d] for d in per_device if d in nodes}
-        return frozenset(found)
+                touched |= {nodes[d] for d in per_device if d in nodes}
+        return frozenset(touched)
 
     # ---- taking
 
@@ -277,16 +277,16 @@ class NodeAllocator:
             return self._granted(name, (), alloc_map.grant(requested, hint, eligible), hint)
         # Only of devices that are taken as a whole: amounts of larger ones differ too much to come again.
         key = slot, quantity, hint.numa_nodes, pool.levels[1]
-        found = self._memo.get(key)
-        if found is None:
+        cached = self._memo.get(key)
+        if cached is None:
             part = alloc_map.grant(requested, hint, None)
             if len(self._memo) >= _MAX_MEMO:
                 self._memo.clear()
             parts = [(alloc_map.ranks[d], 1) for d in part[slot]]
-            found = self._memo[key] = self._granted(name, parts, part, hint)
+            cached = self._memo[key] = self._granted(name, parts, part, hint)
         else:
-            pool.take_whole(found.parts)
-        return found
+            pool.take_whole(cached.parts)
+        return cached
 
     def _granted(
         self,

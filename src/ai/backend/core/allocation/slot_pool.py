@@ -46,13 +46,13 @@ def ranks(mask: int) -> Iterator[int]:
 
 def lowest(mask: int, count: int) -> list[int]:
     """Returns the first ``count`` devices of a mask."""
-    found = []
+    result = []
     while count:
         bit = mask & -mask
-        found.append(bit.bit_length() - 1)
+        result.append(bit.bit_length() - 1)
         mask ^= bit
         count -= 1
-    return found
+    return result
 
 
 @dataclass(slots=True)
@@ -154,30 +154,30 @@ class SlotPool:
         return self.levels.get(self.largest, 0).bit_count()
 
     def quantity(self, quanta: int) -> Decimal:
-        found = self._quantities.get(quanta)
-        if found is None:
+        result = self._quantities.get(quanta)
+        if result is None:
             if len(self._quantities) >= _MAX_MEMO:
                 self._quantities.clear()
-            found = self._quantities[quanta] = quanta * self.quantum
-        return found
+            result = self._quantities[quanta] = quanta * self.quantum
+        return result
 
     def quanta(self, quantity: Decimal) -> int | None:
         """Converts a quantity to quanta; -1 if it is negative or not a number, None if it is not a multiple."""
         try:
-            found = self._quanta.get(quantity)
+            result = self._quanta.get(quantity)
         except TypeError:  # a signaling NaN has no hash
             return -1
-        if found is None:
+        if result is None:
             if not quantity.is_finite() or quantity < 0:
                 return -1
-            found = to_quanta(quantity, self.quantum)
-            if found is not None and found > MAX_QUANTA:
+            result = to_quanta(quantity, self.quantum)
+            if result is not None and result > MAX_QUANTA:
                 return None
-            if found is not None:
+            if result is not None:
                 if len(self._quanta) >= _MAX_MEMO:
                     self._quanta.clear()
-                self._quanta[quantity] = found
-        return found
+                self._quanta[quantity] = result
+        return result
 
     # ---- the index
 
@@ -299,10 +299,10 @@ class SlotPool:
 
     def with_room(self, scope: int, quanta: int) -> int:
         """Returns the devices of a mask that have this amount free."""
-        found = 0
+        mask = 0
         for level in self.order[bisect_left(self.order, quanta) :]:
-            found |= self.levels[level]
-        return found & scope
+            mask |= self.levels[level]
+        return mask & scope
 
     def fullest(self, scope: int, quanta: int) -> int:
         """Returns, of the devices with this amount free, those that have the least."""

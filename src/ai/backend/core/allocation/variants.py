@@ -50,10 +50,10 @@ def features_of(namespaces: Iterable[VariantNamespace]) -> dict[Key, VariantFeat
 
 def by_feature(properties: Iterable[VariantProperty]) -> dict[Key, list[str]]:
     """Returns the values of each feature, in their order."""
-    found: dict[Key, list[str]] = {}
+    values: dict[Key, list[str]] = {}
     for p in properties:
-        found.setdefault((p.namespace, p.feature), []).append(p.value)
-    return found
+        values.setdefault((p.namespace, p.feature), []).append(p.value)
+    return values
 
 
 def satisfies(stated: Sequence[str], required: Sequence[str], feature: VariantFeature) -> bool:
@@ -135,8 +135,8 @@ def explain(
     named, needs = missing(had, requested, features)
     has = []
     for key in named:
-        found = ascending({v for stated in had for v in stated.get(key, ())})
-        listed = ", ".join(found) or "none"
+        values = ascending({v for stated in had for v in stated.get(key, ())})
+        listed = ", ".join(values) or "none"
         has.append(listed if len(named) == 1 else f"{'::'.join(key)} {listed}")
     return f"no device of {slot} has {needs}; this node has {'; '.join(has)}"
 
@@ -170,9 +170,9 @@ def eligible_devices(
     Raises:
         UnsupportedResource: no device of a requested slot satisfies what concerns it, or a requirement concerns none.
     """
-    found: dict[str, frozenset[DeviceId]] = {}
+    eligible: dict[str, frozenset[DeviceId]] = {}
     if not requirements:
-        return found
+        return eligible
     open_ = list(requirements)
     for plugin, slots in requested.items():
         if (plugin_variants := variants.get(plugin)) is None:
@@ -191,7 +191,7 @@ def eligible_devices(
                     explain(offering, concerning, plugin_variants.namespaces, slot=slot),
                     data={"slot": slot, "requirements": [str(r) for r in concerning]},
                 )
-        found[plugin] = fitting
+        eligible[plugin] = fitting
     if open_:
         asked = ", ".join(sorted(slot for slots in requested.values() for slot in slots)) or "nothing"
         known_here = sorted({name for plugin in requested if plugin in variants for name in variants[plugin].stated})
@@ -200,4 +200,4 @@ def eligible_devices(
             f"known namespaces are {', '.join(known_here) or 'none'}",
             data={"requirements": [str(r) for r in open_]},
         )
-    return found
+    return eligible

@@ -261,8 +261,8 @@ class SchedulingCycle:
             return self._gang(equivalence_class, kernel_ids, avoided, None)
         for allowed in (~avoided, -1) if avoided else (-1,):
             for room in self._arrange.rooms(self._index, equivalence_class, allowed & ~self._reserved):
-                if (found := self._gang(equivalence_class, kernel_ids, 0, room)) is not None:
-                    return found
+                if (assignments := self._gang(equivalence_class, kernel_ids, 0, room)) is not None:
+                    return assignments
         return None
 
     def _gang(
@@ -276,14 +276,14 @@ class SchedulingCycle:
             demand, ids = equivalence_class.parts[i], kernel_ids[i : i + 1]
             taken = [assignment.rank for assignment in assignments if assignment is not None] if arrange else ()
             masks = (room,) if arrange is None or room is None else arrange.order(self._index, demand, room, taken)
-            found = next(
+            assigned = next(
                 (assignment for mask in masks if (assignment := self._assign(demand, ids, avoided, mask))), None
             )
-            if found is None:
+            if assigned is None:
                 unassign(self._index, equivalence_class, kernel_ids, assignments)
                 self._index.cursor = cursor
                 return None
-            assignments[i] = found[0]
+            assignments[i] = assigned[0]
         return [assignment for assignment in assignments if assignment is not None]
 
     def _assign(

@@ -129,12 +129,12 @@ def _lacks(index: AgentIndex, demand: Demand, scope: int) -> str:
 def _fewest_lacks(scope: int, have: list[int]) -> int:
     """Returns the agents of a mask that lack the fewest slots. ``have``: for each slot the agents that have enough."""
     for missing in range(len(have) + 1):
-        found = 0
-        for kept in combinations(have, len(have) - missing):
+        agents = 0
+        for chosen in combinations(have, len(have) - missing):
             common = scope
-            for mask in kept:
+            for mask in chosen:
                 common &= mask
-            found |= common
-        if found:
-            return found
+            agents |= common
+        if agents:
+            return agents
     return scope

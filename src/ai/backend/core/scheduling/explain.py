@@ -24,18 +24,18 @@ def amounts(request: ResourceSlot) -> str:
 
 def unsupported(requests: Iterable[ResourceSlot], agents: Sequence[AgentState]) -> str | None:
     """Explains the first request that no agent has all slots of: the unknown slot, or what each agent lacks."""
-    known = sorted({slot for agent in agents for slot in agent.totals})
+    existing = sorted({slot for agent in agents for slot in agent.totals})
     for request in requests:
         slots = request.nonzero()
-        missing = next((slot for slot in slots if slot not in known), None)
+        missing = next((slot for slot in slots if slot not in existing), None)
         if missing is not None:
-            return f"no agent has the resource slot {missing}; there are {', '.join(known)}"
+            return f"no agent has the resource slot {missing}; there are {', '.join(existing)}"
         lacks = sorted(
             (len(lack), a.agent_id, lack) for a in agents if (lack := sorted(slots.keys() - a.totals.keys()))
         )
         if len(lacks) == len(agents):
-            told = some([f"{agent_id} lacks {', '.join(lack)}" for _, agent_id, lack in lacks], 3)
-            return f"no agent has all of {', '.join(sorted(slots))}; {told}"
+            details = some([f"{agent_id} lacks {', '.join(lack)}" for _, agent_id, lack in lacks], 3)
+            return f"no agent has all of {', '.join(sorted(slots))}; {details}"
     return None
 
 

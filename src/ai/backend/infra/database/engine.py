@@ -162,10 +162,10 @@ class Database:
                         await connection.run_sync(lock_writers)
                     return await connection.run_sync(function)
         except Exception as error:
-            found = translate_error(error) if not self._is_sqlite else error
-            if found is error:
+            translated = translate_error(error) if not self._is_sqlite else error
+            if translated is error:
                 raise
-            raise found from error
+            raise translated from error
 
 
 def _engine(url: str, pool_size: int) -> AsyncEngine:

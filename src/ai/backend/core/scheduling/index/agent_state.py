@@ -236,7 +236,7 @@ class AgentState:
             told = self._reported[kernel_id] = held
         return told is held or told == held
 
-    def give_back(self, kernel_id: KernelId) -> None:
+    def release(self, kernel_id: KernelId) -> None:
         """Releases a kernel."""
         self._reported.pop(kernel_id, None)
         self.allocator.free(self._held.pop(kernel_id))

@@ -259,18 +259,18 @@ class AgentIndex:
         )
 
     def _by_vector(self, order: tuple[str, ...], unused: int) -> VectorIndex:
-        found = self._vectors.get((order, unused))
-        if found is None:
+        vectors = self._vectors.get((order, unused))
+        if vectors is None:
             scope = 0
             node_classes = [
                 m for m in self.node_classes if m.pools.keys() >= set(order) and len(m.kinds - set(order)) == unused
             ]
             for node_class in node_classes:
                 scope |= self.node_classes[node_class]
-            found = self._vectors[order, unused] = VectorIndex([self.indexes[s] for s in order], scope, self.size)
+            vectors = self._vectors[order, unused] = VectorIndex([self.indexes[s] for s in order], scope, self.size)
             for node_class in node_classes:
-                self._vectors_of[node_class].append(found)
-        return found
+                self._vectors_of[node_class].append(vectors)
+        return vectors
 
     def _whole_device_needs(self, slot: str, requests: tuple[KernelRequest, ...]) -> list[Need]:
         """Returns the needs of partial devices (from one device) and of whole free devices."""
@@ -278,26 +278,26 @@ class AgentIndex:
         if not grain:
             return []
         amounts = [micro(slots[slot]) for slots, _ in requests]
-        found = []
+        needs = []
         if (part := max((a for a in amounts if a <= grain), default=0)) > 0:
-            found.append((self._largest[slot], self._largest[slot].register(part)))
+            needs.append((self._largest[slot], self._largest[slot].register(part)))
         largest = int(max(m.pools[slot].largest * m.pools[slot].micro for m in self.node_classes if slot in m.pools))
         if largest == grain and (whole := sum(a // grain for a in amounts if a % grain == 0)) > 0:
-            found.append((self._whole[slot], self._whole[slot].register(whole)))
-        return found
+            needs.append((self._whole[slot], self._whole[slot].register(whole)))
+        return needs
 
     def capable(self, demand: Demand) -> int:
         """Returns the supporting agents that could serve a demand if they were empty."""
         if demand.capable is None:
-            found = 0
+            agents = 0
             for (node_class, reserved), mask in self._by_reserve.items():
                 if mask & demand.supporting and node_class.refusal(demand.requests, reserved) is None:
-                    found |= mask & demand.supporting
+                    agents |= mask & demand.supporting
             if self._room is not None:
                 limits = (a.view.kernel_limit for a in self.agents)
                 tight = [r for r, limit in enumerate(limits) if limit is not None and limit < len(demand.requests)]
-                found &= ~mask_of(tight, self.size)
-            demand.capable = found
+                agents &= ~mask_of(tight, self.size)
+            demand.capable = agents
         return demand.capable
 
     # ---- taking
@@ -315,7 +315,7 @@ class AgentIndex:
                 done.append(agent.take(kernel_id, prepared))
         except REFUSALS:
             for kernel_id in kernel_ids[: len(done)]:
-                agent.give_back(kernel_id)
+                agent.release(kernel_id)
             demand.refused |= 1 << rank
             return None
         self._changed(rank, demand.order)
@@ -326,14 +326,14 @@ class AgentIndex:
         """Releases what was just taken. Only these demands may have been tried since."""
         agent = self.agents[rank]
         for kernel_id in kernel_ids:
-            agent.give_back(kernel_id)
+            agent.release(kernel_id)
         self._changed(rank, agent.pools)
         for demand in demands:
             demand.refused &= ~(1 << rank)
 
     def release(self, rank: int, kernel_id: KernelId) -> None:
         """Releases a kernel that an agent held."""
-        self.agents[rank].give_back(kernel_id)
+        self.agents[rank].release(kernel_id)
         self._changed(rank, self.agents[rank].pools)
         self._gained(1 << rank)
 
@@ -359,7 +359,7 @@ class AgentIndex:
                 continue
             agent.unreserve()
             for kernel_id in removed:
-                agent.give_back(kernel_id)
+                agent.release(kernel_id)
             for held in new:
                 agent.adopt(held)
             agent.reserve()

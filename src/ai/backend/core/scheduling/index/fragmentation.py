@@ -47,20 +47,20 @@ def typical_requests(requests: Iterable[tuple[ResourceSlot, float]]) -> dict[str
     """Returns the typical request of each accelerator slot. ``requests``: (slots, how often they occur)."""
     seen = [(r.nonzero(), count) for r, count in requests]
     everything = sum(count for _, count in seen)
-    found: dict[str, TypicalRequest] = {}
+    result: dict[str, TypicalRequest] = {}
     for slot in sorted({slot for r, _ in seen for slot in r} - set(_COMPANIONS)):
-        here = [(r, float(r[slot]), count) for r, count in seen if r[slot].is_finite() and r[slot]]
-        units = sum(amount * count for _, amount, count in here)
-        made = found[slot] = TypicalRequest()
+        requested = [(r, float(r[slot]), count) for r, count in seen if r[slot].is_finite() and r[slot]]
+        units = sum(amount * count for _, amount, count in requested)
+        typical = result[slot] = TypicalRequest()
         for name in _COMPANIONS if units else ():
-            mean = sum(float(r[name]) * count for r, _, count in here) / units
-            spread = sum((float(r[name]) - mean * amount) ** 2 * count for r, amount, count in here) / units
+            mean = sum(float(r[name]) * count for r, _, count in requested) / units
+            spread = sum((float(r[name]) - mean * amount) ** 2 * count for r, amount, count in requested) / units
             if mean:
-                made.need[name] = mean, sqrt(spread)
-        for _, amount, count in here:
+                typical.need[name] = mean, sqrt(spread)
+        for _, amount, count in requested:
             if amount >= 1 and amount == int(amount):
-                made.whole[int(amount)] = made.whole.get(int(amount), 0.0) + count / everything
-    return found
+                typical.whole[int(amount)] = typical.whole.get(int(amount), 0.0) + count / everything
+    return result
 
 
 def _excess(units: float, have: float, mean: float, deviation: float) -> float:
@@ -151,10 +151,10 @@ class FragmentationGradient:
             pool = pools.get(slot)
             if pool is None:
                 continue
-            units, wanted = units_of(pool), demand.get(slot, 0.0)
-            left, taken = self._part(pool, wanted)
-            total += lost(what, units - wanted, pool.whole - taken, after) - lost(what, units, pool.whole, before)
-            total += left
+            units, requested = units_of(pool), demand.get(slot, 0.0)
+            remaining, taken = self._part(pool, requested)
+            total += lost(what, units - requested, pool.whole - taken, after) - lost(what, units, pool.whole, before)
+            total += remaining
         unused = len(agent.node_class.kinds - demand.keys())
         return round(total, 9), unused, after["cpu"]
 

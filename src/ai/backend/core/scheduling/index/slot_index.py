@@ -121,15 +121,15 @@ class SlotIndex:
         """Returns the agents that have this amount free, or the closest smaller amount that has a mask."""
         if self._stale:
             self.refresh()
-        found = self._masks.get(amount)
-        return self._masks[self.register(amount)] if found is None else found
+        mask = self._masks.get(amount)
+        return self._masks[self.register(amount)] if mask is None else mask
 
     def _at_least(self, amount: int) -> int:
-        edge, found = amount // self.unit, 0
+        edge, result = amount // self.unit, 0
         for level in self._order[bisect_right(self._order, edge) :]:
-            found |= self._levels[level]
-        here = members(self._levels.get(edge, 0))
-        return found | mask_of((rank for rank in here if self.free[rank] >= amount), len(self.free))
+            result |= self._levels[level]
+        candidates = members(self._levels.get(edge, 0))
+        return result | mask_of((rank for rank in candidates if self.free[rank] >= amount), len(self.free))
 
     def emptiest(self, scope: int) -> int:
         """Returns the agents of a mask with the most free."""
@@ -137,14 +137,14 @@ class SlotIndex:
             self.refresh()
         levels = self._levels
         for level in reversed(self._order):
-            if found := levels[level] & scope:
-                return found
+            if agents := levels[level] & scope:
+                return agents
         return 0
 
     def richest(self, scope: int) -> int:
         """Returns the agent of a non-empty mask that has exactly the most free; the last of equals."""
-        found = self._richest.get(scope)
-        if found is None:
-            found = max(members(self.emptiest(scope)), key=lambda rank: (self.free[rank], rank))
-            self._richest[scope] = found
-        return found
+        best = self._richest.get(scope)
+        if best is None:
+            best = max(members(self.emptiest(scope)), key=lambda rank: (self.free[rank], rank))
+            self._richest[scope] = best
+        return best

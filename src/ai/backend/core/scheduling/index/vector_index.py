@@ -62,20 +62,20 @@ class VectorIndex:
 
     def vector(self, rank: int) -> int:
         """Returns the vector of an agent from what it has free now."""
-        found = 0
+        result = 0
         for index in self._indexes:
-            found = found << _WIDTH | index.free[rank] // index.unit
-        return found
+            result = result << _WIDTH | index.free[rank] // index.unit
+        return result
 
     def floor(self, amounts: Sequence[int]) -> tuple[int, Edges]:
         """Returns the least vector of an agent that has at least these amounts, and where levels are not precise
         enough."""
-        found, edges = 0, []
+        vector, edges = 0, []
         for index, amount, shift in zip(self._indexes, amounts, self._shifts, strict=True):
-            found = found << _WIDTH | min(amount // index.unit, _MOST)
+            vector = vector << _WIDTH | min(amount // index.unit, _MOST)
             if amount % index.unit:
                 edges.append((index, amount, shift))
-        return found, tuple(edges)
+        return vector, tuple(edges)
 
     def change(self, rank: int) -> None:
         """Updates the vector of an agent."""
@@ -96,21 +96,21 @@ class VectorIndex:
         else:
             masks[now] = others | bit
 
-    def fullest(self, wanted: VectorRequest, scope: int) -> int:
+    def fullest(self, request: VectorRequest, scope: int) -> int:
         """Returns the agents of a mask that fit the request with the least of the scarcest slot, then of the next; 0
         for none. All of them have the same vector."""
-        if wanted.is_small:
-            return self._of_few(wanted.floor, wanted.edges, scope, min)
+        if request.is_small:
+            return self._of_few(request.floor, request.edges, scope, min)
         order, masks, guards = self._order, self._masks, self._guards
-        floor, edges = wanted.floor, wanted.edges
+        floor, edges = request.floor, request.edges
         at = bisect_left(order, floor)
         while at < len(order):
             vector = order[at]
             short = ~((vector | guards) - floor) & guards
             if not short:
-                found = masks[vector] & scope
-                if found and (not edges or (found := self._exact(found, vector, floor, edges))):
-                    return found
+                agents = masks[vector] & scope
+                if agents and (not edges or (agents := self._exact(agents, vector, floor, edges))):
+                    return agents
                 at += 1
             else:
                 # The next one that can fit has as much of the scarcer slots, and enough of this and the others.
@@ -118,20 +118,20 @@ class VectorIndex:
                 at = bisect_left(order, vector >> kept << kept | floor & (1 << kept) - 1, at + 1)
         return 0
 
-    def emptiest(self, wanted: VectorRequest, scope: int) -> int:
+    def emptiest(self, request: VectorRequest, scope: int) -> int:
         """Returns the agents like :meth:`fullest`, with the most instead of the least."""
-        if wanted.is_small:
-            return self._of_few(wanted.floor, wanted.edges, scope, max)
+        if request.is_small:
+            return self._of_few(request.floor, request.edges, scope, max)
         order, masks, guards = self._order, self._masks, self._guards
-        floor, edges = wanted.floor, wanted.edges
+        floor, edges = request.floor, request.edges
         at = len(order) - 1
         while at >= 0:
             vector = order[at]
             short = ~((vector | guards) - floor) & guards
             if not short:
-                found = masks[vector] & scope
-                if found and (not edges or (found := self._exact(found, vector, floor, edges))):
-                    return found
+                agents = masks[vector] & scope
+                if agents and (not edges or (agents := self._exact(agents, vector, floor, edges))):
+                    return agents
                 at -= 1
             else:
                 # The next one that can fit has less of the scarcer slots.

@@ -20,11 +20,11 @@ def prefixes(scope: tuple[str, ...]) -> list[str]:
 
 def occupied(holdings: Iterable[tuple[tuple[str, ...], ResourceSlot]]) -> dict[str, ResourceSlot]:
     """Sums what each scope holds, including its narrower scopes."""
-    found: dict[str, ResourceSlot] = {}
+    totals: dict[str, ResourceSlot] = {}
     for scope, slots in holdings:
         for name in prefixes(scope):
-            found[name] = found.get(name, ResourceSlot()) + slots
-    return found
+            totals[name] = totals.get(name, ResourceSlot()) + slots
+    return totals
 
 
 def decayed(
@@ -35,13 +35,13 @@ def decayed(
     half_life_s: float,
 ) -> dict[str, ResourceSlot]:
     """Returns the average after ``elapsed_s`` more seconds in which the scopes held what they hold now."""
-    kept = Decimal(2.0 ** (-max(0.0, elapsed_s) / half_life_s)) if half_life_s > 0 else Decimal(0)
-    found = {}
+    weight = Decimal(2.0 ** (-max(0.0, elapsed_s) / half_life_s)) if half_life_s > 0 else Decimal(0)
+    averages = {}
     for scope in before.keys() | now.keys():
         old, new = before.get(scope, ResourceSlot()), now.get(scope, ResourceSlot())
         mixed = {
-            slot: (old[slot] * kept + new[slot] * (1 - kept)).quantize(_DIGITS) for slot in old.keys() | new.keys()
+            slot: (old[slot] * weight + new[slot] * (1 - weight)).quantize(_DIGITS) for slot in old.keys() | new.keys()
         }
         if slots := ResourceSlot(mixed).nonzero():
-            found[scope] = slots
-    return found
+            averages[scope] = slots
+    return averages

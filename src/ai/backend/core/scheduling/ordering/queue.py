@@ -96,12 +96,12 @@ class ShareQueue:
         self._last: QueuedSession | None = None
 
     def _child(self, parent: _Scope, name: str) -> _Scope:
-        found = parent.children.get(name)
-        if found is None:
+        child = parent.children.get(name)
+        if child is None:
             used = self._used.get(name, ResourceSlot())
-            found = parent.children[name] = _Scope(name, used, max(self._weights.get(name, 1.0), 1e-9))
-            self._update_share(found)
-        return found
+            child = parent.children[name] = _Scope(name, used, max(self._weights.get(name, 1.0), 1e-9))
+            self._update_share(child)
+        return child
 
     def _update_share(self, scope: _Scope) -> None:
         capacity = self._capacity
