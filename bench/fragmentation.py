@@ -51,8 +51,8 @@ def unallocated(folder: Path, workload: str, placement: str, seed: int) -> dict[
     """
     agents = traces.nodes(folder)
     counted = traces.requests(folder, workload)
-    board = IncrementalScheduler(Snapshot(resource_group="trace", agents=agents, workload=tuple(counted.items())))
-    capacity = float(board.capacity[_GPU])
+    scheduler = IncrementalScheduler(Snapshot(resource_group="trace", agents=agents, workload=tuple(counted.items())))
+    capacity = float(scheduler.capacity[_GPU])
     policy, rng, now = Policy(placement=placement), random.Random(seed), traces.EPOCH
     arrived, allocated = 0.0, 0.0
     given: dict[tuple[str, str, str], float] = {}
@@ -63,15 +63,15 @@ def unallocated(folder: Path, workload: str, placement: str, seed: int) -> dict[
                 shares[share] = 100 * (1 - allocated / capacity)
         arrived += float(slots[_GPU])
         who = traces.session(number, slots)
-        board.enqueue(who)
-        for placed in decide(board, policy, now=now, rng=rng).placements:
+        scheduler.enqueue(who)
+        for placed in decide(scheduler, policy, now=now, rng=rng).placements:
             for kernel in placed.kernels:
                 for slot, devices in kernel.devices.slots.items():
                     for device, quantity in devices.items():
                         key = kernel.agent_id, slot, device
                         given[key] = given.get(key, 0.0) + float(quantity)
                         allocated += float(quantity) if slot == _GPU else 0.0
-        board.withdraw(who.session_id)
+        scheduler.withdraw(who.session_id)
     shares.setdefault(READ_AT[-1], 100 * (1 - allocated / capacity))
     amounts: dict[tuple[str, str, str], float] = {
         (a.agent_id, s.slot_name, d.device_id): float(s.amount)

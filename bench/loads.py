@@ -53,8 +53,8 @@ def machines(count: int, accelerators: int) -> tuple[AgentView, ...]:
     plugins = [_devices("cpu", "cpu", CORES, 1), _devices("mem", "mem", 2, MEMORY_GIB // 2 * _GIB)]
     if accelerators:
         plugins.append(_devices("cuda", "cuda.device", accelerators, 1))
-    make = tuple(plugins)
-    return tuple(AgentView(agent_id=AgentId(f"i-{n:06}"), architecture="x86_64", plugins=make) for n in range(count))
+    devices = tuple(plugins)
+    return tuple(AgentView(agent_id=AgentId(f"i-{n:06}"), architecture="x86_64", plugins=devices) for n in range(count))
 
 
 def amounts(agents: tuple[AgentView, ...]) -> dict[tuple[str, str, str], Decimal]:
@@ -141,7 +141,7 @@ def run_fair_share(*, agents: int, sessions: int, projects: int) -> tuple[int, i
     """Let all sessions of all projects run for 1 to 10 minutes each, a pass every minute; (passes, sessions placed)."""
     rng = random.Random(9)
     queue = [session(n, request(rng, 8), rng.randrange(projects)) for n in range(sessions)]
-    board = IncrementalScheduler(
+    scheduler = IncrementalScheduler(
         replace(snapshot(agents=agents, pending=0, accelerators=8), pending=tuple(queue), quotas={})
     )
     by_id = {s.session_id: s for s in queue}
@@ -150,13 +150,13 @@ def run_fair_share(*, agents: int, sessions: int, projects: int) -> tuple[int, i
     passes = placed = 0
     while placed < sessions:
         for agent_id, kernel_id, _ in running.popleft():
-            board.release(agent_id, kernel_id)
+            scheduler.release(agent_id, kernel_id)
         running.append([])
         held = occupied([(who.scope, who.total) for ends in running for _, _, who in ends])
         used = decayed(used, held, elapsed_s=60, half_life_s=3600)
-        board.account(held, used)
+        scheduler.account(held, used)
         with collector_paused():
-            plan = decide(board, Policy(order="fair-share"), now=NOW, rng=rng)
+            plan = decide(scheduler, Policy(order="fair-share"), now=NOW, rng=rng)
         for placement in plan.placements:
             end = running[rng.randrange(10)]
             end += [(k.agent_id, k.kernel_id, by_id[placement.session_id]) for k in placement.kernels]

@@ -30,7 +30,7 @@ from bench.figures import Figure, benchmark
 from bench.peer_scheduler import peer_seconds
 from bench.plots import draw_rates
 
-_MAKES = NodeClassCache()
+_NODE_CLASSES = NodeClassCache()
 """Kept over all decisions, as the scheduling loop keeps its own."""
 
 
@@ -60,7 +60,7 @@ def timed(snapshot: Snapshot, policy: Policy) -> tuple[Plan, float, float]:
     gc.collect()
     clock, cpu = time.perf_counter(), time.process_time()
     with collector_paused():
-        plan = decide(snapshot, policy, now=loads.NOW, rng=random.Random(1), makes=_MAKES)
+        plan = decide(snapshot, policy, now=loads.NOW, rng=random.Random(1), node_classes=_NODE_CLASSES)
     return plan, time.perf_counter() - clock, time.process_time() - cpu
 
 
@@ -126,20 +126,20 @@ def scheduler() -> Sequence[Figure]:
 
 
 def idle() -> Figure:
-    """A pass in which nothing can be placed, on a board that is kept; one agent has changed since the last pass."""
+    """Measures passes of an incremental scheduler in which nothing can be placed and one agent has changed."""
     snapshot = loads.full(agents=5_000, pending=50_000)
-    board = IncrementalScheduler(snapshot)
+    scheduler = IncrementalScheduler(snapshot)
     rng = random.Random(1)
-    first = decide(board, Policy(), now=loads.NOW, rng=rng)
+    first = decide(scheduler, Policy(), now=loads.NOW, rng=rng)
     assert not first.placements
     taken = []
     for number in range(9):
         agent = snapshot.agents[number]
-        board.release(agent.agent_id, agent.held[0].kernel_id)
+        scheduler.release(agent.agent_id, agent.held[0].kernel_id)
         gc.collect()
         start = time.process_time()
         with collector_paused():
-            plan = decide(board, Policy(), now=loads.NOW, rng=rng)
+            plan = decide(scheduler, Policy(), now=loads.NOW, rng=rng)
         taken.append(time.process_time() - start)
         assert not plan.placements
         assert sum(len(w.session_ids) for w in plan.waits) == 50_000

@@ -139,7 +139,7 @@ class TestWhatCarries:
                 late.set()
 
         monkeypatch.setattr(data_connection.DataConnection, "say", hesitate)
-        monkeypatch.setattr(dialer, "MEET_S", 0.2)
+        monkeypatch.setattr(dialer, "HANDSHAKE_S", 0.2)
         with pytest.raises((Unavailable, DeadlineExceeded)):
             await connect(pair)
         assert late.is_set()
@@ -282,7 +282,7 @@ class TestStrangers:
         writer.close()
 
     async def test_who_says_nothing_is_cut_and_holds_nobody(self, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(data_server, "MEET_S", 0.5)
+        monkeypatch.setattr(data_server, "HANDSHAKE_S", 0.5)
         await pair.join()
         assert await echo(pair) == b"hello"
         silent = [await line_to(pair, server_of(pair).offered[-1]) for _ in range(8)]
@@ -294,7 +294,7 @@ class TestStrangers:
     @pytest.mark.parametrize("carrier", ["tls"])
     async def test_many_who_say_nothing_hold_nobody(self, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
         await pair.join()
-        monkeypatch.setattr(data_server, "MEET_S", 60)
+        monkeypatch.setattr(data_server, "HANDSHAKE_S", 60)
         assert await echo(pair) == b"hello"
         server = server_of(pair)
         silent = [socket.socket() for _ in range(200)]

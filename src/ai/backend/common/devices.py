@@ -1,4 +1,4 @@
-"""Devices, their links and what of them a kernel holds.
+"""Devices, their links, and allocations of them.
 
 Fields follow BEP-1000 (peer facts 1.1) with topology added. All values are plain data: they travel from a plugin's
 host process to the agent, to the manager's planner and to the simulator.
@@ -87,7 +87,7 @@ class VariantProperty:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read ``namespace::feature::value``.
+        """Parses ``namespace::feature::value``.
 
         Raises:
             InvalidInput: it is not of that form, or a part is empty or longer than 128 characters.
@@ -102,13 +102,13 @@ class VariantProperty:
 
 
 class VariantMatchMode(StrEnum):
-    """How a device's value satisfies a required one (BEP-1000)."""
+    """How a device's value is compared with a required one (BEP-1000)."""
 
     EXACT = "exact"
     MINIMUM = "minimum"
     """As a version: the device's is the same or newer."""
     COMPATIBLE = "compatible"
-    """The device's begins with the required one, at a boundary of its dotted parts."""
+    """The device's value begins with the required one, at a boundary of its dotted parts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,12 +210,12 @@ class AllocationStrategy(StrEnum):
 
 
 class AffinityPolicy(StrEnum):
-    """What the NUMA nodes mean for a request's devices."""
+    """How the devices of a request are distributed over NUMA nodes."""
 
     PREFER_SINGLE_NODE = "prefer-single-node"
-    """All from one node if one has enough, else from as few as possible."""
+    """All from one node if possible, else from as few as possible."""
     INTERLEAVED = "interleaved"
-    """In turn from every node that has some, for programs that want the bandwidth of all."""
+    """In turn from every node that has some, for programs that need the bandwidth of all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The error taxonomy: what went wrong, who is to blame, and who may read it.
+"""The error taxonomy: one class for each kind of failure, with its code and message.
 
     BackendError
     ├── InvalidInput            the caller's request is malformed or out of range
@@ -60,7 +60,7 @@ class Blame(StrEnum):
 
 
 class BackendError(Exception):
-    """Base of every error that crosses a room.
+    """Base of every error that crosses a package boundary.
 
     Attributes:
         code: stable slug, the last part of the problem's ``type`` URI.
@@ -325,7 +325,7 @@ class CreationDenied(BackendError):
 
 
 def waiting_time(asked: object) -> float:
-    """Seconds to wait as a plugin asked for them; one where it asked for what is no time."""
+    """Returns the seconds that a plugin asked to wait; one for an invalid number."""
     try:
         seconds = float(asked)  # type: ignore[arg-type]  # whatever it is
     except (TypeError, ValueError, OverflowError):
@@ -437,7 +437,7 @@ def _tree(cls: type[BackendError]) -> dict[str, type[BackendError]]:
 
 
 def from_wire(code: str, message: str, data: Mapping[str, Any] | None = None) -> BackendError:
-    """Rebuild an error that another daemon raised; an unknown code becomes :class:`InternalError`."""
+    """Rebuilds an error that another daemon raised; an unknown code becomes :class:`InternalError`."""
     cls = _tree(BackendError).get(code, InternalError)
     error = cls.__new__(cls)
     BackendError.__init__(error, message, data=data)

@@ -1,4 +1,4 @@
-"""Virtual folders: their vocabulary, their names and how they are addressed.
+"""Virtual folders: their statuses, permissions, names and addresses.
 
 Source: spec 03-01 ("Storage Management"), 03-07 (Virtual Folder objects), 03-08 ("Virtual Folders"), peer facts 5.
 """
@@ -52,7 +52,7 @@ class FolderStatus(StrEnum):
 
     @property
     def is_live(self) -> bool:
-        """Whether the folder keeps its name and counts against its owner's limit."""
+        """True if the folder has a name and counts against its owner's limit."""
         return self not in DELETED_FOLDER_STATUSES
 
 
@@ -112,7 +112,8 @@ _IDS = re.compile(r"[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}")
 
 
 def check_folder_name(name: str) -> str:
-    """The name in Unicode's composed form (NFC): 1 to 64 letters, digits, blanks and ``_ . - ( ) + @``.
+    """Checks a name and returns it in Unicode's composed form (NFC): 1 to 64 letters, digits, blanks and ``_ . - ( ) +
+    @``.
 
     It becomes the name of a directory in sessions, so it is no path, no id, and no file that a shell reads at its
     start; a leading dot mounts the folder into every session of its owner.
@@ -133,12 +134,12 @@ def check_folder_name(name: str) -> str:
 
 
 def parse_folder_id(text: str) -> FolderId | None:
-    """The id that the text is, with or without its dashes; None if it is none."""
+    """Parses a folder id with or without dashes; None if it is none."""
     return FolderId(UUID(text)) if _IDS.fullmatch(text) else None
 
 
 def parse_host(host: str) -> tuple[str, str]:
-    """The proxy and the volume of ``proxy:volume``.
+    """Splits ``proxy:volume``.
 
     Raises:
         InvalidInput: it is not of that form.

@@ -36,7 +36,7 @@ _ALIAS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+-]{0,127}", re.ASCII)
 
 
 def architecture_name(name: str) -> str:
-    """The canonical name of a processor architecture."""
+    """Returns the canonical name of a processor architecture."""
     lowered = name.strip().lower()
     return _ARCHITECTURES.get(lowered, lowered)
 
@@ -55,7 +55,7 @@ class ImageName:
 
     @classmethod
     def parse(cls, text: str) -> ImageName:
-        """Read ``[HOST[:PORT]/]PATH[:TAG]``.
+        """Parses ``[HOST[:PORT]/]PATH[:TAG]``.
 
         >>> ImageName.parse("cr.example.org:5000/stable/python:3.11")
         ImageName(registry='cr.example.org:5000', path='stable/python', tag='3.11')
@@ -83,7 +83,7 @@ class ImageName:
 
 
 def registry_of(name: str) -> str:
-    """The registry in an image's name; empty where there is none, or it is no name."""
+    """Returns the registry in an image's name; empty if there is none, or the name is invalid."""
     try:
         return ImageName.parse(name).registry
     except InvalidInput:
@@ -95,7 +95,7 @@ def is_tag(text: str) -> bool:
 
 
 def is_path(text: str) -> bool:
-    """Whether it may be the name of a repository in a registry."""
+    """Returns True if the path is a valid repository name in a registry."""
     return len(text) <= 255 and _PATH.fullmatch(text) is not None
 
 
@@ -104,26 +104,26 @@ def is_digest(text: str) -> bool:
 
 
 def check_registry_name(name: str) -> str:
-    """Return the host of a registry. Raises InvalidInput: it is none."""
+    """Returns the host of a registry. Raises InvalidInput for an invalid one."""
     if not _REGISTRY.fullmatch(name):
         raise InvalidInput(f"{name[:128]!r} is no name of a registry: a host, and perhaps :PORT.")
     return name
 
 
 def check_alias(alias: str) -> str:
-    """Return the alias of an image. Raises InvalidInput: it has characters that names of images have not."""
+    """Returns the alias of an image. Raises InvalidInput for characters that image names do not allow."""
     if not _ALIAS.fullmatch(alias):
         raise InvalidInput(f"{alias[:128]!r} is no alias of an image.", data={"alias": "malformed"})
     return alias
 
 
 def standard_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """The image's labels, with what an image without them has since 24.09."""
+    """Returns the image's labels, with the defaults of an image without them since 24.09."""
     return {**_VANILLA, **labels}
 
 
 def label_problem(labels: Mapping[str, str]) -> str | None:
-    """Why sessions cannot be made of an image with these labels; None if they can. A missing label is no problem."""
+    """Returns why sessions cannot use an image with these labels; None if they can. A missing label is no problem."""
     spec = labels.get("ai.backend.kernelspec", KERNELSPEC)
     if spec != KERNELSPEC:
         return f"ai.backend.kernelspec is {spec[:32]!r}, and only {KERNELSPEC} is known"
@@ -151,7 +151,7 @@ def _minimum_problem(name: str, text: str) -> str | None:
 
 
 def split_image(canonical: str) -> tuple[str, str, str]:
-    """Registry, name and tag of an image's full name; the registry is empty for the images of a node.
+    """Splits an image's full name into registry, name and tag; the registry is empty for the images of a node.
 
     >>> split_image("cr.example.org:5000/stable/python:3.11")
     ('cr.example.org:5000', 'stable/python', '3.11')

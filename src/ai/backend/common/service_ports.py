@@ -1,4 +1,4 @@
-"""The services that a kernel declares: the image's labels, the user's preopened ports, and our own.
+"""The services that a kernel declares: by the image's labels, the user's preopened ports, and the platform's own.
 
 Source: spec 03-05, "Port Mapping Declaration"; peer facts 3.2 and 3.4 for protocols and reserved ports.
 """
@@ -39,7 +39,7 @@ class ServicePort:
     is_endpoint: bool = False
 
     def to_wire(self) -> dict[str, Any]:
-        """As agents report it and clients read it (``service_ports`` of a kernel)."""
+        """Returns the form that agents report and clients read (``service_ports`` of a kernel)."""
         return {
             "name": self.name,
             "protocol": self.protocol,
@@ -56,7 +56,7 @@ INTRINSIC = (
 
 
 def parse_declarations(text: str) -> tuple[ServicePort, ...]:
-    """Read ``NAME:PROTOCOL:PORT,NAME:PROTOCOL:[PORT,PORT]``.
+    """Parses ``NAME:PROTOCOL:PORT,NAME:PROTOCOL:[PORT,PORT]``.
 
     Raises:
         InvalidInput: too long, no declaration, an unknown protocol, a reserved port or name, or one that comes twice.
@@ -94,7 +94,7 @@ def _check(ports: Sequence[ServicePort]) -> None:
 
 
 def declared_services(labels: Mapping[str, str]) -> tuple[ServicePort, ...]:
-    """The services of an image, with those marked that endpoints stand for. Raises InvalidInput."""
+    """Returns the services of an image; those of endpoints are marked. Raises InvalidInput."""
     services = parse_declarations(labels.get(PORTS_LABEL, ""))
     endpoints = {name for name in (part.strip() for part in labels.get(ENDPOINTS_LABEL, "").split(",")) if name}
     missing = endpoints - {service.name for service in services}
@@ -106,7 +106,8 @@ def declared_services(labels: Mapping[str, str]) -> tuple[ServicePort, ...]:
 def kernel_services(
     labels: Mapping[str, str], preopen: Iterable[int] = (), *, intrinsic: Iterable[ServicePort] = INTRINSIC
 ) -> tuple[ServicePort, ...]:
-    """Everything that a kernel offers: the image's services, the user's preopened ports by their number, and ours.
+    """Returns all services of a kernel: the image's, the user's preopened ports by their number, and the platform's
+    own.
 
     Raises:
         InvalidInput: the labels are wrong, or a preopened port is another service's.

@@ -35,7 +35,7 @@ class Credential:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedParts:
-    """What a signature covers.
+    """The parts of a request that a signature covers.
 
     Attributes:
         method: the method on the wire, upper case.
@@ -55,7 +55,7 @@ class SignedParts:
 
 
 def parse_authorization(header: str) -> Credential:
-    """Read ``BackendAI signMethod=HMAC-SHA256, credential=<access key>:<hex signature>``.
+    """Parses ``BackendAI signMethod=HMAC-SHA256, credential=<access key>:<hex signature>``.
 
     Raises:
         AuthenticationFailed: another scheme, an unknown hash or a malformed header.
@@ -74,7 +74,7 @@ def parse_authorization(header: str) -> Credential:
 
 
 def parse_date(text: str) -> datetime:
-    """Read an ISO 8601 or RFC 7231 date; UTC where no zone is named.
+    """Parses an ISO 8601 or RFC 7231 date; UTC if it names no zone.
 
     Raises:
         AuthenticationFailed: neither.
@@ -89,7 +89,7 @@ def parse_date(text: str) -> datetime:
 
 
 def check_skew(date: datetime, *, now: datetime) -> None:
-    """Refuse a date further than 15 minutes from ``now`` in either direction.
+    """Refuses a date further than 15 minutes from ``now`` in either direction.
 
     Raises:
         AuthenticationFailed: it is.
@@ -99,7 +99,7 @@ def check_skew(date: datetime, *, now: datetime) -> None:
 
 
 def media_type(content_type: str | None) -> str:
-    """The part of a ``Content-Type`` header that is signed."""
+    """Returns the part of a ``Content-Type`` header that is signed."""
     return (content_type or DEFAULT_CONTENT_TYPE).partition(";")[0].strip().lower()
 
 
@@ -108,12 +108,12 @@ def _digest(key: bytes, message: str, hash_name: str) -> bytes:
 
 
 def derive_key(secret_key: str, day: str, host: str, hash_name: str = "sha256") -> bytes:
-    """The signing key of one UTC day (``YYYYmmdd``) and one authority; a verifier may keep it for the day."""
+    """Derives the signing key of one UTC day (``YYYYmmdd``) and one authority; a verifier may cache it for the day."""
     return _digest(_digest(secret_key.encode(), day, hash_name), host.strip().lower(), hash_name)
 
 
 def sign_with_key(parts: SignedParts, key: bytes, *, hash_name: str = "sha256", body: bytes = b"") -> str:
-    """The hex signature of a request under a key of :func:`derive_key`."""
+    """Returns the hex signature of a request under a key of :func:`derive_key`."""
     text = (
         f"{parts.method}\n{parts.raw_target}\n{parts.date}\nhost:{parts.host.strip().lower()}\n"
         f"content-type:{parts.content_type}\nx-backendai-version:{parts.version}\n"
@@ -123,7 +123,7 @@ def sign_with_key(parts: SignedParts, key: bytes, *, hash_name: str = "sha256", 
 
 
 def sign(parts: SignedParts, secret_key: str, *, hash_name: str = "sha256", body: bytes = b"") -> str:
-    """The hex signature of a request; leave ``body`` empty to sign as the published client does."""
+    """Returns the hex signature of a request; leave ``body`` empty to sign as the published client does."""
     day = parse_date(parts.date).strftime("%Y%m%d")
     key = derive_key(secret_key, day, parts.host, hash_name)
     return sign_with_key(parts, key, hash_name=hash_name, body=body)
@@ -141,7 +141,7 @@ def verify(
     hosts: Iterable[str],
     body: bytes | None = None,
 ) -> bool:
-    """Whether the signature fits one of ``hosts`` and either the empty body hash or that of ``body``.
+    """Returns True if the signature fits one of ``hosts`` and either the empty body hash or that of ``body``.
 
     ``hosts`` holds the forms under which the client may have written the authority (with and without a default port).
     Every comparison takes constant time.

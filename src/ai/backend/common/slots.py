@@ -33,7 +33,7 @@ class BinarySize(int):
 
     @classmethod
     def parse(cls, text: str | int) -> Self:
-        """Read a size.
+        """Parses a size.
 
         Raises:
             InvalidQuantity: not a non-negative size, or one that is no whole number of bytes.
@@ -51,7 +51,7 @@ class BinarySize(int):
         return cls(int(value))
 
     def __str__(self) -> str:
-        """The shortest exact form with at most two decimals, else plain bytes."""
+        """Returns the shortest exact form with at most two decimals, else plain bytes."""
         for suffix in "yzeptgmk":
             unit = 1024 ** _SUFFIXES[suffix]
             if self >= unit and (int(self) * 100) % unit == 0:
@@ -63,7 +63,7 @@ class BinarySize(int):
 
 
 def parse_quantity(value: str | float | Decimal, *, is_bytes: bool = False) -> Decimal:
-    """Read one slot's quantity: a non-negative exact decimal, ``"Infinity"``, or a size with a binary suffix.
+    """Parses one slot's quantity: a non-negative exact decimal, ``"Infinity"``, or a size with a binary suffix.
 
     Args:
         value: what the user or a database wrote. A float is read by its shortest text, so 0.1 is exactly 0.1.
@@ -94,7 +94,7 @@ def parse_quantity(value: str | float | Decimal, *, is_bytes: bool = False) -> D
 
 
 def _fits(number: Decimal) -> bool:
-    """Whether a finite number has at most 20 digits before and 6 after the point.
+    """Returns True if a finite number has at most 20 digits before and 6 after the point.
 
     Sums of a hundred such numbers fit the 28 digits of decimal arithmetic, so nothing is ever rounded.
     """
@@ -103,7 +103,7 @@ def _fits(number: Decimal) -> bool:
 
 
 def format_quantity(value: Decimal) -> str:
-    """Print a quantity without exponent or trailing zeros; sizes are plain bytes, the infinite is ``Infinity``."""
+    """Formats a quantity without exponent or trailing zeros; sizes are plain bytes, the infinite is ``Infinity``."""
     if value.is_infinite():
         return "Infinity" if value > 0 else "-Infinity"
     text = f"{value:f}"
@@ -130,7 +130,7 @@ class ResourceSlot(Mapping[str, Decimal]):
 
     @classmethod
     def parse(cls, data: Mapping[str, str | int | float | Decimal]) -> Self:
-        """Read user input or stored text.
+        """Parses user input or stored text.
 
         Raises:
             InvalidQuantity: a quantity is malformed or negative; the message names the slot.
@@ -150,7 +150,7 @@ class ResourceSlot(Mapping[str, Decimal]):
         return self
 
     def to_json(self) -> dict[str, str]:
-        """The wire form: every quantity as text, sizes in plain bytes."""
+        """Returns the wire form: every quantity as text, sizes in plain bytes."""
         return {name: format_quantity(value) for name, value in self._data.items()}
 
     def __getitem__(self, name: str) -> Decimal:
@@ -207,7 +207,7 @@ class ResourceSlot(Mapping[str, Decimal]):
         return shared == len(theirs) or all(v >= 0 for k, v in theirs.items() if k not in mine)
 
     def __lt__(self, other: ResourceSlot) -> bool:
-        """Smaller or equal in every slot and smaller in at least one."""
+        """Returns True if the map is smaller or equal in every slot and smaller in at least one."""
         return self <= other and self != other
 
     def __ge__(self, other: ResourceSlot) -> bool:
@@ -217,7 +217,7 @@ class ResourceSlot(Mapping[str, Decimal]):
         return other < self
 
     def shortage(self, available: ResourceSlot) -> ResourceSlot:
-        """What of this request ``available`` lacks, by slot; empty when it fits."""
+        """Returns what of this request ``available`` lacks, by slot; empty if it fits."""
         return ResourceSlot._adopt({k: v - available[k] for k, v in self._data.items() if v > available[k]})
 
     def nonzero(self) -> ResourceSlot:

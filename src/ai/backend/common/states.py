@@ -1,4 +1,4 @@
-"""Every status of sessions, kernels and agents, and the other closed vocabularies of the platform.
+"""All statuses of sessions, kernels and agents, and the other closed vocabularies of the platform.
 
 Source: spec 03-09 (status fields), 03-11 ("Listing sessions"), peer facts 4.6. The transitions between them live in
 ``core.lifecycle``.
@@ -26,7 +26,7 @@ class SessionStatus(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing can follow, and nothing is held any more."""
+        """True if the session has ended and holds nothing."""
         return self in FINAL_SESSION_STATUSES
 
 
@@ -49,7 +49,7 @@ class KernelStatus(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing can follow, and nothing is held any more."""
+        """True if the kernel has ended and holds nothing."""
         return self in FINAL_KERNEL_STATUSES
 
 
@@ -62,9 +62,9 @@ STARTING_SESSION_STATUSES = (
     SessionStatus.PREPARED,
     SessionStatus.CREATING,
 )
-"""A session has its agents and does not run yet, in the order of progress."""
+"""Statuses of a session that has agents and does not run yet, in the order of progress."""
 RUNNING_SESSION_STATUSES = frozenset({SessionStatus.RUNNING, SessionStatus.RUNNING_DEGRADED})
-"""The main kernel of a session runs the user's programs."""
+"""Statuses in which the main kernel of a session runs the user's programs."""
 FINAL_KERNEL_STATUSES = frozenset({KernelStatus.TERMINATED, KernelStatus.ERROR, KernelStatus.CANCELLED})
 
 
@@ -178,11 +178,11 @@ class KernelEventReason(StrEnum):
 
 
 class Enforcement(StrEnum):
-    """What a runtime really does about a limit, found by doing and not by asking."""
+    """How a runtime enforces a limit, as measured by a probe."""
 
     ENFORCED = "enforced"
     """The operating system keeps the workload inside the limit."""
     WATCHED = "watched"
     """The agent measures, and acts or reports after the fact."""
     NONE = "none"
-    """Nothing looks at it."""
+    """The limit is not enforced."""

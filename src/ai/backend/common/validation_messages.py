@@ -1,4 +1,4 @@
-"""What msgspec says of a value that does not fit its type, split into the place and the reason."""
+"""Splits validation messages of msgspec into the path of the value and the reason."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from msgspec import structs
 
 _MAX_CHOICES = 12
 _MAX_TEXT = 200
-"""Characters of a message of msgspec, which quotes what was sent."""
+"""The maximum characters of a message of msgspec, which quotes the input."""
 
 
 def split_message(error: msgspec.ValidationError, annotation: Any = None) -> tuple[str, str]:
-    """Split a message of msgspec into the path below the converted value, such as ``[1].size``, and what is wrong.
+    """Splits a message of msgspec into the path below the converted value, such as ``[1].size``, and the problem.
 
     ``annotation``: the type of the value; the choices at the path are named where msgspec names only the wrong one.
     """

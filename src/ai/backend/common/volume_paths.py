@@ -1,4 +1,4 @@
-"""Quota scopes, folders and paths in them, as managers, storage proxies and volumes write them.
+"""Quota scopes, folders and paths in them, in the form of managers, storage proxies and volumes.
 
 Source: spec 03-01 ("Quota scopes"), peer facts 5 ("Path", "VFolderID").
 """
@@ -22,7 +22,7 @@ class QuotaScopeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class QuotaScopeId:
-    """Whose storage a folder is accounted to.
+    """The user or project to which the storage of a folder is accounted.
 
     >>> str(QuotaScopeId.parse("user:dfa9da54-4b28-432f-be29-c0d680c7a412"))
     'user:dfa9da54-4b28-432f-be29-c0d680c7a412'
@@ -33,7 +33,7 @@ class QuotaScopeId:
 
     @classmethod
     def parse(cls, text: str) -> QuotaScopeId:
-        """Raises InvalidInput: not ``user:<uuid>`` or ``project:<uuid>``."""
+        """Parses a scope. Raises InvalidInput if it is not ``user:<uuid>`` or ``project:<uuid>``."""
         kind, _, id_ = text.partition(":")
         try:
             return cls(QuotaScopeKind(kind), UUID(id_))
@@ -53,7 +53,7 @@ class VFolderId:
 
     @classmethod
     def parse(cls, text: str) -> VFolderId:
-        """Raises InvalidInput: no quota scope, or no UUID after it."""
+        """Parses an id. Raises InvalidInput without a quota scope or a UUID after it."""
         scope, _, id_ = text.partition("/")
         try:
             return cls(QuotaScopeId.parse(scope), UUID(id_))
@@ -66,13 +66,14 @@ class VFolderId:
 
 @dataclass(frozen=True, slots=True)
 class FolderPath:
-    """A path inside a folder, as its parts; none at all is the folder itself. Only ``.`` and ``//`` are taken out."""
+    """A path inside a folder, as its parts; empty for the folder itself. Only ``.`` and ``//`` are removed."""
 
     parts: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> FolderPath:
-        """Raises InvalidPath: absolute, with ``..``, NUL or a lone surrogate, or too long for a file system."""
+        """Parses a path. Raises InvalidPath: absolute, with ``..``, NUL or a lone surrogate, or too long for a file
+        system."""
         if text.startswith("/"):
             raise InvalidPath("A path inside a folder does not begin with a slash.", data={"path": text[:256]})
         parts = tuple(part for part in text.split("/") if part not in ("", "."))
@@ -88,7 +89,7 @@ class FolderPath:
 
     @classmethod
     def name(cls, text: str) -> str:
-        """One part, for a new name.
+        """Returns the path if it is one part, for a new name.
 
         Raises:
             InvalidPath: no part, or more than one.

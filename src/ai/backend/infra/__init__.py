@@ -1,1 +1,1 @@
-"""Toolkits that daemons share: settings, database, bus, config store, HTTP, RPC, telemetry."""
+"""Infrastructure that daemons share: settings, database, bus, config store, HTTP, RPC, telemetry."""

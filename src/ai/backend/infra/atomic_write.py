@@ -1,4 +1,4 @@
-"""Files that are replaced as a whole."""
+"""Writes files atomically."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, content: bytes, *, mode: int = 0o600) -> None:
-    """Replace a file: a reader, or a successor after a crash, finds the old content or the new, never half of it.
+    """Replaces a file: a reader, or a restart after a crash, finds the old or the new content, never a part of it.
 
     Not for two writers of one file at once. What a crash has left beside the file is overwritten by the next write.
     """

@@ -1,4 +1,4 @@
-"""An in-process bus of hints.
+"""An in-process bus of notifications.
 
 A hint makes a loop run sooner. It may be lost (a slow subscriber keeps only its newest ones); nothing may depend on
 one. What clients see goes through the outbox instead.
@@ -27,7 +27,7 @@ class Subscription:
         return await self._queue.get()
 
     def drain(self) -> list[tuple[str, Any]]:
-        """Everything that is there now, without waiting."""
+        """Returns everything that has arrived, without waiting."""
         return [self._queue.get_nowait() for _ in range(self._queue.qsize())]
 
     def __aiter__(self) -> AsyncIterator[tuple[str, Any]]:
@@ -38,7 +38,7 @@ class Subscription:
 
 
 class Bus:
-    """Publish and subscribe by exact topic; never blocks a publisher."""
+    """Publishes to subscribers by exact topic; never blocks a publisher."""
 
     def __init__(self) -> None:
         self._subscriptions: dict[str, set[Subscription]] = {}
@@ -49,7 +49,7 @@ class Bus:
 
     @contextmanager
     def subscribe(self, *topics: str, limit: int = 256) -> Iterator[Subscription]:
-        """Receive the given topics until the block ends; beyond ``limit`` unread hints the oldest are dropped."""
+        """Receives the topics until the block ends; beyond ``limit`` unread messages the oldest are dropped."""
         subscription = Subscription(limit)
         for topic in topics:
             self._subscriptions.setdefault(topic, set()).add(subscription)
@@ -64,7 +64,7 @@ class Bus:
 
 
 class Signal:
-    """A level for one waiter: any number of ``set`` calls wake it once.
+    """A flag for one waiter: any number of ``set`` calls wake it once.
 
     Loops wait on it with their slow period as time-out, so that a lost hint costs latency only.
     """
@@ -76,7 +76,7 @@ class Signal:
         self._event.set()
 
     async def wait(self, timeout_s: float | None = None) -> bool:
-        """Whether it was set (and is now cleared), or the time ran out."""
+        """Returns True if it was set, and clears it; False if the time ran out."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._event.wait()

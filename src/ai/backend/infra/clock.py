@@ -1,4 +1,4 @@
-"""Time and identities as interfaces, and their real forms."""
+"""Interfaces of time and random ids, and their implementations."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ class Clock(Protocol):
     """Tells the time."""
 
     def now(self) -> datetime:
-        """Return the time of the wall clock, aware and in UTC."""
+        """Returns the wall clock time, aware and in UTC."""
         ...
 
     def monotonic(self) -> float:
-        """Return seconds since some moment; no change of the wall clock moves them."""
+        """Returns monotonic seconds since an arbitrary moment."""
         ...
 
 
 class IdGenerator(Protocol):
-    """Makes identities."""
+    """Creates ids."""
 
     def uuid(self) -> UUID: ...
     def token(self, length: int) -> str:
-        """Return letters and digits from a cryptographic source."""
+        """Returns letters and digits from a cryptographic source."""
         ...
 
 
 class SystemClock:
-    """The clocks of this machine."""
+    """The system's clocks."""
 
     def now(self) -> datetime:
         return datetime.now(UTC)
@@ -44,7 +44,7 @@ class SystemClock:
 
 
 class RandomIds:
-    """Random identities from the operating system."""
+    """Creates random ids from the operating system."""
 
     def uuid(self) -> UUID:
         return uuid4()
@@ -54,7 +54,7 @@ class RandomIds:
 
 
 class Ages:
-    """Measures on the monotonic clock how long ago something began, by the wall clock, since it is kept in a database.
+    """Measures on the monotonic clock the time since moments that are stored as wall clock times.
 
     The wall clock is believed at the first call for a beginning; one in the future counts as the present. From then on
     only the monotonic clock counts: a wall clock that is set forward by a day ends nobody's session.
@@ -66,11 +66,11 @@ class Ages:
         self._current: dict[tuple[Hashable, datetime], float] = {}
 
     def next_round(self) -> None:
-        """Forget the beginnings that were not asked for since the last round."""
+        """Forgets the moments that were not queried since the last round."""
         self._previous, self._current = self._current, {}
 
     def of(self, thing: Hashable, since: datetime) -> float:
-        """Return the seconds since the beginning."""
+        """Returns the seconds since a moment."""
         key, now = (thing, since), self._clock.monotonic()
         began = self._current.get(key, self._previous.get(key))
         if began is None:

@@ -13,7 +13,7 @@ from ai.backend.infra.bus import Signal
 log = logging.getLogger(__name__)
 
 _PAUSE_S = 1.0
-"""After a failed round ``wake`` has no effect for so long."""
+"""The seconds after a failed round for which ``wake`` has no effect."""
 
 
 class PeriodicLoop(ABC):
@@ -33,15 +33,15 @@ class PeriodicLoop(ABC):
         return type(self).__name__
 
     def wake(self) -> None:
-        """Begin the next round at once, or after the present one."""
+        """Starts the next round at once, or after the present one."""
         self._signal.set()
 
     @abstractmethod
     async def once(self) -> None:
-        """Do one round."""
+        """Runs one round."""
 
     async def run(self) -> None:
-        """Repeat ``once`` until cancelled."""
+        """Repeats ``once`` until cancelled."""
         while True:
             pause_s = 0.0
             try:
@@ -54,7 +54,7 @@ class PeriodicLoop(ABC):
 
 
 class PeriodicCall(PeriodicLoop):
-    """A loop whose round is a call of a function."""
+    """A loop whose round calls a function."""
 
     def __init__(self, name: str, period_s: float, function: Callable[[], Awaitable[None]]) -> None:
         super().__init__()

@@ -40,24 +40,24 @@ class Backoff:
 
     @property
     def failures(self) -> int:
-        """How many attempts failed since the last success."""
+        """The number of failed attempts since the last success."""
         return self._failures
 
     def delay_s(self, failures: int) -> float:
-        """Return the delay after so many earlier failures, for a caller that stores their number itself."""
+        """Returns the delay after that many failures, for a caller that stores the number itself."""
         exponent = max(0, min(failures, self._growth_steps))
         return min(self._first_s * self._factor**exponent, self._max_s) * (1 - self._jitter * self._rng.random())
 
     def next_s(self) -> float:
-        """Count a failure and return the delay until the next attempt."""
+        """Counts a failure and returns the delay until the next attempt."""
         delay_s = self.delay_s(self._failures)
         self._failures += 1
         return delay_s
 
     async def wait(self) -> None:
-        """Count a failure and sleep until the next attempt."""
+        """Counts a failure and sleeps until the next attempt."""
         await asyncio.sleep(self.next_s())
 
     def reset(self) -> None:
-        """Begin with the first delay again, after an attempt that succeeded."""
+        """Resets the delay after a successful attempt."""
         self._failures = 0

@@ -40,12 +40,12 @@ class SshKeyPair(NamedTuple):
 
 
 def generate_key_pair(comment: str) -> SshKeyPair:
-    """Make a random Ed25519 key pair."""
+    """Creates a random Ed25519 key pair."""
     return _key_pair(Ed25519PrivateKey.generate(), comment)
 
 
 def derive_key_pair(seed: bytes, comment: str) -> SshKeyPair:
-    """Make the Ed25519 key pair of a seed of 32 bytes: always the same one for the same seed."""
+    """Returns the Ed25519 key pair of a seed of 32 bytes."""
     return _key_pair(Ed25519PrivateKey.from_private_bytes(seed), comment)
 
 
@@ -56,7 +56,7 @@ def _key_pair(key: Ed25519PrivateKey, comment: str) -> SshKeyPair:
 
 
 def normalize_public_key(text: str) -> str:
-    """Check a public key and return it as one line: kind, key and comment, without options.
+    """Checks a public key and returns it as one line: kind, key and comment, without options.
 
     Raises:
         ValueError: it is not exactly one key of the ``KINDS``, or it was damaged.
@@ -74,7 +74,7 @@ def normalize_public_key(text: str) -> str:
 
 
 def are_of_one_pair(public: str, private: str) -> bool:
-    """Whether a normalized public key and a private key in PEM belong together.
+    """Returns True if a normalized public key and a private key in PEM belong together.
 
     A private key with a passphrase, or in a hardware token, cannot be read, and counts as belonging.
 
@@ -89,7 +89,7 @@ def are_of_one_pair(public: str, private: str) -> bool:
 
 
 def _load_private_key(pem: bytes) -> PrivateKeyTypes:
-    """Read a private key for its public half only.
+    """Loads a private key for its public half only.
 
     RSA keys are not validated, because that takes seconds for a large one and only the public half is used.
 

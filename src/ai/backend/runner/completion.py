@@ -1,5 +1,4 @@
-"""Completion of names from the live namespace; runs in the interpreter child. No call is made, only names are looked
-up."""
+"""Completes names from the live namespace, in the interpreter child. Looks names up without calling anything."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ _FROM = re.compile(r"^\s*from\s+(?P<module>[\w.]+)\s+import\s+(?:[\w]+\s*,\s*)*\
 
 
 def complete(before: str, namespace: Dict[str, Any]) -> List[bytes]:
-    """Completions of the name that ends at the cursor; `before` is the line up to it.
+    """Returns completions of the name that ends at the cursor; `before` is the line up to it.
 
     Each match is the whole dotted name that replaces the one before the cursor (`os.pa` -> `os.path`), sorted,
     private ones last.

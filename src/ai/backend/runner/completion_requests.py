@@ -1,4 +1,4 @@
-"""Requests for completions: passed to the interpreter while it is idle, and given up where it does not answer."""
+"""Forwards completion requests to the idle interpreter, and drops them where it does not answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PATIENCE = 2.0
 
 
 class CompletionRequests:
-    """Those that wait for the interpreter's answers, in their order."""
+    """The requests that wait for the interpreter's answers, in their order."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class CompletionRequests:
             self._timer = self._loop.call_later(_PATIENCE, self._hangs)
 
     def completed(self, fields: List[bytes]) -> None:
-        """The interpreter has answered, or died."""
+        """Handles the interpreter's answer, or its death."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,4 +1,4 @@
-"""Console output on its way to the agent: decoded, ordered, merged, and bounded whatever the user's code prints."""
+"""Console output on its way to the agent: decoded, ordered, merged and bounded."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Tuple
 
 MAX_UNSENT = 2 * 524_288
-"""Characters of one stream that may wait for the agent while a run is active."""
+"""The maximum characters of one stream that wait for the agent while a run is active."""
 MAX_BACKGROUND = 65_536
-"""Characters of one stream kept from background processes while no run is active; they open the console of the next
-run."""
+"""The maximum characters of one stream that are stored from background processes between runs, to begin the console of
+the next run."""
 MAX_ITEMS = 20_000
 MAX_RICH = 8 * 1024 * 1024
 ITEM_BYTES = 65_536
@@ -36,7 +36,7 @@ class _Item:
 
 
 class Console:
-    """The unsent console. Not more than the limits above is held; what is dropped is counted per stream."""
+    """The unsent console, within the limits above; dropped characters are counted by stream."""
 
     def __init__(self) -> None:
         self._items: List[_Item] = []
@@ -50,15 +50,15 @@ class Console:
 
     @property
     def is_empty(self) -> bool:
-        """True when nothing waits, dropped counts included."""
+        """True if nothing waits, including counts of dropped characters."""
         return self._next == len(self._items) and not any(self._dropped.values())
 
     def hide(self) -> None:
-        """From here on text is not shown; its tail is kept for `reveal` (the build log of a batch run)."""
+        """Stops showing text; its tail is stored for `reveal` (the build log of a batch run)."""
         self._tail = []
 
     def reveal(self, show: bool) -> None:
-        """Ends `hide`; with `show` the kept tail is added to the console."""
+        """Ends `hide`; with `show` the stored tail is added to the console."""
         self.end_of_text()
         tail, self._tail = self._tail, None
         if show and tail:
@@ -66,11 +66,11 @@ class Console:
                 self.add_text(stream, text)
 
     def feed(self, stream: str, data: bytes) -> None:
-        """Adds bytes as they came from a process; a character that is cut by a read is completed by the next one."""
+        """Adds bytes of a process; a character that is cut by a read is completed by the next one."""
         self.add_text(stream, self._decoders[stream].decode(data))
 
     def end_of_text(self) -> None:
-        """An incomplete character can no longer be completed: it becomes a replacement character."""
+        """Replaces an incomplete character, which can no longer be completed."""
         for stream, decoder in self._decoders.items():
             self.add_text(stream, decoder.decode(b"", True))
             decoder.reset()
@@ -144,8 +144,8 @@ class Console:
 
 
 class SessionLog:
-    """Echo of the console to the runner's own stdout and stderr (the session's log). Never blocks; drops when nobody
-    reads."""
+    """Echoes the console to the runner's own stdout and stderr (the session's log). Never blocks; drops output that
+    nobody reads."""
 
     LIMIT = 256 * 1024
 
@@ -158,14 +158,14 @@ class SessionLog:
                 os.set_blocking(fd, False)
 
     def write(self, stream: str, data: bytes) -> None:
-        """Writes or keeps `data`; beyond the limit it is dropped."""
+        """Writes or buffers `data`; drops it beyond the limit."""
         fd = 1 if stream == "stdout" else 2
         if len(self._pending[fd]) + len(data) <= self.LIMIT:
             self._pending[fd] += data
         self.flush()
 
     def flush(self) -> None:
-        """Writes what the pipe takes; `blocked` tells whether something is left."""
+        """Writes what the pipe accepts; `blocked` is True if something remains."""
         self.blocked = False
         for fd, pending in self._pending.items():
             while pending:

@@ -1,5 +1,4 @@
-"""What a run shows besides its prints: the value of the last expression, rich representations, figures, password
-prompts."""
+"""Displays values, rich representations, figures and password prompts of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Optional
 
-    from .python_child import Link
+    from .link import Link
 
 __builtins__ = dict(vars(builtins))  # type: ignore[assignment]  # a module or its dict, both are allowed
 
@@ -28,7 +27,7 @@ _REPRESENTATIONS = (
 
 
 def install(link: Link) -> None:
-    """Makes this module speak for the interpreter that owns `link`."""
+    """Installs the display hook and import hooks for the interpreter that owns `link`."""
     global _link  # noqa: PLW0603  # one interpreter per process; the matplotlib backend has no other way to reach it
     _link = link
     sys.displayhook = show_value
@@ -36,7 +35,7 @@ def install(link: Link) -> None:
 
 
 def show_value(value: object) -> None:
-    """The display hook: None is silent, a rich object is shown in its richest form, anything else by its repr."""
+    """The display hook: ignores None, shows an object in its richest form, anything else by its repr."""
     if value is None:
         return
     builtins._ = None  # type: ignore[attr-defined]  # the display hook of Python does the same
@@ -65,7 +64,8 @@ def _representation(value: object, method: str) -> Any:
 
 
 def show_media(mime: str, data: Any) -> bool:
-    """Sends one media or html item; text formats as they are, binary ones as a data URI. False when it is too large."""
+    """Sends one media or html item; text formats unchanged, binary ones as a data URI. Returns False if it is too
+    large."""
     is_text = mime.startswith("text/") or mime.endswith(("+xml", "/xml", "/json"))
     if isinstance(data, bytes) and is_text:
         data = data.decode("utf-8", "replace")
@@ -95,7 +95,7 @@ class ImportHook:
         self._patches = patches
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Finds a module as the other finders do; a module that is to be patched gets a loader that does so."""
+        """Finds a module as the other finders do; wraps the loader of a module that is to be patched."""
         patch = self._patches.pop(name, None)
         if patch is None:
             return None
@@ -126,7 +126,7 @@ def _patch_after_load(spec: Any, patch: Callable[[Any], None]) -> None:
 
 def _patch_getpass(module: Any) -> None:
     def getpass(prompt: str = "Password: ", stream: Any = None, **_options: Any) -> str:
-        """Ask the user for a secret; the client does not echo it."""
+        """Asks the user for a secret; the client does not echo it."""
         print(prompt, end="", file=stream or sys.stdout, flush=True)
         if _link is None:
             raise EOFError

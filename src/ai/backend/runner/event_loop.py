@@ -1,5 +1,4 @@
-"""A minimal event loop on poll(2): readiness callbacks, timers and idle work. asyncio would cost more than the whole
-start-up."""
+"""A minimal event loop on poll(2) with readiness callbacks, timers and idle work, since asyncio starts slowly."""
 
 from __future__ import annotations
 
@@ -71,8 +70,7 @@ class Loop:
         self._running = False
 
     def run(self) -> None:
-        """The loop. `before_wait` runs once a round; while it returns True there is more to do and the round does
-        not sleep."""
+        """Runs the loop. `before_wait` runs once a round; while it returns True the round does not sleep."""
         while self._running:
             busy = self.before_wait()
             for fd, events in self._poll.poll(0 if busy else self._patience()):

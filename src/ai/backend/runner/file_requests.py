@@ -1,4 +1,4 @@
-"""Requests about files of the home: writing and listing at once, reading a piece at a time in the background."""
+"""Handles requests about files of the home: writes and lists at once, reads in pieces in the background."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MAX_READS = 16
 
 
 class FileRequests:
-    """Handlers of messages; each raises one of `files.REFUSALS` for what it refuses at once."""
+    """Handlers of messages; each raises one of `files.REFUSALS` for a request that it rejects at once."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class FileRequests:
         self._reads.append(self._read(message, paths))
 
     def advance(self) -> None:
-        """Send one piece of one of those that are read, in turn."""
+        """Sends one piece of one of the files that are read, in turn."""
         read = self._reads.pop(0)
         try:
             next(read)

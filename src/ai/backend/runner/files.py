@@ -1,4 +1,4 @@
-"""Files of the home directory for the client: written, listed and read without ever leaving the home.
+"""Writes, lists and reads files of the home directory for the client, without ever leaving the home.
 
 The user's own threads may replace any part of a path while it is used. So a path is resolved once as text, checked
 against the home, and then walked from a descriptor of the home, one component at a time and never through a symbolic
@@ -39,7 +39,7 @@ _ERRORS = {
 
 
 class FileError(Exception):
-    """A request that cannot be carried out: `kind` is one of not-found, denied, too-large, invalid, failed."""
+    """A request that failed: `kind` is one of not-found, denied, too-large, invalid, failed."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -51,7 +51,7 @@ REFUSALS = (FileError, OSError, KeyError, TypeError, ValueError, AttributeError,
 
 
 def as_file_error(error: Exception) -> FileError:
-    """The answer for an error of the system, or for a request that makes no sense."""
+    """Converts an error of the system, or of an invalid request."""
     if isinstance(error, FileError):
         return error
     if not isinstance(error, OSError):
@@ -62,7 +62,7 @@ def as_file_error(error: Exception) -> FileError:
 
 
 class Home:
-    """Access to the tree below one directory."""
+    """Accesses the tree below one directory."""
 
     def __init__(self, home: str) -> None:
         self._home = os.path.realpath(home)
@@ -100,7 +100,7 @@ class Home:
         return {"size": upload.size}
 
     def list(self, path: str) -> Dict[str, Any]:
-        """The entries of a directory (or the one file that `path` names), sorted by name. Raises FileError."""
+        """Returns the entries of a directory (or the one file that `path` names), sorted by name. Raises FileError."""
         parents, name = self._split(path, allow_home=True)
         parent = self._open_parents(parents)
         try:
@@ -128,8 +128,8 @@ class Home:
         return {"path": self._absolute(parents, name), "entries": entries, "truncated": is_truncated}
 
     def read(self, path: str, max_bytes: int) -> Iterator[bytes]:
-        """A tar archive of a file or a directory tree, in chunks. Raises FileError before or, if the tree grows, in
-        the middle.
+        """Yields a tar archive of a file or a directory tree. Raises FileError before or, if the tree grows, in the
+        middle.
 
         Regular files, directories and those symbolic links that stay inside the archive are packed; devices, sockets
         and pipes are not.
@@ -146,7 +146,7 @@ class Home:
             os.close(parent)
 
     def close(self) -> None:
-        """Forgets unfinished uploads and removes their temporary files."""
+        """Drops unfinished uploads and removes their temporary files."""
         for path in list(self._uploads):
             self._drop(path)
 
@@ -159,8 +159,8 @@ class Home:
         return os.path.normpath(os.path.join(self._home, *parents, name))
 
     def _split(self, path: str, allow_home: bool = False) -> Tuple[List[str], str]:
-        """(components of the parent below the home, last component); symbolic links in the parent are resolved once,
-        here."""
+        """Returns (components of the parent below the home, last component); resolves symbolic links in the parent
+        once."""
         if not isinstance(path, str) or "\0" in path or (not path and not allow_home):
             raise FileError("invalid", "a path is text without NUL")
         if len(os.fsencode(path)) > MAX_PATH:
@@ -207,7 +207,7 @@ class Home:
 
 
 class _Upload:
-    """A file that is being written under a temporary name next to its final one."""
+    """A file that is written under a temporary name next to its final one."""
 
     def __init__(self, folder: int, name: str) -> None:
         self._folder = folder
@@ -257,7 +257,7 @@ class _Upload:
 
 
 class _Budget:
-    """What one archive may still take, of bytes and of entries."""
+    """The remaining bytes and entries of one archive."""
 
     def __init__(self, max_bytes: int) -> None:
         if not isinstance(max_bytes, int) or max_bytes <= 0:

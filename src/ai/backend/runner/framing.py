@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 MAX_FRAME = 8 * 1024 * 1024
 READ_SIZE = 256 * 1024
 HIGH_WATER = 1024 * 1024
-"""Above this many unsent bytes the producers that can wait (console, file chunks, terminals) do wait."""
+"""Above this number of unsent bytes the producers that can wait (console, file chunks, terminals) pause."""
 HARD_LIMIT = 32 * 1024 * 1024
-"""Above this many unsent bytes no further request is read from the channel."""
+"""Above this number of unsent bytes no further request is read from the channel."""
 _WOULD_BLOCK = (errno.EAGAIN, errno.EWOULDBLOCK)
 
 
 class BrokenFrame(Exception):
-    """The peer sent something that is no frame; the stream cannot be followed any further."""
+    """The peer sent an invalid frame; the stream cannot be decoded any further."""
 
 
 def encode_message(message: Dict[str, Any]) -> bytes:
-    """One message as a channel frame. Text is UTF-8; only names with undecodable bytes fall back to escapes
+    """Encodes a message as a channel frame. Text is UTF-8; only names with undecodable bytes fall back to escapes
     (`\\udcXX`)."""
     import json
 
@@ -42,7 +42,7 @@ def encode_message(message: Dict[str, Any]) -> bytes:
 
 
 class Channel:
-    """The supervisor's end of the channel; non-blocking in both directions, bounded by the rules of its users."""
+    """The supervisor's end of the channel; non-blocking in both directions; its users limit the buffers."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -53,7 +53,7 @@ class Channel:
 
     @property
     def unsent(self) -> int:
-        """Bytes that wait for the peer."""
+        """The number of bytes that wait for the peer."""
         return len(self._out)
 
     def send(self, message: Dict[str, Any]) -> None:
@@ -61,7 +61,7 @@ class Channel:
         self._out += encode_message(message)
 
     def flush(self) -> bool:
-        """Writes what the kernel takes now; False when the peer is gone."""
+        """Writes what the kernel accepts now; returns False if the peer has closed."""
         while self._out:
             with memoryview(self._out) as view:
                 try:
@@ -72,7 +72,8 @@ class Channel:
         return True
 
     def receive(self) -> Optional[List[Dict[str, Any]]]:
-        """The messages that have arrived; None at the end of the stream. Raises BrokenFrame on an impossible length."""
+        """Returns the messages that have arrived; None at the end of the stream. Raises BrokenFrame on an invalid
+        length."""
         import json
 
         try:
@@ -103,7 +104,7 @@ class Channel:
 
 
 def pack(kind: bytes, fields: Sequence[bytes] = ()) -> bytes:
-    """One frame for a private pipe."""
+    """Encodes a frame for a private pipe."""
     parts = []
     for field in fields:
         parts.append(len(field).to_bytes(4, "big"))
@@ -113,8 +114,8 @@ def pack(kind: bytes, fields: Sequence[bytes] = ()) -> bytes:
 
 
 def unpack(buffer: bytearray) -> Iterator[Tuple[bytes, List[bytes]]]:
-    """Takes the complete frames out of `buffer`. Raises BrokenFrame on lengths that do not fit: the sender may be
-    hostile."""
+    """Removes the complete frames from `buffer` and returns them. Raises BrokenFrame on invalid lengths: the sender may
+    be hostile."""
     while len(buffer) >= 5:
         size = int.from_bytes(buffer[1:5], "big")
         if size > MAX_FRAME:
@@ -134,7 +135,7 @@ def unpack(buffer: bytearray) -> Iterator[Tuple[bytes, List[bytes]]]:
 
 
 def from_base64(data: Any) -> bytes:
-    """Raises ValueError."""
+    """Decodes base64. Raises ValueError."""
     import base64
 
     if not isinstance(data, str):

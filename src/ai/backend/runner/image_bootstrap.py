@@ -1,4 +1,5 @@
-"""The image's own script, which starts what listens on its preopen and endpoint ports before the session is ready.
+"""Runs the image's own script, which starts what listens on its preopen and endpoint ports, before the session is
+ready.
 
 It runs as the user that the session is: nothing of an image runs as root here (spec 03-05 has it so, and `su-exec`).
 """
@@ -14,11 +15,11 @@ if TYPE_CHECKING:
     from .event_loop import Loop
 
 TIMEOUT_S = 30.0
-"""It must return at once; after this time the session goes on without waiting for it."""
+"""The timeout in seconds, after which the session continues without the script."""
 
 
 class ImageBootstrap:
-    """One run of the script. `done` is called when nobody waits for it any more, if it has not been by then."""
+    """One run of the script. `done` is called once: at its end or at the timeout."""
 
     def __init__(self, path: str, loop: Loop, log: Callable[[str, bytes], None]) -> None:
         self._path = path
@@ -39,7 +40,7 @@ class ImageBootstrap:
         self._loop.call_later(TIMEOUT_S, self._took_long)
 
     def child_died(self, pid: int, status: int) -> bool:
-        """Notices its end; False when `pid` is another's."""
+        """Handles the end of the script; returns False if `pid` is another process."""
         if pid != self._pid:
             return False
         self._pid = 0

@@ -1,5 +1,4 @@
-"""The supervisor's side of an interpreter child: start it, talk to it, notice its death. One class per kind of
-interpreter."""
+"""The supervisor's side of an interpreter child: one class for each kind of interpreter."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Interpreter:
-    """A child that executes code in a context kept from run to run. Kinds of reports are those of
+    """A child that executes code in a context that persists between runs. Kinds of reports are those of
     `python_child.py`: H, S, D, I, C, E, M, T."""
 
     features: Tuple[str, ...] = ("query",)
@@ -40,8 +39,7 @@ class Interpreter:
         self.is_busy: Callable[[], bool] = lambda: False
 
     def start(self) -> None:
-        """Starts a fresh child. Raises OSError where no process can be made (the limit of pids is reached): try
-        again later."""
+        """Starts a fresh child. Raises OSError at the limit of processes; the caller may try again later."""
         child_read, self._write_fd = os.pipe()
         try:
             self._read_fd, child_write = os.pipe()
@@ -65,29 +63,29 @@ class Interpreter:
         os.set_blocking(self._write_fd, False)
 
     def listen(self) -> None:
-        """Begins to take the reports of the child."""
+        """Starts to receive the reports of the child."""
         from . import event_loop
 
         self._loop.watch(self._read_fd, event_loop.READ, lambda _events: self.read_reports())
 
     def run(self, code: str) -> None:
-        """Hands over one piece of code; the report D comes at its end."""
+        """Sends one piece of code; the report D follows at its end."""
         raise TypeError("an interpreter of its own kind runs code")
 
     def answer(self, number: bytes, text: str) -> None:
-        """Hands over what the client typed for question `number`."""
+        """Sends what the client typed for question `number`."""
 
     def complete(self, before: str) -> bool:
-        """Asks for completions (report C); False when this interpreter has none."""
+        """Requests completions (report C); returns False if this interpreter has none."""
         return False
 
     def signal(self, number: int) -> None:
-        """Signals the child and what it has started in its process group, as a terminal does."""
+        """Signals the child and its process group, as a terminal does."""
         if self.pid:
             process.kill_group(self.pid, number)
 
     def died(self) -> None:
-        """To be called when the child has been reaped: takes its last reports and closes the pipes."""
+        """Reads the last reports and closes the pipes after the child was reaped."""
         self.pid = 0
         self.read_reports()
         self.is_ready = False
@@ -120,7 +118,7 @@ class Interpreter:
                 return
 
     def kill_alone(self) -> None:
-        """Kills the child but nothing that it has started: background processes belong to the user."""
+        """Kills the child without its background processes, which belong to the user."""
         if self.pid:
             try:
                 os.kill(self.pid, 9)
@@ -244,15 +242,14 @@ class BashInterpreter(Interpreter):
 
 
 def restore_pipe(fd: int) -> None:
-    """Takes back what a child has done to the open file that all writers of a pipe share: non-blocking, asynchronous
-    modes."""
+    """Resets the modes that a child may have set on a shared pipe: non-blocking, asynchronous."""
     flags = fcntl.fcntl(fd, fcntl.F_GETFL)
     if flags & (os.O_NONBLOCK | os.O_ASYNC):
         fcntl.fcntl(fd, fcntl.F_SETFL, flags & ~(os.O_NONBLOCK | os.O_ASYNC))
 
 
 def make_interpreter(runtime: str, loop: Loop, fds: Fds, home: str, report: Report) -> Optional[Interpreter]:
-    """The interpreter of a runtime; None for a runtime whose programs are compiled anew for each run (c)."""
+    """Returns the interpreter of a runtime; None for a runtime whose programs are compiled for each run (c)."""
     if runtime == "python":
         return PythonInterpreter(loop, fds, home, report)
     if runtime == "bash":

@@ -1,5 +1,4 @@
-"""What each runtime does by default: the commands behind "*" of a batch run, and how a compiled language runs a
-snippet."""
+"""Default commands of each runtime: for "*" of a batch run, and for running a snippet of a compiled language."""
 
 from __future__ import annotations
 
@@ -18,11 +17,11 @@ _C_HEADERS = ["stdio", "stdlib", "string", "stdint", "stdbool", "ctype", "math",
 _C_MAIN = re.compile(r"\bmain\s*\(")
 
 RUNTIMES = ("python", "bash", "c", "app")
-"""`app` is an image that brings no language for snippets: commands, terminals and files only."""
+"""`app` is an image without a language for snippets: commands, terminals and files only."""
 
 
 def default_command(runtime: str, step: str) -> Optional[str]:
-    """The command that "*" stands for in a step (clean, build, exec); None where the default is to do nothing."""
+    """Returns the command of "*" in a step (clean, build, exec); None if the default is to do nothing."""
     if step == "clean":
         return None  # never delete by default what a mistake has put there
     commands: Dict[str, Dict[str, str]] = {
@@ -52,12 +51,12 @@ def snippet_command(folder: str, code: str) -> str:
 
 
 def compiler() -> str:
-    """The C compiler; a name that will not be found where there is none, so that the shell says so."""
+    """Returns the name of the C compiler; `gcc` if there is none, so that the shell reports the error."""
     return quote(process.find_executable("gcc", "cc", "clang") or "gcc")
 
 
 def quote(text: str) -> str:
-    """`text` as one word of a shell command."""
+    """Quotes `text` as one word of a shell command."""
     return "'" + text.replace("'", "'\\''") + "'"
 
 
@@ -71,7 +70,7 @@ def _c_build() -> str:
 
 
 def compiler_version(runtime: str) -> str:
-    """Of a compiled language; empty where there is none."""
+    """Returns the version of a compiled language's compiler; empty if there is none."""
     program = process.find_executable("gcc", "cc", "clang") if runtime == "c" else None
     if program is None:
         return ""

@@ -1,4 +1,4 @@
-"""Opens the installed packages to the user's code, in the interpreter alone and after its greeting.
+"""Makes the installed packages importable for the user's code, in the interpreter child after its greeting.
 
 The runner is started without `site` (`-S`): the supervisor has no use for it, and where packages bring start-up code
 (`.pth` files) it costs more than everything else of a start. Whoever waits for the runner does not wait for it.
@@ -17,7 +17,7 @@ _OURS = ("isolated", "ignore_environment", "no_user_site", "no_site", "safe_path
 
 
 class Flags(tuple):  # type: ignore[type-arg]  # its type is not subscriptable on Python 3.8
-    """Stands in for `sys.flags`: children that repeat the flags (`multiprocessing`) start as the user's own would."""
+    """Replaces `sys.flags`, so that children that repeat the flags (`multiprocessing`) start normally."""
 
     __slots__ = ()
     names: Any = ()
@@ -44,8 +44,7 @@ _REAL = sys.flags
 
 
 def open_libraries(home: str) -> None:
-    """Does what the start of an ordinary interpreter does; a package whose start-up code fails is told and passed
-    over."""
+    """Runs the start-up of an ordinary interpreter; a package whose start-up code fails is reported and skipped."""
     if sys.flags.no_site:
         try:
             import site

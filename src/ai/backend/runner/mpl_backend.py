@@ -22,8 +22,7 @@ FigureCanvas = _agg.FigureCanvasAgg
 
 
 def send_figures() -> None:
-    """Sends every open figure and closes it: SVG, or PNG where the drawing is so detailed that SVG would be larger
-    than 1 MiB."""
+    """Sends every open figure and closes it: as SVG, or as PNG if the SVG would be larger than 1 MiB."""
     for manager in _helpers.Gcf.get_all_fig_managers():
         figure = manager.canvas.figure
         text = io.StringIO()
@@ -45,13 +44,13 @@ class FigureManager(_bases.FigureManagerBase):  # type: ignore[misc]  # a class 
 
     @classmethod
     def pyplot_show(cls, *_args: object, **_kwargs: object) -> None:
-        """What `plt.show()` calls since matplotlib 3.6."""
+        """Implements `plt.show()` since matplotlib 3.6."""
         send_figures()
 
 
 @_bases._Backend.export
 class Backend(_bases._Backend):  # type: ignore[misc]  # a class of an untyped package
-    """What matplotlib before 3.6 expects of a backend module."""
+    """The backend interface of matplotlib before 3.6."""
 
     FigureCanvas = FigureCanvas
     FigureManager = FigureManager

@@ -1,4 +1,4 @@
-"""Which files a run has left in `.output`: a snapshot before, a comparison after, bounded in both."""
+"""Finds the files that a run created or changed in `.output` by comparing snapshots of limited size."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ MAX_REPORTED = 1_000
 
 
 def snapshot(folder: str) -> Snapshot:
-    """The regular files under `folder` by relative path: (inode, size, time of change in ns). Symbolic links are not
-    followed."""
+    """Returns the regular files under `folder` by relative path: (inode, size, time of change in ns). Does not follow
+    symbolic links."""
     found: Snapshot = {}
     if os.path.islink(folder):
         return found
@@ -45,6 +45,6 @@ def snapshot(folder: str) -> Snapshot:
 
 
 def changes(before: Snapshot, after: Snapshot) -> List[Dict[str, Any]]:
-    """The files that are new or changed, as `{"name", "size"}` sorted by name; at most `MAX_REPORTED`."""
+    """Returns the new or changed files as `{"name", "size"}` sorted by name; at most `MAX_REPORTED`."""
     names = sorted(name for name, facts in after.items() if before.get(name) != facts)
     return [{"name": name, "size": after[name][1]} for name in names[:MAX_REPORTED]]

@@ -1,5 +1,4 @@
-"""Processes at the level of system calls: fork, exec, exit codes, and what protects the supervisor from the user's
-code."""
+"""Processes at the level of system calls: fork, exec, exit codes, protection of the supervisor from the user's code."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ _RESET_SIGNALS = ("SIGINT", "SIGTERM", "SIGQUIT", "SIGHUP", "SIGPIPE", "SIGCHLD"
 
 
 def prctl(option: int, value: int) -> bool:
-    """Calls prctl(2); False where it cannot be reached (an interpreter built without ctypes) or fails."""
+    """Calls prctl(2); returns False if it is unavailable (an interpreter without ctypes) or fails."""
     try:
         # The C half of ctypes alone: importing the whole package costs several times as much at each start.
         import _ctypes
@@ -41,7 +40,7 @@ def exit_of(status: int) -> Tuple[int, Optional[int]]:
 
 
 def signal_name(number: int) -> str:
-    """The name of a signal, for messages to people."""
+    """Returns the name of a signal for messages."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -49,8 +48,8 @@ def signal_name(number: int) -> str:
 
 
 def kill_group(pid: int, number: int) -> None:
-    """Sends a signal to the process group led by `pid`, and to `pid` itself if it left that group; a dead one is no
-    error."""
+    """Sends a signal to the process group led by `pid`, and to `pid` itself if it left that group; ignores dead
+    processes."""
     if pid <= 1:
         return  # no group at all: a terminal in whose foreground nobody is says 0, which would be our own
     for send in (os.killpg, os.kill):
@@ -62,7 +61,7 @@ def kill_group(pid: int, number: int) -> None:
 
 
 def take_environment() -> None:
-    """Gives the variables of the session their own names, for what we start.
+    """Restores the names of the session's variables in the environment of started programs.
 
     The agent sends them under a prefix, so that the loader of neither the sandbox nor this process, which holds the
     channel, follows what a user says.
@@ -72,8 +71,8 @@ def take_environment() -> None:
 
 
 def execute_anew(fds: Sequence[int], home: str) -> None:
-    """Executes the interpreter's child (`python_child.py`) as a program of its own if the session has
-    variables that count only at the start of one; otherwise returns, as a fork is faster."""
+    """Executes the interpreter's child (`python_child.py`) as a new program if the session sets variables that Python
+    reads only at its start; otherwise returns, as a fork is faster."""
     if not any(name.startswith(_START_ONLY) for name in os.environ):
         return
     for fd in fds:
@@ -84,7 +83,7 @@ def execute_anew(fds: Sequence[int], home: str) -> None:
 
 
 def common_environment(home: str) -> Dict[str, str]:
-    """The environment that the spec promises to every command; what the agent has set wins."""
+    """Returns the environment that the spec promises to every command; values of the agent take precedence."""
     env = {"TERM": "xterm", "LANG": "C.UTF-8", "SHELL": "/bin/bash", "USER": "work"}
     env.update(os.environ)
     env["HOME"] = home
@@ -92,7 +91,7 @@ def common_environment(home: str) -> Dict[str, str]:
 
 
 def detach_child(prefer_oom: bool = True) -> None:
-    """Gives a fresh fork of the supervisor its own session and process group, and the signals their defaults."""
+    """Gives a fresh fork of the supervisor its own session, process group and default signal handlers."""
     os.setsid()
     signal.set_wakeup_fd(-1)
     for name in _RESET_SIGNALS:
@@ -100,7 +99,7 @@ def detach_child(prefer_oom: bool = True) -> None:
 
 
 def settle_child() -> None:
-    """Makes a child an ordinary process of the user, and the first one to go when memory runs out."""
+    """Makes a child an ordinary process of the user, and the first victim when memory runs out."""
     # The flag is inherited over fork: without this /proc/self would be closed to the user's own code.
     prctl(PR_SET_DUMPABLE, 1)
     try:
@@ -157,7 +156,7 @@ def spawn(
 
 
 def close_inherited(keep: int) -> None:
-    """Closes every descriptor from 3 up but `keep`: what leaked into the runner would leak into its children."""
+    """Closes every descriptor from 3 up except `keep`, so that children inherit none."""
     try:
         found = [int(name) for name in os.listdir("/proc/self/fd")]
     except (OSError, ValueError):
@@ -171,7 +170,7 @@ def close_inherited(keep: int) -> None:
 
 
 def find_executable(*names: str) -> Optional[str]:
-    """The first of the named programs that is found on PATH, as an absolute path."""
+    """Returns the absolute path of the first of the named programs on PATH."""
     for name in names:
         for folder in (os.environ.get("PATH") or os.defpath).split(os.pathsep):
             candidate = os.path.join(folder or ".", name)
@@ -181,10 +180,11 @@ def find_executable(*names: str) -> Optional[str]:
 
 
 def shell_argv(command: str) -> List[str]:
-    """The argument vector that runs a shell command line: bash where there is one (as the spec says), else sh."""
+    """Returns the argument vector that runs a shell command line: by bash if installed (as the spec says), else by
+    sh."""
     return [find_executable("bash", "sh") or "/bin/sh", "-c", command]
 
 
 def python_version() -> str:
-    """The version of the running interpreter, as `3.11.7`."""
+    """Returns the version of the running interpreter, such as `3.11.7`."""
     return "%d.%d.%d" % tuple(sys.version_info[:3])

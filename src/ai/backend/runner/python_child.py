@@ -1,5 +1,5 @@
-"""The Python interpreter that runs the user's code. A fork of the supervisor: ready in about a millisecond, no
-import of its own.
+"""The Python interpreter that runs the user's code: a fork of the supervisor, ready in about a millisecond without
+imports.
 
 Nothing here is trusted by the supervisor: this process and all in it belong to the user, who may break it in any way.
 What is guarded against is guarded so that honest code survives a mistake (a closed stdout, emptied builtins, a replaced
@@ -10,7 +10,6 @@ from __future__ import annotations
 import __future__
 
 import _ast
-import _thread
 import builtins
 import fcntl
 import os
@@ -18,18 +17,17 @@ import signal
 import sys
 
 from . import display, process, streams
-from .framing import BrokenFrame, pack, unpack
+from .link import Link
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import CodeType, FrameType, TracebackType
+    from types import CodeType, TracebackType
     from typing import Any, List, NoReturn, Optional, Tuple
 
 __builtins__ = dict(vars(builtins))  # type: ignore[assignment]  # a module or its dict, both are allowed
 
 FILENAME = "<input>"
 MAX_TRACEBACK = 65_536
-MAX_RICH = 6 * 1024 * 1024
 _HERE = __file__.rpartition("/")[0] + "/"
 _HIGH_FD = 1001
 _STARTS_PROCESS = frozenset(
@@ -42,99 +40,8 @@ _ONLY_AST = 0x400
 _CO_COROUTINE = 0x80
 
 
-class Link:
-    """The pipes to the supervisor. A frame is never cut by an interrupt: the signal handler holds it back meanwhile."""
-
-    def __init__(self, read_fd: int, write_fd: int) -> None:
-        self.read_fd, self.write_fd = read_fd, write_fd
-        self.lock = _thread.allocate_lock()
-        self.is_open = True
-        self.is_running = False
-        self._held = 0
-        self._pending = False
-        self._in = bytearray()
-        self._frames: List[Tuple[bytes, List[bytes]]] = []
-        self._questions = 0
-
-    def on_interrupt(self, _signum: int, _frame: Optional[FrameType]) -> None:
-        """Handler of SIGINT: the user's code, and nothing else, is interrupted."""
-        if self._held:
-            self._pending = True
-        elif self.is_running:
-            raise KeyboardInterrupt
-
-    def _release(self) -> None:
-        self._held -= 1
-        if not self._held and self._pending:
-            self._pending = False
-            if self.is_running:
-                raise KeyboardInterrupt
-
-    def send(self, kind: bytes, *fields: bytes) -> None:
-        """Sends one frame after everything that is in the output pipes. Silent in a fork of the user's code."""
-        if not self.is_open:
-            return
-        streams.wait_drained(1)
-        streams.wait_drained(2)
-        frame = pack(kind, fields)
-        self._held += 1
-        try:
-            with self.lock, memoryview(frame) as view:
-                done = 0
-                while done < len(frame):
-                    done += os.write(self.write_fd, view[done:])
-        except OSError:
-            os._exit(70)  # the user closed the pipe or the supervisor is gone: there is nothing to come back to
-        finally:
-            self._release()
-
-    def receive(self) -> Tuple[bytes, List[bytes]]:
-        """The next frame; waits, and can be interrupted while it waits."""
-        while not self._frames:
-            import select
-
-            poll = select.poll()
-            poll.register(self.read_fd, select.POLLIN)
-            poll.poll()
-            self._held += 1
-            try:
-                data = os.read(self.read_fd, 262_144)
-                if not data:
-                    os._exit(0)
-                self._in += data
-                self._frames.extend(unpack(self._in))
-            except (OSError, BrokenFrame):
-                os._exit(70)
-            finally:
-                self._release()
-        return self._frames.pop(0)
-
-    def ask(self, is_password: bool) -> str:
-        """One line from the client. Raises EOFError in a fork of the user's code, which has no client."""
-        if not self.is_open:
-            raise EOFError("no input in a forked process")
-        self._questions += 1
-        number = b"%d" % self._questions
-        for stream in streams.current():
-            streams.flush_quietly(stream)
-        self.send(b"I", number, b"1" if is_password else b"0")
-        while True:
-            kind, fields = self.receive()
-            if kind == b"I" and fields[0] == number:
-                return fields[1].decode("utf-8", "replace")
-
-    def forget(self) -> None:
-        """In a forked child: the pipes belong to the parent, whose death must be visible to the supervisor."""
-        self.is_open = False
-        for fd in (self.read_fd, self.write_fd):
-            try:
-                os.close(fd)
-            except OSError:
-                continue
-
-
 class Interpreter:
-    """Runs code in one namespace that is kept from run to run."""
+    """Runs code in one namespace that persists between runs."""
 
     def __init__(self, link: Link) -> None:
         self.link = link
@@ -153,11 +60,11 @@ class Interpreter:
         self.keep_builtins()
 
     def keep_builtins(self) -> None:
-        """The builtins as they are now are what an earlier run cannot take away from a later one."""
+        """Saves the builtins, so that a later run can restore those that an earlier one removed."""
         self._builtins = dict(vars(builtins))
 
     def prepare_run(self) -> None:
-        """Puts back what an earlier run has broken beyond use; what it has replaced on purpose stays."""
+        """Restores what an earlier run has broken; what it replaced on purpose stays."""
         self._restore_builtins()
         if self._reserve is None:
             try:
@@ -186,19 +93,19 @@ class Interpreter:
                 setattr(builtins, name, value)
 
     def flush(self) -> None:
-        """Flushes our streams; what the user has put in their place flushes itself."""
+        """Flushes the interpreter's own streams, but none that the user has put in their place."""
         streams.flush_quietly(self.out)
         streams.flush_quietly(self.err)
 
     def before_process(self, event: str, _arguments: object) -> None:
-        """Audit hook: what was printed until now is read before a process of the user can print."""
+        """Audit hook: flushes output before the user starts a process that can print."""
         if event in _STARTS_PROCESS:
             self.flush()
             streams.wait_drained(1)
             streams.wait_drained(2)
 
     def run(self, source: str) -> None:
-        """Executes one piece of code to its end, whatever the end is; everything it has to say goes to the console."""
+        """Executes one piece of code; any exception is reported to the console."""
         self.prepare_run()
         error: Optional[BaseException] = None
         try:
@@ -268,7 +175,7 @@ class Interpreter:
 
 
 def format_error(error: BaseException) -> str:
-    """The traceback as Python prints it, without the frames of the runner."""
+    """Formats the traceback as Python does, without the frames of the runner."""
     import traceback
 
     frames = 0
@@ -294,8 +201,7 @@ def format_error(error: BaseException) -> str:
 
 
 def serve(read_fd: int, write_fd: int, fds: Tuple[int, int, int], home: str) -> NoReturn:
-    """The life of the child after the fork: `fds` become 0, 1, 2, every other descriptor but the two pipes is
-    closed."""
+    """Runs the child after the fork: `fds` become 0, 1, 2; every other descriptor except the two pipes is closed."""
     try:
         process.detach_child()
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as every Python program has it
@@ -346,7 +252,7 @@ def _serve_one(interpreter: Interpreter) -> None:
 
 
 def _arrange_descriptors(read_fd: int, write_fd: int, fds: Tuple[int, int, int]) -> Tuple[int, int]:
-    """The pipes go where `os.closerange(3, 1000)` does not reach, if the limit of open files allows."""
+    """Moves the pipes beyond the reach of `os.closerange(3, 1000)`, if the limit of open files allows."""
     for base in (_HIGH_FD, 240, 16):
         try:
             moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, base) for fd in (read_fd, write_fd)]
@@ -364,7 +270,7 @@ def _arrange_descriptors(read_fd: int, write_fd: int, fds: Tuple[int, int, int])
 
 
 def _arrange_modules(home: str) -> None:
-    """Makes the interpreter look as if it had been started in `home` by the user, not by us in isolated mode."""
+    """Sets directory, environment and `sys.argv` as if the user had started the interpreter in `home`."""
     try:
         os.chdir(home)
     except OSError:
@@ -374,14 +280,14 @@ def _arrange_modules(home: str) -> None:
 
 
 def _install(interpreter: Interpreter) -> None:
-    """Puts our streams, `input` and the display hook in place."""
+    """Installs the streams, `input`, the display hook and the fork and audit hooks."""
     link = interpreter.link
     sys.stdin = sys.__stdin__ = interpreter.input  # type: ignore[assignment,misc]  # a text stream, not a TextIOWrapper
     sys.stdout = sys.__stdout__ = interpreter.out  # type: ignore[misc]  # Final in the stubs only
     sys.stderr = sys.__stderr__ = interpreter.err  # type: ignore[misc]  # Final in the stubs only
 
     def ask(prompt: object = "", /) -> str:
-        """Ask the user for a line of text."""
+        """Asks the user for a line of text."""
         print(prompt, end="", flush=True)
         return link.ask(False)
 

@@ -1,4 +1,4 @@
-"""Runs: one at a time, in the order of their arrival, each ended by exactly one `finished`."""
+"""Executes runs one at a time in the order of their arrival; each ends with exactly one `finished`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STEPS = ("clean", "build", "exec")
 
 
 class Run:
-    """One run: what was asked, and what has become of it."""
+    """One run: its request and its state."""
 
     def __init__(self, message: Dict[str, Any]) -> None:
         self.id: str = message["id"]
@@ -46,7 +46,7 @@ class Run:
 
 
 class Runner:
-    """The queue of runs and the one that is active."""
+    """The queue of runs and the active one."""
 
     def __init__(
         self,
@@ -70,8 +70,7 @@ class Runner:
         self.active: Optional[Run] = None
 
     def submit(self, message: Dict[str, Any]) -> None:
-        """Takes a run. One that is already known is ignored; one that does not fit into the queue is finished at
-        once."""
+        """Accepts a run. Ignores a run id that exists; finishes a run at once that does not fit into the queue."""
         run = Run(message)
         known = [*self._queue, *([self.active] if self.active else [])]
         if any(other.id == run.id for other in known):
@@ -83,7 +82,7 @@ class Runner:
         self.advance()
 
     def advance(self) -> None:
-        """Starts the next run if none is active and what it needs is ready."""
+        """Starts the next run if none is active and its interpreter is ready."""
         while self.active is None and self._queue:
             run = self._queue[0]
             in_interpreter = run.mode == "query" and self._interpreter is not None
@@ -101,7 +100,7 @@ class Runner:
                 self._start_steps(run)
 
     def answer(self, message: Dict[str, Any]) -> None:
-        """Hands the client's input to the run that waits for it; anything else is late and ignored."""
+        """Passes the client's input to the run that waits for it; ignores any other."""
         run_id, text = message["id"], message["text"]
         if not isinstance(text, str):
             raise ValueError("text is text")
@@ -112,7 +111,7 @@ class Runner:
         self._interpreter.answer(number, text)
 
     def asked(self, number: bytes, is_password: bool) -> None:
-        """The interpreter waits for input."""
+        """Handles the interpreter's request for input."""
         run = self.active
         if run is not None and run.is_in_interpreter:
             run.question = number
@@ -120,7 +119,7 @@ class Runner:
             self._send({"t": "waiting-input", "id": run.id, "is_password": is_password})
 
     def interrupt(self) -> None:
-        """SIGINT to the code that runs now, and to what it has started."""
+        """Sends SIGINT to the running code and its processes."""
         run = self.active
         if run is None:
             return
@@ -145,18 +144,17 @@ class Runner:
             process.kill_group(run_.pid, signal.SIGKILL)
 
     def code_done(self) -> None:
-        """The interpreter has come to the end of the code. (A report without a run is a forgery of the user:
-        ignored.)"""
+        """Handles the end of the code. Ignores a report without a run, which only the user can have forged."""
         if self.active is not None and self.active.is_in_interpreter:
             self._finish(0, None, None)
 
     def code_raised(self) -> None:
-        """The code has ended with an exception, which the specification's exit code does not tell: zero it is."""
+        """Handles an exception of the code. The exit code stays zero, as specified."""
         if self.active is not None and self.active.is_in_interpreter:
             self.active.has_raised = True
 
     def interpreter_died(self, status: int) -> None:
-        """The interpreter is gone; the active run, if it ran there, is over."""
+        """Handles the death of the interpreter: finishes the active run if it ran there."""
         run = self.active
         if run is None or not run.is_in_interpreter:
             return
@@ -172,7 +170,7 @@ class Runner:
         self._finish(code, "interpreter-died", number)
 
     def child_died(self, pid: int, status: int) -> bool:
-        """A step of a batch run, or a compiled snippet, has ended; False when `pid` is none of them."""
+        """Handles the end of a batch step or a compiled snippet; returns False if `pid` is neither."""
         run = self.active
         if run is None or run.pid != pid:
             return False

@@ -1,4 +1,4 @@
-"""Services that need no definition in an image: those that every session has, and common ones of Python images."""
+"""Built-in service definitions: those that every session has, and common ones of Python images."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional
 
 LAUNCHER = "launch.json"
-"""In a kit: the arguments that start its interpreter, with `{kit}` for its place."""
+"""The arguments that start the interpreter of a kit; `{kit}` is its directory."""
 
 _JUPYTER = [
     'c.ServerApp.ip = "{host}"\n',
@@ -51,7 +51,7 @@ INTRINSIC = {"sshd": None, "ttyd": "http://{host}:{port}/"}
 def builtin_definition(
     name: str, runtime: str, kit: Optional[str], runtime_path: str = "", service_path: str = ""
 ) -> Optional[Definition]:
-    """Our own definition of a service, None if there is none. Raises BadDefinition where its kit is missing.
+    """Returns the built-in definition of a service, None if there is none. Raises BadDefinition if its kit is missing.
 
     `service_path`: an interpreter that has the service's packages, where the one of the session has not.
     """
@@ -67,7 +67,7 @@ def builtin_definition(
 
 
 def _beside(definition: Dict[str, Any], runtime_path: str, service_path: str) -> Dict[str, Any]:
-    """The server runs in another interpreter of the same version, and notebooks in the session's own.
+    """Runs the server in another interpreter of the same version, and notebooks in the session's own.
 
     There they find `ipykernel` behind everything that the session has, so that a user's packages win.
     """
@@ -95,7 +95,7 @@ def _beside(definition: Dict[str, Any], runtime_path: str, service_path: str) ->
 
 
 def offered_definition(name: str) -> Definition:
-    """What an intrinsic service offers to clients, told without a kit."""
+    """Returns what an intrinsic service offers to clients, independent of a kit."""
     return Definition({"command": [name], "url_template": INTRINSIC[name]})
 
 

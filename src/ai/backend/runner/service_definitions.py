@@ -1,4 +1,4 @@
-"""How a service is started: the definitions of images (spec 03-05, "Service Definition DSL"), read and rendered.
+"""Reads and renders the service definitions of images (spec 03-05, "Service Definition DSL").
 
 Nothing here executes anything; `service_launch` does. Templates follow Python's brace formatting over plain values:
 items (`{ports[0]}`, `{made[out]}`) can be named, attributes cannot.
@@ -25,7 +25,7 @@ ACTIONS = {
     "run_command": {"command"},
     "log": {"body"},
 }
-"""The prestart actions, with the arguments that each must have."""
+"""The prestart actions with their required arguments."""
 _OPTIONAL = {"write_file": {"mode", "append"}, "write_tempfile": {"mode"}, "log": {"debug"}}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _SHELL_VARIABLE = re.compile(r"(?<!\{)\$\{(?!\{)([^{}]*)\}(?!\})")
@@ -34,16 +34,17 @@ _REFERENCE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)((?:\[[^\[\]]+\])*)(![rsa])?(:
 
 
 class BadDefinition(ValueError):
-    """A definition, or what a user adds to it, says something impossible."""
+    """A definition, or a value that a user adds to it, is invalid."""
 
 
 def is_name(name: object) -> bool:
-    """Whether a service may have this name."""
+    """Returns True if the name is a valid service name."""
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
 class Definition:
-    """One service. `command` is an argument list, or text for a shell, or None of a `noop`, which others start."""
+    """One service definition. `command` is an argument list, or text for a shell, or None of a `noop`, which others
+    start."""
 
     def __init__(self, data: Any) -> None:
         """Checks all of `data`, the parsed JSON. Raises BadDefinition."""
@@ -63,7 +64,8 @@ class Definition:
         self.prestart = [_action(item) for item in prestart]
 
     def arguments(self, given: Any) -> List[str]:
-        """What is added to the command: the defaults, and over them what a user gives. Raises BadDefinition."""
+        """Returns the arguments that are appended to the command: the defaults, overridden by the user's. Raises
+        BadDefinition."""
         asked = _arguments(given or {})
         for name in asked:
             if name not in self.allowed_arguments:
@@ -74,7 +76,7 @@ class Definition:
         return found
 
     def environment(self, given: Any) -> Dict[str, str]:
-        """The variables that a user gives. Raises BadDefinition."""
+        """Returns the variables that a user sets. Raises BadDefinition."""
         asked = _texts(given or {}, "envs")
         for name in asked:
             if name not in self.allowed_envs:
@@ -83,7 +85,7 @@ class Definition:
 
 
 def read_definition(name: str, folder: str) -> Optional[Definition]:
-    """The image's definition of a service; None if it has none. Raises BadDefinition."""
+    """Reads the image's definition of a service; None if it has none. Raises BadDefinition."""
     path = os.path.join(folder, f"{name}.json")
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -109,7 +111,7 @@ def read_definition(name: str, folder: str) -> Optional[Definition]:
 
 
 def render(template: str, variables: Dict[str, Any]) -> str:
-    """Fill in a template. Raises BadDefinition: an unknown variable, or no template."""
+    """Renders a template. Raises BadDefinition for an unknown variable or an invalid template."""
 
     def fill(match: Any) -> str:
         whole = match.group(0)
@@ -129,7 +131,7 @@ def render(template: str, variables: Dict[str, Any]) -> str:
 
 
 def render_shell(template: str, variables: Dict[str, Any]) -> str:
-    """Fill in a shell command. `${NAME}` stays the shell's, as `${{NAME}}` does by the rules of templates."""
+    """Renders a shell command. `${NAME}` stays the shell's, as `${{NAME}}` does by the rules of templates."""
     return render(_SHELL_VARIABLE.sub(r"${{\1}}", template), variables)
 
 
@@ -164,7 +166,7 @@ def _names(data: Dict[str, Any], name: str) -> List[str]:
 
 
 def _arguments(value: Any) -> Dict[str, List[str]]:
-    """Names with no value, one, or several."""
+    """Yields each argument name without value, with one, or with several."""
     if not isinstance(value, dict):
         raise BadDefinition("arguments map names to values")
     found: Dict[str, List[str]] = {}
@@ -177,7 +179,7 @@ def _arguments(value: Any) -> Dict[str, List[str]]:
 
 
 def _action(item: Any) -> Tuple[str, Dict[str, Any], Optional[str]]:
-    """(action, arguments, ref), checked."""
+    """Returns (action, arguments, ref), checked."""
     if not isinstance(item, dict) or item.get("action") not in ACTIONS:
         raise BadDefinition(f"a prestart action is one of {', '.join(ACTIONS)}")
     action, arguments, ref = item["action"], item.get("args"), item.get("ref")
@@ -207,7 +209,7 @@ def _is_body(body: Any, action: str) -> bool:
 
 
 def file_mode(text: Any) -> int:
-    """An octal text as a file's mode. Raises BadDefinition."""
+    """Parses an octal text as a file's mode. Raises BadDefinition."""
     if isinstance(text, str) and re.fullmatch(r"0?[0-7]{3,4}", text):
         return int(text, 8) & 0o777
     raise BadDefinition("mode is an octal number as a text, such as 755")

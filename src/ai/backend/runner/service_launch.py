@@ -1,4 +1,4 @@
-"""The start of a service in a child of the supervisor: prestart actions, then the program in the child's place.
+"""Starts a service in a child of the supervisor: prestart actions, then the program by exec.
 
 The supervisor must not wait for files and commands of images, so all of it happens behind a fork. What goes wrong is
 written to a pipe that the program's own start closes.
@@ -23,7 +23,7 @@ _MAX_OUTPUT = 1024 * 1024
 
 
 class Plan:
-    """Everything that a start needs. `variables` are what templates know; `arguments` and `env` are rendered."""
+    """The input of a start. `variables` are those of templates; `arguments` and `env` are rendered."""
 
     def __init__(
         self, name: str, definition: Definition, variables: Dict[str, Any], home: str, arguments: List[str], env: Any
@@ -64,7 +64,7 @@ def launch(plan: Plan, null: int, output: int, trouble: int) -> int:
 
 
 def _keep_only(trouble: int) -> int:
-    """Nothing of the supervisor's is open any more when the child becomes an ordinary process of the user."""
+    """Closes all descriptors of the supervisor before the child becomes an ordinary process of the user."""
     process.close_inherited(trouble)
     os.set_inheritable(trouble, False)
     return trouble

@@ -1,4 +1,4 @@
-"""The services of a workload: started when asked for, watched while they run, ended with the session.
+"""Starts the services of a workload on request, watches them, and ends them with the session.
 
 A service counts as running once its first port listens. It listens at 127.0.0.1, to which the tunnels connect. The
 supervisor waits for none of them: starts go on behind a fork (`service_launch`), and timers look at the ports.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MAX_SERVICES = 64
 START_TIMEOUT_S = 30.0
 PASSIVE_TIMEOUT_S = 5.0
-"""How long a start waits for what others start (spec 03-08, "Service Proxies")."""
+"""The timeout in seconds for a service that others start (spec 03-08, "Service Proxies")."""
 STOP_GRACE_S = 5.0
 _LOOK_FIRST_S, _LOOK_MAX_S = 0.02, 0.25
 _TAIL = 2_000
@@ -56,7 +56,7 @@ class Service:
 
 
 class Services:
-    """See the module. `reply`, `refuse` and `send` are the supervisor's; `log` takes (stream, bytes)."""
+    """The services of the workload. `reply`, `refuse` and `send` are the supervisor's; `log` takes (stream, bytes)."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Services:
     # ---- requests
 
     def start(self, message: Message) -> None:
-        """`service-start`: answered once it listens, or has failed."""
+        """Handles `service-start`: replies when the service listens or has failed."""
         name, protocol, ports = _declaration(message)
         try:
             definition = self._definition(name, message)
@@ -109,7 +109,7 @@ class Services:
             self._refuse(message, "invalid", f"{name}: {e}")
 
     def _await_other(self, message: Message, definition: Optional[Definition], deadline: float, delay_s: float) -> None:
-        """Answer when what others start listens, or has not for a while."""
+        """Replies when a service that others start listens, or at the timeout."""
         name, protocol, ports = _declaration(message)
         state = self._passive(name, protocol, ports, definition)
         if state["status"] == "running" or time.monotonic() > deadline:
@@ -119,7 +119,7 @@ class Services:
         self._loop.call_later(delay_s, lambda: self._await_other(message, definition, deadline, longer))
 
     def stop(self, message: Message) -> None:
-        """`service-stop`: answered when its process is gone."""
+        """Handles `service-stop`: replies when the process has ended."""
         name = message["name"]
         service = self._services.get(name) if is_name(name) else None
         if service is None or not service.pid:
@@ -136,7 +136,7 @@ class Services:
         service.kill_timer = self._loop.call_later(STOP_GRACE_S, lambda: self._kill(service))
 
     def list(self, message: Message) -> None:
-        """`service-list`: what is known of each of the declared `services`."""
+        """Handles `service-list`: returns the state of each of the declared `services`."""
         states = []
         for item in message["services"][:MAX_SERVICES]:
             name, protocol, ports = _declaration(item)
@@ -210,7 +210,7 @@ class Services:
         self._look(service, _LOOK_FIRST_S)
 
     def _look(self, service: Service, delay_s: float) -> None:
-        """Look for the port, again and again, until it listens or the time is over."""
+        """Checks the port repeatedly until it listens or the time is over."""
         if service.status != "starting":
             return
         if not service.ports or service.ports[0] in _listening():
@@ -262,7 +262,7 @@ class Services:
         os.close(fd)
 
     def child_died(self, pid: int, status: int) -> bool:
-        """Notices the end of a service; False when `pid` is none of ours."""
+        """Handles the end of a service; returns False if `pid` is none of its processes."""
         service = next((one for one in self._services.values() if one.pid == pid), None)
         if service is None:
             return False
@@ -316,7 +316,7 @@ class Services:
     # ---- what is told
 
     def _is_up(self, service: Service) -> bool:
-        """Whether it runs; one that went to the background is known by its port only."""
+        """Returns True if the service runs; a service in the background is detected by its port only."""
         if service.status != "running" or service.is_stopping:
             return False
         if not service.pid and service.ports and service.ports[0] not in _listening():
@@ -338,7 +338,7 @@ class Services:
 
     @staticmethod
     def _passive(name: str, protocol: str, ports: List[int], definition: Optional[Definition]) -> Message:
-        """One that is started by the user or by the image, and is there when its port listens."""
+        """Describes a service that the user or the image starts, which runs while its port listens."""
         is_up = bool(ports) and ports[0] in _listening()
         status = "running" if is_up else "stopped"
         return {"name": name, "protocol": protocol, "status": status, "ports": ports, **_offer(definition)}
@@ -378,7 +378,7 @@ def _read(fd: int) -> Optional[bytes]:
 
 
 def _free_ports(count: int) -> List[int]:
-    """Ports of 127.0.0.1 that nobody uses at this moment."""
+    """Returns unused ports of 127.0.0.1."""
     import socket
 
     sockets = [socket.socket() for _ in range(count)]
@@ -392,7 +392,7 @@ def _free_ports(count: int) -> List[int]:
 
 
 def _listening() -> Set[int]:
-    """The TCP ports that listen in this network; looked up, so that no service sees a connection that is none."""
+    """Returns the listening TCP ports of this network namespace, read from /proc without connecting."""
     found = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:

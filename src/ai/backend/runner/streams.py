@@ -1,4 +1,4 @@
-"""Standard streams of the interpreter child: ordered output through pipes, input asked from the client.
+"""Standard streams of the interpreter child: ordered output through pipes, input requested from the client.
 
 Order: everything written to one stream goes through one pipe, so the kernel keeps its order, whoever writes (Python,
 C, a
@@ -29,8 +29,8 @@ _DRAIN_PATIENCE = 2.0
 
 
 def wait_drained(fd: int) -> None:
-    """Waits until the supervisor has read all that is in the pipe `fd` (bounded: a background process may keep it
-    full)."""
+    """Waits, with a timeout, until the supervisor has read everything in the pipe `fd`; a background process may keep
+    it full."""
     count = bytearray(4)
     deadline = 0.0
     while True:
@@ -51,7 +51,7 @@ def wait_drained(fd: int) -> None:
 
 
 class OutputPipe(io.RawIOBase):
-    """The raw half of sys.stdout or sys.stderr. Closing it leaves the descriptor open: the next run prints again."""
+    """The raw half of sys.stdout or sys.stderr. Closing it keeps the descriptor open for the next run."""
 
     def __init__(self, fd: int, other_fd: int, guard: _thread.LockType) -> None:
         self._fd = fd
@@ -79,8 +79,7 @@ class OutputPipe(io.RawIOBase):
 
 
 def open_outputs() -> tuple[io.TextIOWrapper, io.TextIOWrapper]:
-    """The text streams for descriptors 1 and 2: line buffered, and never failing on a character that cannot be
-    encoded."""
+    """Opens line-buffered text streams for descriptors 1 and 2 that never fail on unencodable characters."""
     guard = _thread.allocate_lock()
     raw_out, raw_err = OutputPipe(1, 2, guard), OutputPipe(2, 1, guard)
     out, err = (
@@ -93,12 +92,12 @@ def open_outputs() -> tuple[io.TextIOWrapper, io.TextIOWrapper]:
 
 
 def current() -> List[Any]:
-    """What stands for sys.stdout and sys.stderr now; the user may have removed either."""
+    """Returns the present sys.stdout and sys.stderr; the user may have removed either."""
     return [s for s in (getattr(sys, "stdout", None), getattr(sys, "stderr", None)) if s is not None]
 
 
 def flush_quietly(stream: Any) -> None:
-    """Flushes whatever the user has put in the place of a stream; its failure is not ours."""
+    """Flushes any stream and ignores its failure."""
     try:
         stream.flush()
     except Exception:  # noqa: BLE001  # an object of the user may raise anything
@@ -106,7 +105,7 @@ def flush_quietly(stream: Any) -> None:
 
 
 class InputStream(io.TextIOBase):
-    """sys.stdin: each line is asked from the client (`waiting-input`)."""
+    """Implements sys.stdin: requests each line from the client (`waiting-input`)."""
 
     encoding = "utf-8"
     errors = "strict"
@@ -131,8 +130,8 @@ class InputStream(io.TextIOBase):
         return line
 
     def read(self, size: Optional[int] = -1) -> str:
-        """One answer of the client stands for the whole input."""
+        """Returns one answer of the client as the whole input."""
         return self.readline(size)
 
     def close(self) -> None:
-        """`exit()` closes sys.stdin; the next run may still ask."""
+        """Does nothing: `exit()` closes sys.stdin, but the next run may still read."""

@@ -1,4 +1,4 @@
-"""The supervisor: owns the channel, keeps an interpreter ready, and survives whatever the user's code does.
+"""The supervisor: owns the channel, restarts the interpreter, and survives the user's code.
 
 It holds no thread and never waits on the user: every descriptor is non-blocking, every buffer has a limit. The
 user's code runs in
@@ -24,13 +24,13 @@ _FLUSH_DELAY = 0.004
 _MAX_RESTART_DELAY = 2.0
 _DRAIN_READS = 256
 SERVICE_DEFS = "/etc/backend.ai/service-defs"
-"""Where images keep the definitions of their services (spec 03-05, "Service Definition DSL")."""
+"""The directory of service definitions in images (spec 03-05, "Service Definition DSL")."""
 BOOTSTRAP = "/opt/container/bootstrap.sh"
-"""What an image starts its own services with (spec 03-05, "Custom startup scripts")."""
+"""The script with which an image starts its own services (spec 03-05, "Custom startup scripts")."""
 
 
 class Supervisor:
-    """One per workload. `run` returns the exit code of the runner."""
+    """Runs a workload. `run` returns the exit code of the runner."""
 
     def __init__(self, channel_fd: int, runtime: str, home: str, service_defs: str) -> None:
         self._runtime = runtime
@@ -106,7 +106,7 @@ class Supervisor:
         }
 
     def run(self) -> int:
-        """Serves until the channel is closed or a shutdown is asked for."""
+        """Serves until the channel is closed or a shutdown is requested."""
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda *_args: self._loop.stop())
         process.prctl(process.PR_SET_DUMPABLE, 0)
@@ -182,8 +182,7 @@ class Supervisor:
             self._refuse(message, error.kind, str(error))
 
     def _before_wait(self) -> bool:
-        """Once a round: start what can start, send what can be sent; True while background work is left that may go
-        on now."""
+        """Starts and sends what is possible in this round; returns True while background work can continue."""
         from .framing import HARD_LIMIT, HIGH_WATER
 
         self._runner.advance()
@@ -229,7 +228,7 @@ class Supervisor:
                 self._console.feed(stream, data)
 
     def _settle(self) -> None:
-        """Everything printed until now becomes messages, before the message that follows."""
+        """Sends everything printed until now before the next message."""
         self._read_outputs(_DRAIN_READS)
         self._console.end_of_text()
         self._flush_console(force=True)
@@ -256,7 +255,7 @@ class Supervisor:
     # ---- the interpreter
 
     def _on_report(self, kind: bytes, fields: List[bytes]) -> None:
-        """One report of the interpreter; it may be forged by the user's code, so it can only affect the user's own
+        """Handles one report of the interpreter. The user's code may forge it, so it affects only the user's own
         run."""
         if kind == b"H":
             if not self._announced:
@@ -409,7 +408,8 @@ class Supervisor:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Parses `--channel-fd N --runtime NAME --home DIR [--service-defs DIR]` and serves; 2 on wrong arguments."""
+    """Parses `--channel-fd N --runtime NAME --home DIR [--service-defs DIR]` and serves; returns 2 on wrong
+    arguments."""
     from .language_commands import RUNTIMES
 
     if arguments[:1] == ["--worker"]:  # see `process.execute_anew`

@@ -1,5 +1,4 @@
-"""Terminals: a shell behind a pseudo-terminal, started again whenever it ends, so that nobody sits before a dead
-screen."""
+"""Terminals: a shell behind a pseudo-terminal, which is restarted whenever it ends."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ class Terminal:
         self._is_paused = False
 
     def start(self) -> None:
-        """Starts the shell. Raises OSError where there is no pseudo-terminal or no process to be had."""
+        """Starts the shell. Raises OSError if no pseudo-terminal or process is available."""
         master, slave = os.openpty()
         try:
             fcntl.ioctl(slave, termios.TIOCSWINSZ, _window(self.rows, self.cols))
@@ -59,19 +58,18 @@ class Terminal:
         self._watch()
 
     def write(self, data: bytes) -> None:
-        """Types `data`; what a shell that does not read leaves lying is bounded, the rest is dropped as a terminal
-        does."""
+        """Types `data`; drops what exceeds the buffer of a shell that does not read, as a terminal does."""
         self._in += data[: max(0, MAX_INPUT - len(self._in))]
         self._ready(event_loop.WRITE)
 
     def resize(self, rows: int, cols: int) -> None:
-        """Changes the size; the kernel tells the foreground program."""
+        """Changes the size; the kernel notifies the foreground program."""
         self.rows, self.cols = rows, cols
         if self._fd >= 0:
             fcntl.ioctl(self._fd, termios.TIOCSWINSZ, _window(rows, cols))
 
     def hang_up(self, number: int = signal.SIGHUP) -> None:
-        """Ends the shell and its foreground program; its death is noticed as any other."""
+        """Ends the shell and its foreground program."""
         if self.pid:
             if self._fd >= 0:
                 try:
@@ -83,7 +81,7 @@ class Terminal:
             process.kill_group(self.pid, number)
 
     def close(self) -> None:
-        """Closes the terminal; the kernel hangs up whoever still sits in it."""
+        """Closes the terminal; the kernel hangs up the remaining processes."""
         if self._fd >= 0:
             self._owner.loop.unwatch(self._fd)
             os.close(self._fd)
@@ -91,7 +89,7 @@ class Terminal:
         self._in.clear()
 
     def shell_died(self) -> bool:
-        """After the death of the shell: takes the last output; True when it may be started again."""
+        """Reads the last output after the death of the shell; returns True if it may be restarted."""
         for _ in range(64):
             if not self._read():
                 break
@@ -102,7 +100,7 @@ class Terminal:
         return len(self._deaths) <= _MAX_DEATHS
 
     def resume(self) -> None:
-        """Goes on reading after the channel was full."""
+        """Resumes reading after the channel was full."""
         if self._is_paused and self._fd >= 0:
             self._watch()
 
@@ -150,7 +148,7 @@ class Terminal:
 
 
 class Terminals:
-    """All terminals of the workload by the name that the client gave them."""
+    """All terminals of the workload by the client's name."""
 
     def __init__(self, loop: Loop, channel: Channel, home: str, send: Callable[[Dict[str, Any]], None]) -> None:
         self.loop = loop
@@ -162,7 +160,7 @@ class Terminals:
         self.shell = [bash, "-l"] if bash else [process.find_executable("sh") or "/bin/sh", "-i"]
 
     def environment(self) -> Dict[str, str]:
-        """The environment of a shell: that of every command, with the abilities of the client's terminal."""
+        """Returns the environment of a shell: that of every command, with the capabilities of the client's terminal."""
         env = process.common_environment(self.home)
         env["TERM"] = "xterm-256color"
         env["SHELL"] = self.shell[0]
@@ -173,7 +171,7 @@ class Terminals:
         return env
 
     def open(self, name: str, rows: int, cols: int) -> None:
-        """Opens a terminal, or resizes it if it is open. Raises ValueError for impossible arguments, OSError without
+        """Opens a terminal, or resizes an open one. Raises ValueError for invalid arguments, OSError without
         resources."""
         if name in self._open:
             self.resize(name, rows, cols)
@@ -185,7 +183,7 @@ class Terminals:
         self._open[name] = terminal
 
     def write(self, name: str, data: bytes) -> None:
-        """Types into a terminal; an unknown one is ignored, it has just been closed."""
+        """Types into a terminal; ignores a closed one."""
         if name in self._open:
             self._open[name].write(data)
 
@@ -195,12 +193,12 @@ class Terminals:
             self._open[name].resize(*_checked(rows, cols))
 
     def restart(self, name: str) -> None:
-        """Kills what runs in the terminal; a fresh shell takes its place."""
+        """Kills the processes of the terminal and starts a new shell."""
         if name in self._open:
             self._open[name].hang_up(signal.SIGKILL)
 
     def shut(self, name: str, exit_code: int = 0) -> None:
-        """Closes a terminal for good and says so."""
+        """Closes a terminal and notifies the client."""
         terminal = self._open.pop(name, None)
         if terminal is not None:
             terminal.hang_up()
@@ -213,11 +211,11 @@ class Terminals:
             self.shut(name)
 
     def output(self, name: str, data: bytes) -> None:
-        """Hands output to the client."""
+        """Sends output to the client."""
         self._send({"t": "pty-output", "pty": name, "data": to_base64(data)})
 
     def child_died(self, pid: int, status: int) -> bool:
-        """Starts the shell of a terminal again; False when `pid` is no shell of ours."""
+        """Restarts the shell of a terminal; returns False if `pid` is no shell."""
         terminal: Optional[Terminal] = next((t for t in self._open.values() if t.pid == pid), None)
         if terminal is None:
             return False
@@ -232,7 +230,7 @@ class Terminals:
         return True
 
     def resume(self) -> None:
-        """To be called when the channel has room again."""
+        """Resumes reading when the channel has room again."""
         for terminal in self._open.values():
             terminal.resume()
 

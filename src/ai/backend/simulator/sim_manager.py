@@ -82,7 +82,7 @@ class SimManager:
         self._token: int | None = None
         self._leads_until = self._stopped_until = 0.0
         self._busy: set[str] = set()
-        self._board: IncrementalScheduler | None = None
+        self._scheduler: IncrementalScheduler | None = None
         self._passes = 0
         self._heard: dict[AgentId, float] = {}
         self._every("lead", self._lead, 0.5, 1.5)
@@ -106,7 +106,7 @@ class SimManager:
         """The process is killed; it comes back later, maybe with another time."""
         self.is_up = False
         self._life += 1
-        self._token = self._board = None
+        self._token = self._scheduler = None
         self._busy.clear()
         world = self._world
         world.after(world.rng.uniform(1.0, 20.0), self._come_back)
@@ -332,21 +332,21 @@ class SimManager:
         )
 
     def plan(self) -> Plan:
-        """What a pass would do now, on the board that is kept from the pass before.
+        """Plans a pass on the scheduler of the previous pass.
 
         Raises:
-            AssertionError: a session that waits is neither placed nor explained, or both; or what is free by the board
-                is not what a new one says, which is looked at in every fourth pass.
+            AssertionError: a waiting session is neither placed nor explained, or both; or the free slots of the
+                scheduler differ from those of a new one, which is checked in every fourth pass.
         """
         snapshot = self.snapshot()
-        board, self._board = self._board, None
+        scheduler, self._scheduler = self._scheduler, None
         self._passes += 1
-        if board is None or not board.renew(snapshot):
-            board = IncrementalScheduler(snapshot)
-        elif self._passes % 4 == 0 and board.free != IncrementalScheduler(snapshot).free:
-            raise AssertionError("the board that was kept has drifted")
-        plan = decide(board, self._policy, now=_EPOCH + timedelta(seconds=self.clock()), rng=self._world.rng)
-        self._board = board
+        if scheduler is None or not scheduler.update(snapshot):
+            scheduler = IncrementalScheduler(snapshot)
+        elif self._passes % 4 == 0 and scheduler.free != IncrementalScheduler(snapshot).free:
+            raise AssertionError("the incremental scheduler has drifted")
+        plan = decide(scheduler, self._policy, now=_EPOCH + timedelta(seconds=self.clock()), rng=self._world.rng)
+        self._scheduler = scheduler
         told = [p.session_id for p in plan.placements] + [s.session_id for s in plan.skips if s.message]
         if sorted(told) != sorted(s.session_id for s in snapshot.pending):
             raise AssertionError("a pending session is neither placed nor explained, or both")

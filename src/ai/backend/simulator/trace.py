@@ -103,7 +103,7 @@ class Replay:
             for d in p.devices
             for s in d.slots
         }
-        self._makes = NodeClassCache()
+        self._node_classes = NodeClassCache()
         self._board = self._new_board()
         self.outcome = Outcome()
 
@@ -112,7 +112,7 @@ class Replay:
         heapq.heappush(self._events, (time, self._count, what, value))
 
     def _new_board(self) -> IncrementalScheduler:
-        """The board after agents have come or gone."""
+        """Returns the scheduler after agents have joined or left."""
         held: dict[AgentId, list[HeldKernel]] = {}
         for r in self._running.values():
             held.setdefault(r.agent_id, []).append(r.held)
@@ -121,7 +121,7 @@ class Replay:
             for a in self._cluster.agents
         )
         pending = tuple(session for session, _, _ in self._waiting.values())
-        return IncrementalScheduler(replace(self._cluster, agents=agents, pending=pending), self._makes)
+        return IncrementalScheduler(replace(self._cluster, agents=agents, pending=pending), self._node_classes)
 
     def run(self, trace: Sequence[Job]) -> Outcome:
         """Until all have run, or nothing can change for those that wait.

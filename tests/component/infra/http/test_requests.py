@@ -100,25 +100,25 @@ async def test_odd_characters_in_a_path_get_a_problem(demo: Demo) -> None:
 async def test_bodies_of_strangers_share_a_bound(demo: Demo, monkeypatch: pytest.MonkeyPatch) -> None:
     """Strangers with large bodies wait for each other, not those who sign; nothing stays taken."""
     monkeypatch.setattr(routes, "SMALL", 100)
-    pot = demo.server._unverified = MemoryBudget(1_000)
+    budget = demo.server._unverified = MemoryBudget(1_000)
     stranger = demo.client(secret_key="wrong")
     head = stranger.head("POST", "/things", headers={"Content-Length": "900"})
     writers = [(await stranger.send(head + b"{"))[1] for _ in range(3)]
-    await _left(pot, 100)
+    await _wait_remaining(budget, 100)
     async with asyncio.timeout(30):
         reply = await demo.client().request("POST", "/things", json={"name": "x" * 200})
     assert reply.status != 503
     for writer in writers:
         writer.close()
-    await _left(pot, 1_000)
+    await _wait_remaining(budget, 1_000)
 
 
-async def _left(pot: MemoryBudget, amount: int) -> None:
+async def _wait_remaining(budget: MemoryBudget, amount: int) -> None:
     for _ in range(500):
-        if pot.left == amount:
+        if budget.remaining == amount:
             return
         await asyncio.sleep(0.01)
-    pytest.fail(f"{pot.left} are left, not {amount}")
+    pytest.fail(f"{budget.remaining} remain, not {amount}")
 
 
 async def test_what_is_no_http_fills_no_log(demo: Demo, caplog: pytest.LogCaptureFixture) -> None:

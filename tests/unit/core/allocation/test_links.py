@@ -165,7 +165,7 @@ def test_no_set_of_a_small_machine_is_better(machine: tuple[list[ComputeDevice],
     links = fresh(devices)
     found = tuple(links.choose(candidates, count, (), candidates))
     pool = [i for i in range(len(devices)) if candidates >> i & 1]
-    assert links.judge(found, candidates) == min(links.judge(s, candidates) for s in combinations(pool, count))
+    assert links.cost_of(found, candidates) == min(links.cost_of(s, candidates) for s in combinations(pool, count))
 
 
 @given(small_machines())
@@ -178,10 +178,10 @@ def test_no_exchange_improves_what_growing_found(machine: tuple[list[ComputeDevi
     assert len(set(found)) == count
     assert all(candidates >> i & 1 for i in found)
     pool = [i for i in range(len(devices)) if candidates >> i & 1 and i not in found]
-    best = links.judge(found, candidates)
+    best = links.cost_of(found, candidates)
     for out in found:
         for into in pool:
-            assert best <= links.judge(tuple(into if i == out else i for i in found), candidates)
+            assert best <= links.cost_of(tuple(into if i == out else i for i in found), candidates)
 
 
 @pytest.mark.parametrize("count", [2, 3, 5, 6, 11, 13])
@@ -191,5 +191,5 @@ def test_growing_finds_the_optimum_of_a_tree_of_switches(count: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(links_module, "EXACT_SETS", 1)
         grown = tuple(links.choose(everything, count, (), everything))
-    best = min(links.judge(s, everything) for s in combinations(range(16), count))
-    assert links.judge(grown, everything) == best
+    best = min(links.cost_of(s, everything) for s in combinations(range(16), count))
+    assert links.cost_of(grown, everything) == best

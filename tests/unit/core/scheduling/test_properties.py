@@ -193,15 +193,15 @@ def test_a_board_that_is_kept_decides_like_a_new_one(
 ) -> None:
     policy = Policy(placement="concentrated")
     snapshot = Snapshot(resource_group="default", agents=build(agents), pending=ask(first))
-    board = IncrementalScheduler(snapshot)
-    done = decide(board, policy, now=NOW, rng=random.Random(1))
+    scheduler = IncrementalScheduler(snapshot)
+    done = decide(scheduler, policy, now=NOW, rng=random.Random(1))
     ended = {p.session_id for p in done.placements if data.draw(st.booleans())}
     held: dict[str, list[HeldKernel]] = {}
     by_id = {s.session_id: s for s in snapshot.pending}
     for placement in done.placements:
         for kernel in placement.kernels:
             if placement.session_id in ended:
-                board.release(kernel.agent_id, kernel.kernel_id)
+                scheduler.release(kernel.agent_id, kernel.kernel_id)
             else:
                 total = by_id[placement.session_id].total
                 held.setdefault(kernel.agent_id, []).append(
@@ -209,34 +209,34 @@ def test_a_board_that_is_kept_decides_like_a_new_one(
                 )
     later = ask(second)
     for who in later:
-        board.enqueue(who)
+        scheduler.enqueue(who)
     waiting = [by_id[s.session_id] for s in done.skips]
     fresh = Snapshot(
         resource_group="default",
         agents=tuple(replace(a, held=(*a.held, *held.get(a.agent_id, ()))) for a in snapshot.agents),
         pending=(*waiting, *later),
     )
-    kept, new = (decide(b, policy, now=NOW, rng=random.Random(2)) for b in (board, IncrementalScheduler(fresh)))
+    kept, new = (decide(b, policy, now=NOW, rng=random.Random(2)) for b in (scheduler, IncrementalScheduler(fresh)))
     assert [(p.session_id, [k.agent_id for k in p.kernels]) for p in kept.placements] == [
         (p.session_id, [k.agent_id for k in p.kernels]) for p in new.placements
     ]
     assert kept.waits == new.waits
 
 
-def test_a_kept_board_forgets_who_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ai.backend.core.scheduling.index.equivalence.MOST_SHAPES", 8)
+def test_an_incremental_scheduler_drops_unused_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ai.backend.core.scheduling.index.equivalence.MAX_CLASSES", 8)
     empty = Snapshot(resource_group="default", agents=(agent("i-0", cpu=2),))
     stays = session("stays", slots(cpu=3), quotas=("user stays",))
-    board = IncrementalScheduler(empty)
+    scheduler = IncrementalScheduler(empty)
     for number in range(100):
         owner = replace(stays, session_id=session("", slots()).session_id, quotas=(f"user {number}",))
         designated = session("d", slots(cpu=3), designated_agents=(AgentId("i-0"), AgentId(f"gone-{number}")))
         snapshot = replace(empty, pending=(stays, owner, designated))
-        assert board.renew(snapshot)
+        assert scheduler.update(snapshot)
         expected = decide(snapshot, Policy(), now=NOW, rng=random.Random(1))
-        assert decide(board, Policy(), now=NOW, rng=random.Random(1)) == expected
-    assert len(board.shapes.lanes) < 20
-    assert len(board.shapes._read) < 20
+        assert decide(scheduler, Policy(), now=NOW, rng=random.Random(1)) == expected
+    assert len(scheduler.equivalence_cache.quota_classes) < 20
+    assert len(scheduler.equivalence_cache._by_request) < 20
 
 
 @settings(max_examples=60, deadline=None)
@@ -257,17 +257,17 @@ def test_a_kept_board_decides_as_a_new_one(
     empty = Snapshot(resource_group="default", agents=build(made))
     held: dict[str, list[HeldKernel]] = {view.agent_id: list(view.held) for view in empty.agents}
     waiting: dict[str, PendingSession] = {}
-    board: IncrementalScheduler | None = None
+    scheduler: IncrementalScheduler | None = None
     last = None
     for number, (requests, multi, endings) in enumerate(rounds):
         for one in ask(requests, multi=multi):
             waiting[f"{number}-{one.name}"] = one
         agents = tuple(replace(view, held=tuple(held[view.agent_id])) for view in empty.agents)
         snapshot = replace(empty, agents=agents, pending=tuple(waiting.values()), last_agent=last)
-        if board is None or not board.renew(snapshot):
-            board = IncrementalScheduler(snapshot)
+        if scheduler is None or not scheduler.update(snapshot):
+            scheduler = IncrementalScheduler(snapshot)
         expected = decide(snapshot, policy, now=NOW, rng=random.Random(number))
-        assert decide(board, policy, now=NOW, rng=random.Random(number)) == expected
+        assert decide(scheduler, policy, now=NOW, rng=random.Random(number)) == expected
         asked = {one.session_id: (name, one) for name, one in waiting.items()}
         for placed in expected.placements:
             name, one = asked[placed.session_id]
@@ -291,7 +291,7 @@ def test_a_board_is_not_kept_where_more_is_held_than_there_is() -> None:
     one, other = (holding(bare, cuda_shares="0.8").held[0], holding(bare, cuda_shares="0.5").held[0])
     double = replace(other, devices=DeviceAllocation(slots=plan))  # type: ignore[arg-type]  # plain texts are ids
     first = replace(one, devices=DeviceAllocation(slots={"cuda.shares": {"0": Decimal("0.8")}}))  # type: ignore[dict-item]
-    board = IncrementalScheduler(Snapshot(resource_group="g", agents=(replace(bare, held=(double,)),)))
-    assert board.renew(Snapshot(resource_group="g", agents=(replace(bare, held=(double,)),)))
+    scheduler = IncrementalScheduler(Snapshot(resource_group="g", agents=(replace(bare, held=(double,)),)))
+    assert scheduler.update(Snapshot(resource_group="g", agents=(replace(bare, held=(double,)),)))
     over = replace(double, slots=slots(cuda_shares="1.5"))
-    assert not board.renew(Snapshot(resource_group="g", agents=(replace(bare, held=(first, over)),)))
+    assert not scheduler.update(Snapshot(resource_group="g", agents=(replace(bare, held=(first, over)),)))

@@ -18,21 +18,21 @@ async def test_once_after_each_peak() -> None:
     async def rest() -> None:
         rests.append(blocks.now)
 
-    tidying = MemoryTrimmer([rest], blocks=blocks)
-    assert not await tidying.look()  # nothing has happened
+    trimmer = MemoryTrimmer([rest], blocks=blocks)
+    assert not await trimmer.check()  # nothing has happened
     for now in (1_200_000, 1_300_000, 1_300_000, 1_300_000, 1_150_000, 1_011_500, 1_011_000):  # it rises, and falls
         blocks.now = now
-        assert not await tidying.look()
-    assert await tidying.look()  # it has come to rest
+        assert not await trimmer.check()
+    assert await trimmer.check()  # it has come to rest
     assert rests == [1_011_000]
-    assert not await tidying.look()
+    assert not await trimmer.check()
     blocks.now = 1_005_000  # what comes and goes all the time
-    assert not await tidying.look()
-    assert not await tidying.look()
+    assert not await trimmer.check()
+    assert not await trimmer.check()
     blocks.now = 1_100_000
-    assert not await tidying.look()
+    assert not await trimmer.check()
     blocks.now = 1_020_000
-    assert not await tidying.look()
-    assert not await tidying.look()
-    assert await tidying.look()
+    assert not await trimmer.check()
+    assert not await trimmer.check()
+    assert await trimmer.check()
     assert len(rests) == 2

@@ -57,7 +57,7 @@ async def test_links_follow_the_list(ends: ManagerFanout, made: dict[tuple[str, 
     await ends.change({"one": "k", "two": "other", "three": "k"})
     assert {place for place, end in made.items() if end.is_open} == {("one", "k"), ("two", "other"), ("three", "k")}
     await ends.change({})
-    assert len(ends.faces) == 3, "a list that is empty has been lost"
+    assert len(ends.endpoints) == 3, "a list that is empty has been lost"
     await ends.stop()
     assert not any(end.is_open for end in made.values())
 
@@ -73,8 +73,8 @@ async def test_who_is_not_listed_is_kept_while_it_answers(
     two.lives = False
     await ends.change({"one": "k", "two": "k"})
     await ends.reports.heartbeat(REPORT)
-    assert set(ends.faces) == {"one", "two"}, "it is listed again, and waited for"
+    assert set(ends.endpoints) == {"one", "two"}, "it is listed again, and waited for"
     await ends.change({"one": "k"})
     await ends.reports.heartbeat(REPORT)
-    assert set(ends.faces) == {"one"}
+    assert set(ends.endpoints) == {"one"}
     assert [end.is_open for end in made.values()] == [True, False]

@@ -1,1 +1,1 @@
-"""What crosses process boundaries, as msgspec structs."""
+"""The messages between processes, as msgspec structs."""

@@ -1,4 +1,4 @@
-"""What manager and agent say to each other.
+"""Messages between manager and agent about kernels, images and devices.
 
 The manager commands, the agent observes. Every command is idempotent by ``(kernel_id, attempt)``: repeating it returns
 the same answer and does nothing twice; a command with an attempt older than the agent's is refused as a Conflict.

@@ -1,4 +1,4 @@
-"""What a manager and a storage proxy say to each other about artifacts (spec 03-17).
+"""Messages between a manager and a storage proxy about artifacts (spec 03-17).
 
 How the calls go together is told in docs/reference/artifact-proxy-api.md.
 The manager owns what artifacts there are, their status and who may use them; the proxy owns their bytes. Every request
@@ -17,9 +17,9 @@ import msgspec
 from ai.backend.common.artifacts import ArtifactType
 
 MAX_SCAN = 1000
-"""Artifacts that one scan answers."""
+"""The maximum number of artifacts in the reply to a scan."""
 MAX_NAMED = 50
-"""Artifacts that one scan looks at closely."""
+"""The maximum number of artifacts that one scan inspects closely."""
 
 Attempt: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Bytes: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -28,11 +28,11 @@ Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=4096)]
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of what a manager sends."""
+    """Base of the messages that a manager sends."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of what a proxy answers."""
+    """Base of the messages that a proxy replies."""
 
 
 # ---- scanning --------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Base of wire."""
+"""The base class of wire structs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Execution of wire."""
+"""Messages between manager and agent about running code, files, services and terminals in kernels."""
 
 from __future__ import annotations
 

@@ -61,17 +61,18 @@ class ByteStream(Protocol):
     """
 
     async def read(self) -> bytes:
-        """What has come, at most 256 KiB; empty once the far side has said all. Raises Unavailable if it is cut."""
+        """Returns what has arrived, at most 256 KiB; empty at the end of the stream. Raises Unavailable if it is
+        cut."""
         ...
 
     async def write(self, data: bytes) -> None:
         """Returns once more may be written. Raises Unavailable if it is cut."""
 
     async def write_eof(self) -> None:
-        """Nothing more will be written; what comes can still be read."""
+        """Ends this direction; the other one can still be read."""
 
     async def close(self) -> None:
-        """Cut both ways at once. Safe twice."""
+        """Closes both directions at once. Safe twice."""
 
 
 class AgentCommands(Protocol):
@@ -197,12 +198,12 @@ class ManagerReports(Protocol):
 
     @remote("repeatable")
     async def heartbeat(self, report: AgentReport) -> HeartbeatReply:
-        """Tells that the agent lives and what it has; returns when to send the next one."""
+        """Reports that the agent lives and what it has; returns when to send the next one."""
         ...
 
     @remote("repeatable")
     async def observe(self, report: ObservationReport) -> int:
-        """Applies observations in order and returns the highest durable ``seq``; the agent forgets up to there."""
+        """Applies observations in order and returns the highest durable ``seq``; the agent drops them up to there."""
         ...
 
     @remote("repeatable")

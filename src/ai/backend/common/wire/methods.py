@@ -1,4 +1,4 @@
-"""Declares a remote call once: on a method of an interface, from which types, proxy, dispatch and page are derived.
+"""Declares remote calls once, on the methods of an interface; types, proxy, dispatch and reference page are derived.
 
     class AgentCommands(Protocol):
         @remote("read", deadline_s=30.0)
@@ -42,7 +42,7 @@ class Method:
     abandonable: bool
 
     def deadline_of(self, request: object) -> float:
-        """Returns the seconds that a call may take: a handler may wait as long as the request says, on top."""
+        """Returns the seconds that a call may take: its deadline plus the wait that the request allows."""
         wait_s: float = getattr(request, self.wait_field) if self.wait_field is not None else 0.0
         return self.deadline_s + max(0.0, wait_s)
 
@@ -55,7 +55,7 @@ def remote(
     stream: StreamKind | None = None,
     abandonable: bool = False,
 ) -> Callable[[F], F]:
-    """Makes a method of an interface a remote call.
+    """Marks a method of an interface as a remote call.
 
     Args:
         repetition: what the same request does a second time.

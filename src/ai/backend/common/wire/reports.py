@@ -1,4 +1,4 @@
-"""Reports of wire."""
+"""Messages of agents to their manager: heartbeats, observations and statistics."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Which device holds how much of each slot: exact, pure, the same code for the planner and for the agent."""
+"""Allocates devices by slots: exact and pure, the same code for the scheduler and the agent."""

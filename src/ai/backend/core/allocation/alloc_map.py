@@ -15,7 +15,7 @@ from ai.backend.core.allocation.slot_pool import SlotPool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AffinityHint:
-    """Where the same kernel's other devices are. Followed where that costs nothing, never a reason to fail."""
+    """The location of the same kernel's other devices. A preference that never makes an allocation fail."""
 
     numa_nodes: frozenset[int] = field(default_factory=frozenset)
 
@@ -24,30 +24,31 @@ NO_HINT = AffinityHint()
 
 
 class AbstractAllocMap(ABC):
-    """How much of each slot each device of one plugin has given away.
+    """Tracks how much of each slot each device of one plugin has allocated.
 
     Contract: not safe for concurrent use; does no IO; every method either does all of its work or raises and changes
     nothing; ``free(allocate(r))`` and ``restore(snapshot())`` leave the map equal to what it was.
     """
 
     @property
-    def books(self) -> Mapping[SlotName, SlotPool]:
-        """The books of a stock map by slot, to be read only; other maps show none."""
+    def pools(self) -> Mapping[SlotName, SlotPool]:
+        """The pools of a stock map by slot, read-only; empty for other maps."""
         return {}
 
     @property
     def ranks(self) -> Mapping[DeviceId, int]:
-        """The place of each device in the books."""
+        """The index of each device in the pools."""
         return {}
 
     @property
     @abstractmethod
     def totals(self) -> Mapping[SlotName, Decimal]:
-        """Every slot of the map with its sum over healthy devices, taken or not."""
+        """The sum of every slot over healthy devices, taken or not."""
 
     @abstractmethod
     def available(self) -> Mapping[SlotName, Decimal]:
-        """What is free of every slot over healthy devices; a single request may get less, or nothing of a mixture."""
+        """Returns what is free of every slot on healthy devices. A single request may get less, or no mixture of
+        slots."""
 
     @abstractmethod
     def allocate(
@@ -57,7 +58,7 @@ class AbstractAllocMap(ABC):
         hint: AffinityHint = NO_HINT,
         eligible: frozenset[DeviceId] | None = None,
     ) -> DeviceAllocation:
-        """Choose devices and take the quantities from them. Zero quantities ask for nothing.
+        """Chooses devices and takes the quantities from them. Zero quantities are ignored.
 
         Args:
             request: slot -> quantity.
@@ -73,12 +74,12 @@ class AbstractAllocMap(ABC):
     def grant(
         self, request: Mapping[SlotName, Decimal], hint: AffinityHint, eligible: frozenset[DeviceId] | None
     ) -> Mapping[SlotName, Mapping[DeviceId, Decimal]]:
-        """As :meth:`allocate`, in the form of ``DeviceAllocation.slots``."""
+        """Allocates like :meth:`allocate`; returns the form of ``DeviceAllocation.slots``."""
         return self.allocate(request, hint=hint, eligible=eligible).slots
 
     @abstractmethod
     def apply(self, allocation: DeviceAllocation) -> None:
-        """Take exactly this, also from unhealthy devices (a workload that is found again keeps what it has).
+        """Takes exactly this allocation, also from unhealthy devices, so that a recovered workload keeps its devices.
 
         Raises:
             InvalidAllocation: an unknown slot or device, more than is free, or an exclusive slot in the way.
@@ -86,7 +87,7 @@ class AbstractAllocMap(ABC):
 
     @abstractmethod
     def free(self, allocation: DeviceAllocation) -> None:
-        """Give exactly this back.
+        """Releases exactly this allocation.
 
         Raises:
             InvalidAllocation: it is not held.
@@ -94,8 +95,8 @@ class AbstractAllocMap(ABC):
 
     @abstractmethod
     def snapshot(self) -> Any:
-        """The present allocations as an opaque value for :meth:`restore`."""
+        """Returns the present allocations as an opaque value for :meth:`restore`."""
 
     @abstractmethod
     def restore(self, snapshot: Any) -> None:
-        """Go back to a snapshot of this map."""
+        """Restores a snapshot of this map."""

@@ -1,4 +1,4 @@
-"""From the description of an alloc map to the map."""
+"""Builds alloc maps from their specifications."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STOCK = {"discrete": DiscreteAllocMap, "fractional": FractionalAllocMap}
 
 
 def build_alloc_map(spec: AllocMapSpec, devices: Sequence[ComputeDevice]) -> LedgerAllocMap:
-    """A stock map over these devices with nothing allocated.
+    """Returns an empty stock map over these devices.
 
     Raises:
         InvalidInput: there is no stock map of this kind.

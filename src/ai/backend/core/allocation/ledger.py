@@ -1,4 +1,4 @@
-"""Book-keeping that the stock alloc maps share, and the order in which places are tried.
+"""The accounting that the stock alloc maps share, and the order in which NUMA nodes are tried.
 
 Invariants, after every public call:
 
@@ -42,7 +42,7 @@ Eligible = frozenset[DeviceId] | None
 
 
 class LedgerAllocMap(AbstractAllocMap):
-    """A map over the stock book-keeping; subclasses decide how a quantity is divided (:meth:`_pick`).
+    """Accounts for allocations of the stock maps; subclasses divide a quantity over devices (:meth:`_pick`).
 
     Where to look is decided here. PREFER_SINGLE_NODE: on one NUMA node if one can serve the request, else on as few as
     possible; where links between the devices are known, the place with the best-linked set wins, also across nodes, and
@@ -72,54 +72,54 @@ class LedgerAllocMap(AbstractAllocMap):
         self._all = (1 << len(devices)) - 1
         self._nodes: dict[int | None, int] = {}
         self._links = links_of(devices)
-        self._books: dict[SlotName, SlotPool] = {}
+        self._pools: dict[SlotName, SlotPool] = {}
         groups: dict[tuple[int, str], ExclusiveGroup] = {}
         for rank, device in enumerate(devices):
             self._nodes[device.numa_node] = self._nodes.get(device.numa_node, 0) | 1 << rank
             for slot in device.slots:
-                book = self._add(rank, device, slot)
+                pool = self._add(rank, device, slot)
                 if slot.exclusive_group is not None:
                     group = groups.setdefault((rank, slot.exclusive_group), ExclusiveGroup())
-                    book.join(rank, group)
-        for book in self._books.values():
-            book.seal()
+                    pool.join(rank, group)
+        for pool in self._pools.values():
+            pool.seal()
 
     def _add(self, rank: int, device: ComputeDevice, slot: DeviceSlot) -> SlotPool:
-        book = self._books.get(slot.slot_name)
-        if book is None:
+        pool = self._pools.get(slot.slot_name)
+        if pool is None:
             if not slot.quantum.is_finite() or slot.quantum <= 0:
                 raise InvalidAllocation(f"device {device.device_id!r} offers a malformed quantum of {slot.slot_name}")
-            book = SlotPool(slot.slot_name, slot.slot_type, slot.quantum, len(self._ids))
-            self._books[slot.slot_name] = book
-        if book.slot_type is not slot.slot_type or book.quantum != slot.quantum or book.offers >> rank & 1:
+            pool = SlotPool(slot.slot_name, slot.slot_type, slot.quantum, len(self._ids))
+            self._pools[slot.slot_name] = pool
+        if pool.slot_type is not slot.slot_type or pool.quantum != slot.quantum or pool.offers >> rank & 1:
             raise InvalidAllocation(f"devices disagree about the type or quantum of {slot.slot_name}")
-        amount = book.quanta(slot.amount)
+        amount = pool.quanta(slot.amount)
         if amount is None and slot.amount.adjusted() <= MAX_DIGITS:
             # What is left over below one quantum can never be given away.
             amount = int(Fraction(slot.amount) / Fraction(slot.quantum))
         if amount is None or not 0 <= amount <= MAX_QUANTA:
             raise InvalidAllocation(f"device {device.device_id!r} offers a malformed amount of {slot.slot_name}")
-        book.add(rank, amount, healthy=self._healthy[rank])
-        return book
+        pool.add(rank, amount, healthy=self._healthy[rank])
+        return pool
 
     def clone(self) -> Self:
-        """A map of its own in the same state; what never changes is shared."""
+        """Returns an independent copy in the same state; immutable parts are shared."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
-        other._books = {name: book.clone() for name, book in self._books.items()}
+        other._pools = {name: pool.clone() for name, pool in self._pools.items()}
         groups: dict[int, ExclusiveGroup] = {}
-        for name, book in self._books.items():
-            for rank, group in book.groups.items() if book.groups else ():
+        for name, pool in self._pools.items():
+            for rank, group in pool.groups.items() if pool.groups else ():
                 mine = groups.setdefault(id(group), ExclusiveGroup(users=group.users))
-                other._books[name].groups[rank] = mine
-                mine.books.append(other._books[name])
+                other._pools[name].groups[rank] = mine
+                mine.pools.append(other._pools[name])
         return other
 
     # ---- reading
 
     @property
-    def books(self) -> Mapping[SlotName, SlotPool]:
-        return self._books
+    def pools(self) -> Mapping[SlotName, SlotPool]:
+        return self._pools
 
     @property
     def ranks(self) -> Mapping[DeviceId, int]:
@@ -127,75 +127,76 @@ class LedgerAllocMap(AbstractAllocMap):
 
     @property
     def totals(self) -> Mapping[SlotName, Decimal]:
-        return {name: book.quantity(book.total) for name, book in self._books.items()}
+        return {name: pool.quantity(pool.total) for name, pool in self._pools.items()}
 
     def available(self) -> Mapping[SlotName, Decimal]:
-        return {name: book.quantity(book.total_free) for name, book in self._books.items()}
+        return {name: pool.quantity(pool.total_free) for name, pool in self._pools.items()}
 
     # ---- choosing
 
     @abstractmethod
-    def _pick(self, book: SlotPool, quanta: int, scope: int, largest: int) -> Parts | None:
-        """The parts that serve a request from the devices of a mask; None if they cannot.
+    def _pick(self, pool: SlotPool, quanta: int, scope: int, largest: int) -> Parts | None:
+        """Returns the parts that serve a request from the devices of a mask; None if they cannot.
 
         ``largest`` is the size of the largest healthy device that may be given at all, free or not.
         """
 
     @abstractmethod
-    def _interleave(self, book: SlotPool, quanta: int, nodes: Sequence[int], largest: int) -> Parts | None:
-        """As :meth:`_pick`, in turn from the devices of each mask; the masks are in the order of preference."""
+    def _interleave(self, pool: SlotPool, quanta: int, nodes: Sequence[int], largest: int) -> Parts | None:
+        """Divides like :meth:`_pick`, in turn over the devices of each mask; the masks are in the order of
+        preference."""
 
-    def _select(self, book: SlotPool, candidates: int, count: int, taken: Sequence[int] = ()) -> Sequence[int]:
-        """Of devices that are equal to the strategy: those that are linked best with each other and with ``taken``."""
+    def _select(self, pool: SlotPool, candidates: int, count: int, taken: Sequence[int] = ()) -> Sequence[int]:
+        """Selects, of devices that the strategy ranks equal, those best linked with each other and with ``taken``."""
         if self._links is None or count == candidates.bit_count():
             return lowest(candidates, count)
-        return self._links.choose(candidates, count, taken, book.some_free)
+        return self._links.choose(candidates, count, taken, pool.some_free)
 
-    def _choose(self, book: SlotPool, quanta: int, hint: AffinityHint, eligible: Eligible) -> Parts:
-        scope, largest = self._all, book.largest
+    def _choose(self, pool: SlotPool, quanta: int, hint: AffinityHint, eligible: Eligible) -> Parts:
+        scope, largest = self._all, pool.largest
         if eligible is not None:
             scope = sum(1 << rank for d in eligible if (rank := self._ranks.get(d)) is not None)
-            largest = max((book.amounts[i] for i in ranks(scope & book.offers) if self._healthy[i]), default=0)
+            largest = max((pool.amounts[i] for i in ranks(scope & pool.offers) if self._healthy[i]), default=0)
         parts = None
-        if quanta <= (book.total_free if eligible is None else book.room(scope)):
+        if quanta <= (pool.total_free if eligible is None else pool.room(scope)):
             if len(self._nodes) == 1:
-                parts = self._pick(book, quanta, scope, largest)
+                parts = self._pick(pool, quanta, scope, largest)
             else:
-                parts = self._on_nodes(book, quanta, scope, largest, hint)
+                parts = self._on_nodes(pool, quanta, scope, largest, hint)
         if parts is None:
-            raise self._insufficient(book, quanta, scope, largest, restricted=eligible is not None)
+            raise self._insufficient(pool, quanta, scope, largest, restricted=eligible is not None)
         return parts
 
-    def _on_nodes(self, book: SlotPool, quanta: int, scope: int, largest: int, hint: AffinityHint) -> Parts | None:
-        """From the node that comes first, as :func:`in_order` says; most requests need to look no further."""
+    def _on_nodes(self, pool: SlotPool, quanta: int, scope: int, largest: int, hint: AffinityHint) -> Parts | None:
+        """Allocates from the first node in the order of :func:`in_order` that fits, else from several nodes."""
         if self._links is None and self._affinity is AffinityPolicy.PREFER_SINGLE_NODE:
             found: tuple[tuple[int, int, int], int] | None = None
             for node, mask in self._nodes.items():
-                room = book.room(mask & scope)
+                room = pool.room(mask & scope)
                 if room >= quanta:
                     key = precedence(node, room, hint, self._strategy)
                     if found is None or key < found[0]:
                         found = key, mask & scope
-            if found is not None and (parts := self._pick(book, quanta, found[1], largest)) is not None:
+            if found is not None and (parts := self._pick(pool, quanta, found[1], largest)) is not None:
                 return parts
-        rooms = {node: room for node, mask in self._nodes.items() if (room := book.room(mask & scope))}
+        rooms = {node: room for node, mask in self._nodes.items() if (room := pool.room(mask & scope))}
         ordered = in_order(rooms, hint, self._strategy)
         if self._affinity is AffinityPolicy.INTERLEAVED:
             masks = [self._nodes[node] & scope for _, node in ordered]
-            return self._interleave(book, quanta, masks, largest)
+            return self._interleave(pool, quanta, masks, largest)
         places = [(close, self._nodes[node] & scope) for close, node in ordered if rooms[node] >= quanta]
         if not places:
             places.append((3, sum([self._nodes[node] & scope for node in fewest(rooms, quanta)])))
         places.append((4, scope))
         if self._links is None:
-            plans = (parts for _, place in places if (parts := self._pick(book, quanta, place, largest)) is not None)
+            plans = (parts for _, place in places if (parts := self._pick(pool, quanta, place, largest)) is not None)
             return next(plans, None)
         best: Parts | None = None
         least: tuple[int, ...] = ()
         for close, place in places:
-            parts = self._pick(book, quanta, place, largest)
+            parts = self._pick(pool, quanta, place, largest)
             if parts is not None:
-                cost, harm = self._links.judge(tuple([rank for rank, _ in parts]), book.some_free)
+                cost, harm = self._links.cost_of(tuple([rank for rank, _ in parts]), pool.some_free)
                 badness = (len(parts), cost, close, harm)
                 if best is None or badness < least:
                     best, least = parts, badness
@@ -211,7 +212,7 @@ class LedgerAllocMap(AbstractAllocMap):
     def grant(
         self, request: Mapping[SlotName, Decimal], hint: AffinityHint, eligible: Eligible
     ) -> dict[SlotName, Mapping[DeviceId, Decimal]]:
-        """As :meth:`allocate`, in the form of ``DeviceAllocation.slots``."""
+        """Allocates like :meth:`allocate`; returns the form of ``DeviceAllocation.slots``."""
         result: dict[SlotName, Mapping[DeviceId, Decimal]] = {}
         ids = self._ids
         done: list[tuple[SlotPool, Parts]] = []
@@ -220,118 +221,118 @@ class LedgerAllocMap(AbstractAllocMap):
             for name in self._scarce_first(request) if is_mixed else request:
                 if not (quantity := request[name]):
                     continue
-                book, quanta = self._read(name, quantity)
-                parts = self._choose(book, quanta, hint, eligible)
-                book.change(parts, 1)
+                pool, quanta = self._read(name, quantity)
+                parts = self._choose(pool, quanta, hint, eligible)
+                pool.change(parts, 1)
                 if is_mixed:
-                    done.append((book, parts))
+                    done.append((pool, parts))
                     hint = self._near(parts, hint)
-                result[name] = {ids[rank]: book.quantity(part) for rank, part in parts}
+                result[name] = {ids[rank]: pool.quantity(part) for rank, part in parts}
         except (ResourceError, InvalidQuantity):
-            for book, parts in done:
-                book.change(parts, -1)
+            for pool, parts in done:
+                pool.change(parts, -1)
             raise
         return result
 
     def _near(self, parts: Parts, hint: AffinityHint) -> AffinityHint:
-        """The hint for what else a kernel gets once it has these."""
+        """Returns the hint for further devices of a kernel that has these."""
         chosen = sum([1 << rank for rank, _ in parts])
         nodes = {node for node, mask in self._nodes.items() if node is not None and mask & chosen}
         return AffinityHint(numa_nodes=hint.numa_nodes | nodes)
 
     def _scarce_first(self, names: Iterable[SlotName]) -> list[SlotName]:
-        """Slots that few devices have choose before others could hide them there."""
+        """Orders slots that few devices have first, before other slots could hide them."""
 
         def key(name: SlotName) -> tuple[int, SlotName]:
-            book = self._books.get(name)
-            return book.some_free.bit_count() if book is not None else 0, name
+            pool = self._pools.get(name)
+            return pool.some_free.bit_count() if pool is not None else 0, name
 
         return sorted(names, key=key)
 
     def _read(self, name: SlotName, quantity: Decimal) -> tuple[SlotPool, int]:
-        book = self._books.get(name)
-        if book is None:
+        pool = self._pools.get(name)
+        if pool is None:
             raise UnsupportedResource(f"There is no slot {name} here.", data={"slot": name})
-        quanta = book.quanta(quantity)
+        quanta = pool.quanta(quantity)
         if quanta is None:
             raise NotMultipleOfQuantum(
-                f"{format_quantity(quantity)} {name} is not a multiple of {format_quantity(book.quantum)}.",
-                data={"slot": name, "quantum": format_quantity(book.quantum)},
+                f"{format_quantity(quantity)} {name} is not a multiple of {format_quantity(pool.quantum)}.",
+                data={"slot": name, "quantum": format_quantity(pool.quantum)},
             )
-        if quanta <= 0 or (quanta != 1 and book.slot_type is SlotType.UNIQUE):
+        if quanta <= 0 or (quanta != 1 and pool.slot_type is SlotType.UNIQUE):
             only = (
                 " is unique: only one of it can be requested" if quanta > 0 else ": not a quantity that a device gives"
             )
             raise InvalidQuantity(f"{name}{only}", data={"slot": name})
-        return book, quanta
+        return pool, quanta
 
     def _insufficient(
-        self, book: SlotPool, quanta: int, scope: int, largest: int, *, restricted: bool
+        self, pool: SlotPool, quanta: int, scope: int, largest: int, *, restricted: bool
     ) -> InsufficientResource:
-        free, most = book.room(scope), book.most(scope)
-        requested, available, room = (format_quantity(book.quantity(n)) for n in (quanta, free, most))
-        data = {"slot": book.name, "requested": requested, "available": available}
+        free, most = pool.room(scope), pool.most(scope)
+        requested, available, room = (format_quantity(pool.quantity(n)) for n in (quanta, free, most))
+        data = {"slot": pool.name, "requested": requested, "available": available}
         where = " on the devices that qualify" if restricted else ""
         if free < quanta:
-            return InsufficientResource(f"needs {requested} {book.name}; {available} free{where}", data=data)
+            return InsufficientResource(f"needs {requested} {pool.name}; {available} free{where}", data=data)
         how = "on one device" if quanta <= largest else "in equal shares"
         return InsufficientResource(
-            f"needs {requested} {book.name} {how}; {available} free{where}, at most {room} on one device",
+            f"needs {requested} {pool.name} {how}; {available} free{where}, at most {room} on one device",
             data={**data, "largest": room},
         )
 
     def _parts(self, allocation: DeviceAllocation) -> list[tuple[SlotPool, list[tuple[int, int]]]]:
         found = []
         for name, per_device in allocation.slots.items():
-            book = self._books.get(name)
+            pool = self._pools.get(name)
             parts = []
             for device_id, quantity in per_device.items():
                 rank = self._ranks.get(device_id)
-                quanta = book.quanta(quantity) if book is not None else None
-                if book is None or rank is None or quanta is None or quanta <= 0 or not book.offers >> rank & 1:
+                quanta = pool.quanta(quantity) if pool is not None else None
+                if pool is None or rank is None or quanta is None or quanta <= 0 or not pool.offers >> rank & 1:
                     raise InvalidAllocation(
                         f"there is no {format_quantity(quantity)} {name} on device {device_id!r}",
                         data={"slot": name, "device": device_id},
                     )
                 parts.append((rank, quanta))
-            if book is not None:
-                found.append((book, parts))
+            if pool is not None:
+                found.append((pool, parts))
         return found
 
     def apply(self, allocation: DeviceAllocation) -> None:
         done: list[tuple[SlotPool, Parts]] = []
-        for book, parts in self._parts(allocation):
+        for pool, parts in self._parts(allocation):
             for rank, quanta in parts:
-                if book.used[rank] + quanta > book.amounts[rank] or book.is_hidden(rank):
-                    for earlier, given in done:
-                        earlier.change(given, -1)
-                    raise self._wrong(book, rank, quanta, "has not", " free")
-            book.change(parts, 1)
-            done.append((book, parts))
+                if pool.used[rank] + quanta > pool.amounts[rank] or pool.is_hidden(rank):
+                    for earlier, applied in done:
+                        earlier.change(applied, -1)
+                    raise self._wrong(pool, rank, quanta, "has not", " free")
+            pool.change(parts, 1)
+            done.append((pool, parts))
 
     def free(self, allocation: DeviceAllocation) -> None:
         found = self._parts(allocation)
-        for book, parts in found:
+        for pool, parts in found:
             for rank, quanta in parts:
-                if book.used[rank] < quanta:
-                    raise self._wrong(book, rank, quanta, "did not give", "")
-        for book, parts in found:
-            book.change(parts, -1)
+                if pool.used[rank] < quanta:
+                    raise self._wrong(pool, rank, quanta, "did not give", "")
+        for pool, parts in found:
+            pool.change(parts, -1)
 
-    def _wrong(self, book: SlotPool, rank: int, quanta: int, verb: str, tail: str) -> InvalidAllocation:
-        device_id, quantity = self._ids[rank], format_quantity(book.quantity(quanta))
+    def _wrong(self, pool: SlotPool, rank: int, quanta: int, verb: str, tail: str) -> InvalidAllocation:
+        device_id, quantity = self._ids[rank], format_quantity(pool.quantity(quanta))
         return InvalidAllocation(
-            f"device {device_id!r} {verb} {quantity} {book.name}{tail}",
-            data={"slot": book.name, "device": device_id},
+            f"device {device_id!r} {verb} {quantity} {pool.name}{tail}",
+            data={"slot": pool.name, "device": device_id},
         )
 
     def snapshot(self) -> dict[SlotName, tuple[int, ...]]:
-        return {name: tuple(book.used) for name, book in self._books.items()}
+        return {name: tuple(pool.used) for name, pool in self._pools.items()}
 
     def restore(self, snapshot: Mapping[SlotName, tuple[int, ...]]) -> None:
         for name, then in snapshot.items():
-            book = self._books[name]
-            used = tuple(book.used)
+            pool = self._pools[name]
+            used = tuple(pool.used)
             if used != then:
                 changed = zip(range(len(used)), used, then, strict=True)
-                book.change([(rank, before - now) for rank, now, before in changed if now != before], 1)
+                pool.change([(rank, before - now) for rank, now, before in changed if now != before], 1)

@@ -1,4 +1,4 @@
-"""Which devices belong together: the best-linked set for a request, and the least harm to what stays free.
+"""Selects the best-linked devices for a request with the least harm to the devices that stay free.
 
 Objective and bounds: docs/decisions/0050-link-affinity.md.
 """
@@ -16,7 +16,7 @@ from ai.backend.common.devices import ComputeDevice, DeviceLink, LinkKind
 from ai.backend.core.allocation.slot_pool import ranks
 
 EXACT_SETS = 2000
-"""Up to so many sets all are compared: every choice among 11 devices, 4 of 16, 2 of 63."""
+"""Up to this number all sets are compared: every choice among 11 devices, 4 of 16, 2 of 63."""
 _STARTS = 16
 _STEPS = 100_000
 _MAX_MEMO = 4096
@@ -28,8 +28,8 @@ _NUMA, _SYSTEM = _ORDER.index(LinkKind.NUMA), _ORDER.index(LinkKind.SYSTEM)
 
 @dataclass(frozen=True, slots=True)
 class _Pairs:
-    """``cost``: how badly two devices are linked. ``harm``: how much is lost where they are parted. ``scale`` is more
-    than any sum of harms."""
+    """Weights of device pairs. ``cost``: how badly two are linked. ``harm``: what is lost where they are separated.
+    ``scale`` exceeds any sum of harms."""
 
     cost: list[list[int]]
     harm: list[list[int]]
@@ -37,13 +37,13 @@ class _Pairs:
 
 
 def _width(link: DeviceLink) -> int:
-    """The bandwidth in 1/16 GiB/s; 0 if it is not known, or no number."""
+    """Returns the bandwidth in 1/16 GiB/s; 0 if it is unknown or invalid."""
     bandwidth = link.bandwidth_gib_s or 0.0
     return int(min(bandwidth * 16, _MAX_BANDWIDTH)) if bandwidth > 0 else 0
 
 
 def links_of(devices: Sequence[ComputeDevice]) -> Links | None:
-    """The links between devices; None if no device names one, so that all devices are alike."""
+    """Returns the links between devices; None if no device names one, so that all devices are equal."""
     if not any(device.links for device in devices):
         return None
     places = {device.device_id: i for i, device in enumerate(devices)}
@@ -57,7 +57,7 @@ def links_of(devices: Sequence[ComputeDevice]) -> Links | None:
 
 
 class Links:
-    """The links between one plugin's devices as weights of pairs, lower is better.
+    """Weighs pairs of one plugin's devices by their links; lower is better.
 
     A pair that no device names is of kind NUMA if both are on one known node, else SYSTEM. If the two ends disagree,
     the better one counts.
@@ -73,15 +73,15 @@ class Links:
     """
 
     def __init__(self, nodes: Sequence[int | None], named: Sequence[tuple[int, int, LinkKind, int]]) -> None:
-        """``named``: (device, device, kind, bandwidth in 1/16 GiB/s) as either end says."""
+        """``named``: (device, device, kind, bandwidth in 1/16 GiB/s) as stated by either end."""
         self._nodes = nodes
         self._named = named
         self._memo: dict[tuple[int, ...], tuple[int, ...]] = {}
-        self._judged: dict[tuple[int, ...], tuple[int, int]] = {}
+        self._costs: dict[tuple[int, ...], tuple[int, int]] = {}
 
     @cached_property
     def _pairs(self) -> _Pairs:
-        """Computed when it is first needed: most maps of a planner never give two linked devices."""
+        """The weights, computed lazily: most maps of a scheduler never allocate linked devices."""
         n = len(self._nodes)
         stated: dict[tuple[int, int], tuple[int, int]] = {}
         for i, j, link, wide in self._named:
@@ -108,35 +108,35 @@ class Links:
 
     # ---- judging
 
-    def judge(self, chosen: tuple[int, ...], free: int) -> tuple[int, int]:
-        """How badly a set is linked, comparable between sets of one size; and how good the links are that taking it
-        cuts from the other free devices."""
+    def cost_of(self, chosen: tuple[int, ...], free: int) -> tuple[int, int]:
+        """Returns how badly a set is linked, comparable between sets of one size, and the quality of the links that
+        taking it cuts from the other free devices."""
         key = (*chosen, -1, free)
-        found = self._judged.get(key)
-        if found is None:
+        costs = self._costs.get(key)
+        if costs is None:
             for i in chosen:
                 free &= ~(1 << i)
             cost, harm, rest = self._pairs.cost, self._pairs.harm, list(ranks(free))
-            found = (
+            costs = (
                 sum([cost[i][j] for i, j in combinations(chosen, 2)]),
                 sum([harm[i][j] for i in chosen for j in rest]),
             )
-            _remember(self._judged, key, found)
-        return found
+            _remember(self._costs, key, costs)
+        return costs
 
     # ---- choosing
 
     def choose(self, candidates: int, count: int, taken: Sequence[int], free: int) -> Sequence[int]:
-        """The ``count`` candidates that go best with each other and with what is taken, lowest rank first.
+        """Returns the ``count`` candidates best linked with each other and with ``taken``, lowest rank first.
 
         ``free`` are the devices that could serve others; the candidates are among them.
         """
         key = (candidates, count, free, *taken)
-        found = self._memo.get(key)
-        if found is None:
-            found = _Search(self._pairs, candidates, count, taken, free).best()
-            _remember(self._memo, key, found)
-        return found
+        chosen = self._memo.get(key)
+        if chosen is None:
+            chosen = _Search(self._pairs, candidates, count, taken, free).best()
+            _remember(self._memo, key, chosen)
+        return chosen
 
 
 def _remember(memo: dict[tuple[int, ...], T], key: tuple[int, ...], value: T) -> None:
@@ -146,7 +146,7 @@ def _remember(memo: dict[tuple[int, ...], T], key: tuple[int, ...], value: T) ->
 
 
 class _Search:
-    """One choice: the set with the least ``sum(single) + sum(weight of each pair)``."""
+    """Searches the set with the least ``sum(single) + sum(weight of each pair)``."""
 
     def __init__(self, pairs: _Pairs, candidates: int, count: int, taken: Sequence[int], free: int) -> None:
         self._pairs = pairs
@@ -161,7 +161,8 @@ class _Search:
         }
 
     def _pair(self, i: int, j: int) -> int:
-        """Two chosen devices are linked so badly, and neither of them is what the other one is parted from."""
+        """Returns the weight of choosing both devices: their link cost, corrected for the harm that no longer
+        applies."""
         return self._pairs.cost[i][j] * self._pairs.scale - 2 * self._pairs.harm[i][j]
 
     def _weight(self, chosen: Sequence[int]) -> int:
@@ -190,7 +191,7 @@ class _Search:
         return chosen
 
     def _improved(self, chosen: list[int], rounds: int) -> list[int]:
-        """Exchange single devices while that helps."""
+        """Exchanges single devices while that improves the set."""
         load = {i: self._single[i] + sum([self._pair(i, j) for j in chosen if j != i]) for i in self._pool}
         for _ in range(rounds):
             outside = [i for i in self._pool if i not in chosen]

@@ -1,4 +1,4 @@
-"""All devices of a node: a whole request at once, over every plugin.
+"""Allocates whole requests over the devices of all plugins of a node.
 
 The planner of the manager builds one from an agent's report, the agent builds one from its plugins: what the one plans,
 the other can bind.
@@ -33,7 +33,7 @@ from ai.backend.core.allocation.build import build_alloc_map
 from ai.backend.core.allocation.ledger import LedgerAllocMap
 from ai.backend.core.allocation.opaque import ANY_DEVICE, OpaqueAllocMap
 from ai.backend.core.allocation.slot_pool import Parts, SlotPool
-from ai.backend.core.allocation.variants import PluginVariants, Wanted, eligible_devices
+from ai.backend.core.allocation.variants import PluginVariants, RequestedSlots, eligible_devices
 
 #: Accelerators choose before cores and memory follow them. A plugin that is not named comes after those that are, but
 #: before cpu and mem if these are not named either.
@@ -45,7 +45,7 @@ _NOWHERE: frozenset[int] = frozenset()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginDevices:
-    """One plugin's devices on a node. ``alloc_map`` None: the plugin has a map of its own.
+    """One plugin's devices on a node. ``alloc_map`` None: the plugin has its own map.
 
     ``namespaces`` says how the devices' variant properties are compared.
     """
@@ -58,7 +58,7 @@ class PluginDevices:
 
 @dataclass(frozen=True, slots=True)
 class _Grant:
-    """What a map gave once. ``nodes``: the NUMA nodes of it; ``hint``: for the plugins that choose later."""
+    """A cached result of one map. ``nodes``: its NUMA nodes; ``hint``: for the plugins that choose later."""
 
     parts: Parts
     part: Mapping[SlotName, Mapping[DeviceId, Decimal]]
@@ -68,14 +68,14 @@ class _Grant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedRequest:
-    """A request as a make of node reads it: what is wanted of each plugin, and from which devices."""
+    """A request as prepared for a class of nodes: the quantities of each plugin and the eligible devices."""
 
-    wanted: Wanted
+    requested: RequestedSlots
     eligible: Mapping[str, frozenset[DeviceId]]
 
 
 def order_plugins(names: Iterable[str], order: Sequence[str]) -> list[str]:
-    """A total order: as named first by ``order``, then the rest by name with cpu and mem last."""
+    """Returns the plugins named in ``order`` first, then the rest by name with cpu and mem last."""
     places = {name: i for i, name in reversed(list(enumerate(order)))}
 
     def key(name: str) -> tuple[int, int, str]:
@@ -85,7 +85,7 @@ def order_plugins(names: Iterable[str], order: Sequence[str]) -> list[str]:
 
 
 class NodeAllocator:
-    """The alloc maps of a node's plugins as one.
+    """Combines the alloc maps of a node's plugins.
 
     Contract: as :class:`AbstractAllocMap`: each call does all of its work or raises and changes nothing.
     """
@@ -109,7 +109,7 @@ class NodeAllocator:
 
     @classmethod
     def from_devices(cls, plugins: Sequence[PluginDevices], *, order: Sequence[str] = DEFAULT_ORDER) -> NodeAllocator:
-        """Build the maps from their descriptions; a plugin with a map of its own gets sums only."""
+        """Builds the maps from their specifications; for a plugin with its own map only sums are counted."""
         maps: dict[str, AbstractAllocMap] = {}
         for plugin in plugins:
             if plugin.name in maps:
@@ -126,20 +126,20 @@ class NodeAllocator:
     def locate(
         self, plugin: str, devices: Sequence[ComputeDevice], namespaces: Sequence[VariantNamespace] = ()
     ) -> None:
-        """Say where a plugin's devices are and what they are, so that other plugins and requirements can follow."""
+        """Records location and properties of a plugin's devices, for hints to other plugins and for requirements."""
         self._variants[plugin] = PluginVariants(devices, namespaces)
         self._unhealthy[plugin] = {d.device_id for d in devices if d.health is not DeviceHealth.HEALTHY}
         self._nodes[plugin] = {d.device_id: d.numa_node for d in devices if d.numa_node is not None}
 
     def remember(self) -> None:
-        """Remember choices, together with all clones: equal maps in equal states choose equally.
+        """Caches choices, shared with all clones: equal maps in equal states choose equally.
 
         For planners, which hold many equal nodes; it costs memory.
         """
         self._memo = {}
 
     def clone(self) -> NodeAllocator:
-        """An allocator of its own in the same state. Only for stock maps, which is what :meth:`from_devices` makes."""
+        """Returns an independent copy in the same state. Supports stock maps only, as :meth:`from_devices` builds."""
         other = object.__new__(NodeAllocator)
         other.__dict__.update(self.__dict__)
         other._maps = {name: m.clone() for name, m in self._maps.items() if isinstance(m, LedgerAllocMap)}
@@ -147,9 +147,9 @@ class NodeAllocator:
 
     # ---- reading
 
-    def books(self) -> dict[str, SlotPool]:
-        """The books of the stock maps by slot, to be read only."""
-        return {slot: book for m in self._maps.values() for slot, book in m.books.items()}
+    def pools(self) -> dict[str, SlotPool]:
+        """Returns the pools of the stock maps by slot, read-only."""
+        return {slot: pool for m in self._maps.values() for slot, pool in m.pools.items()}
 
     @property
     def totals(self) -> ResourceSlot:
@@ -159,18 +159,18 @@ class NodeAllocator:
         return ResourceSlot({s: q for m in self._maps.values() for s, q in m.available().items()})
 
     def numa_nodes(self, allocation: DeviceAllocation) -> frozenset[int]:
-        """The NUMA nodes that an allocation touches, as far as they are known."""
-        found = set()
+        """Returns the known NUMA nodes of an allocation."""
+        touched = set()
         for slot, per_device in allocation.slots.items():
             nodes = self._nodes.get(self._owners.get(slot, ""))
             if nodes:
-                found |= {nodes[d] for d in per_device if d in nodes}
-        return frozenset(found)
+                touched |= {nodes[d] for d in per_device if d in nodes}
+        return frozenset(touched)
 
     # ---- taking
 
     def check_supported(self, request: ResourceSlot, requirements: Sequence[VariantProperty] = ()) -> None:
-        """Whether there are such slots and devices at all, free or not, healthy or not.
+        """Checks that the slots and devices exist at all, free or not, healthy or not.
 
         Raises:
             UnsupportedResource: as :meth:`allocate`.
@@ -178,7 +178,7 @@ class NodeAllocator:
         eligible_devices(self._split(request), self._variants, requirements)
 
     def allocate(self, request: ResourceSlot, *, requirements: Sequence[VariantProperty] = ()) -> DeviceAllocation:
-        """Take a whole request, all of it on one NUMA node when that is possible.
+        """Takes a whole request, on one NUMA node if possible.
 
         Args:
             request: slot -> quantity.
@@ -193,28 +193,28 @@ class NodeAllocator:
         return self.take(self.prepare(request, requirements))
 
     def prepare(self, request: ResourceSlot, requirements: Sequence[VariantProperty] = ()) -> PreparedRequest:
-        """What :meth:`allocate` reads of a request; good for every allocator with the same devices.
+        """Parses a request; the result is valid for every allocator with the same devices.
 
         Raises:
             UnsupportedResource: as :meth:`allocate`.
         """
-        wanted = self._split(request)
-        return PreparedRequest(wanted=wanted, eligible=eligible_devices(wanted, self._variants, requirements))
+        requested = self._split(request)
+        return PreparedRequest(requested=requested, eligible=eligible_devices(requested, self._variants, requirements))
 
-    def take(self, recipe: PreparedRequest) -> DeviceAllocation:
-        """As :meth:`allocate`; raises the same, but UnsupportedResource."""
-        wanted, eligible = recipe.wanted, recipe.eligible
+    def take(self, prepared: PreparedRequest) -> DeviceAllocation:
+        """Allocates a prepared request. Raises the same as :meth:`allocate`, except UnsupportedResource."""
+        requested, eligible = prepared.requested, prepared.eligible
         touched: list[frozenset[int]] = []
-        first = self._allocate(wanted, NO_HINT, eligible, touched)
+        first = self._allocate(requested, NO_HINT, eligible, touched)
         if not touched or touched.count(touched[0]) == len(touched):
             return first
         if any(len(nodes) > 1 for nodes in touched):
             # A map that prefers one node found none: no other choice brings them together.
             return first
         self.free(first)
-        for node in self._common_nodes(wanted):
+        for node in self._common_nodes(requested):
             try:
-                other = self._allocate(wanted, AffinityHint(numa_nodes=frozenset({node})), eligible)
+                other = self._allocate(requested, AffinityHint(numa_nodes=frozenset({node})), eligible)
             except InsufficientResource:
                 continue
             if self.numa_nodes(other) <= {node}:
@@ -223,71 +223,72 @@ class NodeAllocator:
         self.apply(first)
         return first
 
-    def _common_nodes(self, wanted: Wanted) -> list[int]:
-        """The NUMA nodes on which each of these plugins has devices, as far as they say where these are."""
-        nodes = [set(located.values()) for plugin in wanted if (located := self._nodes.get(plugin))]
+    def _common_nodes(self, requested: RequestedSlots) -> list[int]:
+        """Returns the NUMA nodes on which each of these plugins has devices, of those whose location is known."""
+        nodes = [set(located.values()) for plugin in requested if (located := self._nodes.get(plugin))]
         return sorted(set.intersection(*nodes)) if nodes else []
 
     def _split(self, request: ResourceSlot) -> dict[str, dict[SlotName, Decimal]]:
-        """What is wanted of each plugin, in the order in which they choose."""
-        wanted: dict[str, dict[SlotName, Decimal]] = {}
+        """Splits a request by plugin, in the order in which the plugins choose."""
+        requested: dict[str, dict[SlotName, Decimal]] = {}
         for slot, quantity in request.nonzero().items():
             owner = self._owners.get(slot)
             if owner is None:
-                known = ", ".join(sorted(self._owners)) or "none"
+                registered = ", ".join(sorted(self._owners)) or "none"
                 raise UnsupportedResource(
-                    f"There is no slot {slot} here; known slots are {known}.",
+                    f"There is no slot {slot} here; known slots are {registered}.",
                     data={"slot": slot, "known": sorted(self._owners)},
                 )
-            wanted.setdefault(owner, {})[SlotName(slot)] = quantity
-        return {name: wanted[name] for name in self._maps if name in wanted} if len(wanted) > 1 else wanted
+            requested.setdefault(owner, {})[SlotName(slot)] = quantity
+        return {name: requested[name] for name in self._maps if name in requested} if len(requested) > 1 else requested
 
     def _allocate(
         self,
-        wanted: Wanted,
+        requested: RequestedSlots,
         hint: AffinityHint,
         eligible: Mapping[str, frozenset[DeviceId]],
         touched: list[frozenset[int]] | None = None,
     ) -> DeviceAllocation:
-        """``touched`` is told the NUMA nodes that each located plugin gives devices of."""
+        """Allocates from each plugin. Appends the NUMA nodes used by each located plugin to ``touched``."""
         slots: dict[SlotName, Mapping[DeviceId, Decimal]] = {}
         try:
-            for name in wanted:
-                given = self._grant(name, wanted[name], hint, eligible.get(name))
-                slots.update(given.part)
-                if given.nodes:
-                    hint = given.hint
+            for name in requested:
+                granted = self._grant(name, requested[name], hint, eligible.get(name))
+                slots.update(granted.part)
+                if granted.nodes:
+                    hint = granted.hint
                     if touched is not None:
-                        touched.append(given.nodes)
+                        touched.append(granted.nodes)
         except BaseException:
             self.free(DeviceAllocation(slots=slots))
             raise
         return DeviceAllocation(slots=slots)
 
     def _grant(
-        self, name: str, wanted: Mapping[SlotName, Decimal], hint: AffinityHint, eligible: frozenset[DeviceId] | None
+        self, name: str, requested: Mapping[SlotName, Decimal], hint: AffinityHint, eligible: frozenset[DeviceId] | None
     ) -> _Grant:
-        """One plugin's part. What is free and the hint decide all of it, so it may be remembered."""
+        """Allocates one plugin's part. The result depends only on the free devices and the hint, so it may be
+        cached."""
         alloc_map = self._maps[name]
-        slot, quantity = next(iter(wanted.items()))
-        book = alloc_map.books.get(slot)
-        is_alone = eligible is None and len(wanted) == 1
-        if self._memo is None or not is_alone or book is None or not book.order or book.order[-1] > 1:
-            return self._given(name, (), alloc_map.grant(wanted, hint, eligible), hint)
+        slot, quantity = next(iter(requested.items()))
+        pool = alloc_map.pools.get(slot)
+        is_alone = eligible is None and len(requested) == 1
+        if self._memo is None or not is_alone or pool is None or not pool.order or pool.order[-1] > 1:
+            return self._granted(name, (), alloc_map.grant(requested, hint, eligible), hint)
         # Only of devices that are taken as a whole: amounts of larger ones differ too much to come again.
-        key = slot, quantity, hint.numa_nodes, book.levels[1]
-        found = self._memo.get(key)
-        if found is None:
-            part = alloc_map.grant(wanted, hint, None)
+        key = slot, quantity, hint.numa_nodes, pool.levels[1]
+        cached = self._memo.get(key)
+        if cached is None:
+            part = alloc_map.grant(requested, hint, None)
             if len(self._memo) >= _MAX_MEMO:
                 self._memo.clear()
             parts = [(alloc_map.ranks[d], 1) for d in part[slot]]
-            found = self._memo[key] = self._given(name, parts, part, hint)
+            cached = self._memo[key] = self._granted(name, parts, part, hint)
         else:
-            book.take_whole(found.parts)
-        return found
+            pool.take_whole(cached.parts)
+        return cached
 
-    def _given(
+    def _granted(
         self,
         name: str,
         parts: Parts,
@@ -311,18 +312,18 @@ class NodeAllocator:
         return [(self._maps[name], DeviceAllocation(slots=slots)) for name, slots in parts.items()]
 
     def apply(self, allocation: DeviceAllocation) -> None:
-        """Take exactly this. Raises InvalidAllocation."""
+        """Takes exactly this allocation. Raises InvalidAllocation."""
         parts = self._parts(allocation)
         for done, (alloc_map, part) in enumerate(parts):
             try:
                 alloc_map.apply(part)
             except BaseException:
-                for earlier, given in parts[:done]:
-                    earlier.free(given)
+                for earlier, applied in parts[:done]:
+                    earlier.free(applied)
                 raise
 
     def free(self, allocation: DeviceAllocation) -> None:
-        """Give exactly this back. Raises InvalidAllocation."""
+        """Releases exactly this allocation. Raises InvalidAllocation."""
         parts = self._parts(allocation)
         for done, (alloc_map, part) in enumerate(parts):
             try:
@@ -335,7 +336,7 @@ class NodeAllocator:
     def verify_or_rebind(
         self, request: ResourceSlot, plan: DeviceAllocation, *, requirements: Sequence[VariantProperty] = ()
     ) -> DeviceAllocation:
-        """Bind a plan that may be older than the devices are.
+        """Binds a plan that may be older than the present devices.
 
         The plan is taken as it is if it can be; what it leaves open is chosen here. If the devices have moved on,
         equivalent ones are chosen for the whole request: a planned device is gone, taken, not healthy any more, or not
@@ -345,13 +346,13 @@ class NodeAllocator:
             InvalidAllocation: the plan is not one of this request.
             UnsupportedResource, InsufficientResource ...: nothing equivalent is there either.
         """
-        wanted = request.nonzero()
+        requested = request.nonzero()
         for slot in plan.slots:
-            if plan.total(slot) != wanted[slot]:
+            if plan.total(slot) != requested[slot]:
                 raise InvalidAllocation(
-                    f"the plan has {plan.total(slot)} {slot}, the request {wanted[slot]}", data={"slot": slot}
+                    f"the plan has {plan.total(slot)} {slot}, the request {requested[slot]}", data={"slot": slot}
                 )
-        rest = self._split(ResourceSlot({slot: q for slot, q in wanted.items() if slot not in plan.slots}))
+        rest = self._split(ResourceSlot({slot: q for slot, q in requested.items() if slot not in plan.slots}))
         eligible = eligible_devices(self._split(request), self._variants, requirements)
         try:
             self._check_planned(plan, eligible)
@@ -366,7 +367,7 @@ class NodeAllocator:
         return DeviceAllocation(slots={**plan.slots, **open_part.slots})
 
     def _check_planned(self, plan: DeviceAllocation, eligible: Mapping[str, frozenset[DeviceId]]) -> None:
-        """Raises InvalidAllocation: a planned device is not healthy or not eligible, which :meth:`apply` ignores."""
+        """Raises InvalidAllocation if a planned device is not healthy or not eligible, which :meth:`apply` ignores."""
         for slot, per_device in plan.slots.items():
             owner = self._owners.get(slot, "")
             if not self._unhealthy.get(owner, set()).isdisjoint(per_device):
@@ -375,7 +376,7 @@ class NodeAllocator:
                 raise InvalidAllocation("a planned device does not satisfy the requirements", data={"slot": slot})
 
     def adopt(self, held: ResourceSlot, allocation: DeviceAllocation) -> DeviceAllocation:
-        """Count a workload that was there before this allocator, as well as the present devices allow.
+        """Counts an existing workload, as far as the present devices allow.
 
         Its devices are taken where they still exist and have room. What is held beyond them of slots that exist (a plan
         that only counts, a device that is gone) is taken from any device. The rest is not counted: there is nothing
@@ -413,5 +414,5 @@ class NodeAllocator:
 
 
 def without_placeholders(allocation: DeviceAllocation) -> DeviceAllocation:
-    """An allocation as a plan for an agent: slots whose devices the agent chooses are left out."""
+    """Returns an allocation as a plan for an agent, without slots whose devices the agent chooses."""
     return DeviceAllocation(slots={s: dict(d) for s, d in allocation.slots.items() if ANY_DEVICE not in d})

@@ -1,4 +1,4 @@
-"""In which order NUMA nodes are tried, and how a quantity is interleaved over them."""
+"""Orders NUMA nodes, and interleaves a quantity over them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ai.backend.core.allocation.alloc_map import AffinityHint
 
 
 def precedence(node: int | None, room: int, hint: AffinityHint, strategy: AllocationStrategy) -> tuple[int, int, int]:
-    """Smaller comes first; the first part is the closeness to the hint.
+    """Sort key of a node, smaller first; its first part is the closeness to the hint.
 
     Nodes of the hint come first, then devices of no known node, then the rest. Among equals, EVENLY prefers the node
     with the most free, the other strategies the one with the least, so that whole nodes stay free.
@@ -21,13 +21,13 @@ def precedence(node: int | None, room: int, hint: AffinityHint, strategy: Alloca
 def in_order(
     rooms: Mapping[int | None, int], hint: AffinityHint, strategy: AllocationStrategy
 ) -> list[tuple[int, int | None]]:
-    """(closeness, node) of each node, best first."""
+    """Returns (closeness, node) of each node, best first."""
     keyed = {node: precedence(node, room, hint, strategy) for node, room in rooms.items()}
     return [(keyed[node][0], node) for node in sorted(rooms, key=keyed.__getitem__)]
 
 
 def fewest(rooms: Mapping[int | None, int], quanta: int) -> list[int | None]:
-    """The nodes with the most free, as many as are needed for a quantity that no single one has."""
+    """Returns as few nodes, the freest first, as are needed for a quantity that no single one has."""
     chosen: list[int | None] = []
     for node in sorted(rooms, key=lambda node: (-rooms[node], -1 if node is None else node)):
         chosen.append(node)
@@ -38,7 +38,7 @@ def fewest(rooms: Mapping[int | None, int], quanta: int) -> list[int | None]:
 
 
 def level_out(rooms: Sequence[int], quanta: int) -> list[int]:
-    """Parts as equal as the rooms allow; a remainder goes to those with more room, then to the first.
+    """Returns parts as equal as the rooms allow; a remainder goes to those with more room, then to the first.
 
     The rooms have the quantity together. O(n log n).
     """

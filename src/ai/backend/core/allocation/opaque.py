@@ -1,4 +1,4 @@
-"""Devices whose plugin has an alloc map of its own: only sums are known here, the agent chooses the devices."""
+"""Counts devices whose plugin has its own alloc map: only sums are known, the agent chooses the devices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ai.backend.core.allocation.ledger import Eligible, LedgerAllocMap
 from ai.backend.core.allocation.slot_pool import Parts, SlotPool
 
 ANY_DEVICE = DeviceId("*")
-"""Stands for devices that the agent will choose. Never leaves the planner."""
+"""Placeholder for devices that the agent will choose. Never leaves the scheduler."""
 
 
 class OpaqueAllocMap(LedgerAllocMap):
@@ -27,29 +27,29 @@ class OpaqueAllocMap(LedgerAllocMap):
         """Raises InvalidAllocation as :class:`LedgerAllocMap` does."""
         super().__init__(devices)
         self._sizes = {
-            name: {d: n for d, n, healthy in zip(self._ids, book.amounts, self._healthy, strict=True) if healthy}
-            for name, book in self._books.items()
+            name: {d: n for d, n, healthy in zip(self._ids, pool.amounts, self._healthy, strict=True) if healthy}
+            for name, pool in self._pools.items()
         }
         slots = tuple(
             DeviceSlot(slot_name=b.name, slot_type=b.slot_type, amount=b.quantity(b.total), quantum=b.quantum)
-            for b in self._books.values()
+            for b in self._pools.values()
         )
-        pool = ComputeDevice(device_name=DeviceName("pool"), device_id=ANY_DEVICE, hw_location="", slots=slots)
-        super().__init__([pool])
+        aggregate = ComputeDevice(device_name=DeviceName("pool"), device_id=ANY_DEVICE, hw_location="", slots=slots)
+        super().__init__([aggregate])
 
-    def _choose(self, book: SlotPool, quanta: int, hint: AffinityHint, eligible: Eligible) -> Parts:
-        sizes = self._sizes[book.name]
-        most = book.total_free if eligible is None else sum(n for d, n in sizes.items() if d in eligible)
-        if quanta > min(book.total_free, most):
-            requested, available = (format_quantity(book.quantity(n)) for n in (quanta, min(book.total_free, most)))
+    def _choose(self, pool: SlotPool, quanta: int, hint: AffinityHint, eligible: Eligible) -> Parts:
+        sizes = self._sizes[pool.name]
+        most = pool.total_free if eligible is None else sum(n for d, n in sizes.items() if d in eligible)
+        if quanta > min(pool.total_free, most):
+            requested, available = (format_quantity(pool.quantity(n)) for n in (quanta, min(pool.total_free, most)))
             raise InsufficientResource(
-                f"needs {requested} {book.name}; at most {available} free",
-                data={"slot": book.name, "requested": requested, "available": available},
+                f"needs {requested} {pool.name}; at most {available} free",
+                data={"slot": pool.name, "requested": requested, "available": available},
             )
-        return self._pick(book, quanta, self._all, book.largest)
+        return self._pick(pool, quanta, self._all, pool.largest)
 
-    def _pick(self, book: SlotPool, quanta: int, scope: int, largest: int) -> Parts:
+    def _pick(self, pool: SlotPool, quanta: int, scope: int, largest: int) -> Parts:
         return [(0, quanta)]
 
-    def _interleave(self, book: SlotPool, quanta: int, nodes: Sequence[int], largest: int) -> Parts:
+    def _interleave(self, pool: SlotPool, quanta: int, nodes: Sequence[int], largest: int) -> Parts:
         return [(0, quanta)]

@@ -1,4 +1,4 @@
-"""The free amounts of one slot, indexed so that a request touches only the devices it gets.
+"""Indexes the free amounts of one slot, so that a request touches only the devices it gets.
 
 Devices are numbered by their place in the plugin's list (``rank``); a set of devices is an ``int`` with a bit for each.
 So a NUMA node, the eligible devices and the devices that have exactly so much free are masks, and their intersection is
@@ -23,11 +23,11 @@ MAX_DIGITS = 40
 
 
 Parts = Sequence[tuple[int, int]]
-"""(rank of a device, quanta) of each device that gives something; each device once."""
+"""(rank, quanta) of each device that provides something; each device once."""
 
 
 def to_quanta(value: Decimal, quantum: Decimal) -> int | None:
-    """How many quanta a quantity is; None if it lies off the grid. Exact for every finite decimal in range."""
+    """Converts a quantity to quanta; None if it is not a multiple. Exact for every finite decimal in range."""
     if abs(value.adjusted()) > MAX_DIGITS:
         return None
     n, d = value.as_integer_ratio()
@@ -37,7 +37,7 @@ def to_quanta(value: Decimal, quantum: Decimal) -> int | None:
 
 
 def ranks(mask: int) -> Iterator[int]:
-    """The devices of a mask, lowest rank first."""
+    """Yields the devices of a mask, lowest rank first."""
     while mask:
         bit = mask & -mask
         yield bit.bit_length() - 1
@@ -45,26 +45,27 @@ def ranks(mask: int) -> Iterator[int]:
 
 
 def lowest(mask: int, count: int) -> list[int]:
-    """The first ``count`` devices of a mask."""
-    found = []
+    """Returns the first ``count`` devices of a mask."""
+    result = []
     while count:
         bit = mask & -mask
-        found.append(bit.bit_length() - 1)
+        result.append(bit.bit_length() - 1)
         mask ^= bit
         count -= 1
-    return found
+    return result
 
 
 @dataclass(slots=True)
 class ExclusiveGroup:
-    """The slots of one device that hide each other. ``users``: how many of them are taken, at most one at rest."""
+    """The slots of one device that exclude each other. ``users``: how many of them are in use, at most one between
+    calls."""
 
     users: int = 0
-    books: list[SlotPool] = field(default_factory=list)
+    pools: list[SlotPool] = field(default_factory=list)
 
 
 class SlotPool:
-    """One slot of every device, in quanta.
+    """Tracks one slot of every device, in quanta.
 
     Invariants: ``0 <= used <= amounts`` for each device; ``free`` is what a request may take of it now (0 if it is
     unhealthy or hidden); ``levels`` maps each positive ``free`` to the mask of the devices that have exactly that, and
@@ -98,16 +99,16 @@ class SlotPool:
         self.quantum = quantum
         micro = Fraction(quantum) * MICRO
         self.micro = int(micro) if micro.denominator == 1 else micro
-        """A quantum in millionths, the grid on which the planner compares quantities of different agents."""
+        """A quantum in millionths, the unit in which the scheduler compares quantities of different agents."""
         self.amounts = [0] * devices
         self.used = [0] * devices
         self.free = [0] * devices
         self.offers = 0
-        """The mask of the devices that have this slot at all."""
+        """The mask of the devices that have this slot."""
         self.healthy = 0
-        """The mask of those of them that are healthy."""
+        """The mask of the healthy devices that have this slot."""
         self.special = 0
-        """The mask of those that are unhealthy or in an exclusive group."""
+        """The mask of devices that are unhealthy or in an exclusive group."""
         self.groups: dict[int, ExclusiveGroup] = {}
         self.levels: dict[int, int] = {}
         self.order: list[int] = []
@@ -117,7 +118,7 @@ class SlotPool:
         self._quanta: dict[Decimal, int] = {}
 
     def clone(self) -> SlotPool:
-        """A book of its own that says the same. The caller makes it join the copies of its exclusive groups.
+        """Returns an independent copy. The caller makes it join the copies of its exclusive groups.
 
         Lists of amounts and memos are shared: the former never change after :meth:`seal`.
         """
@@ -139,49 +140,49 @@ class SlotPool:
 
     @property
     def free_micro(self) -> int:
-        """What is free, in millionths, rounded down."""
+        """The free amount in millionths, rounded down."""
         return int(self.total_free * self.micro)
 
     @property
     def most_micro(self) -> int:
-        """What one device has free at most, in millionths, rounded down."""
+        """The largest free amount of one device in millionths, rounded down."""
         return int(self.order[-1] * self.micro) if self.order else 0
 
     @property
     def whole(self) -> int:
-        """How many devices have as much free as the largest one has."""
+        """The number of devices with as much free as the largest one has in total."""
         return self.levels.get(self.largest, 0).bit_count()
 
     def quantity(self, quanta: int) -> Decimal:
-        found = self._quantities.get(quanta)
-        if found is None:
+        result = self._quantities.get(quanta)
+        if result is None:
             if len(self._quantities) >= _MAX_MEMO:
                 self._quantities.clear()
-            found = self._quantities[quanta] = quanta * self.quantum
-        return found
+            result = self._quantities[quanta] = quanta * self.quantum
+        return result
 
     def quanta(self, quantity: Decimal) -> int | None:
-        """How many quanta a quantity is, -1 if it is negative or not a number; None if it lies off the grid."""
+        """Converts a quantity to quanta; -1 if it is negative or not a number, None if it is not a multiple."""
         try:
-            found = self._quanta.get(quantity)
+            result = self._quanta.get(quantity)
         except TypeError:  # a signaling NaN has no hash
             return -1
-        if found is None:
+        if result is None:
             if not quantity.is_finite() or quantity < 0:
                 return -1
-            found = to_quanta(quantity, self.quantum)
-            if found is not None and found > MAX_QUANTA:
+            result = to_quanta(quantity, self.quantum)
+            if result is not None and result > MAX_QUANTA:
                 return None
-            if found is not None:
+            if result is not None:
                 if len(self._quanta) >= _MAX_MEMO:
                     self._quanta.clear()
-                self._quanta[quantity] = found
-        return found
+                self._quanta[quantity] = result
+        return result
 
     # ---- the index
 
     def add(self, rank: int, amount: int, *, healthy: bool) -> None:
-        """Enter a device that has this slot; each once, and then :meth:`seal` before anything else."""
+        """Adds a device that has this slot, once. :meth:`seal` must follow before anything else."""
         bit = 1 << rank
         self.amounts[rank] = amount
         self.offers |= bit
@@ -195,19 +196,19 @@ class SlotPool:
             self.levels[amount] = self.levels.get(amount, 0) | bit
 
     def seal(self) -> None:
-        """All devices are entered."""
+        """Builds the index after all devices are added."""
         self.order = sorted(self.levels)
         self.largest = self.order[-1] if self.order else 0
         self.total_free = self.total
 
     def join(self, rank: int, group: ExclusiveGroup) -> None:
-        """Let other slots of a device hide this one."""
+        """Joins an exclusive group, whose other slots can hide this slot on the device."""
         self.groups[rank] = group
         self.special |= 1 << rank
-        group.books.append(self)
+        group.pools.append(self)
 
     def change(self, parts: Parts, sign: int) -> None:
-        """Take these parts (1) or give them back (-1). The caller has checked that they are there."""
+        """Takes (1) or releases (-1) these parts, which the caller has checked."""
         used, free, special = self.used, self.free, self.special
         total = source = target = moved = 0
         for rank, part in parts:
@@ -229,7 +230,7 @@ class SlotPool:
         self.total_free -= total
 
     def take_whole(self, parts: Parts) -> None:
-        """As :meth:`change`, of devices that have one quantum each, free."""
+        """Takes devices that have one quantum each, free."""
         if self.special:
             self.change(parts, 1)
             return
@@ -242,16 +243,16 @@ class SlotPool:
         self.total_free -= len(parts)
 
     def _change_special(self, rank: int, quanta: int) -> None:
-        """An unhealthy device offers nothing, and a slot that begins or ceases to be used hides or shows others."""
+        """Updates a device that is unhealthy, or whose slot hides or uncovers others by its first or last use."""
         group = self.groups.get(rank)
         if group is not None:
             group.users += bool(self.used[rank]) - bool(self.used[rank] - quanta)
-        for book in group.books if group is not None else (self,):
-            offered = book.healthy >> rank & 1 and not book.is_hidden(rank)
-            book.set_free(rank, book.amounts[rank] - book.used[rank] if offered else 0)
+        for pool in group.pools if group is not None else (self,):
+            offered = pool.healthy >> rank & 1 and not pool.is_hidden(rank)
+            pool.set_free(rank, pool.amounts[rank] - pool.used[rank] if offered else 0)
 
     def set_free(self, rank: int, now: int) -> None:
-        """Note what a request may take of a device."""
+        """Sets what a request may take of a device."""
         before = self.free[rank]
         if before != now:
             self.free[rank] = now
@@ -274,37 +275,37 @@ class SlotPool:
                 insort(self.order, now)
 
     def is_hidden(self, rank: int) -> bool:
-        """Whether another slot of the same exclusive group is taken on this device."""
+        """Returns True if another slot of the same exclusive group is in use on this device."""
         group = self.groups.get(rank)
         return group is not None and group.users > bool(self.used[rank])
 
     def room(self, scope: int) -> int:
-        """What the devices of a mask have free together. O(distinct free amounts)."""
+        """Returns what the devices of a mask have free together. O(distinct free amounts)."""
         if not scope & (scope - 1):
             return self.free[scope.bit_length() - 1] if scope else 0
         return sum([level * (mask & scope).bit_count() for level, mask in self.levels.items()])
 
     def most(self, scope: int) -> int:
-        """The most that one device of a mask has free."""
+        """Returns the most that one device of a mask has free."""
         return next((level for level in reversed(self.order) if self.levels[level] & scope), 0)
 
     @property
     def some_free(self) -> int:
-        """The devices that have anything free."""
+        """The mask of devices that have anything free."""
         found = 0
         for mask in self.levels.values():
             found |= mask
         return found
 
     def with_room(self, scope: int, quanta: int) -> int:
-        """The devices of a mask that have so much free."""
-        found = 0
+        """Returns the devices of a mask that have this amount free."""
+        mask = 0
         for level in self.order[bisect_left(self.order, quanta) :]:
-            found |= self.levels[level]
-        return found & scope
+            mask |= self.levels[level]
+        return mask & scope
 
     def fullest(self, scope: int, quanta: int) -> int:
-        """Of the devices that have so much free, those that have the least."""
+        """Returns, of the devices with this amount free, those that have the least."""
         for level in self.order[bisect_left(self.order, quanta) :]:
             if mask := self.levels[level] & scope:
                 return mask

@@ -1,4 +1,4 @@
-"""Which devices satisfy what a session requires of them, as ``namespace::feature::value``.
+"""Matches devices against the requirements of sessions, written as ``namespace::feature::value``.
 
 Source: BEP-1000, second revision (peer facts 1.1); see docs/decisions/0052-variants-are-a-constraint.md.
 """
@@ -25,12 +25,12 @@ _UNKNOWN = (0,)
 _SIGNS = {VariantMatchMode.EXACT: "=", VariantMatchMode.MINIMUM: ">=", VariantMatchMode.COMPATIBLE: "compatible with"}
 
 Key = tuple[str, str]
-Wanted = Mapping[str, Mapping[SlotName, Decimal]]
-"""What is requested: plugin -> slot -> quantity."""
+RequestedSlots = Mapping[str, Mapping[SlotName, Decimal]]
+"""Requested quantities: plugin -> slot -> quantity."""
 
 
 def version_of(text: str) -> tuple[int, ...]:
-    """The leading dotted numbers of a version, trailing zeros dropped, so that 8 and 8.0 are equal.
+    """Returns the leading dotted numbers of a version without trailing zeros, so that 8 and 8.0 are equal.
 
     A text that is no version is older than every version: ``(0,)``.
     """
@@ -44,20 +44,20 @@ def version_of(text: str) -> tuple[int, ...]:
 
 
 def features_of(namespaces: Iterable[VariantNamespace]) -> dict[Key, VariantFeature]:
-    """Every described feature by (namespace, name)."""
+    """Returns every described feature by (namespace, name)."""
     return {(n.namespace, f.name): f for n in namespaces for f in n.features}
 
 
 def by_feature(properties: Iterable[VariantProperty]) -> dict[Key, list[str]]:
-    """The values of each feature, in their order."""
-    found: dict[Key, list[str]] = {}
+    """Returns the values of each feature, in their order."""
+    values: dict[Key, list[str]] = {}
     for p in properties:
-        found.setdefault((p.namespace, p.feature), []).append(p.value)
-    return found
+        values.setdefault((p.namespace, p.feature), []).append(p.value)
+    return values
 
 
 def satisfies(stated: Sequence[str], required: Sequence[str], feature: VariantFeature) -> bool:
-    """Whether a device that states these values of one feature has what is required of it.
+    """Returns True if a device with these stated values of one feature meets the required ones.
 
     A required value is met by any of the stated ones. A multi-value feature needs one of the required values, another
     one all of them; for MINIMUM the largest of them counts in both cases, and one that is no version is compared
@@ -76,14 +76,14 @@ def satisfies(stated: Sequence[str], required: Sequence[str], feature: VariantFe
 def matches(
     device: ComputeDevice, requirements: Iterable[VariantProperty], namespaces: Iterable[VariantNamespace]
 ) -> bool:
-    """Whether a device satisfies every requirement. Never raises; a feature not described is compared exactly."""
+    """Returns True if a device satisfies every requirement. Never raises; compares undescribed features exactly."""
     return not unmet(by_feature(device.properties), by_feature(requirements), features_of(namespaces))
 
 
 def unmet(
     stated: Mapping[Key, Sequence[str]], required: Mapping[Key, Sequence[str]], features: Mapping[Key, VariantFeature]
 ) -> list[Key]:
-    """The required features that the stated values do not satisfy."""
+    """Returns the required features that the stated values do not satisfy."""
     return [
         key
         for key, values in required.items()
@@ -92,32 +92,32 @@ def unmet(
 
 
 def wording(key: Key, required: Sequence[str], feature: VariantFeature | None) -> str:
-    """``nvidia::compute_capability >= 8.0``."""
+    """Formats a requirement, such as ``nvidia::compute_capability >= 8.0``."""
     feature = feature or VariantFeature(name=key[1])
     shown = [max(required, key=version_of)] if feature.match_mode is VariantMatchMode.MINIMUM else required
     return f"{'::'.join(key)} {_SIGNS[feature.match_mode]} {(' or ' if feature.multi_value else ' and ').join(shown)}"
 
 
 def ascending(values: Iterable[str]) -> list[str]:
-    """Values in the order of a reader: by version, then by text."""
+    """Sorts values by version, then by text."""
     return sorted(values, key=lambda v: (version_of(v), v))
 
 
 def missing(
     had: Iterable[Mapping[Key, Sequence[str]]],
-    wanted: Mapping[Key, Sequence[str]],
+    requested: Mapping[Key, Sequence[str]],
     features: Mapping[Key, VariantFeature],
 ) -> tuple[list[Key], str]:
-    """Which required features to name, at most four, where no device satisfies them all, and what is needed in words.
+    """Returns which required features to name, at most four, if no device satisfies them all, and the need as text.
 
     Only features that no device satisfies are named; if each is satisfied by some device, those that are required
     together are.
     """
-    failing = set(wanted)
+    failing = set(requested)
     for stated in had:
-        failing &= set(unmet(stated, wanted, features))
-    named = [key for key in wanted if key in failing] or list(wanted)
-    words = [wording(key, wanted[key], features.get(key)) for key in named]
+        failing &= set(unmet(stated, requested, features))
+    named = [key for key in requested if key in failing] or list(requested)
+    words = [wording(key, requested[key], features.get(key)) for key in named]
     more = f" and {len(words) - 4} more" if len(words) > 4 else ""
     return named[:4], " together with ".join(words[:4]) + more
 
@@ -129,20 +129,20 @@ def explain(
     *,
     slot: str,
 ) -> str:
-    """One sentence why none of these devices of a slot satisfies the requirements, and what they have instead."""
-    wanted, features = by_feature(requirements), features_of(namespaces)
+    """Explains why none of these devices of a slot satisfies the requirements, and what they have instead."""
+    requested, features = by_feature(requirements), features_of(namespaces)
     had = [by_feature(d.properties) for d in devices]
-    named, needs = missing(had, wanted, features)
+    named, needs = missing(had, requested, features)
     has = []
     for key in named:
-        found = ascending({v for stated in had for v in stated.get(key, ())})
-        listed = ", ".join(found) or "none"
+        values = ascending({v for stated in had for v in stated.get(key, ())})
+        listed = ", ".join(values) or "none"
         has.append(listed if len(named) == 1 else f"{'::'.join(key)} {listed}")
     return f"no device of {slot} has {needs}; this node has {'; '.join(has)}"
 
 
 class PluginVariants:
-    """One plugin's devices as requirements see them; what they state is read once."""
+    """One plugin's devices with the namespaces they state, computed once."""
 
     def __init__(self, devices: Sequence[ComputeDevice], namespaces: Sequence[VariantNamespace] = ()) -> None:
         self.devices = tuple(devices)
@@ -150,7 +150,7 @@ class PluginVariants:
 
     @cached_property
     def stated(self) -> frozenset[str]:
-        """The namespaces in which the plugin or a device of it says something."""
+        """The namespaces in which the plugin or one of its devices states something."""
         return frozenset(
             {n.namespace for n in self.namespaces} | {p.namespace for d in self.devices for p in d.properties}
         )
@@ -160,9 +160,9 @@ class PluginVariants:
 
 
 def eligible_devices(
-    wanted: Wanted, variants: Mapping[str, PluginVariants], requirements: Sequence[VariantProperty]
+    requested: RequestedSlots, variants: Mapping[str, PluginVariants], requirements: Sequence[VariantProperty]
 ) -> dict[str, frozenset[DeviceId]]:
-    """By plugin, the devices that satisfy the requirements; a plugin that none concerns is not named.
+    """Returns the devices of each plugin that satisfy the requirements; plugins without a requirement are left out.
 
     A requirement concerns each plugin with a requested slot that states something in its namespace.
     Each must concern one.
@@ -170,32 +170,34 @@ def eligible_devices(
     Raises:
         UnsupportedResource: no device of a requested slot satisfies what concerns it, or a requirement concerns none.
     """
-    found: dict[str, frozenset[DeviceId]] = {}
+    eligible: dict[str, frozenset[DeviceId]] = {}
     if not requirements:
-        return found
+        return eligible
     open_ = list(requirements)
-    for plugin, slots in wanted.items():
-        if (known := variants.get(plugin)) is None:
+    for plugin, slots in requested.items():
+        if (plugin_variants := variants.get(plugin)) is None:
             continue
-        concerning = [r for r in requirements if r.namespace in known.stated]
+        concerning = [r for r in requirements if r.namespace in plugin_variants.stated]
         if not concerning:
             continue
-        open_ = [r for r in open_ if r.namespace not in known.stated]
-        fitting = frozenset(d.device_id for d in known.devices if matches(d, concerning, known.namespaces))
+        open_ = [r for r in open_ if r.namespace not in plugin_variants.stated]
+        fitting = frozenset(
+            d.device_id for d in plugin_variants.devices if matches(d, concerning, plugin_variants.namespaces)
+        )
         for slot in slots:
-            offering = known.offering(slot)
+            offering = plugin_variants.offering(slot)
             if not any(device.device_id in fitting for device in offering):
                 raise UnsupportedResource(
-                    explain(offering, concerning, known.namespaces, slot=slot),
+                    explain(offering, concerning, plugin_variants.namespaces, slot=slot),
                     data={"slot": slot, "requirements": [str(r) for r in concerning]},
                 )
-        found[plugin] = fitting
+        eligible[plugin] = fitting
     if open_:
-        asked = ", ".join(sorted(slot for slots in wanted.values() for slot in slots)) or "nothing"
-        known_here = sorted({name for plugin in wanted if plugin in variants for name in variants[plugin].stated})
+        asked = ", ".join(sorted(slot for slots in requested.values() for slot in slots)) or "nothing"
+        known_here = sorted({name for plugin in requested if plugin in variants for name in variants[plugin].stated})
         raise UnsupportedResource(
             f"no device of {asked} states anything in the namespace of {open_[0]}; "
             f"known namespaces are {', '.join(known_here) or 'none'}",
             data={"requirements": [str(r) for r in open_]},
         )
-    return found
+    return eligible

@@ -1,1 +1,1 @@
-"""Whether a session is used by anybody: rules, a window of measurements, and a verdict. Pure."""
+"""Decides if a session is idle: rules, a window of measurements, a verdict. Pure."""

@@ -1,4 +1,4 @@
-"""The verdict on one session: what of its limits is used up, and how much is left of the others."""
+"""Evaluates the idle rules of one session: which limits are exceeded, and what remains of the others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A session as it is judged.
+    """The measurements and limits of one session.
 
     Attributes:
         started_at: when it began to run for the first time.
@@ -37,28 +37,28 @@ class Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What one checker says. ``remaining_s`` is None where its end cannot be told yet; ``extra`` explains it."""
+    """The result of one checker. ``remaining_s`` is None if it cannot be computed yet; ``extra`` explains it."""
 
     remaining_s: float | None
     kind: str = EXPIRE_AFTER
     extra: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As clients read it: whole seconds, which are never negative."""
+        """Returns the form for clients: whole, non-negative seconds."""
         remaining = None if self.remaining_s is None else max(0, int(self.remaining_s))
         return {"remaining": remaining, "remaining_time_type": self.kind, "extra": self.extra}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """``reason`` is None while the session may go on."""
+    """The overall result. ``reason`` is None while the session may continue."""
 
     reason: KernelEventReason | None
     reports: Mapping[str, Report]
 
 
 def evaluate(subject: Subject, limits: Limits, *, now: datetime, slack_s: float = 0.0) -> Verdict:
-    """Judge a running session.
+    """Evaluates a running session.
 
     A batch session has no user to wait for and an inference session is used by others, so neither has a network
     timeout; only interactive and batch sessions are judged by what they use.

@@ -1,4 +1,4 @@
-"""What an installation and a resource policy say about idle sessions (peer facts 4.5 and 4.8, spec 03-07, 03-09).
+"""The idle rules of an installation and a resource policy (peer facts 4.5 and 4.8, spec 03-07, 03-09).
 
 The shared configuration, below ``config/idle``::
 
@@ -31,7 +31,7 @@ DEFAULT_GRACE_S = 300.0
 
 
 def duration_s(text: str) -> float:
-    """Seconds of ``90``, ``90s``, ``10m``, ``1.5h``, ``7d`` or ``2w``.
+    """Parses seconds from ``90``, ``90s``, ``10m``, ``1.5h``, ``7d`` or ``2w``.
 
     Raises:
         InvalidInput: it is none of these.
@@ -44,7 +44,7 @@ def duration_s(text: str) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UtilizationRule:
-    """Whoever stays below its thresholds over a whole window is idle.
+    """A session below the thresholds over a whole window is idle.
 
     Attributes:
         thresholds: metric -> percent of what the session has.
@@ -61,7 +61,7 @@ class UtilizationRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What the shared configuration says. ``faults``: what of it was not understood, and is left out."""
+    """The rules in the shared configuration. ``faults``: what was malformed and is left out."""
 
     network_timeout_s: float | None = None
     utilization: UtilizationRule | None = None
@@ -70,7 +70,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What holds for one session; None is no limit."""
+    """The limits of one session; None is no limit."""
 
     network_timeout_s: float | None = None
     lifetime_s: float | None = None
@@ -78,7 +78,7 @@ class Limits:
 
     @classmethod
     def of(cls, rules: Rules, *, idle_timeout_s: float = 0, max_lifetime_s: float = 0) -> Limits:
-        """The rules of the installation with the numbers of a resource policy."""
+        """Combines the rules of the installation with the numbers of a resource policy."""
         timeout_s = rules.network_timeout_s if idle_timeout_s == 0 else idle_timeout_s
         return cls(
             network_timeout_s=timeout_s if timeout_s is not None and timeout_s > 0 else None,
@@ -88,7 +88,7 @@ class Limits:
 
 
 def read_rules(values: Mapping[str, str]) -> Rules:
-    """Read the keys below ``config/idle``, which are relative here. What is malformed is a fault and has no effect."""
+    """Reads the keys below ``config/idle``, which are relative here. A malformed key is a fault and has no effect."""
     faults: list[str] = []
 
     def seconds(key: str, default: float) -> float:

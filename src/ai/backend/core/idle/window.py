@@ -1,4 +1,4 @@
-"""What a session has used lately: averages over a sliding window, in a bounded number of buckets.
+"""Averages measurements of a session over a sliding window, in a limited number of buckets.
 
 A window survives restarts as JSON. Time in which nobody measured is neither idle nor busy: buckets without a
 measurement do not count, and a window with too few of them is not complete.
@@ -13,7 +13,7 @@ from typing import Any
 
 BUCKETS = 60
 COMPLETE = 0.9
-"""The part of its buckets that a window needs before anybody is judged by it."""
+"""The part of its buckets that a window needs before it is evaluated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +31,14 @@ class Window:
 
     @property
     def step_s(self) -> float:
-        """What one bucket spans."""
+        """The length of one bucket in seconds."""
         return self.length_s / BUCKETS
 
     def _number(self, at: datetime) -> int:
         return int(at.timestamp() // self.step_s)
 
     def add(self, at: datetime, values: Mapping[str, float]) -> Window:
-        """With one measurement more, and without what is out of the window then."""
+        """Returns the window with one more measurement, without those that left it."""
         number = self._number(at)
         kept = {i: b for i, b in self.buckets.items() if number - BUCKETS < i <= number}
         before = kept.get(number, _Bucket({}, {}))
@@ -49,12 +49,13 @@ class Window:
         return Window(self.length_s, kept)
 
     def is_complete(self, at: datetime) -> bool:
-        """Whether enough of the window before ``at`` was measured."""
+        """Returns True if enough of the window before ``at`` was measured."""
         newest = self._number(at)
         return sum(newest - BUCKETS <= i <= newest for i in self.buckets) >= BUCKETS * COMPLETE
 
     def average(self, name: str, at: datetime) -> float | None:
-        """Over the buckets that have this measurement, each counting once; None if none has."""
+        """Returns the average over the buckets that have this measurement, each counted once; None if there are
+        none."""
         newest = self._number(at)
         means = [
             b.sums[name] / b.counts[name]
@@ -71,7 +72,7 @@ class Window:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], length_s: float) -> Window:
-        """As kept; empty where it is malformed, or was of another length, which is then measured anew."""
+        """Reads a stored window; empty if it is malformed or had another length."""
         try:
             if float(data["length"]) != length_s:
                 return cls(length_s)

@@ -64,7 +64,7 @@ REFUSALS: Mapping[tuple[RevisionStatus, RevisionTrigger], str] = {
 
 @dataclass(frozen=True, slots=True)
 class RevisionState:
-    """``residue``: files of it may lie somewhere that are of no use any more."""
+    """The state of one revision. ``residue``: files of it may remain somewhere that are no longer needed."""
 
     status: RevisionStatus = RevisionStatus.SCANNED
     residue: bool = False
@@ -73,7 +73,7 @@ class RevisionState:
 def step(
     state: RevisionState, trigger: RevisionTrigger, *, subject: str = "", stimulus_id: str = "", story: Path = ()
 ) -> tuple[RevisionState, Path, tuple[()]]:
-    """Move a revision.
+    """Applies one trigger to a revision.
 
     Returns:
         The next state and the transition that led there; the same state and an empty path if the trigger is out of

@@ -1,4 +1,4 @@
-"""The reference page of the machines, written from their tables."""
+"""Generates the reference page of the state machines from their tables."""
 
 from __future__ import annotations
 
@@ -78,13 +78,13 @@ MACHINES = (
 
 
 def target_of(row: Any) -> StrEnum:
-    """Name the next state of a row: the row itself, or its first part."""
+    """Returns the next state of a row: the row itself, or its first part."""
     target: StrEnum = row[0] if isinstance(row, tuple) else row
     return target
 
 
 def arrows(table: Mapping[Any, Mapping[Any, Any]]) -> dict[tuple[StrEnum, StrEnum], list[StrEnum]]:
-    """List every (from, to) pair of different states with the triggers that lead there, in the order of the table."""
+    """Returns every (from, to) pair of different states with its triggers, in the order of the table."""
     triggers_of: dict[tuple[StrEnum, StrEnum], list[StrEnum]] = {}
     for state, rows in table.items():
         for trigger, row in rows.items():
@@ -94,12 +94,12 @@ def arrows(table: Mapping[Any, Mapping[Any, Any]]) -> dict[tuple[StrEnum, StrEnu
 
 
 def _node(state: StrEnum) -> str:
-    """Mermaid takes no hyphen in the name of a state."""
+    """Returns the name of a state without hyphens, which Mermaid does not accept."""
     return state.replace("-", "_")
 
 
 def mermaid(machine: Machine) -> str:
-    """Draw one table as a Mermaid state diagram."""
+    """Returns one table as a Mermaid state diagram."""
     lines = ["stateDiagram-v2"]
     lines += [f"    [*] --> {_node(state)}" for state in machine.initial]
     lines += [f"    {_node(a)} --> {_node(b)}: {', '.join(by)}" for (a, b), by in arrows(machine.table).items()]
@@ -108,7 +108,7 @@ def mermaid(machine: Machine) -> str:
 
 
 def _action(row: Any) -> str:
-    """Name the handler of a row or its effects; empty where it has none."""
+    """Returns the handler of a row or its effects; empty if it has none."""
     action = row[1] if isinstance(row, tuple) else None
     if isinstance(action, tuple):
         return ", ".join(effect.value for effect in action if isinstance(effect, Enum))
@@ -116,7 +116,7 @@ def _action(row: Any) -> str:
 
 
 def _grid(machine: Machine) -> str:
-    """Write one table out: a row for every trigger that moves or acts, and for every one that is refused."""
+    """Returns one table as text: a row for every trigger that moves or acts, and for every refused one."""
     lines = ["| state | trigger | next | handler or effects |", "|---|---|---|---|"]
     for state, rows in machine.table.items():
         for trigger, row in rows.items():
@@ -126,12 +126,12 @@ def _grid(machine: Machine) -> str:
 
 
 def _rules(doc: str | None) -> str:
-    """The part of a machine's docstring that both readers of code and of the page need."""
+    """Returns the rules in a machine's docstring."""
     return (doc or "").partition("Rules:")[2].strip()
 
 
 def render() -> str:
-    """The text of docs/reference/state-machines.md."""
+    """Returns the text of docs/reference/state-machines.md."""
     parts = ["# State machines", _HEAD]
     for machine in MACHINES:
         parts += [f"## {machine.title}", _rules(machine.doc), f"```mermaid\n{mermaid(machine)}\n```", _grid(machine)]

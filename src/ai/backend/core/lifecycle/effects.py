@@ -1,4 +1,4 @@
-"""What the session's machine asks its shell to do.
+"""The effects of a session's transitions, which the manager executes.
 
 Every effect is idempotent. The facts become part of the transaction that writes the new state (the manager's
 ``advance`` puts them into the change). The commands follow after it (``SessionWriter`` executes them); if they are
@@ -23,7 +23,7 @@ from ai.backend.common.states import KernelEventReason, SessionResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelTarget:
-    """One incarnation of a kernel on the agent that has, or is to get, it."""
+    """One attempt of a kernel on its present or future agent."""
 
     kernel_id: KernelId
     agent_id: AgentId
@@ -32,21 +32,22 @@ class KernelTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeSlots:
-    """Count the kernel's requested slots as occupied on its agent and in its owner's quotas."""
+    """Counts the kernel's requested slots as occupied on its agent and in its owner's quotas."""
 
     target: KernelTarget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseSlots:
-    """Give back what :class:`TakeSlots` took for this kernel (a restart in between grew its attempt). Once for each."""
+    """Releases what :class:`TakeSlots` took for this kernel, once for each (a restart in between grew its attempt)."""
 
     target: KernelTarget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmitEvent:
-    """Tell the clients that watch (names of the client wire contract); ``kernel_id`` is None for the session's own."""
+    """Sends an event to watching clients (names of the client wire contract); ``kernel_id`` is None for the session's
+    own."""
 
     name: str
     session_id: SessionId
@@ -58,21 +59,21 @@ class EmitEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateKernels:
-    """Ask the agents to create the kernels of a session that is SCHEDULED."""
+    """Creates the kernels of a SCHEDULED session on their agents."""
 
     session_id: SessionId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartKernels:
-    """Ask the agents to restart the kernels of a session in place that are RESTARTING."""
+    """Restarts the kernels of a session in place that are RESTARTING."""
 
     session_id: SessionId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DestroyKernels:
-    """Ask the agents to end these incarnations and any older ones of the same kernels."""
+    """Ends these attempts, and any older ones of the same kernels, on their agents."""
 
     session_id: SessionId
     targets: tuple[KernelTarget, ...]

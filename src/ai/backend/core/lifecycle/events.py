@@ -1,4 +1,4 @@
-"""What happens to sessions, in the past tense: the input of :func:`ai.backend.core.lifecycle.session.step`."""
+"""Events of sessions: the input of :func:`ai.backend.core.lifecycle.session.step`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ai.backend.common.states import KernelEventReason, KernelStatus
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionStimulus:
-    """What all events have. ``stimulus_id`` names the cause in the session's story: a request, a report, a loop."""
+    """The base of all events. ``stimulus_id`` names the cause in the session's story: a request, a report, a loop."""
 
     reason: KernelEventReason = KernelEventReason.UNKNOWN
     stimulus_id: str = ""
@@ -19,7 +19,7 @@ class SessionStimulus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionScheduled(SessionStimulus):
-    """The planner found a place for every kernel."""
+    """The scheduler placed every kernel."""
 
     agents: Mapping[KernelId, AgentId]
 
@@ -31,7 +31,7 @@ class SessionDispatched(SessionStimulus):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionCreationFailed(SessionStimulus):
-    """Some kernels could not be created, as the agents' refusals or the loss of an agent tell.
+    """Some kernels could not be created, because agents refused them or were lost.
 
     ``retryable``: for now (go back to the scheduler) or for good (the session fails with ``reason``).
     """
@@ -48,7 +48,8 @@ class SessionRestartRequested(SessionStimulus):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionDestroyRequested(SessionStimulus):
-    """By the user, an idle rule, a timeout. A forced one is repeated without grace even when TERMINATING."""
+    """The user, an idle rule or a timeout ends the session. A forced request is repeated without grace even when
+    TERMINATING."""
 
     reason: KernelEventReason = KernelEventReason.USER_REQUESTED
     forced: bool = False
@@ -56,7 +57,7 @@ class SessionDestroyRequested(SessionStimulus):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionStartOverRequested(SessionStimulus):
-    """The session makes way for another one, and waits again once nothing of it is left."""
+    """The session is preempted and waits again once its kernels have ended."""
 
     reason: KernelEventReason = KernelEventReason.RESCHEDULED
 
@@ -75,7 +76,7 @@ class SessionRecovered(SessionStimulus):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelObserved(SessionStimulus):
-    """An agent's word. Observations of other attempts than the present one are ignored."""
+    """An agent reported the status of a kernel. Observations of other attempts are ignored."""
 
     kernel_id: KernelId
     attempt: int
@@ -85,7 +86,7 @@ class KernelObserved(SessionStimulus):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelsAbandoned(SessionStimulus):
-    """Their agent is given up, or denies having them: their slots are free, whatever may still run is an orphan."""
+    """The agent is lost, or denies having these kernels: their slots are free, and whatever still runs is an orphan."""
 
     kernel_ids: frozenset[KernelId]
     reason: KernelEventReason = KernelEventReason.AGENT_LOST

@@ -41,7 +41,7 @@ T = FolderTrigger
 
 
 class FolderEffect(StrEnum):
-    """What a transition asks for once it is stored. ``remove-files``: the folder loop removes the directory now."""
+    """The effect of a stored transition. ``remove-files``: the folder loop removes the directory now."""
 
     REMOVE_FILES = "remove-files"
 
@@ -90,19 +90,19 @@ _WORDS = {S.READY: "not in the trash", S.DELETE_PENDING: "in the trash"}
 
 
 def sources_of(trigger: FolderTrigger) -> frozenset[FolderStatus]:
-    """Name the statuses that a trigger moves."""
+    """Returns the statuses that a trigger moves."""
     return frozenset(status for status, rows in TRANSITIONS.items() if trigger in rows)
 
 
 def describe_status(name: str, status: FolderStatus) -> str:
-    """Tell the user in a sentence what a folder is."""
+    """Describes the status of a folder to the user."""
     return f"The folder {name!r} is {_WORDS.get(status, status.value)}."
 
 
 def step(
     status: FolderStatus, trigger: FolderTrigger, *, name: str = "", stimulus_id: str = "", story: Path = ()
 ) -> tuple[FolderStatus, Path, tuple[FolderEffect, ...]]:
-    """Move a folder.
+    """Applies one trigger to a folder.
 
     Args:
         status: as it is.

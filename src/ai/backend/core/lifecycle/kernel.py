@@ -35,7 +35,7 @@ S = KernelStatus
 
 
 class KernelTrigger(StrEnum):
-    """What may happen to a kernel. ``observed-X`` is the agent's word that the kernel now is X."""
+    """The triggers of a kernel. ``observed-X``: the agent reports that the kernel is X."""
 
     SCHEDULED = "scheduled"
     DISPATCHED = "dispatched"
@@ -76,7 +76,7 @@ HOLDING = frozenset(KernelStatus) - FINAL_KERNEL_STATUSES - {S.PENDING}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelState:
-    """What the machine needs to know of a kernel.
+    """The state of one kernel, as far as the machine needs it.
 
     Attributes:
         attempt: 0 until it is scheduled for the first time.
@@ -96,7 +96,7 @@ class KernelState:
 
     @property
     def target(self) -> KernelTarget:
-        """Raises Conflict while it has no agent."""
+        """The agent and attempt of the kernel. Raises Conflict while it has no agent."""
         if self.agent_id is None:
             raise Conflict(f"kernel {self.kernel_id} has no agent")
         return KernelTarget(kernel_id=self.kernel_id, agent_id=self.agent_id, attempt=self.attempt)
@@ -104,7 +104,7 @@ class KernelState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelStep:
-    """One trigger with its circumstances, see :func:`step`."""
+    """One trigger with its arguments, see :func:`step`."""
 
     trigger: KernelTrigger
     reason: KernelEventReason = KernelEventReason.UNKNOWN
@@ -116,7 +116,7 @@ class KernelStep:
 
 SlotEffect = TakeSlots | ReleaseSlots
 Handler = Callable[[KernelState, KernelState, KernelStep], tuple[KernelState, tuple[SlotEffect, ...]]]
-"""Takes the state before, the state with its next status, and the event."""
+"""A handler: takes the state before, the state with its next status, and the event."""
 Row = tuple[KernelStatus, Handler]
 
 
@@ -136,7 +136,7 @@ def _take_slots(
 def _begin_restart(
     before: KernelState, after: KernelState, _: KernelStep
 ) -> tuple[KernelState, tuple[SlotEffect, ...]]:
-    """The slots stay taken: they are counted by kernel, not by attempt."""
+    """Begins a restart. The slots stay taken, since they are counted by kernel, not by attempt."""
     return replace(after, attempt=before.attempt + 1), ()
 
 
@@ -296,7 +296,7 @@ REQUESTS = frozenset({T.SCHEDULED, T.RESTART_REQUESTED})
 def step(
     state: KernelState, event: KernelStep, *, story: Path = ()
 ) -> tuple[KernelState, Path, tuple[SlotEffect, ...]]:
-    """Move one kernel.
+    """Applies one trigger to a kernel.
 
     Args:
         state: as it is.
@@ -337,7 +337,7 @@ def step(
 
 
 def check(state: KernelState) -> list[str]:
-    """Name every invariant that this state breaks; empty when it is sound."""
+    """Returns every invariant that this state violates; empty if it is valid."""
     broken = []
     if state.status in HOLDING and (state.agent_id is None or state.attempt < 1):
         broken.append(f"kernel {state.kernel_id} is {state.status} without agent or attempt")
@@ -349,7 +349,7 @@ def check(state: KernelState) -> list[str]:
 
 
 def is_orphan(state: KernelState | None, *, agent_id: AgentId, attempt: int) -> bool:
-    """Whether an agent that holds this attempt of the kernel should destroy it: nobody here counts on it any more.
+    """Returns True if an agent that holds this attempt should destroy it, because it is not the present one.
 
     The attempt before the present one is no orphan while the restart in place, which will end it, is on its way.
     """

@@ -25,7 +25,7 @@ from ai.backend.core.lifecycle.transition import InvalidTransition, Path, Transi
 
 
 class Phase(StrEnum):
-    """What the agent is doing with a kernel."""
+    """The operation that the agent performs on a kernel."""
 
     CREATING = "creating"
     RUNNING = "running"
@@ -50,7 +50,7 @@ T = PhaseTrigger
 
 
 class Operation(StrEnum):
-    """The effects: what the agent starts to do with the kernel once its phase is written down."""
+    """The effects: the operation that the agent starts once the phase is stored."""
 
     CREATE = "create"
     RESTART = "restart"
@@ -97,7 +97,7 @@ def step(
     story: Path = (),
     data: Mapping[str, Any] | None = None,
 ) -> tuple[Phase, Path, tuple[Operation, ...]]:
-    """Move a kernel of the agent.
+    """Applies one trigger to a kernel of the agent.
 
     Args:
         phase: as it is.

@@ -84,7 +84,7 @@ _STATUS_OF = {p: S.TERMINATING if p is P.STARTING_OVER else SessionStatus(p.valu
 
 
 class SessionTrigger(StrEnum):
-    """What may happen to a session. The second group is what its kernels add up to, see :func:`add_up`."""
+    """The triggers of a session. The second group results from its kernels, see :func:`add_up`."""
 
     SCHEDULED = "scheduled"
     DISPATCHED = "dispatched"
@@ -177,7 +177,7 @@ _PROGRAM_OVER = frozenset(
 
 
 def add_up(statuses: Iterable[KernelStatus]) -> SessionTrigger | None:
-    """What the kernels' statuses mean for their session; None where they mean nothing new.
+    """Returns the trigger that results from the kernels' statuses; None if there is none.
 
     An end outweighs progress, and progress is that of the slowest kernel.
     """
@@ -205,7 +205,7 @@ def add_up(statuses: Iterable[KernelStatus]) -> SessionTrigger | None:
 
 
 def trigger_of(state: SessionState, event: SessionEvent) -> SessionTrigger | None:
-    """Name the trigger of an event; None for an observation of another attempt or of no kernel of the session."""
+    """Returns the trigger of an event; None for an observation of another attempt or of no kernel of the session."""
     match event:
         case SessionScheduled():
             return T.SCHEDULED
@@ -246,7 +246,7 @@ def _trigger_of_observation(state: SessionState, event: KernelObserved) -> Sessi
 
 
 class _Step:
-    """One step in progress: the state as it becomes, the path and the effects so far."""
+    """One step in progress: the new state, the path and the effects so far."""
 
     def __init__(self, state: SessionState, event: SessionStimulus) -> None:
         self.state = state
@@ -255,7 +255,7 @@ class _Step:
         self.effects: list[Effect] = []
 
     def apply(self, trigger: SessionTrigger) -> None:
-        """Apply one row of the table. Raises InvalidTransition if the trigger is a request and has no row."""
+        """Applies one row of the table. Raises InvalidTransition if the trigger is a request and has no row."""
         state = self.state
         row = TRANSITIONS[state.phase].get(trigger)
         if row is None and trigger in REQUESTS:
@@ -296,7 +296,7 @@ class _Step:
     def move_kernels(
         self, trigger: KernelTrigger, which: Callable[[KernelState], bool] = lambda _: True, **details: Any
     ) -> bool:
-        """Apply a trigger to every kernel that is meant; whether one of them has moved.
+        """Applies a trigger to every selected kernel. Returns True if one of them has moved.
 
         ``details``: fields of the :class:`KernelStep`; its reason is that of the event unless it is among them.
         """
@@ -306,7 +306,7 @@ class _Step:
         return self.step_kernels(lambda k: event if which(k) else None)
 
     def step_kernels(self, make: Callable[[KernelState], KernelStep | None]) -> bool:
-        """Step every kernel for which ``make`` gives a trigger; whether one of them has moved."""
+        """Steps every kernel for which ``make`` returns a trigger. Returns True if one of them has moved."""
         has_moved = False
         kernels: list[KernelState] = []
         for before in self.state.kernels:
@@ -336,7 +336,7 @@ class _Step:
             )
 
     def follow(self) -> None:
-        """Let the session follow its kernels. Every end passes TERMINATING."""
+        """Moves the session after its kernels. Every end passes TERMINATING."""
         trigger = add_up(k.status for k in self.state.kernels)
         if trigger in _ENDED:
             self.apply(T.KERNEL_ENDED)
@@ -384,7 +384,7 @@ def _dispatch(now: _Step, _: SessionDispatched) -> None:
 
 
 def _return_all(now: _Step, event: SessionStimulus) -> None:
-    """End what the agents have of a session that waits again.
+    """Ends what the agents have of a session that waits again.
 
     By force: nobody has worked in it yet, and the next attempt must not find a slow end of this one in its way.
     """
@@ -420,14 +420,14 @@ def _start_over(now: _Step, event: SessionStartOverRequested) -> None:
 
 
 def _destroy_again(now: _Step, event: SessionDestroyRequested) -> None:
-    """Repeat a forced end; a polite one is under way."""
+    """Repeats a forced end; a graceful one is in progress."""
     if event.forced:
         ending = (k for k in now.state.kernels if k.status is KernelStatus.TERMINATING)
         now.destroy(ending, event.reason, forced=True)
 
 
 def _end_waiting(now: _Step, event: SessionDestroyRequested) -> None:
-    """A session that was to start over ends: its kernels that wait already do so no longer."""
+    """Ends a session that was to start over: its kernels that already wait are terminated."""
     now.move_kernels(KernelTrigger.DESTROY_REQUESTED, lambda k: k.status is KernelStatus.PENDING)
     _destroy_again(now, event)
 
@@ -449,7 +449,7 @@ def _observe(now: _Step, event: KernelObserved) -> None:
 
 
 def _end_after_all(now: _Step, event: KernelObserved) -> None:
-    """The program of a session that was to start over is over by itself: the session ends with its result."""
+    """Ends a session that was to start over with the result of its program, which ended by itself."""
     now.move_kernels(KernelTrigger.DESTROY_REQUESTED, lambda k: k.status is KernelStatus.PENDING)
     _observe(now, event)
 
@@ -460,7 +460,7 @@ def _abandon(now: _Step, event: KernelsAbandoned) -> None:
 
 
 def _wait_again(now: _Step, event: KernelObserved | KernelsAbandoned) -> None:
-    """Nothing is left of these kernels of a session that starts over."""
+    """Returns the ended kernels of a session that starts over to the queue."""
     over: Collection[KernelId] = event.kernel_ids if isinstance(event, KernelsAbandoned) else {event.kernel_id}
     now.move_kernels(KernelTrigger.RETURNED, lambda k: k.kernel_id in over, reason=KernelEventReason.RESCHEDULED)
     if all(k.status is KernelStatus.PENDING for k in now.state.kernels):
@@ -615,7 +615,7 @@ REQUESTS = frozenset({T.SCHEDULED, T.RESTART_REQUESTED})
 
 
 def step(state: SessionState, event: SessionEvent) -> tuple[SessionState, Path, tuple[Effect, ...]]:
-    """Move a session and its kernels by one event.
+    """Applies one event to a session and its kernels.
 
     Returns:
         The state as it is now (an equal one, an empty path and no effects if the event is ignored), the transitions of
@@ -634,7 +634,7 @@ def step(state: SessionState, event: SessionEvent) -> tuple[SessionState, Path, 
 
 
 def check(state: SessionState) -> list[str]:
-    """Name every invariant that this state breaks; empty when it is sound."""
+    """Returns every invariant that this state violates; empty if it is valid."""
     broken = [text for k in state.kernels for text in kernel_machine.check(k)]
     statuses = {k.status for k in state.kernels}
     if not state.kernels:

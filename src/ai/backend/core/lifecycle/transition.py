@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from ai.backend.common.errors import Conflict
 
 STORY_LENGTH = 16
-"""An object remembers so many of its last transitions."""
+"""The number of transitions in the story of an object."""
 
 
 class Transition(NamedTuple):
@@ -35,7 +35,7 @@ Path = tuple[Transition, ...]
 
 
 def extend_story(story: Path, path: Path) -> Path:
-    """Append a path to a story and drop what is older than :data:`STORY_LENGTH` transitions."""
+    """Appends a path to a story and drops what is older than :data:`STORY_LENGTH` transitions."""
     return (*story, *path)[-STORY_LENGTH:]
 
 
@@ -88,7 +88,7 @@ class InvalidTransition(Conflict):
         return _rebuild, (self.message, values)
 
     def explain(self) -> str:
-        """Tell the whole story, for a log."""
+        """Formats the whole story for a log."""
         cause = f" ({self.stimulus_id})" if self.stimulus_id else ""
         story = "; ".join(map(str, self.story)) or "no transitions are remembered"
         return f"{self.subject} is {self.state} and does not admit {self.trigger}{cause}: {story}"

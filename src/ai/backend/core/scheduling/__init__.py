@@ -1,1 +1,2 @@
-"""Which pending session goes where: ``decide(snapshot, policy, *, now, rng) -> Plan``, pure and replayable."""
+"""Decides which pending session runs on which agents: ``decide(snapshot, policy, *, now, rng) -> Plan``, pure and
+replayable."""

@@ -1,4 +1,4 @@
-"""Sentences for the owners of sessions that wait."""
+"""Messages for the owners of waiting sessions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ai.backend.core.scheduling.index.agent_state import AgentState
 
 
 def amount(slot: str, request: ResourceSlot) -> str:
-    """``4 cuda.device``, ``2g mem``."""
+    """Formats one slot of a request, such as ``4 cuda.device`` or ``2g mem``."""
     value = request[slot]
     is_size = slot == "mem" and value.is_finite() and value == value.to_integral_value() and value >= 0
     return f"{BinarySize(int(value)) if is_size else format_quantity(value)} {slot}"
@@ -23,25 +23,25 @@ def amounts(request: ResourceSlot) -> str:
 
 
 def unsupported(requests: Iterable[ResourceSlot], agents: Sequence[AgentState]) -> str | None:
-    """For the first request that no agent has all slots of: the slot that is nowhere, or what each agent lacks."""
-    known = sorted({slot for agent in agents for slot in agent.totals})
+    """Explains the first request that no agent has all slots of: the unknown slot, or what each agent lacks."""
+    existing = sorted({slot for agent in agents for slot in agent.totals})
     for request in requests:
         slots = request.nonzero()
-        missing = next((slot for slot in slots if slot not in known), None)
+        missing = next((slot for slot in slots if slot not in existing), None)
         if missing is not None:
-            return f"no agent has the resource slot {missing}; there are {', '.join(known)}"
+            return f"no agent has the resource slot {missing}; there are {', '.join(existing)}"
         lacks = sorted(
             (len(lack), a.agent_id, lack) for a in agents if (lack := sorted(slots.keys() - a.totals.keys()))
         )
         if len(lacks) == len(agents):
-            told = some([f"{agent_id} lacks {', '.join(lack)}" for _, agent_id, lack in lacks], 3)
-            return f"no agent has all of {', '.join(sorted(slots))}; {told}"
+            details = some([f"{agent_id} lacks {', '.join(lack)}" for _, agent_id, lack in lacks], 3)
+            return f"no agent has all of {', '.join(sorted(slots))}; {details}"
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceSummary:
-    """What the devices of some slots are.
+    """Summarizes the properties of the devices of some slots.
 
     ``stated``: feature -> value -> where it is. ``devices``: what each kind of device states. ``features``: how it is
     compared.
@@ -52,7 +52,7 @@ class DeviceSummary:
     features: Mapping[Key, VariantFeature]
 
 
-def survey(slots: Collection[str], agents: Iterable[AgentState]) -> DeviceSummary:
+def summarize_devices(slots: Collection[str], agents: Iterable[AgentState]) -> DeviceSummary:
     features: dict[Key, VariantFeature] = {}
     stated: dict[Key, dict[str, set[str]]] = {}
     kinds: dict[tuple[VariantProperty, ...], Mapping[Key, Sequence[str]]] = {}
@@ -69,13 +69,13 @@ def survey(slots: Collection[str], agents: Iterable[AgentState]) -> DeviceSummar
 
 
 def unmatched(requirements: Iterable[VariantProperty], found: DeviceSummary) -> str:
-    """For requirements that no device of the requested slots satisfies: what there is instead."""
+    """Explains requirements that no device of the requested slots satisfies."""
     named, needs = missing(found.devices, by_feature(requirements), found.features)
     return f"no agent has a device with {needs}; {'; '.join(_instead(key, found.stated) for key in named)}"
 
 
 def _instead(key: Key, stated: Mapping[Key, Mapping[str, Iterable[str]]]) -> str:
-    """The values of a feature and where they are; else the features of its namespace; else the namespaces."""
+    """Lists the values of a feature with their agents; else the features of its namespace; else the namespaces."""
     if key in stated:
         values = [f"{v} ({some(sorted(stated[key][v]), 3)})" for v in ascending(stated[key])]
         return f"of {'::'.join(key)} there {'is' if len(values) == 1 else 'are'} {some(values, 8)}"
@@ -92,14 +92,14 @@ def some(texts: Sequence[str], most: int, between: str = ", ") -> str:
 
 
 def scattered(total: ResourceSlot, kernels: int, agents: Iterable[AgentState]) -> str:
-    """For a multi-node session of which some kernels would fit."""
+    """Explains why a multi-node session waits although some of its kernels would fit."""
     free = sum((a.available for a in agents), ResourceSlot())
     wanted = ResourceSlot({slot: free[slot] for slot in total.nonzero()})
     return f"needs {amounts(total)} for {kernels} kernels at once; free on all nodes together is {amounts(wanted)}"
 
 
 def failed(request: ResourceSlot, agents: Iterable[AgentState]) -> str:
-    """For what would fit if these agents' failed devices were well: which have failed, and why."""
+    """Lists the failed devices of agents that could serve the request if all devices were healthy."""
     sick = [
         f"{device.device_id} on {agent.agent_id}" + (f" ({device.health_reason:.80})" if device.health_reason else "")
         for agent in agents
@@ -111,7 +111,7 @@ def failed(request: ResourceSlot, agents: Iterable[AgentState]) -> str:
 
 
 def too_large(request: ResourceSlot, agents: Iterable[AgentState], why: str) -> str:
-    """As :func:`shortage`, of agents that would hold nothing else; ``why`` is what one of them answered."""
+    """Explains why a request exceeds every empty agent. ``why`` is the refusal of one of them."""
     candidates = list(agents)
     for slot in sorted(request.nonzero()):
         best = max(candidates, key=lambda a: (a.offered[slot], a.agent_id))

@@ -1,4 +1,4 @@
-"""What must be so before any agent is looked at: time, other sessions, quotas."""
+"""Checks that do not depend on agents: start time, dependencies, quotas."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def dependency(session: PendingSession) -> Verdict | None:
 
 
 class _Use:
-    """What is used of one quota, of the slots that it bounds."""
+    """Counts the usage of one quota, of the slots that it limits."""
 
     __slots__ = ("limits", "quota", "sessions", "used")
 
@@ -45,7 +45,7 @@ class _Use:
 
 
 class Quotas:
-    """What may still be used, counting what a decision has placed so far."""
+    """Tracks the usage of quotas, including the sessions that the current decision has placed."""
 
     def __init__(self, quotas: Mapping[str, Quota]) -> None:
         self._quotas = quotas
@@ -58,7 +58,7 @@ class Quotas:
         return self._uses[name]
 
     def exceeded(self, session: PendingSession) -> Verdict | None:
-        """Why the session may not start under its quotas."""
+        """Returns why the quotas of the session do not let it start; None if they do."""
         total = session.total
         for name in session.quotas:
             use = self._use(name)
@@ -79,7 +79,7 @@ class Quotas:
         return None
 
     def count(self, session: PendingSession) -> None:
-        """The session starts."""
+        """Adds a started session to the usage."""
         total = session.total
         for name in session.quotas:
             if (use := self._use(name)) is not None:

@@ -34,7 +34,7 @@ Positive = Annotated[float, Meta(gt=0, le=_LARGEST)]
 
 
 class Preemption(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which sessions make way for sessions of larger priority.
+    """Selects which sessions may be preempted by sessions of larger priority.
 
     Attributes:
         enabled: whether any do.
@@ -78,12 +78,12 @@ class GroupOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def order_name(name: object) -> str | None:
-    """The key of :data:`ORDERS` that a ``scheduler`` means, in any of its spellings; None for none."""
+    """Returns the key of :data:`ORDERS` for any spelling of ``scheduler``; None if unknown."""
     return _spelled(name, _ORDER_SPELLINGS, ORDERS)
 
 
 def placement_name(name: object) -> str | None:
-    """The key of :data:`PLACEMENTS` that a strategy means, in any of its spellings; None for none."""
+    """Returns the key of :data:`PLACEMENTS` for any spelling of a strategy; None if unknown."""
     return _spelled(name, _PLACEMENT_SPELLINGS, PLACEMENTS)
 
 
@@ -94,7 +94,7 @@ def _spelled(name: object, spellings: Mapping[str, str], keys: Collection[str]) 
 
 
 def check(scheduler: object, options: object, *, plugins: Collection[str] = ()) -> GroupOptions:
-    """Check what somebody wants to store as ``scheduler`` and ``scheduler_opts``; None means that it is not given.
+    """Checks new values of ``scheduler`` and ``scheduler_opts``. None means no value.
 
     Args:
         plugins: names of installed placement plugins, which a strategy may be besides our own.
@@ -120,12 +120,12 @@ def check(scheduler: object, options: object, *, plugins: Collection[str] = ()) 
 
 
 def read(options: Mapping[str, Any]) -> GroupOptions:
-    """What is stored, for use: each option that cannot be read has its default."""
+    """Reads stored options. An unreadable option gets its default."""
     return _decode(options)[0]
 
 
 def _decode(options: Mapping[str, Any]) -> tuple[GroupOptions, list[str]]:
-    """Options that can be read, and what is wrong with the others. An option that is None is not given."""
+    """Returns the readable options and the problems of the others. None means no value."""
     accepted: dict[str, Any] = {}
     problems: list[str] = []
     for name, value in options.items():

@@ -1,4 +1,4 @@
-"""The outcome of a scheduling decision, as data."""
+"""The result of a scheduling decision, as data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ai.backend.common.ids import AgentId, KernelId, SessionId
 
 
 class SkipReason(StrEnum):
-    """Why a session was not placed. Stable slugs: they go into ``status_info`` and metric labels."""
+    """Why a session was not placed. Stable slugs, used in ``status_info`` and metric labels."""
 
     NOT_YET = "not-yet"
     DEPENDENCY_UNFINISHED = "dependency-unfinished"
@@ -30,7 +30,8 @@ class SkipReason(StrEnum):
 
 
 class KernelPlacement(msgspec.Struct, frozen=True, kw_only=True):
-    """``devices`` leaves out slots whose devices the agent chooses. ``generation`` is that of the inventory used."""
+    """Assigns one kernel to an agent. ``devices`` omits slots whose devices the agent chooses; ``generation`` is that
+    of the inventory used."""
 
     kernel_id: KernelId
     agent_id: AgentId
@@ -39,7 +40,7 @@ class KernelPlacement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
-    """Every kernel of one session, in the order of the snapshot."""
+    """Assigns every kernel of one session, in the order of the snapshot."""
 
     session_id: SessionId
     kernels: tuple[KernelPlacement, ...]
@@ -47,7 +48,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skip:
-    """``message`` is for the owner of the session. ``is_final``: it will not change by waiting."""
+    """An unplaced session. ``message`` is for its owner. ``is_final``: waiting will not change it."""
 
     session_id: SessionId
     reason: SkipReason
@@ -57,7 +58,7 @@ class Skip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """Sessions that wait for one and the same reason, in the order of the queue; the rest is as in :class:`Skip`."""
+    """Sessions that wait for the same reason, in queue order; the other fields as in :class:`Skip`."""
 
     session_ids: tuple[SessionId, ...]
     reason: SkipReason
@@ -67,7 +68,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eviction:
-    """A running session to end so that another one fits; if it ``starts_over``, it waits again afterwards."""
+    """Ends a running session in favour of another one. With ``starts_over`` it waits again afterwards."""
 
     session_id: SessionId
     in_favour_of: SessionId
@@ -76,7 +77,7 @@ class Eviction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All and only the pending sessions appear, each once, in ``placements`` or in ``waits``.
+    """The complete result: each pending session appears once, in ``placements`` or in ``waits``.
 
     ``reserved`` are agents that were held back for sessions that lack free resources. ``broken_agents`` names agents
     whose reported devices contradict each other, with the reason; they got nothing.
@@ -90,7 +91,7 @@ class Plan:
 
     @property
     def skips(self) -> tuple[Skip, ...]:
-        """Every session that waits."""
+        """Every waiting session."""
         return tuple(
             Skip(session_id=session_id, reason=w.reason, message=w.message, is_final=w.is_final)
             for w in self.waits

@@ -1,4 +1,4 @@
-"""Policies as values: what a resource group stores, and the functions that the names stand for."""
+"""Scheduling policies: the names that a resource group stores, and the functions they stand for."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ai.backend.core.scheduling.placement.topology import ARRANGEMENTS, Arrangem
 __all__ = ["ORDERS", "PLACEMENTS", "SHARED_ORDERS", "Placement", "Policy", "Rng"]
 
 SHARED_ORDERS = frozenset({"drf", "fair-share"})
-"""Orders that ask what the owners of sessions use."""
+"""Orders that need the usage of the sessions' owners."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """How a resource group schedules: keys of :data:`ORDERS` and :data:`PLACEMENTS`.
+    """Defines how a resource group schedules, by keys of :data:`ORDERS` and :data:`PLACEMENTS`.
 
     ``plugged``: a placement that a plugin offers, in place of the named one. ``preempts``: a session may end
     preemptible ones of smaller priority to have their place; of equal ones the youngest, or with ``oldest_first`` the
@@ -32,7 +32,7 @@ class Policy:
     plugged: Placement | None = None
 
     def told(self) -> dict[str, str | bool]:
-        """What :meth:`of` reads from a dump."""
+        """Returns the form in a dump, which :meth:`of` reads."""
         return {
             "order": self.order,
             "placement": self.placement,
@@ -42,7 +42,7 @@ class Policy:
 
     @classmethod
     def of(cls, told: Mapping[str, str | bool], **changes: str | bool | None) -> Policy:
-        """The policy of a dump, with what is changed of it unless that is None; :meth:`check` judges it."""
+        """Reads the policy of a dump and applies the changes that are not None, without checking it."""
         named = {**cls().told(), **told, **{name: value for name, value in changes.items() if value is not None}}
         return cls(
             order=str(named["order"]),
@@ -57,7 +57,7 @@ class Policy:
 
     @property
     def arrange(self) -> Arrangement | None:
-        """How the kernels of a session on several agents are to lie to each other, if that matters."""
+        """The arrangement of the kernels of a multi-node session; None if the placement has none."""
         return None if self.plugged else ARRANGEMENTS.get(self.placement)
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""A plan as lines for a person."""
+"""Formats a plan for a person."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ai.backend.core.scheduling.snapshot import Snapshot
 
 
 def describe(snapshot: Snapshot, plan: Plan, *, only: SessionId | None = None) -> str:
-    """One line for each pending session, or only for one of them: where it goes, or why not."""
+    """Returns a line for each pending session, or for one of them: its placement, or why it waits."""
     names = {s.session_id: s.name for s in snapshot.pending}
     lines = []
     for placement in plan.placements:

@@ -1,4 +1,4 @@
-"""Everything that a scheduling decision depends on, frozen, and its JSON form for `mgr scheduler replay`.
+"""The complete input of a scheduling decision, frozen, and its JSON form for `mgr scheduler replay`.
 
 One snapshot is one resource group. The version of the form is in ``Snapshot.format``; a reader refuses another one.
 """
@@ -37,7 +37,7 @@ class HeldKernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentView:
-    """One agent as its last report and our rows say.
+    """One agent by its last report and its rows.
 
     Attributes:
         generation: of the inventory in ``plugins``; every placement carries it.
@@ -66,7 +66,7 @@ _STANDING = attrgetter(*(f.name for f in fields(AgentView) if f.name not in ("he
 
 
 def is_same_agent(one: AgentView, other: AgentView) -> bool:
-    """Whether two views differ in nothing but what is held."""
+    """Returns True if two views differ only in what is held."""
     if one is other:
         return True
     return _STANDING(one) == _STANDING(other) and (one.plugins is other.plugins or one.plugins == other.plugins)
@@ -74,7 +74,8 @@ def is_same_agent(one: AgentView, other: AgentView) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingKernel:
-    """``architecture`` None: the image says nothing, any will do. ``requirements``: what its devices must be.
+    """One kernel of a pending session. ``architecture`` None: any. ``requirements``: of its devices. ``needs``:
+    features that its agent must have.
 
     ``needs``: features that its agent must have.
     """
@@ -89,7 +90,7 @@ class PendingKernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependency:
-    """A session that must have ended well before."""
+    """A session that must have succeeded before another one starts."""
 
     session_id: SessionId
     name: str
@@ -99,7 +100,7 @@ class Dependency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingSession:
-    """A session that waits for a place.
+    """A session that waits to be placed.
 
     Attributes:
         priority: a larger one goes first.
@@ -134,7 +135,7 @@ class PendingSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningSession:
-    """A session that may have to make way. ``kernels``: (agent, kernel) of those that hold anything.
+    """A session that may be preempted. ``kernels``: (agent, kernel) of those that hold resources.
 
     ``starts_over``: it waits again once it has made way, instead of ending for good.
     """
@@ -150,7 +151,7 @@ class RunningSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """A bound on what a keypair, user, group or domain may occupy. A slot that ``limit`` does not name is unbounded.
+    """Limits what a keypair, user, group or domain may occupy. A slot that ``limit`` does not name is unlimited.
 
     ``label`` is how a person calls it: "your keypair", "group default".
     """
@@ -164,7 +165,7 @@ class Quota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """One resource group.
+    """The state of one resource group.
 
     Scopes are written as ``domain/project/user``, ``domain/project``, ``domain``.
 
@@ -208,12 +209,12 @@ def _decode(kind: type, value: Any) -> Any:
 
 
 def dump_json(snapshot: Snapshot) -> bytes:
-    """The snapshot as indented JSON."""
+    """Returns the snapshot as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(snapshot, enc_hook=_encode), indent=1)
 
 
 def load_json(data: bytes) -> Snapshot:
-    """Read what :func:`dump_json` wrote.
+    """Reads the output of :func:`dump_json`.
 
     Raises:
         InvalidInput: it is not a snapshot of this format.

@@ -1,4 +1,4 @@
-"""Shared configuration that may change while daemons run: keys in scopes, with prefix reads and watches."""
+"""Stores shared configuration that may change while daemons run: keys in scopes, with prefix reads and watches."""
 
 from ai.backend.infra.config_store.caching import CachingConfigStore
 from ai.backend.infra.config_store.memory import MemoryConfigStore

@@ -1,4 +1,4 @@
-"""A configuration store that answers while its server is away."""
+"""Caches a configuration store, to answer while its server is unavailable."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 _RETRY_S, _RETRY_MAX_S, _RETRY_JITTER = 0.2, 2.0, 0.5
 _RELEARN_S = 300.0
-"""A watch does not tell deletions that were compacted away."""
+"""The interval of full reads: a watch does not report deletions that were compacted away."""
 
 
 class CachingConfigStore:
-    """``inner``, and for reads what it said last.
+    """Reads from ``inner``, or from a copy of its last state while the server is unavailable.
 
     As long as the server answers, reads are its own. When it does not, they are answered at once from a copy of all
     values, which a watch has kept up to date, until the server is back and the copy has been read anew. Writes are
@@ -45,15 +45,15 @@ class CachingConfigStore:
 
     @property
     def stale_s(self) -> float:
-        """For how many seconds reads have been answered from the copy; 0 while the server answers."""
+        """The seconds for which reads have been answered from the copy; 0 while the server answers."""
         return 0.0 if self._away_since is None else time.monotonic() - self._away_since
 
     async def start(self) -> None:
-        """Begin to follow the server, which may come later."""
+        """Starts to follow the server, which may become available later."""
         self._task = asyncio.create_task(self._follow(), name="configuration")
 
     async def close(self) -> None:
-        """Safe without ``start`` and twice."""
+        """Stops. Safe without ``start`` and twice."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -135,7 +135,7 @@ class CachingConfigStore:
                 await asyncio.gather(watching, return_exceptions=True)
 
     async def _learn(self) -> int:
-        """Read everything anew, and believe the server again."""
+        """Reads the whole state again and marks the server as available."""
         await self._doubted.wait(0)
         revision, values = await self.inner.present()
         known = ConfigValues()

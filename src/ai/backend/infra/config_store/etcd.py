@@ -1,4 +1,4 @@
-"""The configuration store of etcd v3, through its JSON gateway; keys as in the published layout (peer facts 4.5)."""
+"""The configuration store on etcd v3, through its JSON gateway; keys as in the published layout (peer facts 4.5)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CHUNK = 60
 _MOST = _CHUNK * _CHUNK
 _RETRY_S, _RETRY_MAX_S, _RETRY_JITTER = 0.2, 2.0, 0.5
 _SILENCE_S = 60.0
-"""After so long without a word a watch is opened anew: its server may have vanished without saying so."""
+"""After this many seconds without a message a watch is reopened, in case its server vanished silently."""
 
 
 def _bytes(text: str) -> str:
@@ -42,12 +42,12 @@ def _text(data: str) -> str:
 
 
 def _end(prefix: str) -> str:
-    """The first key behind all that begin with ``prefix``, which ends in a slash."""
+    """Returns the first key after all that begin with ``prefix``, which ends in a slash."""
     return _bytes(prefix[:-1] + "0")  # "0" is what follows "/"
 
 
 class EtcdConfigStore:
-    """What others write with etcd's own tools is seen as what is written here.
+    """Stores configuration in etcd. Changes by etcd's own tools are reported like its own.
 
     Guarantees: a write is on the disks of most members when it returns; ``put_many`` is one transaction (at most 3,600
     keys, which share a revision); reads are linearizable; a watch outlives restarts of etcd and resumes behind the last
@@ -159,7 +159,7 @@ class EtcdConfigStore:
     # ---- keys that vanish with who keeps them ----
 
     async def keep(self, values: Mapping[str, str], *, ttl_s: int) -> None:
-        """Have these keys, in the global scope, until ``ttl_s`` seconds after the last such call.
+        """Keeps these keys, in the global scope, until ``ttl_s`` seconds after the last such call.
 
         Calls that follow say the same keys and values; what somebody else changed or removed meanwhile is put right.
         """
@@ -197,7 +197,7 @@ class EtcdConfigStore:
         return GLOBAL, rest
 
     def _range(self, scope: ConfigScope, prefix: str) -> tuple[dict[str, str] | None, dict[str, str]]:
-        """The key itself, and what is below it."""
+        """Returns the range of the key and of the keys below it."""
         folder, trimmed = self._folder(scope), prefix.rstrip("/")
         below = f"{folder}{trimmed}/" if trimmed else folder
         exact = {"key": _bytes(folder + trimmed)} if trimmed else None
@@ -206,7 +206,7 @@ class EtcdConfigStore:
     # ---- watching ----
 
     async def _watch_once(self, position: int) -> AsyncIterator[tuple[int, list[ConfigChange]]]:
-        """Changes behind a revision, until the connection ends.
+        """Yields the changes after a revision until the connection ends.
 
         Raises:
             Unavailable: there is none, or it broke.
@@ -249,7 +249,7 @@ class EtcdConfigStore:
     async def _post(
         self, method: str, body: Mapping[str, Any], timeout: aiohttp.ClientTimeout
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Raises Unavailable: no member answers; InvalidInput: etcd does not take it."""
+        """Raises Unavailable if no member answers, InvalidInput if etcd refuses the request."""
         response = await self._answer(method, body, timeout)
         try:
             yield response
@@ -261,7 +261,7 @@ class EtcdConfigStore:
     async def _answer(
         self, method: str, body: Mapping[str, Any], timeout: aiohttp.ClientTimeout
     ) -> aiohttp.ClientResponse:
-        """The first that says yes, each member being asked twice at most."""
+        """Returns the first successful response; each member is tried at most twice."""
         if self._http is None:
             self._http = aiohttp.ClientSession()
         failure: BackendError = Unavailable("no etcd is named")

@@ -1,4 +1,4 @@
-"""A configuration store in memory: for tests and simulation, and the model that the contract suite is read from."""
+"""The configuration store in memory: for tests and simulation, and the reference model of the contract suite."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ai.backend.infra.config_store.store import GLOBAL, ConfigChange, ConfigScop
 
 
 def covers(prefix: str, key: str) -> bool:
-    """Whether ``key`` is ``prefix`` or below it."""
+    """Returns True if ``key`` is ``prefix`` or below it."""
     return not prefix or key == prefix or key.startswith(prefix.rstrip("/") + "/")
 
 
@@ -19,7 +19,7 @@ class ConfigValues:
     def __init__(self) -> None:
         self._data: dict[ConfigScope, dict[str, str]] = {}
         self.size = 0
-        """Characters of all keys and values."""
+        """The number of characters of all keys and values."""
 
     def get(self, key: str, scopes: Sequence[ConfigScope]) -> str | None:
         return next((v for s in reversed(scopes) if (v := self._data.get(s, {}).get(key)) is not None), None)
@@ -31,7 +31,7 @@ class ConfigValues:
         return dict(sorted(merged.items()))
 
     def set(self, scope: ConfigScope, key: str, value: str | None) -> None:
-        """None removes it."""
+        """Sets a value; None removes it."""
         data = self._data.setdefault(scope, {})
         before = data.pop(key, None)
         if before is not None:
@@ -42,7 +42,7 @@ class ConfigValues:
 
 
 class MemoryConfigStore:
-    """Keeps its whole history."""
+    """Stores configuration in memory with its whole history."""
 
     def __init__(self) -> None:
         self._values = ConfigValues()

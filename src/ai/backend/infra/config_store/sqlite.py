@@ -1,4 +1,4 @@
-"""The configuration store of installations without etcd: two tables beside the manager's in the same database."""
+"""The configuration store of installations without etcd: two tables in the manager's database."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _change(row: Row[Any]) -> ConfigChange:
 
 
 class SQLiteConfigStore:
-    """On SQLite or PostgreSQL; a server that restarts is waited for as every other transaction waits for it.
+    """Stores configuration in SQLite or PostgreSQL, with the retries of every other transaction.
 
     Watches of this process wake at once; changes by other processes are seen within ``poll_interval_s``.
 
@@ -73,7 +73,7 @@ class SQLiteConfigStore:
         self._signals: set[Signal] = set()
 
     async def setup(self) -> None:
-        """Create the tables if they are not there. Their shape is fixed; a change would need a migration."""
+        """Creates the tables if they do not exist. Their shape is fixed; a change would need a migration."""
         await self._db.run_sync(config_metadata.create_all)
 
     async def get(self, key: str, *, scopes: Sequence[ConfigScope] = (GLOBAL,)) -> str | None:
@@ -150,7 +150,7 @@ class SQLiteConfigStore:
         return await self._db.run_read(lambda s: (_newest(s), [_change(row) for row in s.execute(query)]))
 
     async def forget_past(self, keys: Collection[str]) -> None:
-        """Forget what these keys were before; watches that resume are told what they are."""
+        """Drops the earlier values of these keys; resuming watches get the present values."""
         c, entries = config_changes.c, config_entries.c
         present = select(entries.revision).where(entries.key.in_(keys))
         past = delete(config_changes).where(c.key.in_(keys), c.revision.not_in(present))
@@ -168,7 +168,7 @@ class SQLiteConfigStore:
         return [_change(row) for row in rows]
 
     async def _reset(self, prefix: str, after: int) -> list[ConfigChange]:
-        """The present values, if changes behind ``after`` have already been forgotten."""
+        """Returns the present values if changes after ``after`` have already been dropped."""
         entries = config_entries.c
         present = select(config_entries).where(_below(entries.key, prefix)).order_by(entries.revision)
 

@@ -15,7 +15,7 @@ MAX_VALUE = 1 << 20
 
 
 class ScopeKind(StrEnum):
-    """From the widest to the narrowest; a narrower scope wins where scopes are merged (peer facts 4.5)."""
+    """Kinds of scopes, the widest first; a narrower scope wins where scopes are merged (peer facts 4.5)."""
 
     GLOBAL = "global"
     RESOURCE_GROUP = "resource-group"
@@ -24,7 +24,7 @@ class ScopeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConfigScope:
-    """Where a key lives. ``name`` is the resource group or agent; empty for the global scope."""
+    """The scope of a key. ``name`` is the resource group or agent; empty for the global scope."""
 
     kind: ScopeKind
     name: str = ""
@@ -40,12 +40,12 @@ class ConfigScope:
 
 GLOBAL = ConfigScope(ScopeKind.GLOBAL)
 MANAGERS = "nodes/managers"
-"""Below it each manager says how agents reach it."""
+"""The prefix below which each manager publishes its address for agents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigChange:
-    """One change. ``value`` is None for a deletion; ``revision`` grows by the order of commits."""
+    """One change. ``value`` is None for a deletion; ``revision`` grows in the order of commits."""
 
     revision: int
     scope: ConfigScope
@@ -54,7 +54,7 @@ class ConfigChange:
 
 
 def check_key(key: str) -> str:
-    """Return ``key`` if it is a slash-separated path of non-empty parts.
+    """Returns ``key`` if it is a slash-separated path of non-empty parts.
 
     Raises:
         InvalidInput: it is not, or is longer than 1,024 characters.
@@ -71,25 +71,25 @@ def check_value(value: str) -> str:
 
 
 class ConfigStore(Protocol):
-    """Keys are slash-separated paths, values are text. Every method may raise Unavailable."""
+    """Stores text values by slash-separated paths. Every method may raise Unavailable."""
 
     async def get(self, key: str, *, scopes: Sequence[ConfigScope] = (GLOBAL,)) -> str | None:
-        """The value in the last of ``scopes`` that has one; name scopes from the widest to the narrowest."""
+        """Returns the value of the last of ``scopes`` that has one; name scopes from the widest to the narrowest."""
 
     async def get_prefix(self, prefix: str, *, scopes: Sequence[ConfigScope] = (GLOBAL,)) -> dict[str, str]:
-        """All keys at and below ``prefix``, merged over ``scopes``. Whole path parts only; "" is everything."""
+        """Returns all keys at and below ``prefix``, merged over ``scopes``. Whole path parts only; "" is everything."""
         ...
 
     async def put_many(self, values: Mapping[str, str], *, scope: ConfigScope = GLOBAL) -> int:
-        """Set several keys at once, all or none, and return the revision."""
+        """Sets several keys at once, all or none, and returns the revision."""
         ...
 
     async def delete(self, key: str, *, scope: ConfigScope = GLOBAL, prefix: bool = False) -> int:
-        """Remove a key, or everything at and below it, and return how many were there."""
+        """Removes a key, or everything at and below it, and returns the number of removed keys."""
         ...
 
     def watch(self, prefix: str, *, after: int | None = None) -> AsyncIterator[ConfigChange]:
-        """Changes at and below ``prefix`` in every scope, in order of revision, without end.
+        """Yields changes at and below ``prefix`` in every scope, in order of revision, without end.
 
         ``after`` resumes behind a revision; None begins with the next change. If that history is no longer kept, the
         present value of every key comes first.
@@ -99,5 +99,5 @@ class ConfigStore(Protocol):
     async def revision(self) -> int: ...
 
     async def present(self) -> tuple[int, list[ConfigChange]]:
-        """Every value in every scope, oldest first, and the revision that they are of."""
+        """Returns every value in every scope, oldest first, and the revision of that state."""
         ...

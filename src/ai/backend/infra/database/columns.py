@@ -1,4 +1,4 @@
-"""Column types that mean the same on SQLite and PostgreSQL."""
+"""Column types that behave the same on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ naming_convention = {
 """Every constraint has a name, so that alembic can alter it in batch mode."""
 
 Whole = BigInteger().with_variant(Integer(), "sqlite")
-"""An integer of 64 bits; SQLite's own are, and only those make its keys count up."""
+"""A 64-bit integer. SQLite increments only its own integer type automatically."""
 
 
 class UTCDateTime(TypeDecorator[datetime]):
-    """An aware datetime in UTC. SQLite drops the zone, so it is put back; a naive value is refused."""
+    """An aware datetime in UTC. SQLite drops the zone, so it is restored; naive values are rejected."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -90,7 +90,7 @@ class EnumText(TypeDecorator[StrEnum]):
 
 
 class JSONOf(TypeDecorator[Any]):
-    """One value as JSON; ``kind`` is what msgspec makes of it."""
+    """One value as JSON; ``kind`` is its type for msgspec."""
 
     impl = Text
     cache_ok = True
@@ -108,7 +108,7 @@ class JSONOf(TypeDecorator[Any]):
 
 
 class JSONTuple(TypeDecorator[tuple[Any, ...]]):
-    """A tuple as a JSON list; ``item`` is what msgspec makes of each element."""
+    """A tuple as a JSON list; ``item`` is the type of each element for msgspec."""
 
     impl = Text
     cache_ok = True
@@ -126,7 +126,7 @@ class JSONTuple(TypeDecorator[tuple[Any, ...]]):
 
 
 class QuantityMap(TypeDecorator[ResourceSlot]):
-    """A ResourceSlot as JSON text of decimal texts; no digit is lost."""
+    """A ResourceSlot as JSON text with exact decimal texts."""
 
     impl = Text
     cache_ok = True
@@ -140,5 +140,5 @@ class QuantityMap(TypeDecorator[ResourceSlot]):
 
 @lru_cache(1024)
 def _read_quantities(text: str) -> ResourceSlot:
-    """Most kernels have one of the same few hundred slots, and a ResourceSlot does not change."""
+    """Parses and caches quantities: most kernels have one of the same few hundred immutable ResourceSlots."""
     return ResourceSlot.parse(msgspec.json.decode(text, type=dict[str, str]))

@@ -1,4 +1,4 @@
-"""The engine and its two kinds of transaction.
+"""The database engine with its read and write transactions.
 
 SQLite rules: WAL; ``synchronous = NORMAL``, so a commit survives the death of every process at any instruction but the
 newest ones may be lost when the machine loses power; ``BEGIN IMMEDIATE`` for every write, since the driver's deferred
@@ -22,7 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from ai.backend.common.errors import InvalidInput
-from ai.backend.infra.database.postgres import GroupCommit, lock_writers, told, with_retries
+from ai.backend.infra.database.postgres import GroupCommit, lock_writers, translate_error, with_retries
 from ai.backend.infra.database.threads import SqliteThreads
 
 _DRIVERS = {"postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg", "sqlite": "sqlite+aiosqlite"}
@@ -31,7 +31,7 @@ _WRITE = "backendai_write"
 T = TypeVar("T")
 
 write_fence: ContextVar[Callable[[Connection], None] | None] = ContextVar("write_fence", default=None)
-"""Called first in each ``run_write`` of a context that has one; what it raises undoes the transaction."""
+"""A context's check before each ``run_write``; an exception rolls the transaction back."""
 
 
 def _behind_fence(work: Callable[[Connection], T]) -> Callable[[Connection], T]:
@@ -47,7 +47,7 @@ def _behind_fence(work: Callable[[Connection], T]) -> Callable[[Connection], T]:
 
 
 class Database:
-    """One database.
+    """Runs transactions on one database.
 
     Args:
         url: an SQLAlchemy URL (``sqlite:///...`` or ``postgresql://...``); a driver need not be named.
@@ -78,7 +78,7 @@ class Database:
 
     @property
     def is_shared(self) -> bool:
-        """Whether other hosts may use it at the same time."""
+        """True if other hosts may use the database at the same time."""
         return not self._is_sqlite
 
     @staticmethod
@@ -104,7 +104,7 @@ class Database:
             connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
     async def run_read(self, work: Callable[[Connection], T]) -> T:
-        """Run ``work(connection)`` in one read transaction; on SQLite as one piece in a thread."""
+        """Runs ``work(connection)`` in one read transaction; on SQLite in a thread."""
         if self._threads is not None:
             return await self._threads.read(work)
         if self._is_sqlite:
@@ -117,7 +117,7 @@ class Database:
             return await connection.run_sync(work)
 
     async def run_write(self, work: Callable[[Connection], T]) -> T:
-        """Run ``work(connection)`` in one write transaction and commit, or roll back whole when it raises.
+        """Runs ``work(connection)`` in one write transaction and commits, or rolls back when it raises.
 
         As one piece, with nothing else of this process in between: if the caller is cancelled meanwhile, it still
         commits. ``work`` may be run again while nothing of it is committed, so it must not count its calls.
@@ -134,7 +134,7 @@ class Database:
         return result
 
     async def rest(self) -> None:
-        """Close what nobody uses now; it is opened again when it is needed."""
+        """Closes idle connections, which are reopened when needed."""
         if self._threads is not None:
             await self._threads.rest()
 
@@ -149,7 +149,7 @@ class Database:
         return f"Database({self.engine.url.render_as_string(hide_password=True)!r})"
 
     async def run_sync(self, function: Any) -> Any:
-        """Run ``function(sync connection)`` in one write transaction; for migrations and table creation.
+        """Runs ``function(sync connection)`` in one write transaction; for migrations and table creation.
 
         Raises:
             Unavailable: the database is away.
@@ -162,10 +162,10 @@ class Database:
                         await connection.run_sync(lock_writers)
                     return await connection.run_sync(function)
         except Exception as error:
-            found = told(error) if not self._is_sqlite else error
-            if found is error:
+            translated = translate_error(error) if not self._is_sqlite else error
+            if translated is error:
                 raise
-            raise found from error
+            raise translated from error
 
 
 def _engine(url: str, pool_size: int) -> AsyncEngine:

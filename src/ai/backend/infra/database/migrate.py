@@ -1,4 +1,4 @@
-"""Alembic from code: a daemon brings its schema up to date when it starts."""
+"""Runs Alembic migrations from code when a daemon starts."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def _current(connection: Connection) -> str | None:
 
 
 async def current_revision(database: Database) -> str | None:
-    """The revision of the schema; None for an empty database."""
+    """Returns the revision of the schema; None for an empty database."""
     revision: str | None = await database.run_sync(_current)
     return revision
 
 
 def history(location: Path) -> list[dict[str, str | None]]:
-    """Revision, the one before, and what it does, of each migration, oldest first."""
+    """Returns (revision, previous revision, description) of each migration, oldest first."""
     found = [
         {
             "revision": script.revision,
@@ -52,7 +52,7 @@ def history(location: Path) -> list[dict[str, str | None]]:
 
 
 async def upgrade(database: Database, location: Path, *, head: str | None = None) -> str:
-    """Run the migrations of ``location`` up to the newest one, all in one transaction, and return its revision.
+    """Runs the migrations of ``location`` up to the newest one in one transaction, and returns its revision.
 
     Args:
         database: what to migrate.

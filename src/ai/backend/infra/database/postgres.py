@@ -1,4 +1,4 @@
-"""Write transactions of PostgreSQL: one after the other in the whole installation, and many in one commit.
+"""Write transactions of PostgreSQL: serialized over the whole installation, many in one commit.
 
 Whoever writes holds one advisory lock, so writers see each other's work or have not begun: what ``BEGIN IMMEDIATE``
 gives on SQLite, for every process of every host. Transactions that wait in this process share a commit; each has a
@@ -34,17 +34,18 @@ _MOST = 200
 _RETRY_S, _RETRY_MAX_S, _RETRY_JITTER = 0.05, 1.0, 0.5
 _BAD_DATA = ("22001", "22003", "22021", "22P05", "22007", "22008")
 _PASSING = ("08", "57P", "53", "40001", "40P01")
-"""Of connections, shut-downs and starts, of resources, and of conflicts."""
+"""SQLSTATE classes of retryable errors: connections, shutdowns and starts, resources, conflicts."""
 
 
 def lock_writers(connection: Connection) -> str:
-    """Wait for every other writer, and return the id of this transaction."""
+    """Waits for every other writer, and returns the id of this transaction."""
     xid: str = connection.execute(_LOCK).one()[1]
     return xid
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether the same transaction may succeed later: the server is away, starting, or chose it as a victim."""
+    """Returns True if the transaction may succeed when retried: the server is away, starting, or chose it as a
+    victim."""
     if isinstance(error, DBAPIError):
         return error.connection_invalidated or _state(error).startswith(_PASSING) or may_pass(_cause(error))
     state = getattr(error, "sqlstate", None)
@@ -64,8 +65,8 @@ def _state(error: DBAPIError) -> str:
     return str(getattr(error.orig, "sqlstate", None) or getattr(_cause(error), "sqlstate", None) or "")
 
 
-def told(error: BaseException) -> BaseException:
-    """What a caller is told instead of a driver's error."""
+def translate_error(error: BaseException) -> BaseException:
+    """Translates an error of the driver."""
     if isinstance(error, BackendError):
         return error
     if isinstance(error, DBAPIError) and (
@@ -78,7 +79,7 @@ def told(error: BaseException) -> BaseException:
 
 
 async def with_retries(work: Callable[[], Awaitable[T]], patience_s: float) -> T:
-    """``work``, again while it fails in a way that may pass.
+    """Runs ``work``, with retries while it fails with a retryable error.
 
     Raises:
         Unavailable: for longer than ``patience_s`` seconds.
@@ -91,18 +92,18 @@ async def with_retries(work: Callable[[], Awaitable[T]], patience_s: float) -> T
             return await work()
         except Exception as error:
             if not may_pass(error) or asyncio.get_running_loop().time() + pause > deadline:
-                raise told(error) from error
+                raise translate_error(error) from error
         await asyncio.sleep(pause)
 
 
 @dataclass(slots=True, eq=False)
-class _Wanted:
+class _PendingWork:
     work: Callable[[Connection], Any]
     done: asyncio.Future[Any]
 
 
 class GroupCommit:
-    """The writer of this process.
+    """Commits the write transactions of this process in groups.
 
     Args:
         engine: of PostgreSQL, READ COMMITTED: a statement behind the lock sees whatever was committed before it.
@@ -112,13 +113,13 @@ class GroupCommit:
     def __init__(self, engine: AsyncEngine, *, patience_s: float) -> None:
         self._engine = engine
         self._patience_s = patience_s
-        self._waiting: deque[_Wanted] = deque()
+        self._waiting: deque[_PendingWork] = deque()
         self._worker: asyncio.Task[None] | None = None
 
     async def write(self, work: Callable[[Connection], T]) -> T:
-        """Run and commit ``work``, or roll it back when it raises. It may be run again, as long as nothing of it is
-        committed. If the caller is cancelled meanwhile, it still commits."""
-        wanted = _Wanted(work, asyncio.get_running_loop().create_future())
+        """Runs and commits ``work``, or rolls it back when it raises. It may run again as long as nothing is committed.
+        If the caller is cancelled, it still commits."""
+        wanted = _PendingWork(work, asyncio.get_running_loop().create_future())
         self._waiting.append(wanted)
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._work(), name="database-writer")
@@ -126,7 +127,7 @@ class GroupCommit:
         return result
 
     async def close(self) -> None:
-        """Wait for what is under way."""
+        """Waits for running transactions."""
         if self._worker is not None:
             await asyncio.gather(self._worker, return_exceptions=True)
 
@@ -152,7 +153,7 @@ Outcome = tuple[Any, Exception | None]
 class _Batch:
     """Transactions that share a commit. ``commit`` may be called again after it failed."""
 
-    def __init__(self, engine: AsyncEngine, batch: list[_Wanted]) -> None:
+    def __init__(self, engine: AsyncEngine, batch: list[_PendingWork]) -> None:
         self._engine = engine
         self._batch = batch
         self._xid: str | None = None
@@ -177,7 +178,7 @@ class _Batch:
         self._outcomes = [self._one(connection, wanted) for wanted in self._batch]
         return xid
 
-    def _one(self, connection: Connection, wanted: _Wanted) -> Outcome:
+    def _one(self, connection: Connection, wanted: _PendingWork) -> Outcome:
         try:
             if len(self._batch) == 1:  # its failure is the failure of the whole
                 return wanted.work(connection), None
@@ -186,7 +187,7 @@ class _Batch:
         except Exception as error:
             if may_pass(error):
                 raise  # it says nothing about this one
-            raised = told(error)
+            raised = translate_error(error)
             return None, raised if isinstance(raised, Exception) else error
 
     async def _is_committed(self, xid: str) -> bool:

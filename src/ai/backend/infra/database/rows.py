@@ -1,4 +1,4 @@
-"""Dataclasses as rows of tables."""
+"""Maps dataclasses to rows of tables."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from ai.backend.common.errors import Conflict
 
 
 def row_of(value: Any, *, without: Collection[str] = ()) -> dict[str, Any]:
-    """Return the fields of a dataclass by name."""
+    """Returns the fields of a dataclass by name."""
     return {field.name: getattr(value, field.name) for field in fields(value) if field.name not in without}
 
 
 def put_row(s: Connection, table: Table, key: str, row: Mapping[str, Any]) -> None:
-    """Update the row with the same key, or insert it."""
+    """Updates the row with the same key, or inserts it."""
     result = s.execute(update(table).where(table.c[key] == row[key]).values(row))
     if result.rowcount == 0:
         s.execute(insert(table), dict(row))
 
 
 def add_row(s: Connection, table: Table, row: Mapping[str, Any], noun: str) -> None:
-    """Insert a row. Raises Conflict, with ``noun`` in its text, if its name is taken."""
+    """Inserts a row. Raises Conflict, with ``noun`` in its text, if its name is taken."""
     try:
         s.execute(insert(table), dict(row))
     except IntegrityError:
@@ -33,7 +33,7 @@ def add_row(s: Connection, table: Table, row: Mapping[str, Any], noun: str) -> N
 
 
 def change_row(s: Connection, table: Table, key: str, value: Any, values: Mapping[str, Any]) -> Row[Any] | None:
-    """Set columns of the row whose ``key`` is ``value`` and return the row. Raises Conflict if the name is taken."""
+    """Sets columns of the row whose ``key`` is ``value`` and returns the row. Raises Conflict if the name is taken."""
     same = table.c[key] == value
     if values:
         try:

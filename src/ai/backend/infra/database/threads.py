@@ -1,4 +1,4 @@
-"""Whole transactions in a thread.
+"""Runs whole SQLite transactions in threads.
 
 Every statement through an asyncio driver of SQLite is a journey to the driver's thread and back, and a transaction
 makes a dozen of them. Here the transaction is a plain function that runs in the thread as one piece: one journey, and
@@ -24,7 +24,7 @@ _READERS = 2
 
 
 class SqliteThreads:
-    """One thread that writes and a few that read, each with a connection of its own.
+    """One writer thread and a few reader threads, each with its own connection.
 
     Args:
         url: of a database file; its driver is ignored.
@@ -38,24 +38,24 @@ class SqliteThreads:
         set_up(self._engine)
         self._write_option = write_option
         self._local = threading.local()
-        self._seats: list[_PooledConnection] = []
+        self._pooled_connections: list[_PooledConnection] = []
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="db-write")
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="db-read")
 
-    def _seat(self) -> _PooledConnection:
-        """This thread's."""
-        seat: _PooledConnection | None = getattr(self._local, "seat", None)
-        if seat is None:
-            seat = self._local.seat = _PooledConnection()
-            self._seats.append(seat)
-        return seat
+    def _pooled_connection(self) -> _PooledConnection:
+        """Returns this thread's connection."""
+        pooled: _PooledConnection | None = getattr(self._local, "pooled", None)
+        if pooled is None:
+            pooled = self._local.pooled = _PooledConnection()
+            self._pooled_connections.append(pooled)
+        return pooled
 
     def _run(self, work: Callable[[Connection], T], write: bool) -> T:
-        seat = self._seat()
-        with seat.lock:
-            if seat.connection is None:
-                seat.connection = self._engine.connect().execution_options(**{self._write_option: write})
-            return self._transact(seat.connection, work, write)
+        pooled = self._pooled_connection()
+        with pooled.lock:
+            if pooled.connection is None:
+                pooled.connection = self._engine.connect().execution_options(**{self._write_option: write})
+            return self._transact(pooled.connection, work, write)
 
     @staticmethod
     def _transact(connection: Connection, work: Callable[[Connection], T], write: bool) -> T:
@@ -77,29 +77,29 @@ class SqliteThreads:
         return await asyncio.get_running_loop().run_in_executor(self._writer, self._run, work, True)
 
     async def rest(self) -> None:
-        """Close the connections that nobody uses now, with their caches; each is opened again when it is needed."""
+        """Closes idle connections with their caches; each is reopened when needed."""
         await asyncio.get_running_loop().run_in_executor(self._readers, self._rest)
 
     def _rest(self) -> None:
-        for seat in list(self._seats):
-            if seat.lock.acquire(blocking=False):
+        for pooled in list(self._pooled_connections):
+            if pooled.lock.acquire(blocking=False):
                 try:
-                    seat.close()
+                    pooled.close()
                 finally:
-                    seat.lock.release()
+                    pooled.lock.release()
 
     def close(self) -> None:
-        """Wait for what is under way, then close every connection."""
+        """Waits for running transactions, then closes every connection."""
         self._writer.shutdown()
         self._readers.shutdown()
-        for seat in self._seats:
-            seat.close()
-        self._seats.clear()
+        for pooled in self._pooled_connections:
+            pooled.close()
+        self._pooled_connections.clear()
         self._engine.dispose()
 
 
 class _PooledConnection:
-    """The connection of one thread, None while it rests; whoever uses or closes it holds the lock."""
+    """The connection of one thread, None while closed. The lock guards its use."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

@@ -1,1 +1,1 @@
-"""The HTTP kit of the daemons, on aiohttp: typed routes, signatures, limits, problems, streams, an OpenAPI document."""
+"""HTTP servers of the daemons on aiohttp: typed routes, signatures, limits, problems, streams, an OpenAPI document."""

@@ -1,4 +1,4 @@
-"""Networks that addresses are in or not."""
+"""Parses networks and matches addresses against them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 MAX_NETWORK = 64
-"""Characters; the longest address with its prefix has 49."""
+"""The maximum number of characters; the longest address with its prefix has 49."""
 
 
 def parse_network(text: str) -> Network:
-    """A network such as ``10.1.0.0/16``, or one address.
+    """Parses a network such as ``10.1.0.0/16``, or one address.
 
     Raises:
         ValueError: it is neither.
@@ -33,7 +33,7 @@ def _parse(text: str) -> Network:
 
 
 def is_within(address: str, networks: Iterable[Network]) -> bool:
-    """Whether an address is in one of the networks; an IPv4 address in an IPv6 coat counts as what it is.
+    """Returns True if an address is in one of the networks. An IPv4-mapped IPv6 address counts as IPv4.
 
     Raises:
         ValueError: it is no address.
@@ -45,8 +45,8 @@ def is_within(address: str, networks: Iterable[Network]) -> bool:
 
 
 def may_come_from(address: str, networks: Iterable[str]) -> bool:
-    """Whether who may come from these networks may come from there; an empty list is from anywhere. What is no
-    address, such as the end of a socket in the file system, is in no network."""
+    """Returns True if the address is in one of the networks; an empty list allows any. A text that is no address, such
+    as a unix socket path, is in no network."""
     wanted = tuple(networks)
     if not wanted:
         return True

@@ -1,4 +1,4 @@
-"""The same change, sent twice, is done once: calls that carry ``X-BackendAI-Client-Token``.
+"""Deduplicates repeated changes by the header ``X-BackendAI-Client-Token``.
 
 Source: spec 03-07 ("X-BackendAI-Client-Token"); the semantics are those of the IETF draft "The Idempotency-Key HTTP
 Header Field". See docs/decisions/0043.
@@ -30,13 +30,13 @@ TOKEN_HEADER = "X-BackendAI-Client-Token"
 REPLAYED_HEADER = "X-BackendAI-Replayed"
 MAX_TOKEN = 128
 MAX_BODY = 262_144
-"""Bytes of a body that is kept; of a larger one only the status is."""
+"""The largest body in bytes that is stored; of a larger one only the status is."""
 _BOUNDARY = re.compile(r'boundary="?([^";]{1,70})"?')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a call was answered with. ``body`` None: it was too large to be kept."""
+    """The stored reply to a call. ``body`` None: it was too large."""
 
     status: int
     headers: Mapping[str, str]
@@ -45,7 +45,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownCall:
-    """A call that came before. ``answer`` None: it is at work, or it was cut off.
+    """An earlier call. ``answer`` None: it is running, or it was interrupted.
 
     ``call_id`` is the same for the first call and all repetitions of it.
     """
@@ -56,16 +56,16 @@ class KnownCall:
 
 
 class AnswerStore(Protocol):
-    """Keeps calls by access key and token; every method is one transaction, and durable when it returns."""
+    """Stores calls by access key and token; every method is one durable transaction."""
 
     async def begin(
         self, access_key: str, token: str, fingerprint: str, *, call_id: UUID, now: datetime, since: datetime
     ) -> KnownCall | None:
-        """Note a call that begins now, unless one of this token has begun after ``since``: then return that."""
+        """Records a new call, unless one with this token has begun after ``since``: then returns that one."""
         ...
 
     async def finish(self, access_key: str, token: str, answer: Answer) -> None:
-        """Keep the answer; the oldest answers of the same access key may go for it."""
+        """Stores the answer, which may evict the oldest answers of the same access key."""
         ...
 
     async def forget(self, access_key: str, token: str) -> None: ...
@@ -78,7 +78,7 @@ class _Running:
 
 
 class ClientTokens:
-    """Answers a repeated call with the first one's answer.
+    """Answers a repeated call with the first call's answer.
 
     Args:
         store: where answers outlive this process.
@@ -97,7 +97,7 @@ class ClientTokens:
     async def answer(
         self, call: Call[Any, Any], work: Callable[[], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """The answer of ``work``, or of the call that came with the same token before.
+        """Returns the answer of ``work``, or of the earlier call with the same token.
 
         Refusals are answers as well; after a fault of the server (5xx) the call may be tried again. A call that never
         came to its end is done again only if its endpoint is ``repeatable``. ``call.call_id`` is set, so that what the
@@ -156,7 +156,7 @@ class ClientTokens:
     async def _keep(
         self, call: Call[Any, Any], key: tuple[str, str], response: web.StreamResponse | None
     ) -> Answer | None:
-        """Keep the answer. Without one, a call of a repeatable endpoint keeps its id, and any other is forgotten."""
+        """Stores the answer. Without one, a call of a repeatable endpoint keeps its id, and any other is dropped."""
         answer = _answer_of(response) if response is not None and response.status < 500 else None
         try:
             if answer is not None:
@@ -173,7 +173,8 @@ def _is_a_change(call: Call[Any, Any]) -> bool:
 
 
 async def _fingerprint(call: Call[Any, Any]) -> str:
-    """Of method, path, query and body. The boundary of a multipart body is another one at every attempt."""
+    """Hashes method, path, query and body. The boundary of a multipart body is left out, since it differs in every
+    attempt."""
     body = await call.read_body() if call.request.body_exists else b""
     boundary = _BOUNDARY.search(call.request.headers.get("Content-Type", ""))
     if boundary is not None:

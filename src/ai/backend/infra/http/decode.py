@@ -1,4 +1,4 @@
-"""Bodies and query strings into their schemas, with every offending field named.
+"""Decodes bodies and query strings into their schemas; errors name every invalid field.
 
 A refusal is an InvalidInput whose ``data`` maps dotted field names to what is wrong. It is HTTP 400: spec 03-08 says
 "401 Invalid API parameters" in one place, which would tell a client that its credentials are bad.
@@ -28,13 +28,13 @@ _fields = cache(structs.fields)  # it reads annotations, which costs more than d
 
 
 def refuse(fields: Mapping[str, str]) -> InvalidInput:
-    """An InvalidInput that names fields."""
+    """Returns an InvalidInput that names fields."""
     shown = dict(list(fields.items())[:_MAX_SHOWN])
     return InvalidInput("; ".join(f"{name}: {what}" if name else what for name, what in shown.items()), data=shown)
 
 
 def parse_json_object(raw: bytes) -> dict[str, Any]:
-    """A body as a JSON object; an empty one is the empty object.
+    """Parses a body as a JSON object; an empty one is the empty object.
 
     Raises:
         InvalidInput: no UTF-8, no JSON, not an object, or nested too deeply.
@@ -65,7 +65,7 @@ def _check_depth(value: Any, left: int, path: str) -> None:
 
 
 def rename_aliases(raw: dict[str, Any], aliases: Mapping[str, str]) -> None:
-    """Move fields of other spellings to the one that the schema knows; both at once must agree."""
+    """Renames alternative spellings of fields to those of the schema; if both are present, they must agree."""
     for alias, name in aliases.items():
         *parents, leaf = alias.split(".")
         source: Any = raw
@@ -88,7 +88,7 @@ def rename_aliases(raw: dict[str, Any], aliases: Mapping[str, str]) -> None:
 
 
 def _struct_in(annotation: Any) -> type[msgspec.Struct] | None:
-    """The one struct of an annotation such as ``Config`` or ``Config | None``."""
+    """Returns the only struct of an annotation such as ``Config`` or ``Config | None``."""
     candidates = [annotation, *get_args(annotation)] if get_origin(annotation) is not dict else []
     for candidate in candidates:
         if isinstance(candidate, type) and issubclass(candidate, msgspec.Struct):
@@ -97,7 +97,7 @@ def _struct_in(annotation: Any) -> type[msgspec.Struct] | None:
 
 
 def _drop_nulls(raw: dict[str, Any], schema: type[msgspec.Struct]) -> None:
-    """``null`` means absent wherever a field has a default (spec 03-07, "JSON Value Types")."""
+    """Drops nulls: ``null`` means absent wherever a field has a default (spec 03-07, "JSON Value Types")."""
     for info in _fields(schema):
         name = info.encode_name
         if name not in raw:
@@ -111,7 +111,7 @@ def _drop_nulls(raw: dict[str, Any], schema: type[msgspec.Struct]) -> None:
 
 
 def convert(raw: dict[str, Any], schema: type[S], *, strict: bool = True) -> S:
-    """Builtins into a schema.
+    """Converts builtins into a schema.
 
     Raises:
         InvalidInput: ``data`` names every field that is unknown, missing, of a wrong type or out of range.
@@ -148,7 +148,8 @@ def _offences(
 
 
 class QuerySchema(Generic[S]):
-    """A query string's schema; scalar fields read text leniently, list fields take repeated or comma-joined values."""
+    """The schema of a query string; scalar fields are parsed leniently, list fields take repeated or comma-joined
+    values."""
 
     def __init__(self, schema: type[S], *, reserved: frozenset[str] = frozenset()) -> None:
         self._schema = schema
@@ -157,7 +158,7 @@ class QuerySchema(Generic[S]):
         self._trivial = schema is Nothing
 
     def read(self, query: str, body: dict[str, Any] | None = None) -> tuple[S, dict[str, str]]:
-        """The query of a raw string, completed by a JSON body's fields, and the reserved parameters.
+        """Reads a raw query string, completed by the fields of a JSON body, and the reserved parameters.
 
         Raises:
             InvalidInput: as :func:`convert`, or if a parameter is given twice.
@@ -206,7 +207,7 @@ def either(one: str | None, other: str | None, name: str, other_name: str) -> st
 
 
 def check_json_type(media_type: str) -> None:
-    """Accept JSON, and what the published client sends with an empty or JSON body.
+    """Accepts JSON, and what the published client sends with an empty or JSON body.
 
     Raises:
         UnsupportedMediaType: anything else.

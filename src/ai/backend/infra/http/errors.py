@@ -1,4 +1,4 @@
-"""The only table from error class to HTTP status, and the problem documents that clients see.
+"""Maps error classes to HTTP statuses and problem documents.
 
 Source: spec 03-07 ("HTTP Status Codes and JSON Response Body"), RFC 7807, client wire contract 1.5: a problem is always
 an object with ``type`` and ``title``; ``msg`` and ``data`` are what the published client prints besides.
@@ -142,7 +142,7 @@ STATUS_OF: Mapping[type[e.BackendError], HTTPStatus] = {
 
 
 def status_of(error: e.BackendError) -> HTTPStatus:
-    """The status of an error's class, or of its nearest ancestor for a class that a daemon defines for itself."""
+    """Returns the status of an error's class, or of its nearest ancestor for a class that a daemon defines."""
     for cls in type(error).__mro__:
         if cls in STATUS_OF:
             return STATUS_OF[cls]
@@ -150,7 +150,7 @@ def status_of(error: e.BackendError) -> HTTPStatus:
 
 
 def problem(error: e.BackendError, *, request_id: str | None = None) -> dict[str, Any]:
-    """The problem document of an error.
+    """Returns the problem document of an error.
 
     ``type``, ``title``, ``status`` and ``detail`` are RFC 7807's; ``msg`` repeats the detail and ``data`` carries the
     evidence for the published client. Faults of ours never show their message: it may hold anything.
@@ -172,7 +172,7 @@ def problem(error: e.BackendError, *, request_id: str | None = None) -> dict[str
 
 
 def problem_response(error: e.BackendError, *, request_id: str | None = None) -> web.Response:
-    """An error as a reply: never without a body, since the published client's error printer needs one."""
+    """Returns an error as a reply, always with a body, since the published client's error printer needs one."""
     status = status_of(error)
     headers: dict[str, str] = {"Content-Type": PROBLEM_TYPE}
     if status == HTTPStatus.UNAUTHORIZED:

@@ -1,4 +1,4 @@
-"""Types and formats of fields that requests and replies share."""
+"""Field types and formats that requests and replies share."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 def iso(moment: datetime | None) -> str | None:
-    """ISO 8601 with its zone, as the spec's ``datetime``."""
+    """Formats a time in ISO 8601 with its zone, as the spec's ``datetime``."""
     return moment.isoformat() if moment is not None else None
 
 
 def duration_s(value: float | str | None) -> float | None:
-    """Seconds of a number or of text such as ``90``, ``30s``, ``5m``, ``1h``, ``2d``.
+    """Parses seconds from a number or from text such as ``90``, ``30s``, ``5m``, ``1h``, ``2d``.
 
     Raises:
         InvalidInput: neither.
@@ -57,7 +57,7 @@ def duration_s(value: float | str | None) -> float | None:
 
 
 def port_number(port: int | str) -> int:
-    """The number of a port that came as a number or as text. Raises InvalidInput."""
+    """Parses a port number from a number or text. Raises InvalidInput."""
     from ai.backend.infra.http.decode import refuse
 
     number = int(port)

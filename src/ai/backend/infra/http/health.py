@@ -1,4 +1,4 @@
-"""What operators and probes ask: metrics, liveness, readiness, the version, the OpenAPI document."""
+"""Endpoints for operators and probes: metrics, liveness, readiness, the version, the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ class HealthApi:
 
     @route("GET", "/livez", auth=False, limited=False)
     async def livez(self, call: Call) -> dict[str, str]:
-        """Whether the process serves at all."""
+        """Reports that the process serves."""
         return {"status": "alive"}
 
     @route("GET", "/readyz", auth=False, limited=False)
     async def readyz(self, call: Call) -> Reply:
-        """Whether the daemon can do its work; 503 names what cannot."""
+        """Reports if the daemon can work; 503 names what is unavailable."""
         checks = dict(await self._readiness())
         ready = all(checks.values())
         return Reply({"status": "ready" if ready else "not-ready", "checks": checks}, 200 if ready else 503)
 
     @route("GET", "/metrics", auth=False, limited=False)
     async def metrics(self, call: Call) -> web.Response:
-        """Metrics in the text format of Prometheus."""
+        """Returns metrics in the text format of Prometheus."""
         if self._gauges is not None:
             for name, value in (await self._gauges()).items():
                 self._metrics.gauge(name, name.replace("_", " ").capitalize() + ".").set(value)
@@ -63,12 +63,12 @@ class VersionApi:
 
     @route("GET", "/", auth=False)
     async def version(self, call: Call) -> dict[str, Any]:
-        """The API version of this server."""
+        """Returns the API version of this server."""
         return self._reply
 
     @route("GET", "/{version}", auth=False)
     async def major_version(self, call: Call) -> dict[str, Any]:
-        """The latest minor release of one major API version, ``/v7``."""
+        """Returns the latest minor release of one major API version, ``/v7``."""
         major = call.params["version"].removeprefix("v")
         if call.params["version"].startswith("v") and major.isascii() and major.isdigit() and len(major) < 4:
             minor = MINOR_RELEASES.get(int(major))

@@ -1,4 +1,4 @@
-"""A bound on the memory that requests hold together.
+"""Limits the memory that requests hold together.
 
 A limit on one body is none on a thousand of them, and most of a body comes before anybody knows who sends it.
 """
@@ -10,7 +10,7 @@ import asyncio
 from ai.backend.common.errors import Unavailable
 
 UNVERIFIED_BYTES = 64 << 20
-"""Of bodies whose sender has not proved anything: only signatures over the body itself need them to be read."""
+"""The budget in bytes for bodies of unauthenticated senders, which only signatures over the body need to be read."""
 VERIFIED_BYTES = 512 << 20
 PATIENCE_S = 30.0
 SMALL = 65_536
@@ -18,16 +18,16 @@ SMALL = 65_536
 
 
 class MemoryBudget:
-    """So many bytes; whoever asks for more than is left waits."""
+    """A budget of bytes; a request for more than remains waits."""
 
     def __init__(self, size: int, *, patience_s: float = PATIENCE_S) -> None:
-        self.left = size
+        self.remaining = size
         self._size = size
         self._patience_s = patience_s
         self._returned = asyncio.Event()
 
-    async def take(self, amount: int) -> int:
-        """What has been taken and must be given back: at most the whole pot.
+    async def acquire(self, amount: int) -> int:
+        """Acquires bytes, at most the whole budget, and returns the amount to release.
 
         Raises:
             Unavailable: others did not give back enough in time.
@@ -35,14 +35,14 @@ class MemoryBudget:
         amount = min(amount, self._size)
         try:
             async with asyncio.timeout(self._patience_s):
-                while self.left < amount:
+                while self.remaining < amount:
                     await self._returned.wait()
         except TimeoutError:
             raise Unavailable("Too many large requests at once; try again.") from None
-        self.left -= amount
+        self.remaining -= amount
         return amount
 
-    def give(self, amount: int) -> None:
-        self.left += amount
+    def release(self, amount: int) -> None:
+        self.remaining += amount
         self._returned.set()
         self._returned = asyncio.Event()

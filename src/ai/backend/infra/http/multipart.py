@@ -1,4 +1,4 @@
-"""Files in both directions as multipart messages.
+"""Uploads and downloads files as multipart messages.
 
 Source: client wire contract 2.1.4: an uploaded part's file name is percent-encoded, slashes included; a download is one
 part per file, each a tar archive without any content encoding.
@@ -28,14 +28,14 @@ PART_OVERHEAD_BYTES = 8_192
 
 @dataclass(frozen=True, slots=True)
 class UploadedFile:
-    """``name`` is decoded, and otherwise as the client wrote it."""
+    """An uploaded file. ``name`` is decoded, and otherwise as the client wrote it."""
 
     name: str
     data: bytes
 
 
 async def read_files(call: Call[Any, Any], *, max_files: int, max_file_bytes: int) -> list[UploadedFile]:
-    """The files of a ``multipart/form-data`` body.
+    """Reads the files of a ``multipart/form-data`` body.
 
     Raises:
         InvalidInput: malformed, without files, or a file is too large or one too many (spec 03-08: 400).
@@ -69,7 +69,7 @@ async def read_files(call: Call[Any, Any], *, max_files: int, max_file_bytes: in
 
 
 def _file_name(part: BodyPartReader) -> str | None:
-    """Decoded once: a plain ``filename`` is percent-encoded by the client, ``filename*`` by its own rules."""
+    """Decodes a file name once: the client percent-encodes a plain ``filename``, ``filename*`` has its own rules."""
     raw = part.headers.get("Content-Disposition", "")
     name = part.filename
     if name is None:
@@ -106,7 +106,7 @@ def _frames(files: Iterable[UploadedFile], boundary: str) -> Iterator[bytes]:
 
 
 async def send_archives(request: web.Request, files: Iterable[UploadedFile]) -> web.StreamResponse:
-    """Send tar archives, one part each."""
+    """Sends tar archives, one part each."""
     boundary = secrets.token_hex(16)
     frames = list(_frames(files, boundary))
     response = web.StreamResponse(headers={"Content-Type": f"multipart/mixed; boundary={boundary}"})

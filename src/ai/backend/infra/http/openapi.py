@@ -1,4 +1,4 @@
-"""The OpenAPI document of a server, made from its endpoints, and a reference page for people."""
+"""Generates the OpenAPI document of a server from its endpoints, and a reference page."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PROBLEM = {
 
 
 def openapi_document(endpoints: Sequence[Endpoint], *, title: str, version: str) -> dict[str, Any]:
-    """An OpenAPI 3.1 document."""
+    """Returns an OpenAPI 3.1 document."""
     schemas: list[Any] = []
     for endpoint in endpoints:
         schemas += [s for s in (endpoint.body, endpoint.query) if s is not Nothing]
@@ -121,7 +121,7 @@ def _success(endpoint: Endpoint, known: dict[Any, Any]) -> dict[str, Any]:
 
 
 def reference_page(document: dict[str, Any], *, title: str) -> str:
-    """The document as Markdown: one table of endpoints by tag, one of the fields of every schema, one of problems."""
+    """Returns the document as Markdown: a table of endpoints by tag, of the fields of every schema, and of problems."""
     lines = [f"# {title}", "", "Parameters in a query string may come as a JSON body instead.", ""]
     by_tag: dict[str, list[tuple[str, str, dict[str, Any]]]] = {}
     for path, methods in document["paths"].items():
@@ -193,7 +193,7 @@ class OpenApiApi:
 
     @route("GET", "/openapi.json", auth=False)
     async def openapi(self, call: Call) -> msgspec.Raw:
-        """This API as an OpenAPI document."""
+        """Returns this API as an OpenAPI document."""
         if self._encoded is None:
             document = openapi_document(self._endpoints, title=self._title, version=self._version)
             self._encoded = msgspec.Raw(msgspec.json.encode(document))

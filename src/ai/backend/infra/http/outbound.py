@@ -1,4 +1,4 @@
-"""Requests to URLs that users and other servers name, with one guard against reaching internal services (SSRF).
+"""Sends requests to URLs that users and other servers name, guarded against access to internal services (SSRF).
 
 The guard judges the address of every socket right before it is connected. So it does not matter how a URL spells the
 address, what its name resolved to a moment ago, or which redirect led there. Redirects are followed one by one, bodies
@@ -25,7 +25,7 @@ from ai.backend.infra.http.addresses import Network, is_within
 REDIRECTS = (301, 302, 303, 307, 308)
 READ_BYTES = 1 << 18
 _MAX_ANSWER_S = 60.0
-"""For a whole small response."""
+"""The timeout in seconds of a whole small response."""
 
 
 def networks(*texts: str) -> tuple[Network, ...]:
@@ -34,14 +34,14 @@ def networks(*texts: str) -> tuple[Network, ...]:
 
 LOOPBACK = networks("127.0.0.0/8", "::1/128")
 LINK_LOCAL = networks("0.0.0.0/8", "169.254.0.0/16", "::/128", "fe80::/10")
-"""Networks that mean this machine or its link; clouds have their metadata services there."""
+"""Networks of this machine or its link, which include the metadata services of clouds."""
 NOT_PUBLIC = networks(
     *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24"),
     *("192.0.2.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/3"),
     *("::/16", "64:ff9b:1::/48", "100::/64", "2001::/23", "2001:db8::/32", "3fff::/20", "5f00::/16"),
     *("fc00::/7", "fe80::/9", "ff00::/8"),
 )
-"""The special-purpose registries of IANA: no host of the internet has such an address."""
+"""The special-purpose registries of IANA: no public host has such an address."""
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
@@ -68,13 +68,13 @@ class _SocketRefused(OSError):
 
 @dataclass(frozen=True, slots=True)
 class AddressGuard:
-    """Opens sockets, unless their address is in one of the networks."""
+    """Opens sockets, except to addresses in blocked networks."""
 
     refused: tuple[Network, ...]
 
     def refuses(self, address: str) -> bool:
-        """Whether an address, or the IPv4 address that is embedded in it, is in one of the networks. A text that is
-        no address is refused as well: the system may read ``2130706433`` as one."""
+        """Returns True if an address, or its embedded IPv4 address, is blocked. A text that is no address is blocked as
+        well: the system may parse ``2130706433`` as one."""
         try:
             ip = ipaddress.ip_address(address.partition("%")[0])
         except ValueError:
@@ -82,7 +82,7 @@ class AddressGuard:
         return any(is_within(one, self.refused) for one in (str(ip), *_embedded(ip)))
 
     def open_socket(self, info: aiohttp.AddrInfoType) -> socket.socket:
-        """As aiohttp's connector takes it. Raises OSError for a refused address."""
+        """Opens a socket for aiohttp's connector. Raises OSError for a blocked address."""
         family, kind, protocol, _, address = info
         if self.refuses(str(address[0])):
             raise _SocketRefused
@@ -109,7 +109,7 @@ class Response:
 
 
 def parse_url(text: str, base: URL | None = None, *, with_credentials: bool = False) -> URL:
-    """Parse a web address, relative to ``base`` if there is one.
+    """Parses a web address, relative to ``base`` if there is one.
 
     Raises:
         AddressRefused: it is no http(s) URL with a host, or it holds credentials that are not expected.
@@ -164,7 +164,7 @@ class OutboundClient:
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
 
     def is_allowed(self, host: str) -> bool:
-        """Whether a host is allowed by name, wherever it is."""
+        """Returns True if a host is allowed by name, whatever its address."""
         host = host.lower().rstrip(".")
         return any(
             host.endswith(pattern[1:]) if pattern.startswith("*.") else host == pattern for pattern in self._allowed
@@ -180,7 +180,7 @@ class OutboundClient:
         json: Any = None,
         max_redirects: int = 0,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The response after at most so many redirects, its body unread. 0 hands a redirect out as a response.
+        """Returns the response after at most this many redirects, with its body unread. 0 returns a redirect itself.
 
         ``url`` comes from :func:`parse_url`.
         ``Authorization`` is sent to the first origin only.
@@ -223,7 +223,7 @@ class OutboundClient:
         max_redirects: int = 0,
         within_s: float = _MAX_ANSWER_S,
     ) -> Response:
-        """A whole response, whose body has at most ``limit`` bytes. Raises as :meth:`request` does."""
+        """Returns a whole response, whose body has at most ``limit`` bytes. Raises as :meth:`request` does."""
         try:
             async with (
                 asyncio.timeout(within_s),
@@ -245,7 +245,7 @@ class OutboundClient:
             await session.close()
 
     def _session(self, url: URL) -> aiohttp.ClientSession:
-        """Allowed hosts have connections of their own, which the guard does not judge."""
+        """Returns the session of a host. Allowed hosts have their own connections without the guard."""
         is_allowed = self.is_allowed(url.host or "")
         if self._only_allowed and not is_allowed:
             raise self._refusal(url)
@@ -274,7 +274,7 @@ class OutboundClient:
 
 
 def check_plain(response: aiohttp.ClientResponse) -> None:
-    """Raises OutboundFailed: the body is compressed, though it must not be."""
+    """Raises OutboundFailed if the body is compressed against the request."""
     if response.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise OutboundFailed(f"{response.url.host} compresses what was requested as it is.")
 

@@ -1,4 +1,4 @@
-"""Old spellings of the API's paths, and the API versions that there have been.
+"""Former spellings of the API's paths, and the API versions.
 
 Source: spec 03-07 ("API Versioning"), 03-08 (``/session/create``, ``/kernel/...``, ``/stream/kernel/...``). Only
 routing sees the new spelling: a signature is checked against the target as it came.
@@ -10,7 +10,8 @@ import re
 from functools import lru_cache
 
 API_VERSION = "v7.20230615"
-"""What ``GET /`` reports; a higher one makes the published 23.9 client warn on standard output (wire contract 1.3)."""
+"""The version that ``GET /`` reports; a higher one makes the published 23.9 client warn on standard output (wire
+contract 1.3)."""
 
 MINOR_RELEASES = {
     2: "20170315",
@@ -40,7 +41,8 @@ _EXACT = {
 
 
 def split_target(raw_target: str) -> tuple[str, str]:
-    """A request target as (path, query), both still percent-encoded; an absolute URL loses its authority."""
+    """Splits a request target into path and query, both still percent-encoded; drops the authority of an absolute
+    URL."""
     path, _, query = raw_target.partition("?")
     if not path.startswith("/"):
         _, _, rest = path.partition("://")
@@ -51,7 +53,7 @@ def split_target(raw_target: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=64)  # enough for those that name no session
 def modern_path(path: str) -> str:
-    """The path under which a route is registered, for any spelling that there ever was.
+    """Returns the path under which a route is registered, for any former spelling.
 
     ``/v5/kernel/abc`` becomes ``/session/abc``; ``/v5`` stays, it asks for the version. A major version that never was
     stays as well, and is found nowhere.
@@ -70,6 +72,6 @@ def modern_path(path: str) -> str:
 
 
 def parse_version(header: str) -> tuple[int, str] | None:
-    """An ``X-BackendAI-Version`` header as (major, minor date), or None if it is malformed."""
+    """Parses an ``X-BackendAI-Version`` header as (major, minor date); None if it is malformed."""
     match = _VERSION_HEADER.fullmatch(header)
     return (int(match[1]), match[2]) if match else None

@@ -27,7 +27,7 @@ class _Window:
         self.total = 0
 
     def advance(self, step: int) -> None:
-        """Forget what fell out of the window; a clock that goes back counts into the newest step."""
+        """Drops what left the window; if the clock goes back, the newest step is used."""
         gone = min(step - self.step, STEPS)
         for i in range(gone):
             slot = (self.step + 1 + i) % STEPS
@@ -38,7 +38,7 @@ class _Window:
 
 @dataclass(slots=True)
 class Allowance:
-    """What a caller has left, as the ``X-RateLimit-*`` headers tell it."""
+    """The remaining requests of a caller, as in the ``X-RateLimit-*`` headers."""
 
     limit: int
     remaining: int
@@ -59,10 +59,10 @@ def exceeded(limit: int) -> RateLimitExceeded:
 
 
 class Limiter(Protocol):
-    """Counts requests by key: in this process, or by several together."""
+    """Counts requests by key, in this process or over several."""
 
     async def count(self, key: str, limit: int | None) -> Allowance | None:
-        """Count one request, now; None or less than one is no limit, and no counting.
+        """Counts one request now. With a limit of None or less than one nothing is counted.
 
         Raises:
             RateLimitExceeded: there were too many in the window; this one is not counted.
@@ -85,7 +85,7 @@ class RateLimiter:
         return self.take(key, limit, now=time.monotonic())
 
     def take(self, key: str, limit: int | None, *, now: float) -> Allowance | None:
-        """Count one request.
+        """Counts one request.
 
         Args:
             key: whose it is.

@@ -1,4 +1,4 @@
-"""Typed routes: an endpoint declares its path, its body, its query and its reply where it is written.
+"""Typed routes: an endpoint declares its path, body, query and reply in its signature.
 
 An API is a class with methods marked by :func:`route`; :func:`endpoints_of` collects them from an instance.
 """
@@ -22,18 +22,18 @@ from ai.backend.infra.http.ratelimit import Allowance
 
 MAX_JSON_BYTES = 1_048_576
 BODY_TIMEOUT_S = 120.0
-"""From the head of a request to the end of its body; who sends more slowly only holds a connection."""
+"""The timeout in seconds from the head of a request to the end of its body."""
 READ_METHODS = ("GET", "HEAD", "REPORT")
-"""Methods of an endpoint of GET. REPORT is a GET whose parameters come in a body (spec 03-07, "HTTP Methods")."""
+"""Methods that a GET endpoint accepts. REPORT is a GET whose parameters come in a body (spec 03-07, "HTTP Methods")."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "REPORT", "OPTIONS"})
 
 
 class Schema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of request schemas: unknown fields are refused; ``null`` means absent where a field has a default."""
+    """Base of request schemas: unknown fields are rejected; ``null`` means absent where a field has a default."""
 
 
 class Nothing(Schema, frozen=True):
-    """No fields at all."""
+    """A schema without fields."""
 
 
 B = TypeVar("B", bound=msgspec.Struct, default=Nothing)
@@ -43,7 +43,7 @@ F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 
 @dataclass(slots=True)
 class Reply:
-    """A JSON reply with another status than 200, or with headers of its own."""
+    """A JSON reply with its own status or headers."""
 
     value: Any = None
     status: int = 200
@@ -71,18 +71,18 @@ class Call(Generic[B, Q]):
 
     __slots__ = (
         "access_key",
+        "acquired",
         "address",
         "allowance",
         "body",
+        "budget",
         "call_id",
         "endpoint",
-        "held",
         "identity",
         "is_replayed",
         "method",
         "owner_access_key",
         "params",
-        "pot",
         "query",
         "raw_body",
         "raw_query",
@@ -91,12 +91,12 @@ class Call(Generic[B, Q]):
     )
 
     def __init__(
-        self, request: web.Request, routed: Routed, endpoint: Endpoint, address: str, pot: MemoryBudget
+        self, request: web.Request, routed: Routed, endpoint: Endpoint, address: str, budget: MemoryBudget
     ) -> None:
         self.request = request
         self.endpoint = endpoint
         self.address = address
-        self.pot = pot
+        self.budget = budget
         self.method = routed.method
         self.params = routed.params
         self.raw_query = routed.raw_query
@@ -108,12 +108,12 @@ class Call(Generic[B, Q]):
         self.is_replayed = False
         self.owner_access_key: str | None = None
         self.raw_body: bytes | None = None
-        self.held = 0
+        self.acquired = 0
         self.body: B
         self.query: Q
 
     async def read_body(self) -> bytes:
-        """The whole body, up to the endpoint's limit.
+        """Returns the whole body, up to the endpoint's limit.
 
         Raises:
             PayloadTooLarge: it is longer.
@@ -127,7 +127,7 @@ class Call(Generic[B, Q]):
                 raise PayloadTooLarge(f"At most {limit} bytes are taken.", data={"limit": limit})
             expected = limit if length is None else length
             if expected > SMALL:
-                self.held = await self.pot.take(expected)
+                self.acquired = await self.budget.acquire(expected)
             try:
                 async with asyncio.timeout(BODY_TIMEOUT_S):
                     self.raw_body = await self._gather(limit)
@@ -135,11 +135,11 @@ class Call(Generic[B, Q]):
                 raise BodyTooSlow from None
         return self.raw_body
 
-    def give_back(self) -> None:
-        """What the body held in the pot; the body stays."""
-        if self.held:
-            self.pot.give(self.held)
-            self.held = 0
+    def release_body(self) -> None:
+        """Releases the memory budget of the body; the body stays."""
+        if self.acquired:
+            self.budget.release(self.acquired)
+            self.acquired = 0
 
     async def _gather(self, limit: int) -> bytes:
         chunks: list[bytes] = []
@@ -161,7 +161,7 @@ RequestHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass(slots=True)
 class Routed:
-    """What the middleware hands to the handler of an endpoint, and back.
+    """Passes a request from the middleware to the handler of an endpoint, and its result back.
 
     Attributes:
         method: as it is after an override.
@@ -237,7 +237,7 @@ def route(
     limited: bool = True,
     repeatable: bool | None = None,
 ) -> Callable[[F], F]:
-    """Mark a method ``async def (self, call: Call[Body, Query])`` as an endpoint; see :class:`Endpoint`.
+    """Marks a method ``async def (self, call: Call[Body, Query])`` as an endpoint; see :class:`Endpoint`.
 
     The first line of its docstring becomes the summary. It returns a value that msgspec can encode, a :class:`Reply`,
     None for 204, or an aiohttp response. Several marks on one method are several endpoints.
@@ -269,7 +269,7 @@ def route(
 
 
 def endpoints_of(api: object, *, tag: str = "") -> list[Endpoint]:
-    """The endpoints of an API object, bound to it, in the order of their declaration."""
+    """Returns the endpoints of an API object, bound to it, in the order of their declaration."""
     return [
         replace(declared, handler=getattr(api, name), tag=tag or type(api).__name__)
         for name, function in vars(type(api)).items()
@@ -280,7 +280,7 @@ def endpoints_of(api: object, *, tag: str = "") -> list[Endpoint]:
 def register(
     router: web.UrlDispatcher, endpoints: Iterable[Endpoint], handler_of: Callable[[Endpoint], RequestHandler]
 ) -> None:
-    """Add endpoints to aiohttp's router. A literal segment wins over a variable one.
+    """Adds endpoints to aiohttp's router. A literal segment wins over a variable one.
 
     Raises:
         RuntimeError: one is declared twice.

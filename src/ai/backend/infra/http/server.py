@@ -1,4 +1,4 @@
-"""Serves endpoints by aiohttp: its router finds the handler of a request, one middleware surrounds all handlers.
+"""Serves endpoints by aiohttp: its router selects the handler, one middleware wraps all handlers.
 
 The handler of an endpoint authenticates, limits, decodes and answers. The middleware gives a request its id, routes old
 spellings of paths, turns errors into problem documents, and counts.
@@ -76,17 +76,17 @@ _METHOD = re.compile(r"[A-Z]{1,16}")
 _RESERVED = frozenset({"owner_access_key"})
 _BACKLOG = 1024
 _SHUTDOWN_S = 15.0
-"""How long requests may go on when the server stops; `backend.ai down` waits for twice that."""
+"""The seconds that requests may take when the server stops; `backend.ai down` waits for twice that."""
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
 def _is_worth_a_record(record: logging.LogRecord) -> bool:
-    """Not that somebody sent what is no HTTP: anybody could push everything else out of the log by it."""
+    """Drops records of malformed HTTP, with which any client could flush the log."""
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
 def _check_text(request: web.Request) -> None:
-    """Refuse bytes that are no UTF-8: aiohttp hands them on as surrogates, at which every later encoding breaks."""
+    """Rejects invalid UTF-8, which aiohttp passes on as surrogates that cannot be encoded."""
     for name, value in (("path", request.raw_path), *request.headers.items()):
         if not value.isascii():
             try:
@@ -96,7 +96,8 @@ def _check_text(request: web.Request) -> None:
 
 
 async def _respelled(request: web.Request, routed: Routed) -> RequestHandler | None:
-    """Return the handler of a request whose path is an old spelling or whose method is overridden; None for any other.
+    """Returns the handler of a request whose path is a former spelling or whose method is overridden; None for any
+    other.
 
     The request itself stays as it came, because signatures cover it.
     """
@@ -116,7 +117,7 @@ async def _respelled(request: web.Request, routed: Routed) -> RequestHandler | N
 
 
 class RequestAuthenticator(Protocol):
-    """Says who sends a request; :class:`~ai.backend.infra.http.signature.Authenticator` is the one of signatures."""
+    """Authenticates requests; :class:`~ai.backend.infra.http.signature.Authenticator` does so by signatures."""
 
     async def authenticate(
         self, request: web.Request, *, method: str, read_body: Callable[[], Awaitable[bytes]]
@@ -124,7 +125,7 @@ class RequestAuthenticator(Protocol):
 
 
 class AuditTrail(Protocol):
-    """Where calls that change something are written down."""
+    """Records calls that change something."""
 
     async def note(self, call: Call[Any, Any], outcome: str) -> None: ...
 
@@ -185,7 +186,7 @@ class HttpServer:
         self._ids = (f"{run}-{n:x}" for n in itertools.count(1))
 
     def application(self) -> web.Application:
-        """The aiohttp application; streams are closed when it shuts down."""
+        """Returns the aiohttp application; streams are closed when it shuts down."""
         logging.getLogger("aiohttp.server").addFilter(_is_worth_a_record)
         app = web.Application(client_max_size=0, middlewares=[self._finish])
         streams = app[STREAMS] = Streams(self._active_keys)
@@ -205,7 +206,7 @@ class HttpServer:
 
     @web.middleware
     async def _finish(self, request: web.Request, handler: RequestHandler) -> web.StreamResponse:
-        """Answer one request. Never raises but for cancellation.
+        """Answers one request. Raises nothing but cancellation.
 
         A call that may change something is finished even if its client goes away in the middle: nothing is left
         half-way and the audit trail has its end.
@@ -253,7 +254,7 @@ class HttpServer:
         return response
 
     async def _close(self, call: Call[Any, Any], outcome: str) -> None:
-        call.give_back()
+        call.release_body()
         call.raw_body = None  # a traceback may keep the call until the next collection
         if call.endpoint.audited and self._audit is not None:
             await self._audit.note(call, "replayed" if outcome == "ok" and call.is_replayed else outcome)
@@ -291,8 +292,8 @@ class HttpServer:
             raise Forbidden("This keypair may not be used from where you are.")
         call.access_key, call.identity = access_key, key.identity
         call.request[ACCESS_KEY] = access_key
-        call.give_back()
-        call.pot = self._verified
+        call.release_body()
+        call.budget = self._verified
         if self._on_admitted is not None:
             self._on_admitted(access_key)
         return await self._limiter.count(access_key, key.rate_limit)
@@ -314,7 +315,7 @@ class HttpServer:
         return response
 
     def _address(self, request: web.Request) -> str:
-        """The address of the client: the nearest hop that is no trusted proxy. A proxy may add a line of its own
+        """Returns the address of the client: the nearest hop that is no trusted proxy. A proxy may append a header line
         instead of a word to the client's line."""
         peer = request.remote or ""
         if peer in self._options.trusted_proxies:
@@ -369,7 +370,7 @@ def _reply(call: Call[Any, Any], value: Any) -> web.StreamResponse:
 
 
 def _translated(error: web.HTTPException) -> BackendError:
-    """An error of aiohttp as one of ours."""
+    """Translates an error of aiohttp."""
     if isinstance(error, web.HTTPMethodNotAllowed):
         return MethodNotAllowed(data={"allowed": sorted(error.allowed_methods)})
     if error.status == 404:
@@ -382,7 +383,7 @@ def _translated(error: web.HTTPException) -> BackendError:
 
 
 def make_runner(app: web.Application) -> web.AppRunner:
-    """How every daemon serves; ``await runner.cleanup()`` stops, also after a failed start."""
+    """Returns the runner of a daemon's server; ``await runner.cleanup()`` stops it, also after a failed start."""
     return web.AppRunner(
         app, access_log=None, handle_signals=False, handler_cancellation=True, shutdown_timeout=_SHUTDOWN_S
     )
@@ -395,7 +396,7 @@ async def serve_on(
     tls: ssl.SSLContext | None = None,
     shares: bool = False,
 ) -> tuple[str, int]:
-    """Serve on a bound socket, or on a host and port (0 is any), and tell which host and port that is.
+    """Serves on a bound socket, or on a host and port (0 is any), and returns the actual host and port.
 
     Args:
         tls: speaks TLS; None: plain HTTP.
@@ -416,6 +417,6 @@ async def serve_on(
 
 
 async def serve(app: web.Application, host: str, port: int) -> tuple[web.AppRunner, int]:
-    """Both at once."""
+    """Makes a runner and serves on it."""
     runner = make_runner(app)
     return runner, (await serve_on(runner, (host, port)))[1]

@@ -1,4 +1,4 @@
-"""Who signed a request.
+"""Authenticates requests by their signatures.
 
 Source: spec 03-07 ("API 요청 서명"), client wire contract 1.1 and 1.2. A signature is checked against the raw request
 target, under every form that a client may have written the authority in, and with or without the digest of the body. An
@@ -31,7 +31,7 @@ from ai.backend.common.signing import (
 from ai.backend.infra.http.paths import parse_version
 
 KEY_TTL_S = 0.5
-"""How long a looked-up key is believed; with the look-up itself a revocation takes effect within a second."""
+"""The seconds for which a key is cached; with the look-up a revocation takes effect within a second."""
 _REFRESH_S = 0.2
 _MAX_CACHED = 8_192
 _REFUSAL = "The signature does not match, or there is no such access key."
@@ -55,13 +55,13 @@ class SigningKey:
 
 
 class KeyStore(Protocol):
-    """What an authenticator needs to know."""
+    """Looks up keys for an authenticator."""
 
     async def find_key(self, access_key: str) -> SigningKey | None: ...
 
 
 def authorities(host: str) -> tuple[str, ...]:
-    """The forms under which a client may have written the authority that it sends as ``host``.
+    """Returns the forms in which a client may have written the authority that it sends as ``host``.
 
     >>> authorities("h")
     ('h', 'h:80', 'h:443')
@@ -104,7 +104,7 @@ class Authenticator:
     async def authenticate(
         self, request: web.Request, *, method: str, read_body: Callable[[], Awaitable[bytes]]
     ) -> tuple[str, SigningKey]:
-        """The access key that signed a request, and what is known of it.
+        """Returns the access key that signed a request, and its record.
 
         Args:
             method: as it is after an override; the method on the wire is admitted as well.
@@ -138,11 +138,11 @@ class Authenticator:
         return credential.access_key, key
 
     def forget(self, access_key: str) -> None:
-        """Look the key up again at its next use."""
+        """Drops the key from the cache."""
         self._cache.pop(access_key, None)
 
     def _dates(self, request: web.Request) -> list[tuple[str, str]]:
-        """Each date of the request with its UTC day; all of them must be within the skew window."""
+        """Returns each date of the request with its UTC day. Raises if one is outside of the skew window."""
         now = self._clock()
         found: list[tuple[str, str]] = []
         for name in ("Date", "X-BackendAI-Date"):
@@ -172,8 +172,8 @@ class Authenticator:
         return found
 
     def _hosts(self, request: web.Request) -> Iterator[str]:
-        """The first forwarded host is the one that the client wrote to. That a client can write that line itself gives
-        it nothing: it must have signed what it says there."""
+        """Returns the possible hosts. The first forwarded host is the one that the client connected to. A client that
+        forges that header gains nothing, since it must have signed the host."""
         forwarded = request.headers.get("X-Forwarded-Host")
         if forwarded is not None and request.remote in self._proxies:
             yield from authorities(forwarded.partition(",")[0])

@@ -1,4 +1,4 @@
-"""Long-lived replies: Server-Sent Events and WebSockets, and their end when the server stops.
+"""Long-lived replies: Server-Sent Events and WebSockets, ended when the server stops.
 
 Source: client wire contract 1.7 and 1.8: a client pings every 30 s and needs the pong within 15 s; a WebSocket message
 is at most 4 MiB; an event stream ends for good only with ``server_close``; every event's data is JSON; every non-empty
@@ -33,7 +33,7 @@ _NO_LONGER = b"the access key is no longer active"
 
 @dataclass(eq=False, slots=True)
 class _Stream:
-    """``key``: the access key that opened it, if any."""
+    """An open stream. ``key``: the access key that opened it, if any."""
 
     task: asyncio.Task[Any]
     key: str | None
@@ -42,13 +42,13 @@ class _Stream:
 
 
 ACCESS_KEY: web.RequestKey[str] = web.RequestKey("access_key", str)
-"""Who signed a request."""
+"""Returns the access key that signed a request."""
 ActiveKeys = Callable[[Collection[str]], Awaitable[set[str]]]
-"""Those of some access keys that may sign now."""
+"""Returns which of some access keys are still valid."""
 
 
 class Streams:
-    """The open streams of a server; each learns from :attr:`closing` that it should end.
+    """The open streams of a server; :attr:`closing` notifies each that it should end.
 
     ``active`` is asked once a second for the keys of all open streams, if there are any; streams of others are ended.
     """
@@ -65,7 +65,7 @@ class Streams:
 
     @contextmanager
     def opened(self, request: web.Request, socket: web.WebSocketResponse | None = None) -> Iterator[None]:
-        """Be known as open inside the block."""
+        """Registers a stream while the block runs."""
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("a stream is served by a task")
@@ -93,7 +93,7 @@ class Streams:
                 goodbye.add_done_callback(self._goodbyes.discard)
 
     async def _end(self, stream: _Stream) -> None:
-        """Say why, if the client listens; otherwise go without."""
+        """Sends the reason, if the client receives it, and ends the stream."""
         if stream.socket is not None:
             with contextlib.suppress(TimeoutError, ConnectionError):
                 async with asyncio.timeout(_GOODBYE_S):
@@ -102,7 +102,7 @@ class Streams:
             stream.task.cancel()
 
     async def close(self, *, timeout_s: float = 2.0) -> None:
-        """Ask every stream to end, and cancel those that have not after ``timeout_s``."""
+        """Asks every stream to end, and cancels those that have not after ``timeout_s``."""
         self.closing.set()
         if self._watch is not None:
             self._watch.cancel()
@@ -140,7 +140,7 @@ SERVER_CLOSE = SseEvent("server_close", {})
 async def send_events(
     request: web.Request, source: AsyncIterator[SseEvent], *, heartbeat_s: float = HEARTBEAT_S
 ) -> web.StreamResponse:
-    """Send events until the source ends, the client goes or the server stops.
+    """Sends events until the source ends, the client disconnects or the server stops.
 
     Only the end of the source is told as ``server_close``: after a restart of the server a client shall come back.
 
@@ -218,7 +218,7 @@ async def _discard(*futures: asyncio.Future[Any]) -> None:
 async def open_socket(
     request: web.Request, *, heartbeat_s: float | None = PING_INTERVAL_S
 ) -> AsyncIterator[web.WebSocketResponse]:
-    """A WebSocket for the time of the block; it answers pings, sends its own, and is closed with the server.
+    """Opens a WebSocket while the block runs; it answers pings, sends its own, and is closed with the server.
 
     With ``heartbeat_s`` a peer that does not answer a ping for half of it is gone; None sends none.
 

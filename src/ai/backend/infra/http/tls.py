@@ -1,4 +1,4 @@
-"""The certificates of a daemon's servers."""
+"""TLS contexts of the daemons' servers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ai.backend.common.errors import InvalidInput
 
 
 def tls_of(certificate: Path, key: Path) -> ssl.SSLContext:
-    """What servers speak TLS by.
+    """Returns the TLS context of servers, from the settings.
 
     Args:
         certificate: with those that vouch for it, in PEM.

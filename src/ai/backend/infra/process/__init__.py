@@ -1,1 +1,1 @@
-"""What a daemon process needs."""
+"""Runs a daemon as a process: signals, pid file, workers, memory."""

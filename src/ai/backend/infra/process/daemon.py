@@ -1,4 +1,4 @@
-"""What the commands of all daemons have in common."""
+"""Common parts of the daemons' commands."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run_daemon(
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
     debug: bool | None = None,
 ) -> None:
-    """Run ``work`` with an event that SIGINT and SIGTERM set.
+    """Runs ``work`` with an event that SIGINT and SIGTERM set.
 
     Raises:
         ClickException: what ``work`` raises, in one line.

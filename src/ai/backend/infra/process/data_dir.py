@@ -1,4 +1,4 @@
-"""Data dir of process."""
+"""The data directory of a user's installation."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from pathlib import Path
 
 
 def default_data_dir() -> Path:
-    """``$XDG_DATA_HOME/backend.ai``, which is ``~/.local/share/backend.ai`` unless set otherwise."""
+    """Returns ``$XDG_DATA_HOME/backend.ai``, by default ``~/.local/share/backend.ai``."""
     base = os.environ.get("XDG_DATA_HOME")
     return (Path(base) if base else Path.home() / ".local" / "share") / "backend.ai"

@@ -1,4 +1,4 @@
-"""The memory of a daemon: one heap of the C library, and what a peak has left is given back."""
+"""Limits the memory of a daemon: one heap of the C library, which returns freed memory to the OS after peaks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 log = logging.getLogger(__name__)
 _M_ARENA_MAX = -8
-"""From malloc.h of glibc."""
+"""A parameter in malloc.h of glibc."""
 _LOOK_S = 2.0
 _LOOKS = 3
 _FALL = 0.01
@@ -21,7 +21,7 @@ _REST = 0.001
 
 
 def share_one_heap() -> None:
-    """Let all threads allocate from one heap, with glibc; elsewhere nothing happens. Call it before there are threads.
+    """Lets all threads allocate from one heap, with glibc only. Call it before threads start.
 
     By default a thread that finds the heap in use gets one of its own. What a peak has left in it is then free for
     that thread alone, and is never given back.
@@ -33,7 +33,7 @@ def share_one_heap() -> None:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Keep CPython from looking for cycles meanwhile. What switches the collector off for good stays as it is.
+    """Disables the cyclic garbage collector while the block runs, if it is enabled.
 
     A scheduling decision makes millions of objects that live as long as its plan and hold no cycles; looking through
     all of them again and again would take a third of its time. ADR 0122.
@@ -48,13 +48,13 @@ def collector_paused() -> Iterator[None]:
 
 
 def collect_rarely() -> None:
-    """Look for cycles a tenth as often as CPython does: a manager that works makes many objects that live, and few
-    cycles; looking through the former cost a fifth of its time. ADR 0167."""
+    """Runs the cyclic collector a tenth as often as CPython does: a busy manager creates many long-lived objects and
+    few cycles; scanning them took a fifth of its time. ADR 0167."""
     gc.set_threshold(10_000, 20, 10)
 
 
 class MemoryTrimmer:
-    """Gives back what a peak has left, soon after it: a few small objects keep the memory of thousands.
+    """Returns freed memory to the OS soon after a peak: a few small objects hold the memory of thousands.
 
     A peak is over when so many blocks are free again that its end cannot be missed, and their number has come to rest.
     Then caches are emptied, cycles are collected, and the C library gives back what is free. That takes some tenths of
@@ -77,16 +77,16 @@ class MemoryTrimmer:
         self._seen: deque[int] = deque(maxlen=_LOOKS)
 
     async def run(self) -> None:
-        """Look from time to time, until cancelled."""
+        """Checks periodically, until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_S)
             try:
-                await self.look()
+                await self.check()
             except Exception:  # it is only memory
                 log.exception("what a peak has left could not be given back")
 
-    async def look(self) -> bool:
-        """Tidy up if it is time to; returns whether it was."""
+    async def check(self) -> bool:
+        """Trims if necessary; returns True if it did."""
         now = self._blocks()
         self._peak = max(self._peak, now)
         self._seen.append(now)
@@ -95,14 +95,14 @@ class MemoryTrimmer:
             return False
         for rest in self._rest:
             await rest()
-        tidy()
+        trim_memory()
         self._peak = self._blocks()
         return True
 
 
 @asynccontextmanager
 async def trimmed(*rest: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """Give back what peaks leave while the block runs; ``rest`` as in :class:`MemoryTrimmer`."""
+    """Trims memory after peaks while the block runs; ``rest`` as in :class:`MemoryTrimmer`."""
     work = asyncio.create_task(MemoryTrimmer(rest).run(), name="tidying")
     try:
         yield
@@ -112,11 +112,11 @@ async def trimmed(*rest: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
 
 
 _clear_type_cache: Callable[[], None] = getattr(sys, "_clear_internal_caches", sys._clear_type_cache)
-"""By its name from CPython 3.13 on, where the other one is deprecated."""
+"""The name from CPython 3.13 on, where the other one is deprecated."""
 
 
-def tidy() -> None:
-    """Empty caches of objects that will not come again, collect cycles, and give back what is free."""
+def trim_memory() -> None:
+    """Empties caches, collects cycles, and returns free memory to the OS."""
     if (yarl := sys.modules.get("yarl")) is not None:
         yarl.cache_clear()
     _clear_type_cache()  # it keeps the name of each attribute that was looked up, also of those made for one look

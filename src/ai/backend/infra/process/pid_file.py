@@ -1,4 +1,4 @@
-"""The file in which a daemon says its process id (spec 03-02, ``pid-file``)."""
+"""The file with the process id of a daemon (spec 03-02, ``pid-file``)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ai.backend.common.errors import Conflict, InvalidInput
 
 
 class PidFile:
-    """A block in which the file names this process. One process at a time has it; what a killed one left is replaced.
+    """Holds the file while the block runs. One process at a time holds it; the file of a killed process is replaced.
 
     The lock is one of ``fcntl``, which no child inherits: a daemon's workloads may outlive it.
 
@@ -24,7 +24,7 @@ class PidFile:
         self._fd: int | None = None
 
     def __enter__(self) -> None:
-        """Raises Conflict if another process has it, InvalidInput if the file cannot be written."""
+        """Raises Conflict if another process holds it, InvalidInput if the file cannot be written."""
         if self._path is None:
             return
         try:
@@ -49,7 +49,7 @@ class PidFile:
 
 
 def _locked(path: Path) -> int:
-    """Raises BlockingIOError if another process has locked it."""
+    """Opens and locks the file. Raises BlockingIOError if another process has locked it."""
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:

@@ -1,4 +1,4 @@
-"""Further processes of one daemon, beside its first one, on the same port (docs/decisions/0093, 0190)."""
+"""Additional processes of one daemon on the same port (docs/decisions/0093, 0190)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _END_S = 20.0
 
 
 class Workers:
-    """Starts them, starts again who dies, and ends them.
+    """Starts worker processes, restarts those that die, and ends them.
 
     Each holds the other end of a pipe as its standard input: it ends when the first process does, however that does.
 
@@ -54,7 +54,7 @@ class Workers:
             await backoff.wait()
 
     async def stop(self) -> None:
-        """Let all of them end what they do. Safe without ``start`` and twice."""
+        """Ends all workers after their current requests. Safe without ``start`` and twice."""
         for keeper in self._keepers:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
@@ -71,7 +71,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 async def first_has_ended() -> None:
-    """In a worker: returns when the first process is gone, or wants this one to end."""
+    """Returns, in a worker, when the first process has ended or asks this one to end."""
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

@@ -1,1 +1,1 @@
-"""What daemons of several processes share through Redis or Valkey: hints and rate limits. Nothing there must last."""
+"""Shares notifications and rate limits between processes through Redis or Valkey. No data there is durable."""

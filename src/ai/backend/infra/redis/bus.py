@@ -1,4 +1,4 @@
-"""Hints that reach every process: a Redis stream, read by a consumer group for each."""
+"""Notifications to all processes: a Redis stream, read by a consumer group for each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ABANDONED_MS = 3_600_000
 
 
 class RedisBus(Bus):
-    """As :class:`Bus` within this process; other processes hear the topic, and None for the payload.
+    """Publishes like :class:`Bus` in this process; other processes get the topic, and None as payload.
 
     A payload is a copy of what the writer knows, and a copy that travelled may be stale: whoever hears of a topic from
     afar looks into the store. While Redis is away hints go no further than this process, and when it is back every
@@ -45,11 +45,11 @@ class RedisBus(Bus):
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Begin to listen and to tell; Redis may come later."""
+        """Starts to receive and to send; Redis may become available later."""
         self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._tell())]
 
     async def stop(self) -> None:
-        """Say what is still to be said, if that is quick, and let go. Safe without ``start`` and twice."""
+        """Sends what is pending, if that is quick, and disconnects. Safe without ``start`` and twice."""
         left: set[asyncio.Task[None]] = set(self._tasks)
         while left:  # again and again: a cancellation that meets an answer is lost in the client
             for task in left:
@@ -113,7 +113,7 @@ class RedisBus(Bus):
             await backoff.wait()
 
     async def _join(self) -> None:
-        """Make this process's group, which begins with what is said from now on, and remove those of dead ones."""
+        """Creates this process's group, which begins with the next message, and removes those of dead processes."""
         try:
             await self._reader.xgroup_create(self._stream, self._me, id="$", mkstream=True)
         except ResponseError as e:

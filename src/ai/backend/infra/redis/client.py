@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def connect(url: str, *, timeout_s: float = 2.0) -> Redis:
-    """A client that connects when it is used.
+    """Returns a client that connects on first use.
 
     Args:
         url: ``redis://[[user]:password@]host:port[/number]``, ``rediss://`` with TLS, ``unix://``.

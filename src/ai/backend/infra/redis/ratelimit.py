@@ -1,4 +1,4 @@
-"""The rolling rate limit of spec 03-07, counted by all managers together."""
+"""The rolling rate limit of spec 03-07, counted over all managers."""
 
 from __future__ import annotations
 

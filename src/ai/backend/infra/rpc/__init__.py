@@ -1,4 +1,4 @@
-"""The manager-agent link: one interface, an adapter in memory and one on ZeroMQ with CURVE.
+"""The link between manager and agents: one interface, an adapter in memory and one on ZeroMQ with CURVE.
 
 ``endpoints`` holds the interface that daemons code against; these implement it and pass ``tests/contract/rpc``
 both:

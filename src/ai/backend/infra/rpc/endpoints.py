@@ -1,4 +1,4 @@
-"""What each daemon holds of the manager-agent link, whatever carries it."""
+"""The interfaces of the link for each daemon, independent of the transport."""
 
 from __future__ import annotations
 
@@ -10,40 +10,41 @@ from ai.backend.common.wire.link import AgentCommands, ManagerReports
 
 
 class ManagerEndpoint(Protocol):
-    """The manager's end: it serves the reports of all agents and commands each of them."""
+    """The manager's end: serves the reports of all agents and commands each of them."""
 
     async def start(self, reports: ManagerReports) -> None:
-        """Begin to accept agents. A failed start leaves nothing open."""
+        """Starts to accept agents. A failed start leaves nothing open."""
 
     async def stop(self) -> None:
-        """Let go of every agent; pending calls raise Unavailable. Safe without ``start`` and twice."""
+        """Disconnects every agent; pending calls raise Unavailable. Safe without ``start`` and twice."""
 
     def agent(self, agent_id: str) -> AgentCommands:
-        """Commands for one agent. Never raises: the calls raise Unavailable while that agent is not connected."""
+        """Returns the commands of one agent. Never raises: the calls raise Unavailable while that agent is not
+        connected."""
         ...
 
     @property
     def agents(self) -> Mapping[str, AgentCommands]:
-        """The agents that are connected now. A key that is missing raises Unavailable, not KeyError."""
+        """The connected agents. A missing key raises Unavailable, not KeyError."""
         ...
 
 
 class AgentEndpoint(Protocol):
-    """One agent's end: it serves the manager's commands and reports to it."""
+    """One agent's end: serves the manager's commands and reports to it."""
 
     async def start(self, commands: AgentCommands) -> None:
-        """Begin to connect; returns at once, the manager may come later."""
+        """Starts to connect and returns at once; the manager may become available later."""
 
     async def stop(self) -> None: ...
 
     @property
     def reports(self) -> ManagerReports:
-        """Usable before ``start``; calls raise Unavailable while there is no manager."""
+        """The reports of this agent. Usable before ``start``; calls raise Unavailable while there is no manager."""
         ...
 
 
 class ConnectedAgents(Mapping[str, AgentCommands]):
-    """The agents that are connected now, as a mapping whose missing keys raise Unavailable.
+    """The connected agents, as a mapping whose missing keys raise Unavailable.
 
     Args:
         ids: returns the ids of the connected agents.

@@ -1,4 +1,4 @@
-"""An agent's end of links to several managers: each may command it, and each hears of it."""
+"""An agent's end of links to several managers, which all may command it and get its reports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _AWAY = (Unavailable, DeadlineExceeded)
 
 
 class ManagerFanout:
-    """An :class:`~ai.backend.infra.rpc.endpoints.AgentEndpoint` over one for each manager.
+    """Combines an :class:`~ai.backend.infra.rpc.endpoints.AgentEndpoint` for each manager.
 
     Heartbeats and statistics go to all managers, so that each knows what lives; one that takes a heartbeat is enough.
     Observations go to one, the same as long as it answers: any manager can apply them, and they are numbered.
@@ -38,8 +38,8 @@ class ManagerFanout:
         return self._reports
 
     @property
-    def faces(self) -> dict[str, ManagerReports]:
-        """By address."""
+    def endpoints(self) -> dict[str, ManagerReports]:
+        """The endpoints by address."""
         return {address: end.reports for address, (_, end) in self._ends.items()}
 
     async def start(self, commands: AgentCommands) -> None:
@@ -52,7 +52,7 @@ class ManagerFanout:
         self._commands = None
 
     async def change(self, managers: Mapping[str, str]) -> None:
-        """Connect to these from now on; links that stay are not touched. None at all changes nothing.
+        """Connects to these managers from now on; existing links stay. An empty list changes nothing.
 
         A manager that is not listed any more, and still takes heartbeats, has only lost its way to the list: it is kept
         until it does not.
@@ -71,7 +71,7 @@ class ManagerFanout:
                     await end.start(self._commands)
 
     async def drop_unlisted(self, silent: set[str]) -> None:
-        """Leave those of ``silent`` that are not listed."""
+        """Disconnects those of ``silent`` that are not listed."""
         for address in self._unlisted & silent:
             await self._drop(address)
 
@@ -84,16 +84,16 @@ class ManagerFanout:
 
 
 class _Reports:
-    """Implements ManagerReports over several."""
+    """Sends reports to several managers."""
 
     def __init__(self, ends: ManagerFanout) -> None:
         self._ends = ends
         self._last = ""
 
     async def heartbeat(self, report: AgentReport) -> HeartbeatReply:
-        faces = self._ends.faces
-        replies = await asyncio.gather(*(f.heartbeat(report) for f in faces.values()), return_exceptions=True)
-        silent = {address for address, reply in zip(faces, replies, strict=True) if isinstance(reply, _AWAY)}
+        endpoints = self._ends.endpoints
+        replies = await asyncio.gather(*(f.heartbeat(report) for f in endpoints.values()), return_exceptions=True)
+        silent = {address for address, reply in zip(endpoints, replies, strict=True) if isinstance(reply, _AWAY)}
         await self._ends.drop_unlisted(silent)
         good = [reply for reply in replies if isinstance(reply, HeartbeatReply)]
         if not good:
@@ -106,11 +106,11 @@ class _Reports:
         )
 
     async def observe(self, report: ObservationReport) -> int:
-        faces = self._ends.faces
+        endpoints = self._ends.endpoints
         failure: Exception = Unavailable("no manager is known")
-        for address in sorted(faces, key=lambda one: one != self._last):
+        for address in sorted(endpoints, key=lambda one: one != self._last):
             try:
-                seq = await faces[address].observe(report)
+                seq = await endpoints[address].observe(report)
             except _AWAY as e:
                 failure = e
                 continue
@@ -119,8 +119,10 @@ class _Reports:
         raise failure
 
     async def report_stats(self, report: StatReport) -> None:
-        faces = self._ends.faces.values()
-        replies = await asyncio.gather(*(face.report_stats(report) for face in faces), return_exceptions=True)
+        endpoints = self._ends.endpoints.values()
+        replies = await asyncio.gather(
+            *(endpoint.report_stats(report) for endpoint in endpoints), return_exceptions=True
+        )
         failures = [reply for reply in replies if isinstance(reply, Exception)]
         if failures and len(failures) == len(replies):
             raise failures[0]

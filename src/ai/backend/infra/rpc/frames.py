@@ -1,4 +1,4 @@
-"""What travels on the ZeroMQ link: one msgpack array for each message."""
+"""The messages of the ZeroMQ link: one msgpack array each."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ PROTOCOL = 2
 
 class Kind(IntEnum):
     HELLO = 1
-    """Agent -> manager, at once and again every interval: who I am. Body: :class:`Hello`."""
+    """Agent -> manager, at once and again every interval: identifies the agent. Body: :class:`Hello`."""
     WELCOME = 2
     """Manager -> agent, the answer to each hello. Name: the incarnation of the manager."""
     REFUSED = 3
-    """Manager -> agent: say hello (again), or go away. Name: the reason."""
+    """Manager -> agent: asks for a hello, or rejects the agent. Name: the reason."""
     CALL = 4
     """Either way. Name: the method; id: the caller's number."""
     REPLY = 5
@@ -26,11 +26,11 @@ class Kind(IntEnum):
     ERROR = 6
     """The failure of a call of that number. Body: :class:`WireError`."""
     CANCEL = 7
-    """Nobody waits for the answer to that call any more."""
+    """The caller does not wait for the answer to that call any more."""
 
 
 class DataOffer(msgspec.Struct, frozen=True):
-    """How the agent may connect for one stream. ``token`` is taken once, while the call that opens the stream lasts.
+    """How the agent may connect one stream. ``token`` is valid once, while the call that opens the stream lasts.
 
     ``path``: a unix socket for agents of the same host and user. ``port``: of the manager's host, by TLS with a
     certificate of that SHA-256 ``fingerprint``.
@@ -43,7 +43,7 @@ class DataOffer(msgspec.Struct, frozen=True):
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True):
-    """``offer``: with a call that opens a stream."""
+    """One message. ``offer``: with a call that opens a stream."""
 
     kind: int
     id: int = 0
@@ -53,7 +53,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """``incarnation`` differs for every start of the agent's process."""
+    """The greeting of an agent. ``incarnation`` differs for every start of the agent's process."""
 
     agent_id: str
     incarnation: str
@@ -73,7 +73,7 @@ _decoder = msgspec.msgpack.Decoder(Envelope)
 def encode(
     kind: Kind, number: int = 0, name: str = "", body: Any = None, *, limit: int, offer: DataOffer | None = None
 ) -> bytes:
-    """Raises LimitExceeded if the message is larger than the link carries."""
+    """Encodes a message. Raises LimitExceeded if it is larger than the link carries."""
     data = _encoder.encode(Envelope(kind, number, name, msgspec.Raw(_encoder.encode(body)), offer))
     if len(data) > limit:
         raise LimitExceeded(f"a message of {len(data)} bytes exceeds the link's {limit}")
@@ -81,10 +81,10 @@ def encode(
 
 
 def decode(data: bytes) -> Envelope:
-    """Raises msgspec.MsgspecError for anything that is no envelope."""
+    """Decodes a message. Raises msgspec.MsgspecError for anything that is no envelope."""
     return _decoder.decode(data)
 
 
 def decode_body(body: msgspec.Raw, kind: Any) -> Any:
-    """Raises msgspec.MsgspecError if it is not of that type."""
+    """Decodes a body. Raises msgspec.MsgspecError if it is not of that type."""
     return msgspec.msgpack.decode(body, type=kind)

@@ -1,4 +1,4 @@
-"""The link inside one process. Every message still passes the wire encoding, so that nothing is shared by accident."""
+"""The link inside one process. Every message passes the wire encoding, so that no object is shared."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ai.backend.infra.rpc.streams import Piece, StreamPort
 
 
 class MemoryStreams:
-    """Connects both ends of a stream with each other. It serves and it dials."""
+    """Connects both ends of a stream with each other, as server and as dialer."""
 
     def __init__(self) -> None:
         self._numbers = count(1)
@@ -77,7 +77,7 @@ class MemoryLink:
         self._connections: dict[str, _Connection] = {}
         self.reports: ManagerReports | None = None
         self.commands: dict[str, AgentCommands] = {}
-        """Of the agents that are started, by id."""
+        """The started agents by id."""
         self.manager = MemoryManagerEndpoint(self)
 
     def agent_endpoint(self, agent_id: str) -> MemoryAgentEndpoint:
@@ -121,7 +121,7 @@ class MemoryLink:
         return _Connection(manager, agent)
 
     async def cut(self, agent_id: str) -> None:
-        """Ends whatever is under way with one agent, as a lost connection does."""
+        """Ends all calls and streams of one agent, as a lost connection does."""
         connection = self._connections.pop(agent_id, None)
         if connection is not None:
             await connection.close()

@@ -1,4 +1,5 @@
-"""The calls of the link in both directions, as :mod:`ai.backend.common.wire.link` declares them, and their page."""
+"""The calls of the link in both directions, as :mod:`ai.backend.common.wire.link` declares them, and their reference
+page."""
 
 from __future__ import annotations
 
@@ -76,4 +77,4 @@ def _paragraphs(documentation: str) -> list[str]:
 
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
-"""No message of the link is larger; the cap of both adapters."""
+"""The maximum size of a message, on both adapters."""

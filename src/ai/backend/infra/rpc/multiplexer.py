@@ -1,4 +1,4 @@
-"""Calls and streams in both directions over one connection, whatever carries its messages."""
+"""Multiplexes calls and streams in both directions over one connection."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from ai.backend.infra.rpc.streams import StreamDialer, StreamPort, StreamServer,
 
 log = logging.getLogger(__name__)
 Send = Callable[[bytes], Awaitable[None]]
-"""Puts one message on the connection; raises Unavailable if there is none."""
+"""Sends one message; raises Unavailable if there is no connection."""
 _MAX_OUTSTANDING = 4096
 
 
 class Multiplexer:
-    """One connection's calls. ``service`` answers those of the far side.
+    """The calls of one connection. ``service`` answers those of the peer.
 
     ``server`` takes the carriers of the streams that this side opens, ``dialer`` makes those of the streams that it
     accepts.
@@ -63,7 +63,7 @@ class Multiplexer:
     # ---- calling ----------------------------------------------------------------------------------------------------
 
     async def open_stream(self, method: Method, request: object) -> Any:
-        """Returns a PtyStream or a ByteStream, as the method says. Raises as ``call``."""
+        """Returns a PtyStream or a ByteStream, by the method. Raises as ``call``."""
         if self._server is None or method.stream is None:
             raise Unavailable(f"this side opens no streams by {method.name}")
         port = self._port()
@@ -83,7 +83,8 @@ class Multiplexer:
         return port
 
     async def call(self, method: Method, request: object, offer: DataOffer | None = None) -> Any:
-        """Raises what the far side raised, DeadlineExceeded, Unavailable, or LimitExceeded for too large a request."""
+        """Calls the peer. Raises what the peer raised, DeadlineExceeded, Unavailable, or LimitExceeded for too large a
+        request."""
         self._number += 1
         number = self._number
         if len(self._waiting) >= _MAX_OUTSTANDING:
@@ -108,13 +109,13 @@ class Multiplexer:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether calls of this side, or streams, are open."""
+        """True if calls of this side, or streams, are open."""
         return bool(self._waiting or self._streams)
 
     # ---- receiving --------------------------------------------------------------------------------------------------
 
     def feed(self, envelope: Envelope) -> None:
-        """Takes one message. Raises msgspec.MsgspecError for one that cannot be read."""
+        """Processes one message. Raises msgspec.MsgspecError for one that cannot be decoded."""
         number = envelope.id
         match envelope.kind:
             case Kind.CALL:
@@ -183,7 +184,7 @@ class Multiplexer:
             await self._post_error(number, e)
 
     async def _accept(self, kind: StreamKind, stream: Any, offer: DataOffer | None) -> None:
-        """Connects the stream that a handler has opened with the end that the far side offers."""
+        """Connects the stream that a handler has opened with the end that the peer offers."""
         port = self._port()
         try:
             if offer is None or self._dialer is None:
@@ -226,7 +227,7 @@ class Multiplexer:
         return task
 
     def lose(self, error: Unavailable) -> None:
-        """The connection is gone: calls fail, streams end, and handlers stop whose answers nobody awaits."""
+        """Handles a lost connection: calls fail, streams end, and handlers whose answers nobody awaits stop."""
         for number in list(self._waiting):
             self._fail(number, error)
         for port in list(self._streams):
@@ -236,7 +237,7 @@ class Multiplexer:
                 task.cancel()
 
     async def close(self) -> None:
-        """Lose the connection and wait until nothing of it is left."""
+        """Ends all calls and streams and waits for them."""
         self.lose(Unavailable("the link is closed"))
         tasks = [*self._tasks, *(task for _, task in self._serving.values())]
         for task in tasks:

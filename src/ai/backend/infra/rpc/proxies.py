@@ -1,4 +1,4 @@
-"""Calls the far side by the interfaces of the link, and serves its calls; both are derived from the declarations."""
+"""Proxies and dispatch of the link's interfaces, derived from their declarations."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ log = logging.getLogger(__name__)
 
 
 class Caller(Protocol):
-    """A connection to the far side. Both methods raise what the far side raised, DeadlineExceeded or Unavailable."""
+    """A connection to the peer. Both methods raise what the peer raised, DeadlineExceeded or Unavailable."""
 
     async def call(self, method: Method, request: object) -> Any: ...
     async def open_stream(self, method: Method, request: object) -> Any:
-        """Returns a PtyStream or a ByteStream, as the method says."""
+        """Returns a PtyStream or a ByteStream, by the method."""
 
 
 Connect = Callable[[], Awaitable[Caller]]
@@ -51,17 +51,17 @@ _ReportsProxy = _proxy_class("ReportsProxy", REPORTS)
 
 
 def commands_proxy(connect: Connect) -> AgentCommands:
-    """Returns the commands of an agent on the far side."""
+    """Returns the commands of a remote agent."""
     return cast(AgentCommands, _CommandsProxy(connect))
 
 
 def reports_proxy(connect: Connect) -> ManagerReports:
-    """Returns the reports of a manager on the far side."""
+    """Returns the reports of a remote manager."""
     return cast(ManagerReports, _ReportsProxy(connect))
 
 
 class Service:
-    """Serves the calls of one far side: ``methods`` are those that it may call, by name."""
+    """Serves the calls of one peer: ``methods`` are the permitted ones, by name."""
 
     def __init__(self, methods: Mapping[str, Method], target: object, *, agent_id: str | None = None) -> None:
         self.methods = methods

@@ -1,4 +1,4 @@
-"""Two-way streams beside the link, with credit: a slow reader slows its writer and nobody else."""
+"""Two-way streams beside the link, with flow control: a slow reader slows its writer only."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ log = logging.getLogger(__name__)
 CHUNK_BYTES = 256 * 1024
 """The largest piece of a stream."""
 WINDOW_BYTES = 1024 * 1024
-"""What may be under way in one direction. A MiB is 50 MB/s over a way of 20 ms."""
+"""The window of one direction. A MiB is 50 MB/s at a latency of 20 ms."""
 LINGER_S = 5.0
 _PIECE_COST = 256
-"""What a piece weighs besides its bytes, so that single bytes fill the window too."""
+"""The overhead of a piece in the window, so that single bytes fill it too."""
 _FRAME_HEAD_BYTES = 1024
-"""More than a terminal's frame adds to its data."""
+"""The upper bound of the overhead of a terminal's frame."""
 
 
 class Piece(IntEnum):
-    """What a carrier of a stream transports. The numbers are on the wire."""
+    """The kinds of pieces of a stream. The numbers are on the wire."""
 
     DATA = 8
-    """A piece of bytes; an empty one says that nothing follows."""
+    """A piece of bytes; an empty one is the last."""
     CREDIT = 9
-    """So many more bytes may be sent."""
+    """Grants more bytes to send."""
 
 
 Post = Callable[[Piece, Any], Awaitable[None]]
-"""Sends a piece of bytes or a credit to the other end. Raises Unavailable if the carrier is gone."""
+"""Sends a piece of bytes or a credit to the other end. Raises Unavailable if the carrier is lost."""
 
 
 def cost_of(piece: bytes) -> int:
-    """Returns what a piece takes of the window."""
+    """Returns how much of the window a piece uses."""
     return len(piece) + _PIECE_COST
 
 
@@ -68,13 +68,13 @@ class StreamPort:
         return self._post is not None
 
     def ride(self, post: Post, leave: Callable[[], None]) -> None:
-        """Takes its carrier, once. ``leave`` is called at its end, and tells the far side."""
+        """Attaches the carrier, once. ``leave`` is called at the end and notifies the peer."""
         self._post, self._leave_carrier = post, leave
         if self._over.is_set():
             leave()
 
     def deliver(self, piece: bytes) -> bool:
-        """Takes a piece from the far side. False: it sent more than it may."""
+        """Accepts a piece from the peer. Returns False if it exceeds the window."""
         if self._held > WINDOW_BYTES:
             return False
         self._held += cost_of(piece)
@@ -83,12 +83,12 @@ class StreamPort:
         return True
 
     def grant(self, count: int) -> None:
-        """Lets more be sent, never more than the window: what the far side does not take is held here."""
+        """Grants more bytes to the sender, never more than the window."""
         self._credit = min(WINDOW_BYTES, self._credit + max(0, count))
         self._credited.set()
 
     def end(self) -> None:
-        """Ends the stream on both sides. What has arrived can still be read. Safe twice."""
+        """Ends the stream on both sides. Received pieces can still be read. Safe twice."""
         if self._over.is_set():
             return
         self._over.set()
@@ -98,11 +98,11 @@ class StreamPort:
         self._forget(self)
 
     async def over(self) -> None:
-        """Waits until either side, or what carries the stream, has ended it."""
+        """Waits until the stream has ended."""
         await self._over.wait()
 
     async def send(self, piece: bytes) -> None:
-        """Returns once the piece is under way. Raises Unavailable if the stream has ended."""
+        """Returns once the piece is sent. Raises Unavailable if the stream has ended."""
         while self._credit <= 0 and not self._over.is_set():
             self._credited.clear()
             await self._credited.wait()
@@ -132,18 +132,18 @@ class StreamPort:
 
 
 class StreamServer(Protocol):
-    """Takes the carriers of the streams that this side opens."""
+    """Accepts the carriers of the streams that this side opens."""
 
     def offer(self, port: StreamPort) -> AbstractContextManager[DataOffer]:
-        """Yields how the far side may connect to ``port`` until the block is left. Raises Unavailable: in no way."""
+        """Yields how the peer may connect to ``port`` while the block runs. Raises Unavailable if it cannot."""
         ...
 
 
 class StreamDialer(Protocol):
-    """Makes the carriers of the streams that this side accepts."""
+    """Opens the carriers of the streams that this side accepts."""
 
     async def dial(self, offer: DataOffer, port: StreamPort) -> None:
-        """Connects ``port`` with the end that the far side offers. Raises Unavailable."""
+        """Connects ``port`` with the end that the peer offers. Raises Unavailable."""
 
 
 class PortBytes:
@@ -207,7 +207,7 @@ class PortFrames:
 
 
 def open_end(port: StreamPort, kind: StreamKind) -> PtyStream | ByteStream:
-    """Returns the stream of that kind for whoever opened it."""
+    """Returns the stream of that kind for its opener."""
     return PortBytes(port) if kind == "bytes" else PortFrames(port)
 
 
@@ -239,7 +239,7 @@ async def _serve_frames(port: StreamPort, stream: PtyStream) -> None:
 
 
 async def _serve_bytes(port: StreamPort, stream: ByteStream) -> None:
-    """Returns once both ways have ended or either is cut.
+    """Copies both directions until both have ended or either is cut.
 
     What the far side had said before it went is still handed on, if the stream takes it soon.
     """

@@ -1,4 +1,4 @@
-"""Reading settings."""
+"""Loads settings from files and the environment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def search_path(name: str) -> list[Path]:
-    """Where ``<name>.toml`` is looked for, first match wins."""
+    """Returns the paths at which ``<name>.toml`` is searched; the first match wins."""
     home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     return [folder / f"{name}.toml" for folder in (Path.cwd(), home / "backend.ai", Path("/etc/backend.ai"))]
 
@@ -31,7 +31,7 @@ def load_settings(
     environ: Mapping[str, str] | None = None,
     fixed: Mapping[str, Any] | None = None,
 ) -> M:
-    """Read one daemon's settings.
+    """Reads one daemon's settings.
 
     Args:
         model: what to fill.
@@ -90,7 +90,7 @@ def _lay_over(data: dict[str, Any], fixed: Mapping[str, Any]) -> None:
 
 
 def _value(text: str) -> Any:
-    """A list or table in TOML's notation is read as such; anything else stays text for the model to convert."""
+    """Parses a list or table in TOML's notation; leaves anything else as text for the model to convert."""
     if not text.startswith(("[", "{")):
         return text
     try:

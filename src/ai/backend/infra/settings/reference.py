@@ -1,4 +1,4 @@
-"""What is generated from settings models: sample file, JSON schema, reference page."""
+"""Generates sample file, JSON schema and reference page from settings models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 
 
 def json_schema(model: type[BaseModel]) -> str:
-    """The JSON schema of the file, for editors."""
+    """Returns the JSON schema of the file, for editors."""
     return json.dumps(model.model_json_schema(by_alias=True), indent=2, sort_keys=True) + "\n"
 
 
@@ -61,7 +61,7 @@ def _type(field: FieldInfo) -> str:
 
 
 def sample_toml(model: type[BaseModel], *, title: str) -> str:
-    """A file with every key, its description and its default; defaults and unset keys are commented out."""
+    """Returns a file with every key, its description and its default; defaults and unset keys are commented out."""
     lines = [f"# {title}", ""]
     table: tuple[str, ...] | None = None
     for prefix, key, field in _walk(model):
@@ -76,7 +76,7 @@ def sample_toml(model: type[BaseModel], *, title: str) -> str:
 
 
 def reference_page(model: type[BaseModel], *, name: str, env_prefix: str) -> str:
-    """A Markdown table of every key with its variable, type, default and description."""
+    """Returns a Markdown table of every key with its variable, type, default and description."""
     rows = ["| key | variable | type | default | meaning |", "|---|---|---|---|---|"]
     for prefix, key, field in _walk(model):
         path = ".".join((*prefix, key))

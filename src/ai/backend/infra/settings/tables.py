@@ -12,7 +12,7 @@ from ai.backend.plugin.settings import Settings, Size
 
 
 class Ignored(Settings):
-    """A table of a published file that says nothing here."""
+    """A table of a published file that has no effect."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -25,7 +25,7 @@ class HostPort(Settings):
 
 
 def _address(value: object) -> object:
-    """``host:port`` is read as well."""
+    """Accepts ``host:port`` as well."""
     if isinstance(value, str):
         host, _, port = value.rpartition(":")
         return {"host": host.strip("[]"), "port": port}

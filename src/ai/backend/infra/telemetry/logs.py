@@ -1,4 +1,4 @@
-"""Structured logs: one line each, with the ids of the request, session and kernel that they belong to."""
+"""Structured logs: one line for each record, with the ids of its request, session and kernel."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 
 
 class _Binding:
-    """A block with more ids; a class, since a request enters one and a generator costs twice as much."""
+    """A block with additional ids; a class, since a request enters one and a generator costs twice as much."""
 
     __slots__ = ("_ids", "_token")
 
@@ -49,7 +49,8 @@ class _Binding:
 
 
 def bind_log_context(**ids: object) -> AbstractContextManager[None]:
-    """Add ids (``request_id=``, ``session_id=``, ``kernel_id=``, ...) to every record of this task inside the block."""
+    """Adds ids (``request_id=``, ``session_id=``, ``kernel_id=``, ...) to every record of this task inside the
+    block."""
     return _Binding(ids)
 
 
@@ -58,7 +59,7 @@ def log_context() -> Mapping[str, str]:
 
 
 class _ContextFilter(logging.Filter):
-    """Copies the ids where the record is made; a handler may format it in another task."""
+    """Copies the ids when a record is created, since a handler may format it in another task."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         record.ids = dict(_context.get())
@@ -106,7 +107,7 @@ class _ConsoleFormatter(logging.Formatter):
 def configure_logging(
     daemon: str, *, level: str = "INFO", style: Literal["console", "json"] = "console", file: Path | None = None
 ) -> None:
-    """Set up the root logger of this process, without settings.
+    """Sets up the root logger of this process, without settings.
 
     Args:
         daemon: named in every JSON record.
@@ -121,7 +122,7 @@ def configure_logging(
 
 
 def log_as_configured(daemon: str, settings: LoggingSettings, *, level: str | None = None, number: int = 0) -> None:
-    """Set up the root logger of this process as its settings say (spec 03-02, ``[logging]``).
+    """Sets up the root logger of this process from its settings (spec 03-02, ``[logging]``).
 
     Args:
         level: of our own loggers, instead of what the settings say.

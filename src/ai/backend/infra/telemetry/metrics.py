@@ -25,7 +25,7 @@ _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 
 
 class Metrics:
-    """Names are prefixed ``backendai_<daemon>_``; asking for the same name again returns the same metric."""
+    """Creates metrics with the prefix ``backendai_<daemon>_``; the same name returns the same metric."""
 
     def __init__(self, daemon: str) -> None:
         self._registry, self._told = CollectorRegistry(), CollectorRegistry()
@@ -59,16 +59,17 @@ class Metrics:
         return made
 
     def expose(self, source: Callable[[], Iterable[MetricFamily]]) -> None:
-        """Show what the source has at each scrape. Its names are whole, and none of them begins like ours."""
+        """Exports the families of a source at each scrape. Its names are complete, and none begins with our prefix."""
         self._told.register(_Told(source))
 
     def watch(self, name: str, help_: str, source: Callable[[], float]) -> None:
-        """Show a gauge of this process that is asked for at each scrape."""
+        """Exports a gauge of this process that is computed at each scrape."""
         full = self._prefix + name
         self.expose(lambda: [MetricFamily(name=full, kind="gauge", help=help_, samples=[_sample(source())])])
 
     def exposition(self) -> bytes:
-        """The text format for ``/metrics``: what all processes counted, and what this one was told."""
+        """Returns the text format for ``/metrics``: the counts of all processes, and the exported families of this
+        one."""
         return generate_latest(_joined() or self._registry) + generate_latest(self._told)
 
 
@@ -77,7 +78,7 @@ def _sample(value: float) -> MetricSample:
 
 
 def count_together(folder: Path, number: int) -> None:
-    """Let the processes of one daemon count in one place, whichever of them is asked. Before any :class:`Metrics`.
+    """Lets the processes of one daemon count in shared files. Call it before any :class:`Metrics`.
 
     Args:
         folder: the same for all of them; the first process empties it.
@@ -91,7 +92,7 @@ def count_together(folder: Path, number: int) -> None:
 
 
 def _joined() -> CollectorRegistry | None:
-    """None where a process counts alone."""
+    """Returns the shared registry; None where a process counts alone."""
     folder = os.environ.get(_FOLDER)
     if folder is None:
         return None
@@ -101,7 +102,7 @@ def _joined() -> CollectorRegistry | None:
 
 
 class _Told(Collector):
-    """Families that somebody else made; nothing of them is kept between two scrapes."""
+    """Exports families of another source; stores nothing between two scrapes."""
 
     def __init__(self, source: Callable[[], Iterable[MetricFamily]]) -> None:
         self._source = source

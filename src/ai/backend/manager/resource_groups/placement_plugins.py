@@ -37,7 +37,7 @@ def plugged(name: str) -> Placement | None:
 def adapt(name: str, plugin: PlacementPlugin) -> Placement:
     """Wraps a plugin as a placement. If it fails or chooses no candidate, this is logged and the fallback decides."""
 
-    def choose(fleet: AgentIndex, demand: Demand, scope: int, rng: Rng) -> int:
+    def choose(index: AgentIndex, demand: Demand, scope: int, rng: Rng) -> int:
         scope &= demand.fit()
         if not scope:
             return -1
@@ -49,10 +49,10 @@ def adapt(name: str, plugin: PlacementPlugin) -> Placement:
                 free=agent.available,
                 kernels=agent.count,
             )
-            for agent in fleet.members(scope)
+            for agent in index.members(scope)
         ]
         try:
-            rank = fleet.ranks.get(plugin.choose(demand.total, candidates, rng))
+            rank = index.ranks.get(plugin.choose(demand.total, candidates, rng))
         except Exception:  # a failing plugin must not stop the scheduler
             log.exception("the placement plugin %s failed; %s decides", name, FALLBACK)
             rank = None
@@ -60,6 +60,6 @@ def adapt(name: str, plugin: PlacementPlugin) -> Placement:
             if rank is None or not scope >> rank & 1:
                 log.error("the placement plugin %s chose no candidate; %s decides", name, FALLBACK)
                 rank = None
-        return PLACEMENTS[FALLBACK](fleet, demand, scope, rng) if rank is None else rank
+        return PLACEMENTS[FALLBACK](index, demand, scope, rng) if rank is None else rank
 
     return choose

@@ -71,28 +71,33 @@ def group_policy(group: ResourceGroup | None) -> Policy:
 class _Memory:
     """What the loop remembers of a resource group between its passes.
 
-    The board is compared with what is stored in each pass, and anew with a new one in every hundredth.
+    The scheduler is updated from the database in each pass, and compared with a new one in every hundredth.
     """
 
-    makes: NodeClassCache
+    node_classes: NodeClassCache
     last_agent: AgentId | None = None
-    board: IncrementalScheduler | None = None
+    scheduler: IncrementalScheduler | None = None
     passes: int = 0
 
     def decide(self, snapshot: Snapshot, policy: Policy, *, now: datetime, rng: Rng) -> Plan:
-        """Decide on the board as it is by this snapshot."""
+        """Decides on the scheduler, updated to this snapshot."""
         self.passes += 1
-        board, self.board = self.board, None  # after a failure its state is unknown, and it is not used again
+        scheduler, self.scheduler = (
+            self.scheduler,
+            None,
+        )  # after a failure its state is unknown, and it is not used again
         with collector_paused():
-            if board is None or not board.renew(snapshot):
-                board = IncrementalScheduler(snapshot, self.makes)
+            if scheduler is None or not scheduler.update(snapshot):
+                scheduler = IncrementalScheduler(snapshot, self.node_classes)
             elif self.passes % _COMPARED == 0:
-                new = IncrementalScheduler(snapshot, self.makes)
-                if new.free != board.free:
-                    log.error("the board of resource group %s has drifted, and is made anew", snapshot.resource_group)
-                board = new
-            plan = decide(board, policy, now=now, rng=rng)
-        self.board = board
+                new = IncrementalScheduler(snapshot, self.node_classes)
+                if new.free != scheduler.free:
+                    log.error(
+                        "the scheduler state of resource group %s has drifted, and is rebuilt", snapshot.resource_group
+                    )
+                scheduler = new
+            plan = decide(scheduler, policy, now=now, rng=rng)
+        self.scheduler = scheduler
         return plan
 
 
@@ -127,7 +132,7 @@ class ScheduleLoop(PeriodicLoop):
         self._clock = clock
         self._settings = settings
         self._rng = rng or random.Random()
-        self._makes = NodeClassCache()
+        self._node_classes = NodeClassCache()
         self._memories: dict[str, _Memory] = {}
 
     async def once(self) -> None:
@@ -174,7 +179,7 @@ class ScheduleLoop(PeriodicLoop):
         quotas = await self._quotas.quotas(sessions)
         group = await self._resource_groups.resource_group(name)
         made = build_snapshot(name, agents, holdings, sessions, dependencies, quotas, self._devices)
-        memory = self._memories.setdefault(name, _Memory(self._makes))
+        memory = self._memories.setdefault(name, _Memory(self._node_classes))
         policy = group_policy(group)
         options = read(group.scheduler_opts) if group is not None else GroupOptions()
         if group is None or (policy.order not in SHARED_ORDERS and not policy.preempts):

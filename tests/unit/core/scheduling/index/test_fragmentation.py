@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ai.backend.core.scheduling.decide import IncrementalScheduler, decide
-from ai.backend.core.scheduling.index.fragmentation import TypicalRequest, lost, usual
+from ai.backend.core.scheduling.index.fragmentation import TypicalRequest, lost, typical_requests
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import AgentView, PendingSession, Snapshot
 from tests.unit.core.scheduling.builders import NOW, agent, holding, session, slots
@@ -26,7 +26,9 @@ USUAL = ((slots(cpu=4, cuda_device=1), 9), (slots(cpu=16, cuda_device=4), 1))
 
 
 def test_what_is_usual_by_unit() -> None:
-    found = usual([(slots(cpu=4, cuda_device=1), 3.0), (slots(cpu=2, cuda_device=2), 1.0), (slots(cpu=5), 4.0)])
+    found = typical_requests(
+        [(slots(cpu=4, cuda_device=1), 3.0), (slots(cpu=2, cuda_device=2), 1.0), (slots(cpu=5), 4.0)]
+    )
     assert found.keys() == {"cuda.device"}
     mean, deviation = found["cuda.device"].need["cpu"]
     assert mean == pytest.approx(14 / 5)
@@ -72,22 +74,22 @@ def test_without_a_workload_what_is_held_and_waits_is_usual() -> None:
 
 
 def test_what_is_remembered_is_what_a_new_board_finds() -> None:
-    """Sessions come and go on one board; every decision is also made on a new board of the same state."""
+    """Sessions come and go on one scheduler; every decision is also made on a new scheduler of the same state."""
     rng = random.Random(4)
     shapes = [slots(cpu=c, cuda_shares=g) for c in (1, 3) for g in ("0.3", "0.5", "0.8", "1", "2")]
     workload = tuple((s, n + 1) for n, s in enumerate(shapes))
     agents = [agent(f"i-{n}", cpu=8 + n % 3, shares=[1] * (2 + n % 2)) for n in range(6)]
-    board = IncrementalScheduler(Snapshot(resource_group="g", agents=tuple(agents), workload=workload))
+    scheduler = IncrementalScheduler(Snapshot(resource_group="g", agents=tuple(agents), workload=workload))
     held = {a.agent_id: a for a in agents}
     for number in range(120):
         who = session(str(number), rng.choice(shapes), age_s=-number)
         fresh = IncrementalScheduler(
             Snapshot(resource_group="g", agents=tuple(held.values()), pending=(who,), workload=workload)
         )
-        board.enqueue(who)
-        kept, new = (decide(b, POLICY, now=NOW, rng=random.Random(1)) for b in (board, fresh))
+        scheduler.enqueue(who)
+        kept, new = (decide(b, POLICY, now=NOW, rng=random.Random(1)) for b in (scheduler, fresh))
         assert kept.placements == new.placements
-        board.withdraw(who.session_id)
+        scheduler.withdraw(who.session_id)
         for kernel in (k for p in kept.placements for k in p.kernels):
             view = holding(held[kernel.agent_id], **{s.replace(".", "_"): str(q) for s, q in who.total.items()})
             mine = replace(view.held[-1], kernel_id=kernel.kernel_id, devices=kernel.devices)
@@ -96,5 +98,5 @@ def test_what_is_remembered_is_what_a_new_board_finds() -> None:
             view = held[rng.choice(list(held))]
             if view.held:
                 over = rng.choice(view.held)
-                board.release(view.agent_id, over.kernel_id)
+                scheduler.release(view.agent_id, over.kernel_id)
                 held[view.agent_id] = replace(view, held=tuple(h for h in view.held if h is not over))

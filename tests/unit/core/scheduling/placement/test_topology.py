@@ -85,23 +85,23 @@ def test_an_agent_that_just_failed_the_session_is_the_last_choice() -> None:
 @pytest.mark.parametrize("placement", ["topology", "topology-spread"])
 def test_preferences_make_nobody_wait_and_a_gang_that_cannot_be_placed_leaves_nothing(placement: str) -> None:
     agents = racks(a1={"i-1": 8}, b1={"i-2": 4})
-    board = IncrementalScheduler(
+    scheduler = IncrementalScheduler(
         Snapshot(resource_group="default", agents=agents, pending=(gang("large", 4), gang("small", 3)))
     )
-    made = decide(board, Policy(placement=placement), now=NOW, rng=random.Random(1))
+    made = decide(scheduler, Policy(placement=placement), now=NOW, rng=random.Random(1))
     assert made.placements == ()
     assert {w.reason for w in made.waits} == {SkipReason.INSUFFICIENT_RESOURCE, SkipReason.BEHIND_ANOTHER}
-    board.withdraw(made.waits[0].session_ids[0])
-    made = decide(board, Policy(placement=placement), now=NOW, rng=random.Random(1))
+    scheduler.withdraw(made.waits[0].session_ids[0])
+    made = decide(scheduler, Policy(placement=placement), now=NOW, rng=random.Random(1))
     assert len(made.placements[0].kernels) == 3
 
 
 def test_what_changes_is_forgotten_on_a_board_that_is_kept() -> None:
-    board = IncrementalScheduler(Snapshot(resource_group="default", agents=(agent("i-1"), agent("i-2"))))
+    scheduler = IncrementalScheduler(Snapshot(resource_group="default", agents=(agent("i-1"), agent("i-2"))))
     policy, dice = Policy(placement="least-fragmentation"), random.Random(1)
     for number in range(3000):
         who = session(f"s-{number}", slots(cpu=1, mem="1g"))
-        board.enqueue(who)
-        (placed,) = decide(board, policy, now=NOW, rng=dice).placements
-        board.release(placed.kernels[0].agent_id, placed.kernels[0].kernel_id)
-    assert len(board.fleet.changes) <= 4096
+        scheduler.enqueue(who)
+        (placed,) = decide(scheduler, policy, now=NOW, rng=dice).placements
+        scheduler.release(placed.kernels[0].agent_id, placed.kernels[0].kernel_id)
+    assert len(scheduler.index.changes) <= 4096

@@ -1,1 +1,1 @@
-"""Agents indexed by what they have free."""
+"""Indexes agents by their free resources."""

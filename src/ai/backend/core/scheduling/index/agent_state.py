@@ -1,4 +1,4 @@
-"""What-if state of one agent during a decision, and what agents of one make have in common."""
+"""The state of one agent during a decision, and what agents with equal devices share."""
 
 from __future__ import annotations
 
@@ -16,23 +16,25 @@ from ai.backend.core.scheduling.snapshot import AgentView, HeldKernel
 
 #: What an allocator raises where a request cannot be served.
 REFUSALS = (ResourceError, InvalidQuantity)
-Wish = tuple[ResourceSlot, tuple[VariantProperty, ...]]
-"""What one kernel asks of an allocator."""
+KernelRequest = tuple[ResourceSlot, tuple[VariantProperty, ...]]
+"""What one kernel requests of an allocator."""
 _MAX_MEMO = 4096
 
 
 class NodeClass:
-    """What agents with equal devices have in common: an empty allocator, and what it answered."""
+    """Shares an empty allocator and its cached answers among agents with equal devices."""
 
-    def __init__(self, plugins: tuple[PluginDevices, ...], order: tuple[str, ...], makes: NodeClassCache) -> None:
-        """Raises InvalidAllocation or InvalidInput for devices that contradict each other."""
-        self._makes = makes
+    def __init__(
+        self, plugins: tuple[PluginDevices, ...], order: tuple[str, ...], node_classes: NodeClassCache
+    ) -> None:
+        """Raises InvalidAllocation or InvalidInput if the devices contradict each other."""
+        self._cache = node_classes
         self.plugins = plugins
         self.order = order
         self.empty = NodeAllocator.from_devices(plugins, order=order)
         self.empty.remember()
         self.totals = self.empty.totals
-        self.books = self.empty.books()
+        self.pools = self.empty.pools()
         self.kinds = frozenset(slot for slot, total in self.totals.items() if total)
         self.shared = frozenset(
             s.slot_name
@@ -41,113 +43,113 @@ class NodeClass:
             for s in d.slots
             if p.alloc_map and p.alloc_map.kind == "fractional"
         )
-        """Slots of which a device can give a part."""
+        """Slots of which a device can provide a part."""
         self.hides = any(s.exclusive_group is not None for p in plugins for d in p.devices for s in d.slots)
-        """Whether taking of one slot can change what is free of another."""
+        """True if taking one slot can change what is free of another."""
         self.has_pools = any(p.alloc_map is None for p in plugins)
-        """Whether an allocation can name devices that the agent will choose."""
-        self._recipes: dict[Hashable, PreparedRequest | None] = {}
+        """True if an allocation can name devices that the agent will choose."""
+        self._prepared: dict[Hashable, PreparedRequest | None] = {}
         self._refusals: dict[Hashable, BackendError | None] = {}
 
-    def recipe(self, wish: Wish) -> PreparedRequest | None:
-        """How to ask for it; None if it has no such slots or devices at all, free or not, healthy or not."""
-        if wish not in self._recipes:
-            if len(self._recipes) >= _MAX_MEMO:
-                self._recipes.clear()
+    def prepare(self, request: KernelRequest) -> PreparedRequest | None:
+        """Prepares a request; None if there are no such slots or devices at all, free or not, healthy or not."""
+        if request not in self._prepared:
+            if len(self._prepared) >= _MAX_MEMO:
+                self._prepared.clear()
             try:
-                self._recipes[wish] = self.empty.prepare(*wish)
+                self._prepared[request] = self.empty.prepare(*request)
             except UnsupportedResource:
-                self._recipes[wish] = None
-        return self._recipes[wish]
+                self._prepared[request] = None
+        return self._prepared[request]
 
-    def refusal(self, wishes: tuple[Wish, ...], reserved: ResourceSlot) -> BackendError | None:
-        """Why an empty agent that keeps ``reserved`` could not hold all of these; None if it could."""
-        key = wishes, reserved
+    def refusal(self, requests: tuple[KernelRequest, ...], reserved: ResourceSlot) -> BackendError | None:
+        """Returns why an empty agent with these reserved slots could not hold all requests; None if it could."""
+        key = requests, reserved
         if key not in self._refusals:
             if len(self._refusals) >= _MAX_MEMO:
                 self._refusals.clear()
             self._refusals[key] = None
             allocator = self.without(reserved)
             try:
-                for slots, requirements in wishes:
+                for slots, requirements in requests:
                     allocator.allocate(slots, requirements=requirements)
             except REFUSALS as e:
                 self._refusals[key] = e
         return self._refusals[key]
 
     def without(self, reserved: ResourceSlot) -> NodeAllocator:
-        """An empty allocator that keeps so much from everybody."""
+        """Returns an empty allocator from which the reserved slots are taken."""
         allocator = self.empty.clone()
         allocator.adopt(reserved, DeviceAllocation())
         return allocator
 
     @cached_property
-    def mended(self) -> NodeClass:
-        """The same with every device healthy; itself if no device has failed."""
+    def repaired(self) -> NodeClass:
+        """The same class with every device healthy; itself if no device has failed."""
         plugins = tuple(
             replace(p, devices=tuple(replace(d, health=DeviceHealth.HEALTHY) for d in p.devices)) for p in self.plugins
         )
-        return self if plugins == self.plugins else self._makes.make_of(plugins, self.order)
+        return self if plugins == self.plugins else self._cache.get(plugins, self.order)
 
 
-_MAX_MAKES = 8192
+_MAX_NODE_CLASSES = 8192
 
 
 class NodeClassCache:
-    """Remembers the makes that decisions have met, with what was found out about them.
+    """Caches node classes. Decisions that share a cache share the answers about equal devices.
 
-    Whoever decides again and again owns one: equal devices are one make, in all decisions that share the cache.
+    A caller that decides repeatedly owns one: equal devices are one class in all decisions that share the cache.
     """
 
     def __init__(self) -> None:
         self._by_identity: dict[tuple[int, tuple[str, ...]], NodeClass] = {}
         self._by_outline: dict[Hashable, list[NodeClass]] = {}
 
-    def make_of(self, plugins: tuple[PluginDevices, ...], order: tuple[str, ...]) -> NodeClass:
-        """Return the make of agents with these devices.
+    def get(self, plugins: tuple[PluginDevices, ...], order: tuple[str, ...]) -> NodeClass:
+        """Returns the class of agents with these devices.
 
         Raises:
             InvalidAllocation, InvalidInput: the devices contradict each other.
         """
         key = id(plugins), order
-        make = self._by_identity.get(key)
-        if make is not None and make.plugins is plugins:
-            return make
+        node_class = self._by_identity.get(key)
+        if node_class is not None and node_class.plugins is plugins:
+            return node_class
         outline = order, tuple((p.name, p.alloc_map, len(p.devices)) for p in plugins)
-        makes = self._by_outline.setdefault(outline, [])
-        make = next((make for make in makes if make.plugins == plugins), None)
-        if make is None:
-            make = NodeClass(plugins, order, self)
-            makes.append(make)
-            self._by_identity[key] = make
-            if len(self._by_identity) > _MAX_MAKES:
+        node_classes = self._by_outline.setdefault(outline, [])
+        node_class = next((node_class for node_class in node_classes if node_class.plugins == plugins), None)
+        if node_class is None:
+            node_class = NodeClass(plugins, order, self)
+            node_classes.append(node_class)
+            self._by_identity[key] = node_class
+            if len(self._by_identity) > _MAX_NODE_CLASSES:
                 self._by_identity.clear()
                 self._by_outline.clear()
-        return make
+        return node_class
 
 
 class AgentState:
-    """An agent whose allocator a decision may change and undo.
+    """Tracks what one agent has allocated. A decision can change and undo it.
 
-    The allocator is made when it is first needed: until then the agent is as empty as its make.
+    The allocator is created lazily: until then the agent is as empty as its class.
     """
 
-    def __init__(self, view: AgentView, make: NodeClass) -> None:
+    def __init__(self, view: AgentView, node_class: NodeClass) -> None:
         self.view = view
         self.agent_id: AgentId = view.agent_id
-        self.make = make
+        self.node_class = node_class
         self.count = 0
         self.is_exact = True
-        """Whether everything that it holds is counted in full; what is beyond its devices is not."""
+        """True if everything that the agent holds is counted in full; what exceeds its devices is not."""
         self.version = 0
-        """Grows with every change of what is free."""
-        self.books: Mapping[str, SlotPool] = make.books
+        """Increases with every change of what is free."""
+        self.pools: Mapping[str, SlotPool] = node_class.pools
         self._allocator: NodeAllocator | None = None
         self._held: dict[KernelId, DeviceAllocation] = {}
-        self._told: dict[KernelId, HeldKernel] = {}
+        self._reported: dict[KernelId, HeldKernel] = {}
         self._reserve = DeviceAllocation()
-        self.is_settled = True
-        """Whether what kernels hold is the same as when :meth:`reserve` was called."""
+        self.is_reserve_current = True
+        """True if kernels hold the same as when :meth:`reserve` was called."""
         for held in view.held:
             self.adopt(held)
         self.reserve()
@@ -155,87 +157,88 @@ class AgentState:
     @property
     def allocator(self) -> NodeAllocator:
         if self._allocator is None:
-            self._allocator = self.make.empty.clone()
-            self.books = self._allocator.books()
+            self._allocator = self.node_class.empty.clone()
+            self.pools = self._allocator.pools()
         return self._allocator
 
     @property
     def totals(self) -> ResourceSlot:
-        return self.make.totals
+        return self.node_class.totals
 
     @property
     def offered(self) -> ResourceSlot:
-        """The totals without what it keeps for itself."""
+        """The totals minus the reserved slots."""
         return self.totals - self.view.reserved
 
     @property
     def available(self) -> ResourceSlot:
-        return self.make.totals if self._allocator is None else self._allocator.available()
+        return self.node_class.totals if self._allocator is None else self._allocator.available()
 
     @property
     def held(self) -> Mapping[KernelId, DeviceAllocation]:
-        """What each of its kernels has taken here."""
+        """What each kernel has allocated on this agent."""
         return self._held
 
     @property
     def room(self) -> int | None:
-        """How many more kernels it may hold; None for any number."""
+        """How many more kernels the agent may hold; None for any number."""
         return None if self.view.kernel_limit is None else max(0, self.view.kernel_limit - self.count)
 
-    def take(self, kernel_id: KernelId, recipe: PreparedRequest) -> DeviceAllocation:
-        """Raises one of :data:`REFUSALS`; then nothing has changed."""
-        allocation = self.allocator.take(recipe)
+    def take(self, kernel_id: KernelId, prepared: PreparedRequest) -> DeviceAllocation:
+        """Allocates a request. Raises one of :data:`REFUSALS` and then changes nothing."""
+        allocation = self.allocator.take(prepared)
         self._held[kernel_id] = allocation
-        self.is_settled = False
+        self.is_reserve_current = False
         self.count += 1
         return allocation
 
     def adopt(self, held: HeldKernel) -> None:
-        """Count a kernel that somebody else placed, as well as the devices allow."""
+        """Counts a kernel that already runs, as far as the devices allow."""
         taken = self._held[held.kernel_id] = self.allocator.adopt(held.slots, held.devices)
-        self._told[held.kernel_id] = held
-        self.is_settled = False
+        self._reported[held.kernel_id] = held
+        self.is_reserve_current = False
         self.count += 1
         self.is_exact = self.is_exact and self._counts(taken, held.slots)
 
     def reserve(self) -> None:
-        """Take what the agent keeps for itself, after all kernels: it is of any device, and they have theirs."""
+        """Takes the slots that the agent reserves for itself, from any device. Call it after all kernels are
+        counted."""
         reserved = self.view.reserved.nonzero()
         if reserved:
             self._reserve = self.allocator.adopt(reserved, DeviceAllocation())
             self.is_exact = self.is_exact and self._counts(self._reserve, reserved)
-        self.is_settled = True
+        self.is_reserve_current = True
 
     def unreserve(self) -> None:
-        """Give that back until :meth:`reserve`."""
+        """Returns the reserved slots until :meth:`reserve` is called."""
         if self._reserve.slots:
             self.allocator.free(self._reserve)
             self._reserve = DeviceAllocation()
 
     def _counts(self, taken: DeviceAllocation, held: ResourceSlot) -> bool:
-        """Whether so much is taken, of the slots that there are."""
+        """Returns True if all held amounts of existing slots are taken."""
         return all(
             sum(taken.slots.get(SlotName(slot), {}).values()) == amount
             for slot, amount in held.nonzero().items()
-            if slot in self.make.totals
+            if slot in self.node_class.totals
         )
 
-    def differs(self, wanted: Mapping[KernelId, HeldKernel]) -> tuple[list[KernelId], list[HeldKernel]]:
-        """Which kernels are to be given back, and which to be adopted then, to hold exactly these."""
-        gone = [kernel_id for kernel_id in self._held if kernel_id not in wanted]
-        new = [held for kernel_id, held in wanted.items() if not self._holds(kernel_id, held)]
-        return gone + [held.kernel_id for held in new if held.kernel_id in self._held], new
+    def differs(self, desired: Mapping[KernelId, HeldKernel]) -> tuple[list[KernelId], list[HeldKernel]]:
+        """Returns which kernels to release and which to adopt afterwards, so that exactly the desired ones are held."""
+        removed = [kernel_id for kernel_id in self._held if kernel_id not in desired]
+        new = [held for kernel_id, held in desired.items() if not self._holds(kernel_id, held)]
+        return removed + [held.kernel_id for held in new if held.kernel_id in self._held], new
 
     def _holds(self, kernel_id: KernelId, held: HeldKernel) -> bool:
-        told = self._told.get(kernel_id)
-        taken = self._held.get(kernel_id) if told is None else None  # by a plan, which may have come true
+        told = self._reported.get(kernel_id)
+        taken = self._held.get(kernel_id) if told is None else None  # placed by a plan, which may have been carried out
         if taken is not None and without_placeholders(taken) == held.devices and self._counts(taken, held.slots):
-            told = self._told[kernel_id] = held
+            told = self._reported[kernel_id] = held
         return told is held or told == held
 
-    def give_back(self, kernel_id: KernelId) -> None:
-        """Undo :meth:`take`, or end a kernel that was held before."""
-        self._told.pop(kernel_id, None)
+    def release(self, kernel_id: KernelId) -> None:
+        """Releases a kernel."""
+        self._reported.pop(kernel_id, None)
         self.allocator.free(self._held.pop(kernel_id))
-        self.is_settled = False
+        self.is_reserve_current = False
         self.count -= 1

@@ -1,5 +1,5 @@
-"""The agents of a resource group with indexes over what they have free: which agents fit a demand is a few operations
-on masks, whatever the number of agents.
+"""Indexes the agents of a resource group by what they have free: finding those that fit a demand takes a few mask
+operations, whatever the number of agents.
 
 Agents are numbered in the order of their ids (``rank``). Invariant: every index says what the agents' allocators say.
 """
@@ -17,8 +17,8 @@ from ai.backend.common.errors import BackendError
 from ai.backend.common.ids import AgentId, KernelId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.core.allocation.node import PreparedRequest
-from ai.backend.core.scheduling.index.agent_state import REFUSALS, AgentState, NodeClass, NodeClassCache, Wish
-from ai.backend.core.scheduling.index.fragmentation import FragmentationGradient, TypicalRequest, usual
+from ai.backend.core.scheduling.index.agent_state import REFUSALS, AgentState, KernelRequest, NodeClass, NodeClassCache
+from ai.backend.core.scheduling.index.fragmentation import FragmentationGradient, TypicalRequest, typical_requests
 from ai.backend.core.scheduling.index.slot_index import SlotIndex, mask_of, members, micro
 from ai.backend.core.scheduling.index.vector_index import Edges, VectorIndex
 from ai.backend.core.scheduling.snapshot import PendingKernel, Snapshot
@@ -28,12 +28,12 @@ Need = tuple[SlotIndex, int]
 _PLENTY = 10**9
 _FEW = 8
 _CHANGES = 4096
-"""So many changes are kept at least, else four for each agent."""
+"""The least number of changes that are recorded; with many agents four for each."""
 _LAST = {"cpu": 1, "mem": 2}
 
 
 def scarcity(slot: str) -> tuple[int, str]:
-    """Accelerators are scarcer than cores, cores than memory."""
+    """Sort key: accelerators are scarcer than cores, cores than memory."""
     return _LAST.get(slot, 0), slot
 
 
@@ -41,11 +41,11 @@ class FitClass(NamedTuple):
     """Agents on which a demand leaves equally many kinds of slots unused.
 
     Attributes:
-        scope: which ones.
-        vectors: by what they have free of the requested slots.
-        floor: the least vector that may do.
-        edges: the slots of which an agent with this very level may still lack something.
-        is_small: so few agents that each may be looked at.
+        scope: the mask of the agents.
+        vectors: the agents by what they have free of the requested slots.
+        floor: the least vector that can fit.
+        edges: the slots of which an agent with the level of the floor may still lack something.
+        is_small: there are so few agents that each can be inspected.
     """
 
     scope: int
@@ -57,23 +57,22 @@ class FitClass(NamedTuple):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Demand:
-    """What one agent must give at once: one kernel, or all kernels of a single-node session.
+    """What one agent must provide at once: for one kernel, or for all kernels of a single-node session.
 
     Attributes:
-        wishes: by kernel.
+        requests: by kernel.
         total: their sum.
-        matching: agents of its architecture that can start its images and that it may use.
-        supporting: those of them that have such slots and devices at all, free or not.
+        matching: permitted agents of its architecture that can start its images.
+        supporting: matching agents that have such slots and devices at all, free or not.
         order: the requested slots, the scarcest first.
         ranked: the same, each with the amount in millionths.
-        special: those of the needs that vectors do not know: parts of devices, whole devices, room for kernels.
-        tiers: ``supporting``, in parts by how many kinds of slots it would leave unused there, the fewest first; each
-            with its agents by vector.
-        gradient: what least-fragmentation remembers of it.
+        special: the needs that vectors do not cover: parts of devices, whole devices, room for kernels.
+        fit_classes: ``supporting``, grouped by how many kinds of slots would stay unused, the fewest first.
+        gradient: the cache of the least-fragmentation placement.
         refused: agents whose allocator refused it since they last gained something.
     """
 
-    wishes: tuple[Wish, ...]
+    requests: tuple[KernelRequest, ...]
     total: ResourceSlot
     matching: int
     supporting: int
@@ -81,54 +80,55 @@ class Demand:
     order: tuple[str, ...]
     ranked: tuple[Need, ...]
     special: tuple[Need, ...]
-    tiers: tuple[FitClass, ...]
+    fit_classes: tuple[FitClass, ...]
     refused: int = 0
-    recipes: dict[NodeClass, tuple[PreparedRequest, ...]] = field(default_factory=dict)
-    able: int | None = None
+    prepared_requests: dict[NodeClass, tuple[PreparedRequest, ...]] = field(default_factory=dict)
+    capable: int | None = None
     gradient: FragmentationGradient | None = None
 
     def fit(self) -> int:
-        """The agents that seem to have room now: never too few; their allocators have the last word."""
-        found = self.supporting & ~self.refused
+        """Returns the agents that seem to have room now: possibly too many, never too few. Their allocators decide."""
+        agents = self.supporting & ~self.refused
         for index, amount in self.needs:
-            if not found:
+            if not agents:
                 return 0
-            found &= index.at_least(amount)
-        return found
+            agents &= index.at_least(amount)
+        return agents
 
     def open(self) -> int:
-        """The supporting agents that have not refused it; of these vectors tell which fit."""
-        found = self.supporting & ~self.refused if self.refused else self.supporting
+        """Returns the supporting agents that have not refused the demand. Vectors tell which of these fit."""
+        agents = self.supporting & ~self.refused if self.refused else self.supporting
         for index, amount in self.special:
-            found &= index.at_least(amount)
-        return found
+            agents &= index.at_least(amount)
+        return agents
 
 
 class AgentIndex:
-    """See the module. ``broken`` names agents whose devices contradict each other; they are left out."""
+    """Indexes the agents of a snapshot. ``broken`` names agents whose devices contradict each other; they are left
+    out."""
 
-    def __init__(self, snapshot: Snapshot, makes: NodeClassCache) -> None:
+    def __init__(self, snapshot: Snapshot, node_classes: NodeClassCache) -> None:
         self.broken: list[tuple[AgentId, str]] = []
         self.agents: list[AgentState] = []
         for view in sorted(snapshot.agents, key=lambda a: a.agent_id):
             if view.is_schedulable:
                 try:
-                    self.agents.append(AgentState(view, makes.make_of(view.plugins, snapshot.allocation_order)))
+                    self.agents.append(AgentState(view, node_classes.get(view.plugins, snapshot.allocation_order)))
                 except BackendError as e:
                     self.broken.append((view.agent_id, e.message))
         self.size = len(self.agents)
         self.changes: list[int] = []
-        """The ranks of agents in the order in which they changed; now and then it begins anew, and with it every
-        gradient, so that what is kept for long does not grow."""
+        """The ranks of changed agents in order. It is cleared at its limit together with every gradient, which bounds
+        memory."""
         self._most_changes = max(_CHANGES, 4 * self.size)
         self._snapshot = snapshot
-        self.everyone = (1 << self.size) - 1
+        self.all_agents = (1 << self.size) - 1
         self.ranks = {a.agent_id: rank for rank, a in enumerate(self.agents)}
         self.cursor = -1
-        """The agent that was chosen last; round-robin goes on after it."""
-        self.makes = self._group((a.make, rank) for rank, a in enumerate(self.agents))
-        self._kept = self._group(((a.make, a.view.reserved), rank) for rank, a in enumerate(self.agents))
-        self._starters = self._group(
+        """The agent that was chosen last, after which round-robin continues."""
+        self.node_classes = self._group((a.node_class, rank) for rank, a in enumerate(self.agents))
+        self._by_reserve = self._group(((a.node_class, a.view.reserved), rank) for rank, a in enumerate(self.agents))
+        self._agents_by_image = self._group(
             ((a.view.architecture, a.view.images, a.view.features), rank) for rank, a in enumerate(self.agents)
         )
         self._matching: dict[tuple[str, str | None, frozenset[str]], int] = {}
@@ -138,9 +138,9 @@ class AgentIndex:
         self._whole: dict[str, SlotIndex] = {}
         self._grain: dict[str, int] = {}
         self._vectors: dict[tuple[tuple[str, ...], int], VectorIndex] = {}
-        """(slots, how many kinds of slots these leave unused) -> the agents that have them all, by vector."""
-        self._vectors_of: dict[NodeClass, list[VectorIndex]] = {make: [] for make in self.makes}
-        for slot in sorted({slot for make in self.makes for slot in make.books}):
+        """(slots, number of kinds of slots left unused) -> the agents that have all the slots, by vector."""
+        self._vectors_of: dict[NodeClass, list[VectorIndex]] = {node_class: [] for node_class in self.node_classes}
+        for slot in sorted({slot for node_class in self.node_classes for slot in node_class.pools}):
             self._index(slot)
         self._room: SlotIndex | None = None
         rooms = [a.room for a in self.agents]
@@ -149,37 +149,37 @@ class AgentIndex:
             self._room = SlotIndex(free, max(a.view.kernel_limit or 0 for a in self.agents))
 
     def _group(self, keyed: Iterable[tuple[K, int]]) -> dict[K, int]:
-        found: dict[K, list[int]] = {}
+        groups: dict[K, list[int]] = {}
         for key, rank in keyed:
-            found.setdefault(key, []).append(rank)
-        return {key: mask_of(ranks, self.size) for key, ranks in found.items()}
+            groups.setdefault(key, []).append(rank)
+        return {key: mask_of(ranks, self.size) for key, ranks in groups.items()}
 
     def _index(self, slot: str) -> None:
-        books = [a.books.get(slot) for a in self.agents]
-        most = max((int(b.total * b.micro) for m in self.makes if (b := m.books.get(slot))), default=0)
-        quanta = [b.micro for m in self.makes if (b := m.books.get(slot))]
+        pools = [a.pools.get(slot) for a in self.agents]
+        most = max((int(b.total * b.micro) for m in self.node_classes if (b := m.pools.get(slot))), default=0)
+        quanta = [b.micro for m in self.node_classes if (b := m.pools.get(slot))]
         grain = gcd(*(int(q) for q in quanta)) if all(q == int(q) for q in quanta) else 1
-        self.indexes[slot] = SlotIndex([b.free_micro if b else 0 for b in books], most, grain)
-        if any(slot in make.shared for make in self.makes):
-            largest = [int(b.largest * b.micro) for m in self.makes if (b := m.books.get(slot)) and b.largest]
+        self.indexes[slot] = SlotIndex([b.free_micro if b else 0 for b in pools], most, grain)
+        if any(slot in node_class.shared for node_class in self.node_classes):
+            largest = [int(b.largest * b.micro) for m in self.node_classes if (b := m.pools.get(slot)) and b.largest]
             self._grain[slot] = min(largest, default=0)
-            self._largest[slot] = SlotIndex([b.most_micro if b else 0 for b in books], max(largest, default=0))
-            self._whole[slot] = SlotIndex([b.whole if b else 0 for b in books], 0)
+            self._largest[slot] = SlotIndex([b.most_micro if b else 0 for b in pools], max(largest, default=0))
+            self._whole[slot] = SlotIndex([b.whole if b else 0 for b in pools], 0)
 
     @cached_property
-    def usual(self) -> dict[str, TypicalRequest]:
-        """What is usually requested: as the snapshot says, else what is held and what waits."""
-        known: dict[ResourceSlot, float] = {slots: float(count) for slots, count in self._snapshot.workload}
-        if not known:
+    def typical_requests(self) -> dict[str, TypicalRequest]:
+        """What is typically requested: by the workload of the snapshot, else by held and pending kernels."""
+        counts: dict[ResourceSlot, float] = {slots: float(count) for slots, count in self._snapshot.workload}
+        if not counts:
             held = (h.slots for view in self._snapshot.agents for h in view.held)
             pending = (k.slots for s in self._snapshot.pending for k in s.kernels)
             for slots in (*held, *pending):
-                known[slots] = known.get(slots, 0.0) + 1
-        return usual(known.items())
+                counts[slots] = counts.get(slots, 0.0) + 1
+        return typical_requests(counts.items())
 
     @cached_property
     def places(self) -> tuple[dict[tuple[str, ...], int], ...]:
-        """The agents of each place, by the path to it: the narrowest places first, and one table for each width."""
+        """The agents of each location by its path: one table for each depth, the narrowest locations first."""
         located = [(a.view.location, rank) for rank, a in enumerate(self.agents) if a.view.location]
         depths = range(max((len(path) for path, _ in located), default=0), 0, -1)
         return tuple(
@@ -189,47 +189,47 @@ class AgentIndex:
     # ---- demands
 
     def matching(self, kernel: PendingKernel) -> int:
-        """The agents of its architecture that can start its image and have what it needs."""
+        """Returns the agents of the kernel's architecture that can start its image and have its features."""
         key = kernel.image, kernel.architecture, kernel.needs
         if key not in self._matching:
-            found = 0
-            for (architecture, images, features), mask in self._starters.items():
+            matching = 0
+            for (architecture, images, features), mask in self._agents_by_image.items():
                 starts = kernel.architecture in (None, architecture) and (images is None or kernel.image in images)
                 if starts and kernel.needs <= features:
-                    found |= mask
-            self._matching[key] = found
+                    matching |= mask
+            self._matching[key] = matching
         return self._matching[key]
 
     def designated(self, agents: Iterable[AgentId]) -> int:
         return mask_of((self.ranks[a] for a in agents if a in self.ranks), self.size)
 
     def demand(self, kernels: Sequence[PendingKernel], scope: int) -> Demand:
-        """What one agent of a mask must give to hold all of these; equal ones are one object."""
+        """Returns what one agent of a mask must provide to hold all these kernels. Equal demands are one object."""
         matching = scope
         for kernel in kernels:
             matching &= self.matching(kernel)
-        wishes: tuple[Wish, ...] = tuple((k.slots, k.requirements) for k in kernels)
-        key = wishes, matching
-        found = self._demands.get(key)
-        if found is None:
-            found = self._demands[key] = self._new_demand(wishes, matching)
-        return found
+        requests: tuple[KernelRequest, ...] = tuple((k.slots, k.requirements) for k in kernels)
+        key = requests, matching
+        demand = self._demands.get(key)
+        if demand is None:
+            demand = self._demands[key] = self._new_demand(requests, matching)
+        return demand
 
-    def _new_demand(self, wishes: tuple[Wish, ...], matching: int) -> Demand:
-        total = sum((slots for slots, _ in wishes), ResourceSlot()).nonzero()
+    def _new_demand(self, requests: tuple[KernelRequest, ...], matching: int) -> Demand:
+        total = sum((slots for slots, _ in requests), ResourceSlot()).nonzero()
         supporting = 0
-        recipes: dict[NodeClass, tuple[PreparedRequest, ...]] = {}
+        prepared_requests: dict[NodeClass, tuple[PreparedRequest, ...]] = {}
         unused: dict[int, int] = {}
-        for make, mask in self.makes.items():
-            here = mask & matching
-            if not here:
+        for node_class, mask in self.node_classes.items():
+            agents = mask & matching
+            if not agents:
                 continue
-            read = tuple(recipe for wish in wishes if (recipe := make.recipe(wish)) is not None)
-            if len(read) == len(wishes):
-                recipes[make] = read
-                supporting |= here
-                left = len(make.kinds - total.keys())
-                unused[left] = unused.get(left, 0) | here
+            read = tuple(prepared for request in requests if (prepared := node_class.prepare(request)) is not None)
+            if len(read) == len(requests):
+                prepared_requests[node_class] = read
+                supporting |= agents
+                count = len(node_class.kinds - total.keys())
+                unused[count] = unused.get(count, 0) | agents
         ranked: list[Need] = []
         special: list[Need] = []
         order = tuple(sorted(total, key=scarcity)) if supporting else ()
@@ -237,16 +237,16 @@ class AgentIndex:
             for slot in order:
                 amount = micro(total[slot])
                 ranked.append((self.indexes[slot], amount))
-                special += self._whole_device_needs(slot, wishes)
+                special += self._whole_device_needs(slot, requests)
             if self._room is not None:
-                special.append((self._room, self._room.register(len(wishes))))
+                special.append((self._room, self._room.register(len(requests))))
         amounts = tuple(amount for _, amount in ranked)
-        tiers = []
-        for left in sorted(unused):
-            vectors = self._by_vector(order, left)
-            tiers.append(FitClass(unused[left], vectors, *vectors.floor(amounts), unused[left].bit_count() <= _FEW))
+        fit_classes = []
+        for count, agents in sorted(unused.items()):
+            vectors = self._by_vector(order, count)
+            fit_classes.append(FitClass(agents, vectors, *vectors.floor(amounts), agents.bit_count() <= _FEW))
         return Demand(
-            wishes=wishes,
+            requests=requests,
             total=total,
             matching=matching,
             supporting=supporting,
@@ -254,54 +254,56 @@ class AgentIndex:
             special=tuple(special),
             order=order,
             ranked=tuple(ranked),
-            tiers=tuple(tiers),
-            recipes=recipes,
+            fit_classes=tuple(fit_classes),
+            prepared_requests=prepared_requests,
         )
 
     def _by_vector(self, order: tuple[str, ...], unused: int) -> VectorIndex:
-        found = self._vectors.get((order, unused))
-        if found is None:
+        vectors = self._vectors.get((order, unused))
+        if vectors is None:
             scope = 0
-            makes = [m for m in self.makes if m.books.keys() >= set(order) and len(m.kinds - set(order)) == unused]
-            for make in makes:
-                scope |= self.makes[make]
-            found = self._vectors[order, unused] = VectorIndex([self.indexes[s] for s in order], scope, self.size)
-            for make in makes:
-                self._vectors_of[make].append(found)
-        return found
+            node_classes = [
+                m for m in self.node_classes if m.pools.keys() >= set(order) and len(m.kinds - set(order)) == unused
+            ]
+            for node_class in node_classes:
+                scope |= self.node_classes[node_class]
+            vectors = self._vectors[order, unused] = VectorIndex([self.indexes[s] for s in order], scope, self.size)
+            for node_class in node_classes:
+                self._vectors_of[node_class].append(vectors)
+        return vectors
 
-    def _whole_device_needs(self, slot: str, wishes: tuple[Wish, ...]) -> list[Need]:
-        """A part of a device must come from one device; so many whole devices must be free."""
+    def _whole_device_needs(self, slot: str, requests: tuple[KernelRequest, ...]) -> list[Need]:
+        """Returns the needs of partial devices (from one device) and of whole free devices."""
         grain = self._grain.get(slot)
         if not grain:
             return []
-        amounts = [micro(slots[slot]) for slots, _ in wishes]
-        found = []
+        amounts = [micro(slots[slot]) for slots, _ in requests]
+        needs = []
         if (part := max((a for a in amounts if a <= grain), default=0)) > 0:
-            found.append((self._largest[slot], self._largest[slot].register(part)))
-        largest = int(max(m.books[slot].largest * m.books[slot].micro for m in self.makes if slot in m.books))
+            needs.append((self._largest[slot], self._largest[slot].register(part)))
+        largest = int(max(m.pools[slot].largest * m.pools[slot].micro for m in self.node_classes if slot in m.pools))
         if largest == grain and (whole := sum(a // grain for a in amounts if a % grain == 0)) > 0:
-            found.append((self._whole[slot], self._whole[slot].register(whole)))
-        return found
+            needs.append((self._whole[slot], self._whole[slot].register(whole)))
+        return needs
 
-    def able(self, demand: Demand) -> int:
-        """The supporting agents that could serve a demand if they held nothing else."""
-        if demand.able is None:
-            found = 0
-            for (make, reserved), mask in self._kept.items():
-                if mask & demand.supporting and make.refusal(demand.wishes, reserved) is None:
-                    found |= mask & demand.supporting
+    def capable(self, demand: Demand) -> int:
+        """Returns the supporting agents that could serve a demand if they were empty."""
+        if demand.capable is None:
+            agents = 0
+            for (node_class, reserved), mask in self._by_reserve.items():
+                if mask & demand.supporting and node_class.refusal(demand.requests, reserved) is None:
+                    agents |= mask & demand.supporting
             if self._room is not None:
                 limits = (a.view.kernel_limit for a in self.agents)
-                tight = [r for r, limit in enumerate(limits) if limit is not None and limit < len(demand.wishes)]
-                found &= ~mask_of(tight, self.size)
-            demand.able = found
-        return demand.able
+                tight = [r for r, limit in enumerate(limits) if limit is not None and limit < len(demand.requests)]
+                agents &= ~mask_of(tight, self.size)
+            demand.capable = agents
+        return demand.capable
 
     # ---- taking
 
     def take(self, rank: int, demand: Demand, kernel_ids: Sequence[KernelId]) -> tuple[DeviceAllocation, ...] | None:
-        """The devices of each kernel; None, with nothing taken, if the agent refuses."""
+        """Allocates the devices of each kernel on one agent. Returns None, with nothing taken, if the agent refuses."""
         agent = self.agents[rank]
         done: list[DeviceAllocation] = []
         for index, amount in demand.ranked:
@@ -309,11 +311,11 @@ class AgentIndex:
                 demand.refused |= 1 << rank
                 return None
         try:
-            for kernel_id, recipe in zip(kernel_ids, demand.recipes[agent.make], strict=True):
-                done.append(agent.take(kernel_id, recipe))
+            for kernel_id, prepared in zip(kernel_ids, demand.prepared_requests[agent.node_class], strict=True):
+                done.append(agent.take(kernel_id, prepared))
         except REFUSALS:
             for kernel_id in kernel_ids[: len(done)]:
-                agent.give_back(kernel_id)
+                agent.release(kernel_id)
             demand.refused |= 1 << rank
             return None
         self._changed(rank, demand.order)
@@ -321,29 +323,29 @@ class AgentIndex:
         return tuple(done)
 
     def undo(self, rank: int, kernel_ids: Iterable[KernelId], demands: Iterable[Demand]) -> None:
-        """Give back what was taken a moment ago; only these demands were tried since."""
+        """Releases what was just taken. Only these demands may have been tried since."""
         agent = self.agents[rank]
         for kernel_id in kernel_ids:
-            agent.give_back(kernel_id)
-        self._changed(rank, agent.books)
+            agent.release(kernel_id)
+        self._changed(rank, agent.pools)
         for demand in demands:
             demand.refused &= ~(1 << rank)
 
     def release(self, rank: int, kernel_id: KernelId) -> None:
-        """A kernel that an agent held is over."""
-        self.agents[rank].give_back(kernel_id)
-        self._changed(rank, self.agents[rank].books)
+        """Releases a kernel that an agent held."""
+        self.agents[rank].release(kernel_id)
+        self._changed(rank, self.agents[rank].pools)
         self._gained(1 << rank)
 
     def _gained(self, scope: int) -> None:
         for demand in self._demands.values():
             demand.refused &= ~scope
 
-    def renew(self, snapshot: Snapshot) -> bool:
-        """The same agents at another moment: hold what it says. Returns :attr:`is_exact`."""
+    def update(self, snapshot: Snapshot) -> bool:
+        """Updates the same agents to a newer snapshot. Returns :attr:`is_exact`."""
         self._snapshot = snapshot
         if "usual" in vars(self):
-            del self.usual
+            del self.typical_requests
             for demand in self._demands.values():
                 demand.gradient = None
         gained = 0
@@ -352,23 +354,23 @@ class AgentIndex:
             if rank is None:
                 continue
             agent = self.agents[rank]
-            gone, new = agent.differs({held.kernel_id: held for held in view.held})
-            if not gone and not new and (agent.is_settled or not agent.view.reserved):
+            removed, new = agent.differs({held.kernel_id: held for held in view.held})
+            if not removed and not new and (agent.is_reserve_current or not agent.view.reserved):
                 continue
             agent.unreserve()
-            for kernel_id in gone:
-                agent.give_back(kernel_id)
+            for kernel_id in removed:
+                agent.release(kernel_id)
             for held in new:
                 agent.adopt(held)
             agent.reserve()
-            self._changed(rank, agent.books)
+            self._changed(rank, agent.pools)
             gained |= 1 << rank
         self._gained(gained)
         return self.is_exact
 
     @property
     def is_exact(self) -> bool:
-        """Whether everything that the agents hold is counted in full."""
+        """True if everything that the agents hold is counted in full."""
         return all(agent.is_exact for agent in self.agents)
 
     def _changed(self, rank: int, slots: Iterable[str]) -> None:
@@ -379,14 +381,14 @@ class AgentIndex:
             for demand in self._demands.values():
                 demand.gradient = None
         self.changes.append(rank)
-        books, grain = agent.books, self._grain
-        for slot in slots if not agent.make.hides else books:
-            if book := books.get(slot):
-                self.indexes[slot].change(rank, int(book.total_free * book.micro))
+        pools, grain = agent.pools, self._grain
+        for slot in slots if not agent.node_class.hides else pools:
+            if pool := pools.get(slot):
+                self.indexes[slot].change(rank, int(pool.total_free * pool.micro))
                 if slot in grain:
-                    self._largest[slot].change(rank, book.most_micro)
-                    self._whole[slot].change(rank, book.whole)
-        for vectors in self._vectors_of[agent.make]:
+                    self._largest[slot].change(rank, pool.most_micro)
+                    self._whole[slot].change(rank, pool.whole)
+        for vectors in self._vectors_of[agent.node_class]:
             vectors.change(rank)
         if self._room is not None and (room := agent.room) is not None:
             self._room.change(rank, room)
@@ -397,16 +399,17 @@ class AgentIndex:
         return [self.agents[rank] for rank in members(mask)]
 
     def with_room(self, scope: int, kernels: int) -> int:
-        """The agents of a mask that may hold so many more kernels."""
+        """Returns the agents of a mask that may hold so many more kernels."""
         return scope if self._room is None else scope & self._room.at_least(kernels)
 
     def closest(self, demand: Demand, scope: int) -> int:
-        """The agent of a mask that lacks least: of the scarcest slot, then of the next one; the first of equals.
+        """Returns the agent of a mask that lacks least: of the scarcest slot, then of the next one; the first of
+        equals.
 
-        While nobody else is put on it, what it lacks never grows; so the least lack never grows either.
+        While no other kernel is put on it, what it lacks never grows, so the least lack never grows either.
         """
         for index, amount in demand.ranked:
             scope = scope & index.at_least(amount) or index.emptiest(scope)
         if self._room is not None:
-            scope = self.with_room(scope, len(demand.wishes)) or self._room.emptiest(scope)
+            scope = self.with_room(scope, len(demand.requests)) or self._room.emptiest(scope)
         return (scope & -scope).bit_length() - 1

@@ -1,4 +1,4 @@
-"""Pending sessions as the scheduler reads them: equal requests are one object, so that each is answered once."""
+"""Groups pending sessions into equivalence classes, so that equal requests are answered once."""
 
 from __future__ import annotations
 
@@ -12,118 +12,124 @@ from ai.backend.core.scheduling.plan import SkipReason
 from ai.backend.core.scheduling.snapshot import PendingKernel, PendingSession
 
 Verdict = tuple[SkipReason, str]
-MOST_SHAPES = 4096
-"""What is remembered of requests does not grow for ever."""
+MAX_CLASSES = 4096
+"""Bounds the number of cached classes."""
 
 
 @dataclass(slots=True, eq=False)
 class EquivalenceClass:
-    """Everything about a session that decides which agents can serve it.
+    """What decides which agents can serve a session.
 
     Attributes:
-        whole: what one agent must give; None for a multi-node session.
-        parts: what is asked for each kernel.
-        hardest: the kernels' places in ``parts``, those that ask for the most of the scarcest slots first.
-        never: why it can never run here, however long it waits; None if it can, or while it is not judged.
-        stuck: why it cannot start now; set for the rest of the pass, in which agents only lose what they have free.
-        group: those that wait for that reason.
+        whole: what one agent must provide; None for a multi-node session.
+        parts: the demand of each kernel.
+        hardest: the indexes in ``parts``, the largest requests of the scarcest slots first.
+        permanent_reason: why it can never run here; None if it can, or while that is not checked.
+        blocked: why it cannot start in the rest of this cycle, in which agents only lose free resources.
+        group: the sessions that wait for that reason.
     """
 
     whole: Demand | None
     parts: tuple[Demand, ...]
     hardest: tuple[int, ...]
-    is_judged: bool = False
-    never: Verdict | None = None
-    stuck: Verdict | None = None
+    is_checked: bool = False
+    permanent_reason: Verdict | None = None
+    blocked: Verdict | None = None
     group: list[SessionId] | None = None
 
     @property
-    def able_parts(self) -> tuple[Demand, ...]:
+    def demands(self) -> tuple[Demand, ...]:
         return self.parts if self.whole is None else (self.whole,)
 
 
 @dataclass(slots=True, eq=False)
 class QuotaClass:
-    """Sessions of one shape that count against the same quotas. ``group``: those that wait for these."""
+    """Sessions of one equivalence class that count against the same quotas. ``group``: those that wait for these
+    quotas."""
 
-    shape: EquivalenceClass
+    equivalence_class: EquivalenceClass
     quotas: tuple[str, ...]
     group: list[SessionId] | None = None
 
 
 @dataclass(slots=True, eq=False)
 class QueuedSession:
-    """One pending session. ``is_gated``: time or other sessions decide whether it may start at all."""
+    """One pending session. ``is_gated``: it has a start time or dependencies."""
 
     session: PendingSession
-    lane: QuotaClass
+    quota_class: QuotaClass
     is_gated: bool
 
 
 @dataclass(slots=True)
 class EquivalenceCache:
-    """The shapes and lanes of one fleet."""
+    """Caches the equivalence and quota classes of one index of agents."""
 
-    fleet: AgentIndex
-    lanes: dict[tuple[int, tuple[str, ...]], QuotaClass] = field(default_factory=dict)
-    shapes: dict[Hashable, EquivalenceClass] = field(default_factory=dict)
-    _read: dict[Hashable, EquivalenceClass] = field(default_factory=dict)
-    """What a session asks for, as it is written -> its shape."""
-    _started_by: dict[tuple[str, str | None, frozenset[str]], Hashable] = field(default_factory=dict)
+    index: AgentIndex
+    quota_classes: dict[tuple[int, tuple[str, ...]], QuotaClass] = field(default_factory=dict)
+    classes: dict[Hashable, EquivalenceClass] = field(default_factory=dict)
+    _by_request: dict[Hashable, EquivalenceClass] = field(default_factory=dict)
+    """The request of a session as it is written -> its equivalence class."""
+    _keys: dict[tuple[str, str | None, frozenset[str]], Hashable] = field(default_factory=dict)
     _masks: dict[int, int] = field(default_factory=dict)
 
-    def entry(self, session: PendingSession) -> QueuedSession:
+    def classify(self, session: PendingSession) -> QueuedSession:
         kernels = session.kernels
         if len(kernels) == 1:
             k = kernels[0]
-            key: Hashable = k.slots, k.requirements, self._starters(k), session.designated_agents
+            key: Hashable = k.slots, k.requirements, self._agents_by_image(k), session.designated_agents
         else:
-            asked = tuple((k.slots, k.requirements, self._starters(k)) for k in kernels)
-            key = asked, session.cluster_mode, session.designated_agents
-        shape = self._read.get(key)
-        if shape is None:
-            shape = self._read[key] = self._shape(session)
-        lane = self.lanes.get((id(shape), session.quotas))
-        if lane is None:
-            lane = self.lanes[id(shape), session.quotas] = QuotaClass(shape, session.quotas)
-        return QueuedSession(session, lane, session.starts_at is not None or bool(session.dependencies))
+            requests = tuple((k.slots, k.requirements, self._agents_by_image(k)) for k in kernels)
+            key = requests, session.cluster_mode, session.designated_agents
+        equivalence_class = self._by_request.get(key)
+        if equivalence_class is None:
+            equivalence_class = self._by_request[key] = self._equivalence_class(session)
+        quota_class = self.quota_classes.get((id(equivalence_class), session.quotas))
+        if quota_class is None:
+            quota_class = self.quota_classes[id(equivalence_class), session.quotas] = QuotaClass(
+                equivalence_class, session.quotas
+            )
+        return QueuedSession(session, quota_class, session.starts_at is not None or bool(session.dependencies))
 
-    def tidy(self, entries: Collection[QueuedSession]) -> None:
-        """Forget lanes that nobody is in, and how sessions were written, once there are many more of them than
-        ``entries``, which are all that wait."""
-        most = MOST_SHAPES + 2 * len(entries)
-        if len(self.lanes) > most:
-            self.lanes = {(id(e.lane.shape), e.lane.quotas): e.lane for e in entries}
-        if len(self._read) > most:
-            self._read.clear()
+    def trim(self, queued_sessions: Collection[QueuedSession]) -> None:
+        """Drops unused quota classes and cached requests once they far outnumber ``queued_sessions``, which are all
+        that wait."""
+        most = MAX_CLASSES + 2 * len(queued_sessions)
+        if len(self.quota_classes) > most:
+            self.quota_classes = {
+                (id(e.quota_class.equivalence_class), e.quota_class.quotas): e.quota_class for e in queued_sessions
+            }
+        if len(self._by_request) > most:
+            self._by_request.clear()
 
-    def _starters(self, kernel: PendingKernel) -> Hashable:
-        """Equal for kernels that the same agents can start; what no agent can start is equal to nothing else."""
+    def _agents_by_image(self, kernel: PendingKernel) -> Hashable:
+        """Returns a key that is equal for kernels that the same agents can start; unique for an image that no agent can
+        start."""
         image = kernel.image, kernel.architecture, kernel.needs
-        found = self._started_by.get(image)
-        if found is None:
-            mask = self.fleet.matching(kernel)
-            found = self._started_by[image] = self._masks.setdefault(mask, len(self._masks)) if mask else image
-        return found
+        key = self._keys.get(image)
+        if key is None:
+            mask = self.index.matching(kernel)
+            key = self._keys[image] = self._masks.setdefault(mask, len(self._masks)) if mask else image
+        return key
 
-    def _shape(self, session: PendingSession) -> EquivalenceClass:
-        fleet, kernels = self.fleet, session.kernels
-        scope = fleet.designated(session.designated_agents) if session.designated_agents else fleet.everyone
-        parts = tuple(fleet.demand([k], scope) for k in kernels)
+    def _equivalence_class(self, session: PendingSession) -> EquivalenceClass:
+        index, kernels = self.index, session.kernels
+        scope = index.designated(session.designated_agents) if session.designated_agents else index.all_agents
+        parts = tuple(index.demand([k], scope) for k in kernels)
         together = session.cluster_mode is ClusterMode.SINGLE_NODE or len(parts) == 1
-        whole = (parts[0] if len(parts) == 1 else fleet.demand(kernels, scope)) if together else None
-        # Equal demands are one object, but what no agent matches is told apart by its image.
-        nowhere = (
+        whole = (parts[0] if len(parts) == 1 else index.demand(kernels, scope)) if together else None
+        # Equal demands are one object, but demands that no agent matches are distinguished by their images.
+        unmatched = (
             session.designated_agents,
             *(k.image for k in kernels),
             *(k.architecture for k in kernels),
             *(k.needs for k in kernels),
         )
-        key = whole, parts, None if all(p.matching for p in parts) else nowhere
-        found = self.shapes.get(key)
-        if found is None:
-            found = self.shapes[key] = EquivalenceClass(whole, parts, _hardest_first(parts))
-        return found
+        key = whole, parts, None if all(p.matching for p in parts) else unmatched
+        equivalence_class = self.classes.get(key)
+        if equivalence_class is None:
+            equivalence_class = self.classes[key] = EquivalenceClass(whole, parts, _hardest_first(parts))
+        return equivalence_class
 
 
 def _hardest_first(parts: tuple[Demand, ...]) -> tuple[int, ...]:

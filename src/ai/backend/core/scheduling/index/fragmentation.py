@@ -1,4 +1,4 @@
-"""Place where the least of the accelerators becomes unusable for what is usually requested.
+"""Chooses the agent on which the least of the accelerators becomes unusable for typical requests.
 
 A fragmentation gradient, in the sense of Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with
 Fragmentation Gradient Descent" (ATC'23): of all agents the one whose fragmentation grows least. What is measured
@@ -32,7 +32,7 @@ Candidate = tuple[float, int, float, int, int]
 
 @dataclass(slots=True)
 class TypicalRequest:
-    """What is usually requested with one accelerator slot, by unit of it.
+    """What is typically requested with one accelerator slot, for each unit of it.
 
     Attributes:
         need: companion slot -> (mean, deviation) of what one unit comes with.
@@ -43,28 +43,28 @@ class TypicalRequest:
     whole: dict[int, float] = field(default_factory=dict)
 
 
-def usual(requests: Iterable[tuple[ResourceSlot, float]]) -> dict[str, TypicalRequest]:
-    """Accelerator slot -> what is usual; ``requests``: with how often they occur."""
+def typical_requests(requests: Iterable[tuple[ResourceSlot, float]]) -> dict[str, TypicalRequest]:
+    """Returns the typical request of each accelerator slot. ``requests``: (slots, how often they occur)."""
     seen = [(r.nonzero(), count) for r, count in requests]
     everything = sum(count for _, count in seen)
-    found: dict[str, TypicalRequest] = {}
+    result: dict[str, TypicalRequest] = {}
     for slot in sorted({slot for r, _ in seen for slot in r} - set(_COMPANIONS)):
-        here = [(r, float(r[slot]), count) for r, count in seen if r[slot].is_finite() and r[slot]]
-        units = sum(amount * count for _, amount, count in here)
-        made = found[slot] = TypicalRequest()
+        requested = [(r, float(r[slot]), count) for r, count in seen if r[slot].is_finite() and r[slot]]
+        units = sum(amount * count for _, amount, count in requested)
+        typical = result[slot] = TypicalRequest()
         for name in _COMPANIONS if units else ():
-            mean = sum(float(r[name]) * count for r, _, count in here) / units
-            spread = sum((float(r[name]) - mean * amount) ** 2 * count for r, amount, count in here) / units
+            mean = sum(float(r[name]) * count for r, _, count in requested) / units
+            spread = sum((float(r[name]) - mean * amount) ** 2 * count for r, amount, count in requested) / units
             if mean:
-                made.need[name] = mean, sqrt(spread)
-        for _, amount, count in here:
+                typical.need[name] = mean, sqrt(spread)
+        for _, amount, count in requested:
             if amount >= 1 and amount == int(amount):
-                made.whole[int(amount)] = made.whole.get(int(amount), 0.0) + count / everything
-    return found
+                typical.whole[int(amount)] = typical.whole.get(int(amount), 0.0) + count / everything
+    return result
 
 
 def _excess(units: float, have: float, mean: float, deviation: float) -> float:
-    """The expected units that find nothing of a companion slot: E[max(0, N(units * mean, ...) - have)] / mean."""
+    """Returns the expected units without enough of a companion slot: E[max(0, N(units * mean, ...) - have)] / mean."""
     spread, lack = deviation * sqrt(units), units * mean - have
     if spread <= 0:
         return max(0.0, lack) / mean
@@ -76,7 +76,7 @@ def _excess(units: float, have: float, mean: float, deviation: float) -> float:
 
 
 def lost(what: TypicalRequest, units: float, whole: int, free: Mapping[str, float]) -> float:
-    """How many units of an accelerator that an agent has free are lost to what is usually requested."""
+    """Returns how many free units of an accelerator typical requests cannot use."""
     if units <= 0:
         return 0.0
     stranded = max((_excess(units, free[name], *need) for name, need in what.need.items()), default=0.0)
@@ -84,22 +84,22 @@ def lost(what: TypicalRequest, units: float, whole: int, free: Mapping[str, floa
 
 
 class FragmentationGradient:
-    """Remembers, for one demand, what each agent would lose by it. Agents are looked at again when they have changed.
+    """Caches, for one demand, what each agent would lose by it. Recomputes agents that have changed.
 
     Amortised O(agents that changed since, log agents) for each decision.
     """
 
-    __slots__ = ("_demand", "_heap", "_seen", "_usual")
+    __slots__ = ("_demand", "_heap", "_seen", "_typical")
 
     def __init__(self, demand: ResourceSlot, what: dict[str, TypicalRequest]) -> None:
         self._demand = {slot: float(q) for slot, q in demand.items()}
-        self._usual = what
+        self._typical = what
         self._heap: list[Candidate] = []
         self._seen = -1
 
     def best(self, agents: list[AgentState], scope: int, changes: list[int]) -> int:
-        """The rank of the agent of a mask that loses least. ``changes``: the ranks of agents in the order in which
-        they changed."""
+        """Returns the rank of the agent of a mask that loses least. ``changes``: the ranks of changed agents in
+        order."""
         if self._seen < 0:
             memo: dict[object, tuple[float, int, float]] = {}
             self._heap = [self._candidate(rank, agent, memo) for rank, agent in enumerate(agents) if scope >> rank & 1]
@@ -129,48 +129,48 @@ class FragmentationGradient:
         return found
 
     def _candidate(self, rank: int, agent: AgentState, memo: dict[object, tuple[float, int, float]]) -> Candidate:
-        books = agent.books
+        pools = agent.pools
         key = (
-            agent.make,
-            *(tuple(sorted(books[s].levels.items())) if s in books else () for s in self._usual),
-            *(books[s].total_free if s in books else 0 for s in _COMPANIONS),
+            agent.node_class,
+            *(tuple(sorted(pools[s].levels.items())) if s in pools else () for s in self._typical),
+            *(pools[s].total_free if s in pools else 0 for s in _COMPANIONS),
         )
         if key not in memo:
-            memo[key] = self._judge(agent)
+            memo[key] = self._loss(agent)
         return *memo[key], rank, agent.version
 
-    def _judge(self, agent: AgentState) -> tuple[float, int, float]:
-        demand, books = self._demand, agent.books
-        before = {name: units_of(books[name]) for name in _COMPANIONS if name in books}
+    def _loss(self, agent: AgentState) -> tuple[float, int, float]:
+        demand, pools = self._demand, agent.pools
+        before = {name: units_of(pools[name]) for name in _COMPANIONS if name in pools}
         after = {name: amount - demand.get(name, 0.0) for name, amount in before.items()}
         for name in _COMPANIONS:
             before.setdefault(name, 0.0)
             after.setdefault(name, 0.0)
         total = 0.0
-        for slot, what in self._usual.items():
-            book = books.get(slot)
-            if book is None:
+        for slot, what in self._typical.items():
+            pool = pools.get(slot)
+            if pool is None:
                 continue
-            units, wanted = units_of(book), demand.get(slot, 0.0)
-            left, taken = self._part(book, wanted)
-            total += lost(what, units - wanted, book.whole - taken, after) - lost(what, units, book.whole, before)
-            total += left
-        unused = len(agent.make.kinds - demand.keys())
+            units, requested = units_of(pool), demand.get(slot, 0.0)
+            remaining, taken = self._part(pool, requested)
+            total += lost(what, units - requested, pool.whole - taken, after) - lost(what, units, pool.whole, before)
+            total += remaining
+        unused = len(agent.node_class.kinds - demand.keys())
         return round(total, 9), unused, after["cpu"]
 
     @staticmethod
-    def _part(book: SlotPool, wanted: float) -> tuple[float, int]:
-        """What stays free on the device that gives a part, and how many whole devices are no longer whole."""
-        quanta = round(wanted / float(book.quantum))
-        if not quanta or not book.largest:
+    def _part(pool: SlotPool, wanted: float) -> tuple[float, int]:
+        """Returns what stays free on a partially used device, and how many whole devices are no longer whole."""
+        quanta = round(wanted / float(pool.quantum))
+        if not quanta or not pool.largest:
             return 0.0, 0
-        if quanta >= book.largest:
-            return 0.0, -(-quanta // book.largest)
-        at = bisect_left(book.order, quanta)
-        level = book.order[at] if at < len(book.order) else book.largest
-        return float((level - quanta) * book.quantum), int(level == book.largest)
+        if quanta >= pool.largest:
+            return 0.0, -(-quanta // pool.largest)
+        at = bisect_left(pool.order, quanta)
+        level = pool.order[at] if at < len(pool.order) else pool.largest
+        return float((level - quanta) * pool.quantum), int(level == pool.largest)
 
 
-def units_of(book: SlotPool) -> float:
-    """What is free, as a float."""
-    return float(book.total_free * book.quantum)
+def units_of(pool: SlotPool) -> float:
+    """Returns the free amount as a float."""
+    return float(pool.total_free * pool.quantum)

@@ -1,4 +1,4 @@
-"""How much of one slot every agent has free, indexed so that a request touches only the agents it considers.
+"""Indexes the free amount of one slot on every agent, so that a request touches only the agents it considers.
 
 A set of agents is an ``int`` with a bit for each, as devices are in :mod:`ai.backend.core.allocation.slot_pool`; see
 docs/decisions/0026-agents-as-masks.md. Quantities are integers, in millionths of the slot's unit.
@@ -13,14 +13,14 @@ from decimal import Decimal
 from ai.backend.core.allocation.slot_pool import MICRO
 
 _LEVELS = 1024
-"""So many steps of the largest agent are told apart when agents are put in order."""
+"""The number of levels of the largest agent by which agents are ordered."""
 _EXACT_AMOUNTS = 1024
-"""So many requested amounts have exact masks; the masks of further ones hold some agents too many."""
+"""The number of requested amounts with exact masks; the masks of further amounts contain some agents too many."""
 _BOUNDLESS = 10**40
 
 
 def micro(quantity: Decimal) -> int:
-    """A requested quantity in millionths, rounded up."""
+    """Returns a quantity in millionths, rounded up."""
     if not quantity.is_finite():
         return _BOUNDLESS
     scaled = quantity * MICRO
@@ -29,7 +29,7 @@ def micro(quantity: Decimal) -> int:
 
 
 def mask_of(ranks: Iterable[int], size: int) -> int:
-    """O(size / 8 + number of ranks), which shifting and adding them one by one is not."""
+    """Returns the mask of some ranks in O(size / 8 + number of ranks)."""
     bits = bytearray(size // 8 + 1)
     for rank in ranks:
         bits[rank >> 3] |= 1 << (rank & 7)
@@ -37,12 +37,12 @@ def mask_of(ranks: Iterable[int], size: int) -> int:
 
 
 def members(mask: int) -> list[int]:
-    """The ranks of a mask, lowest first."""
+    """Returns the ranks of a mask, lowest first."""
     return [rank for rank, bit in enumerate(bin(mask)[:1:-1]) if bit == "1"]
 
 
 class SlotIndex:
-    """One slot of every agent.
+    """Indexes one slot of every agent.
 
     ``free`` is what each has now. Masks are brought up to date when they are asked for: a decision that only compares
     numbers does not pay for them. Invariants, after :meth:`settle`: ``_levels`` maps each ``free // unit`` to the mask
@@ -50,13 +50,13 @@ class SlotIndex:
     agents that have at least so much free.
     """
 
-    __slots__ = ("_amounts", "_levels", "_masks", "_order", "_richest", "_settled", "_stale", "free", "unit")
+    __slots__ = ("_amounts", "_indexed", "_levels", "_masks", "_order", "_richest", "_stale", "free", "unit")
 
     def __init__(self, free: Sequence[int], most: int, grain: int = 1) -> None:
-        """``most``: what the largest agent has of it, taken or not; ``grain``: everything is a multiple of it."""
+        """``most``: the total of the largest agent; ``grain``: every amount is a multiple of it."""
         self.free = list(free)
         self.unit = max(grain, most // _LEVELS)
-        self._settled = list(free)
+        self._indexed = list(free)
         self._stale: list[int] = []
         self._amounts: list[int] = []
         self._masks: dict[int, int] = {}
@@ -68,20 +68,20 @@ class SlotIndex:
         self._order = sorted(self._levels)
 
     def change(self, rank: int, now: int) -> None:
-        """An agent has so much free now."""
+        """Sets the free amount of an agent."""
         self.free[rank] = now
         self._stale.append(rank)
         self._richest.clear()
         if len(self._stale) > len(self.free):
-            self.settle()
+            self.refresh()
 
-    def settle(self) -> None:
-        """Bring the masks up to date. O(registered amounts between before and now) for each agent that changed."""
+    def refresh(self) -> None:
+        """Updates the masks. O(registered amounts between the old and the new amount) for each changed agent."""
         for rank in set(self._stale):
-            before, now = self._settled[rank], self.free[rank]
+            before, now = self._indexed[rank], self.free[rank]
             if before == now:
                 continue
-            self._settled[rank] = now
+            self._indexed[rank] = now
             bit = 1 << rank
             source, target = before // self.unit, now // self.unit
             if source != target:
@@ -107,44 +107,44 @@ class SlotIndex:
             levels[target] = others | bit
 
     def register(self, amount: int) -> int:
-        """Keep a mask for requests of this amount; returns what to ask :meth:`at_least` for, at most the amount."""
+        """Adds a mask for requests of this amount. Returns the amount, rounded down, to pass to :meth:`at_least`."""
         if amount not in self._masks:
             if len(self._masks) >= _EXACT_AMOUNTS:
                 amount = max(1, amount // self.unit * self.unit)
             if amount not in self._masks:
-                self.settle()
+                self.refresh()
                 self._masks[amount] = self._at_least(amount)
                 insort(self._amounts, amount)
         return amount
 
     def at_least(self, amount: int) -> int:
-        """The agents that have this amount free, or one as close to it as there is a mask for."""
+        """Returns the agents that have this amount free, or the closest smaller amount that has a mask."""
         if self._stale:
-            self.settle()
-        found = self._masks.get(amount)
-        return self._masks[self.register(amount)] if found is None else found
+            self.refresh()
+        mask = self._masks.get(amount)
+        return self._masks[self.register(amount)] if mask is None else mask
 
     def _at_least(self, amount: int) -> int:
-        edge, found = amount // self.unit, 0
+        edge, result = amount // self.unit, 0
         for level in self._order[bisect_right(self._order, edge) :]:
-            found |= self._levels[level]
-        here = members(self._levels.get(edge, 0))
-        return found | mask_of((rank for rank in here if self.free[rank] >= amount), len(self.free))
+            result |= self._levels[level]
+        candidates = members(self._levels.get(edge, 0))
+        return result | mask_of((rank for rank in candidates if self.free[rank] >= amount), len(self.free))
 
     def emptiest(self, scope: int) -> int:
-        """Of a mask: those with the most free."""
+        """Returns the agents of a mask with the most free."""
         if self._stale:
-            self.settle()
+            self.refresh()
         levels = self._levels
         for level in reversed(self._order):
-            if found := levels[level] & scope:
-                return found
+            if agents := levels[level] & scope:
+                return agents
         return 0
 
     def richest(self, scope: int) -> int:
-        """Of a mask that is not empty: the one that has exactly the most free; among equals the last."""
-        found = self._richest.get(scope)
-        if found is None:
-            found = max(members(self.emptiest(scope)), key=lambda rank: (self.free[rank], rank))
-            self._richest[scope] = found
-        return found
+        """Returns the agent of a non-empty mask that has exactly the most free; the last of equals."""
+        best = self._richest.get(scope)
+        if best is None:
+            best = max(members(self.emptiest(scope)), key=lambda rank: (self.free[rank], rank))
+            self._richest[scope] = best
+        return best

@@ -1,5 +1,5 @@
-"""Agents in the order of what they have free of several slots at once: the fullest or the emptiest one that fits
-is found by a few comparisons, whatever the number of agents and requests; see docs/decisions/0121-free-vectors.md.
+"""Orders agents by what they have free of several slots at once: the fullest or emptiest one that fits is found by a
+few comparisons, whatever the number of agents and requests; see docs/decisions/0121-free-vectors.md.
 
 What an agent has free is one integer, its *vector*: the level (see :mod:`slot_index`) of each slot in a field of its
 own, the scarcest slot in the highest bits. So integers compare as vectors do, the scarcest slot first, and one
@@ -15,7 +15,7 @@ from typing import Protocol
 from ai.backend.core.scheduling.index.slot_index import SlotIndex, mask_of, members
 
 _WIDTH = 13
-"""Bits of a field: a level, and the highest one as a guard, which a subtraction borrows where a level is too small."""
+"""Bits of a field: a level and, as the highest bit, a guard that a subtraction borrows where a level is too small."""
 _FIELD = (1 << _WIDTH) - 1
 _MOST = (1 << (_WIDTH - 1)) - 1
 
@@ -25,8 +25,8 @@ Edges = tuple[tuple[SlotIndex, int, int], ...]
 
 
 class VectorRequest(Protocol):
-    """What :meth:`VectorIndex.floor` read of a request; ``is_small``: few agents may be chosen, so that each is looked
-    at."""
+    """The result of :meth:`VectorIndex.floor` for a request. ``is_small``: few agents are candidates, so each is
+    inspected."""
 
     @property
     def floor(self) -> int: ...
@@ -39,7 +39,7 @@ class VectorRequest(Protocol):
 
 
 class VectorIndex:
-    """The agents of a mask by their vectors.
+    """Indexes the agents of a mask by their vectors.
 
     Invariants: ``_masks`` maps each vector to the mask of the agents that have it, ``_order`` are its keys, ascending;
     ``_vectors`` is that of each agent. O(log agents) for each change.
@@ -61,23 +61,24 @@ class VectorIndex:
         self._order = sorted(self._masks)
 
     def vector(self, rank: int) -> int:
-        """Of an agent, from what it has free now."""
-        found = 0
+        """Returns the vector of an agent from what it has free now."""
+        result = 0
         for index in self._indexes:
-            found = found << _WIDTH | index.free[rank] // index.unit
-        return found
+            result = result << _WIDTH | index.free[rank] // index.unit
+        return result
 
     def floor(self, amounts: Sequence[int]) -> tuple[int, Edges]:
-        """The least vector of an agent that has at least these amounts; and what it does not tell about them."""
-        found, edges = 0, []
+        """Returns the least vector of an agent that has at least these amounts, and where levels are not precise
+        enough."""
+        vector, edges = 0, []
         for index, amount, shift in zip(self._indexes, amounts, self._shifts, strict=True):
-            found = found << _WIDTH | min(amount // index.unit, _MOST)
+            vector = vector << _WIDTH | min(amount // index.unit, _MOST)
             if amount % index.unit:
                 edges.append((index, amount, shift))
-        return found, tuple(edges)
+        return vector, tuple(edges)
 
     def change(self, rank: int) -> None:
-        """An agent has more or less free than before."""
+        """Updates the vector of an agent."""
         before, now = self._vectors[rank], self.vector(rank)
         if before == now:
             return
@@ -95,21 +96,21 @@ class VectorIndex:
         else:
             masks[now] = others | bit
 
-    def fullest(self, wanted: VectorRequest, scope: int) -> int:
-        """Of a mask: those that have what :meth:`floor` read, with the least of the scarcest slot, then of the next;
-        0 if there are none. All of them have the same vector."""
-        if wanted.is_small:
-            return self._of_few(wanted.floor, wanted.edges, scope, min)
+    def fullest(self, request: VectorRequest, scope: int) -> int:
+        """Returns the agents of a mask that fit the request with the least of the scarcest slot, then of the next; 0
+        for none. All of them have the same vector."""
+        if request.is_small:
+            return self._of_few(request.floor, request.edges, scope, min)
         order, masks, guards = self._order, self._masks, self._guards
-        floor, edges = wanted.floor, wanted.edges
+        floor, edges = request.floor, request.edges
         at = bisect_left(order, floor)
         while at < len(order):
             vector = order[at]
             short = ~((vector | guards) - floor) & guards
             if not short:
-                found = masks[vector] & scope
-                if found and (not edges or (found := self._exact(found, vector, floor, edges))):
-                    return found
+                agents = masks[vector] & scope
+                if agents and (not edges or (agents := self._exact(agents, vector, floor, edges))):
+                    return agents
                 at += 1
             else:
                 # The next one that can fit has as much of the scarcer slots, and enough of this and the others.
@@ -117,20 +118,20 @@ class VectorIndex:
                 at = bisect_left(order, vector >> kept << kept | floor & (1 << kept) - 1, at + 1)
         return 0
 
-    def emptiest(self, wanted: VectorRequest, scope: int) -> int:
-        """As :meth:`fullest`, with the most instead of the least."""
-        if wanted.is_small:
-            return self._of_few(wanted.floor, wanted.edges, scope, max)
+    def emptiest(self, request: VectorRequest, scope: int) -> int:
+        """Returns the agents like :meth:`fullest`, with the most instead of the least."""
+        if request.is_small:
+            return self._of_few(request.floor, request.edges, scope, max)
         order, masks, guards = self._order, self._masks, self._guards
-        floor, edges = wanted.floor, wanted.edges
+        floor, edges = request.floor, request.edges
         at = len(order) - 1
         while at >= 0:
             vector = order[at]
             short = ~((vector | guards) - floor) & guards
             if not short:
-                found = masks[vector] & scope
-                if found and (not edges or (found := self._exact(found, vector, floor, edges))):
-                    return found
+                agents = masks[vector] & scope
+                if agents and (not edges or (agents := self._exact(agents, vector, floor, edges))):
+                    return agents
                 at -= 1
             else:
                 # The next one that can fit has less of the scarcer slots.
@@ -140,7 +141,7 @@ class VectorIndex:
 
     @staticmethod
     def _exact(found: int, vector: int, floor: int, edges: Edges) -> int:
-        """Of agents with equal vectors: those that have the amounts."""
+        """Returns those of agents with equal vectors that have the exact amounts."""
         for index, amount, shift in edges:
             if vector >> shift & _FIELD == floor >> shift & _FIELD:
                 enough = [rank for rank in members(found) if index.free[rank] >= amount]

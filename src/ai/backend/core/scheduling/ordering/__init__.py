@@ -1,1 +1,1 @@
-"""Who is tried first."""
+"""Orders the queue of pending sessions."""

@@ -1,4 +1,4 @@
-"""What a scope used lately: an average over time in which the past counts half as much after each half-life.
+"""Averages the recent usage of a scope; past usage counts half after each half-life.
 
 A scope that uses the same all the time tends to exactly that.
 """
@@ -14,17 +14,17 @@ _DIGITS = Decimal("0.000001")
 
 
 def prefixes(scope: tuple[str, ...]) -> list[str]:
-    """``domain``, ``domain/project``, ``domain/project/user``."""
+    """Returns the scope and its parents: ``domain``, ``domain/project``, ``domain/project/user``."""
     return ["/".join(scope[: i + 1]) for i in range(len(scope))]
 
 
 def occupied(holdings: Iterable[tuple[tuple[str, ...], ResourceSlot]]) -> dict[str, ResourceSlot]:
-    """The sum of what each scope holds, its narrower scopes included."""
-    found: dict[str, ResourceSlot] = {}
+    """Sums what each scope holds, including its narrower scopes."""
+    totals: dict[str, ResourceSlot] = {}
     for scope, slots in holdings:
         for name in prefixes(scope):
-            found[name] = found.get(name, ResourceSlot()) + slots
-    return found
+            totals[name] = totals.get(name, ResourceSlot()) + slots
+    return totals
 
 
 def decayed(
@@ -34,14 +34,14 @@ def decayed(
     elapsed_s: float,
     half_life_s: float,
 ) -> dict[str, ResourceSlot]:
-    """The average after ``elapsed_s`` more seconds in which the scopes held what they hold now."""
-    kept = Decimal(2.0 ** (-max(0.0, elapsed_s) / half_life_s)) if half_life_s > 0 else Decimal(0)
-    found = {}
+    """Returns the average after ``elapsed_s`` more seconds in which the scopes held what they hold now."""
+    weight = Decimal(2.0 ** (-max(0.0, elapsed_s) / half_life_s)) if half_life_s > 0 else Decimal(0)
+    averages = {}
     for scope in before.keys() | now.keys():
         old, new = before.get(scope, ResourceSlot()), now.get(scope, ResourceSlot())
         mixed = {
-            slot: (old[slot] * kept + new[slot] * (1 - kept)).quantize(_DIGITS) for slot in old.keys() | new.keys()
+            slot: (old[slot] * weight + new[slot] * (1 - weight)).quantize(_DIGITS) for slot in old.keys() | new.keys()
         }
         if slots := ResourceSlot(mixed).nonzero():
-            found[scope] = slots
-    return found
+            averages[scope] = slots
+    return averages

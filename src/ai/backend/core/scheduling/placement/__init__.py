@@ -1,1 +1,1 @@
-"""Which agent is taken."""
+"""Chooses agents for kernels."""

@@ -1,4 +1,4 @@
-"""Multi-node sessions: every kernel of them is placed, or none."""
+"""Places all kernels of a multi-node session, or none."""
 
 from __future__ import annotations
 
@@ -17,95 +17,100 @@ from ai.backend.core.scheduling.index.slot_index import members
 
 
 class KernelAssignment(NamedTuple):
-    """Where one kernel goes: the rank of its agent, and the devices there."""
+    """Assigns one kernel to an agent, by its rank, and to devices."""
 
     rank: int
     devices: DeviceAllocation
 
 
 def unassign(
-    fleet: AgentIndex, shape: EquivalenceClass, kernel_ids: Sequence[KernelId], seats: Sequence[KernelAssignment | None]
+    index: AgentIndex,
+    equivalence_class: EquivalenceClass,
+    kernel_ids: Sequence[KernelId],
+    assignments: Sequence[KernelAssignment | None],
 ) -> None:
-    """Give back every seat that was taken a moment ago."""
-    for kernel_id, seat in zip(kernel_ids, seats, strict=True):
-        if seat is not None:
-            fleet.undo(seat.rank, [kernel_id], set(shape.parts))
+    """Releases assignments that were just made."""
+    for kernel_id, assignment in zip(kernel_ids, assignments, strict=True):
+        if assignment is not None:
+            index.undo(assignment.rank, [kernel_id], set(equivalence_class.parts))
 
 
 class EmptyAgents:
-    """Empty agents that kernels are tried on, without touching the fleet."""
+    """Tries kernels on copies of empty agents, without changing the index."""
 
-    def __init__(self, fleet: AgentIndex, *, mended: bool = False) -> None:
-        self._fleet = fleet
-        self._mended = mended
+    def __init__(self, index: AgentIndex, *, repaired: bool = False) -> None:
+        self._index = index
+        self._mended = repaired
         self._open: dict[int, tuple[NodeAllocator, int]] = {}
 
     @property
     def ranks(self) -> Iterable[int]:
         return self._open
 
-    def _make(self, rank: int) -> NodeClass:
-        make = self._fleet.agents[rank].make
-        return make.mended if self._mended else make
+    def _node_class(self, rank: int) -> NodeClass:
+        node_class = self._index.agents[rank].node_class
+        return node_class.repaired if self._mended else node_class
 
-    def _seat(self, rank: int, demand: Demand) -> bool:
-        agent = self._fleet.agents[rank]
-        allocator, count = self._open.get(rank) or (self._make(rank).without(agent.view.reserved), 0)
+    def _try_assign(self, rank: int, demand: Demand) -> bool:
+        agent = self._index.agents[rank]
+        allocator, count = self._open.get(rank) or (self._node_class(rank).without(agent.view.reserved), 0)
         limit = agent.view.kernel_limit
         if limit is not None and count >= limit:
             return False
         try:
-            for slots, requirements in demand.wishes:
+            for slots, requirements in demand.requests:
                 allocator.allocate(slots, requirements=requirements)
         except REFUSALS:
             return False
         self._open[rank] = allocator, count + 1
         return True
 
-    def seat(self, demand: Demand, fresh: Iterable[int]) -> bool:
-        """Put one kernel on an agent that has some already, else on the first of ``fresh`` that takes it."""
-        here = [rank for rank in self._open if demand.supporting >> rank & 1]
-        return any(self._seat(rank, demand) for rank in here) or any(self._seat(rank, demand) for rank in fresh)
+    def assign(self, demand: Demand, fresh: Iterable[int]) -> bool:
+        """Puts one kernel on an agent that already has some, else on the first of ``fresh`` that accepts it."""
+        opened = [rank for rank in self._open if demand.supporting >> rank & 1]
+        return any(self._try_assign(rank, demand) for rank in opened) or any(
+            self._try_assign(rank, demand) for rank in fresh
+        )
 
 
-def fits_when_empty(fleet: AgentIndex, shape: EquivalenceClass, *, mended: bool = False) -> bool:
-    """Whether empty agents (with every device healthy) could hold all kernels of a multi-node session.
+def fits_when_empty(index: AgentIndex, equivalence_class: EquivalenceClass, *, repaired: bool = False) -> bool:
+    """Returns True if empty agents (optionally with every device healthy) can hold all kernels of a multi-node session.
 
-    No gang needs more agents than it has kernels, so that many of each make, limit and reserve are looked at.
+    A session needs at most one agent for each kernel, so at most that many of each class, limit and reserve are tried.
     """
-    hall = EmptyAgents(fleet, mended=mended)
+    empty_agents = EmptyAgents(index, repaired=repaired)
     few: set[int] = set()
-    for mask in fleet.makes.values():
+    for mask in index.node_classes.values():
         alike: Counter[tuple[int | None, ResourceSlot]] = Counter()
         for rank in members(mask):
-            view = fleet.agents[rank].view
+            view = index.agents[rank].view
             kind = view.kernel_limit, view.reserved
             alike[kind] += 1
-            if alike[kind] <= len(shape.parts):
+            if alike[kind] <= len(equivalence_class.parts):
                 few.add(rank)
     order = sorted(few)
     return all(
-        hall.seat(demand, (r for r in order if demand.supporting >> r & 1))
-        for demand in (shape.parts[i] for i in shape.hardest)
+        empty_agents.assign(demand, (r for r in order if demand.supporting >> r & 1))
+        for demand in (equivalence_class.parts[i] for i in equivalence_class.hardest)
     )
 
 
-def closest_agents(fleet: AgentIndex, shape: EquivalenceClass, scope: int) -> list[int] | None:
-    """The agents of a mask that a multi-node session should wait for: as few as can hold it once they are empty, those
-    first that lack least. None if they cannot hold it all."""
-    hall = EmptyAgents(fleet)
-    for i in shape.hardest:
-        demand = shape.parts[i]
-        left = fleet.able(demand) & scope
+def closest_agents(index: AgentIndex, equivalence_class: EquivalenceClass, scope: int) -> list[int] | None:
+    """Returns the agents of a mask that a multi-node session should wait for: as few as can hold it once empty, those
+    that lack least first. None if they cannot hold it."""
+    empty_agents = EmptyAgents(index)
+    for i in equivalence_class.hardest:
+        demand = equivalence_class.parts[i]
+        remaining = index.capable(demand) & scope
 
-        def nearest(left: int = left, demand: Demand = demand) -> Iterable[int]:
-            for rank in hall.ranks:
-                left &= ~(1 << rank)
-            while left:
-                rank = fleet.closest(demand, left)
-                left &= ~(1 << rank)
+        def nearest(remaining: int = remaining, demand: Demand = demand) -> Iterable[int]:
+            for rank in empty_agents.ranks:
+                remaining &= ~(1 << rank)
+            while remaining:
+                rank = index.closest(demand, remaining)
+                remaining &= ~(1 << rank)
                 yield rank
 
-        if not hall.seat(demand, nearest()):
+        if not empty_agents.assign(demand, nearest()):
             return None
-    return list(hall.ranks)
+    return list(empty_agents.ranks)

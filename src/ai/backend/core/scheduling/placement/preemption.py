@@ -1,4 +1,4 @@
-"""Whom to end so that a session of larger priority gets a place.
+"""Chooses sessions to evict in favour of a session of larger priority.
 
 Rules: only preemptible sessions of smaller priority are ended, with all their kernels. On each agent that could serve
 the session they are tried from the smallest priority, the youngest first, until it fits; those that were not needed
@@ -20,34 +20,34 @@ from ai.backend.core.scheduling.index.slot_index import members
 from ai.backend.core.scheduling.snapshot import PendingSession, RunningSession
 
 MAX_AGENTS = 256
-"""So many agents are looked at, those first that lack least."""
+"""The number of agents that are considered, those that lack least first."""
 Choice = tuple[tuple[int, int, float], int, list[RunningSession]]
 
 
 class Victims:
-    """The sessions that may be ended, by agent. Each is ended once."""
+    """The sessions that may be evicted, by agent. Each is evicted once."""
 
-    def __init__(self, fleet: AgentIndex, running: Sequence[RunningSession], *, oldest_first: bool = False) -> None:
-        self._fleet = fleet
+    def __init__(self, index: AgentIndex, running: Sequence[RunningSession], *, oldest_first: bool = False) -> None:
+        self._index = index
         self._sign = 1 if oldest_first else -1
         self._on: dict[int, list[RunningSession]] = {}
         for session in running:
             for agent_id in {agent_id for agent_id, _ in session.kernels}:
-                rank = fleet.ranks.get(agent_id)
+                rank = index.ranks.get(agent_id)
                 if rank is not None and (session.is_preemptible or session.is_ending):
                     self._on.setdefault(rank, []).append(session)
         for sessions in self._on.values():
             sessions.sort(key=lambda s: (s.priority, self._sign * s.started_at.timestamp(), s.session_id.int))
-        self._gone: set[SessionId] = set()
+        self._evicted: set[SessionId] = set()
 
     def choose(self, session: PendingSession, demand: Demand, scope: int) -> tuple[int, list[RunningSession]] | None:
-        """The rank of an agent of a mask, and whom to end there; None if that would not help."""
+        """Returns the rank of an agent of a mask and the sessions to evict there; None if eviction would not help."""
         best: Choice | None = None
         for rank in self._nearest(demand, scope):
-            on = [s for s in self._on[rank] if s.session_id not in self._gone]
+            on = [s for s in self._on[rank] if s.session_id not in self._evicted]
             ending = [s for s in on if s.is_ending]
             there = [s for s in on if not s.is_ending and s.priority < session.priority]
-            needed = self._needed(self._fleet.agents[rank], demand, ending, there)
+            needed = self._needed(self._index.agents[rank], demand, ending, there)
             if needed is not None:
                 least = max((s.priority for s in needed), default=-1)
                 ages = (self._sign * s.started_at.timestamp() for s in needed)
@@ -56,7 +56,7 @@ class Victims:
                     best = cost, rank, needed
         if best is None:
             return None
-        self._gone |= {s.session_id for s in best[2]}
+        self._evicted |= {s.session_id for s in best[2]}
         return best[1], best[2]
 
     def _nearest(self, demand: Demand, scope: int) -> list[int]:
@@ -66,17 +66,18 @@ class Victims:
         scope &= busy
         if scope.bit_count() <= MAX_AGENTS:
             return members(scope)
-        found = []
+        nearest = []
         for _ in range(MAX_AGENTS):
-            found.append(self._fleet.closest(demand, scope))
-            scope &= ~(1 << found[-1])
-        return found
+            nearest.append(self._index.closest(demand, scope))
+            scope &= ~(1 << nearest[-1])
+        return nearest
 
     @staticmethod
     def _needed(
         agent: AgentState, demand: Demand, ending: list[RunningSession], there: list[RunningSession]
     ) -> list[RunningSession] | None:
-        """Those of ``there`` that must end for the demand to fit; None if even all of them are not enough."""
+        """Returns which of the sessions ``there`` must end for the demand to fit; None if all of them are not
+        enough."""
 
         def fits(ended: list[RunningSession]) -> bool:
             allocator, freed = agent.allocator.clone(), 0
@@ -93,20 +94,20 @@ class Victims:
 
 
 def _release(agent: AgentState, allocator: NodeAllocator, victim: RunningSession) -> int:
-    """Give back what the victim holds on this agent; how many kernels these are."""
-    here = [
+    """Releases what the victim holds on this agent. Returns the number of its kernels."""
+    held = [
         kernel_id for agent_id, kernel_id in victim.kernels if agent_id == agent.agent_id and kernel_id in agent.held
     ]
-    for kernel_id in here:
+    for kernel_id in held:
         allocator.free(agent.held[kernel_id])
-    return len(here)
+    return len(held)
 
 
 def _fits(allocator: NodeAllocator, demand: Demand, room: int | None) -> bool:
-    if room is not None and len(demand.wishes) > room:
+    if room is not None and len(demand.requests) > room:
         return False
     try:
-        for slots, requirements in demand.wishes:
+        for slots, requirements in demand.requests:
             allocator.allocate(slots, requirements=requirements)
     except REFUSALS:
         return False

@@ -1,4 +1,4 @@
-"""Which of the agents that fit gets a kernel. A new placement is a function and a row of :data:`PLACEMENTS`."""
+"""Chooses one of the agents that fit. A new placement is a function and a row of :data:`PLACEMENTS`."""
 
 from __future__ import annotations
 
@@ -10,56 +10,56 @@ from ai.backend.core.scheduling.index.fragmentation import FragmentationGradient
 
 
 class Rng(Protocol):
-    """The only dice of a decision: ``random.Random(seed)`` is one."""
+    """The only source of randomness of a decision, such as ``random.Random(seed)``."""
 
     def random(self) -> float: ...
 
 
 Placement = Callable[[AgentIndex, Demand, int, Rng], int]
-"""The rank of an agent of a mask that seems to have room for a demand, -1 if none has. The allocator of the agent has
-the last word: one that refuses is left out of the mask, and the question asked again."""
+"""Returns the rank of an agent of a mask that seems to have room for a demand, -1 if none has. If the agent's allocator
+refuses, the function is called again without that agent."""
 
 
 def first(scope: int) -> int:
     return (scope & -scope).bit_length() - 1
 
 
-def concentrated(fleet: AgentIndex, demand: Demand, scope: int, _: Rng) -> int:
-    """The fullest agent, so that whole agents stay free; accelerators are kept for those who need them."""
-    for tier in demand.tiers:
-        if (here := tier.scope & scope) and (found := tier.vectors.fullest(tier, here)):
-            return first(found)
+def concentrated(index: AgentIndex, demand: Demand, scope: int, _: Rng) -> int:
+    """Chooses the fullest agent, so that whole agents stay free. Prefers agents without unneeded accelerators."""
+    for fit_class in demand.fit_classes:
+        if (candidates := fit_class.scope & scope) and (best := fit_class.vectors.fullest(fit_class, candidates)):
+            return first(best)
     return -1
 
 
-def dispersed(fleet: AgentIndex, demand: Demand, scope: int, rng: Rng) -> int:
-    """The emptiest agent; equals are drawn. Accelerators are kept as by :func:`concentrated`."""
-    for tier in demand.tiers:
-        if (here := tier.scope & scope) and (found := tier.vectors.emptiest(tier, here)):
-            if not found & (found - 1):
-                return first(found)
-            start = int(rng.random() * fleet.size)
-            after = found >> start
-            return start + first(after) if after else first(found)
+def dispersed(index: AgentIndex, demand: Demand, scope: int, rng: Rng) -> int:
+    """Chooses the emptiest agent, a random one of equals. Prefers agents without unneeded accelerators."""
+    for fit_class in demand.fit_classes:
+        if (candidates := fit_class.scope & scope) and (best := fit_class.vectors.emptiest(fit_class, candidates)):
+            if not best & (best - 1):
+                return first(best)
+            start = int(rng.random() * index.size)
+            after = best >> start
+            return start + first(after) if after else first(best)
     return -1
 
 
-def round_robin(fleet: AgentIndex, demand: Demand, scope: int, _: Rng) -> int:
-    """The next agent after the one that was chosen last, in the order of their ids."""
+def round_robin(index: AgentIndex, demand: Demand, scope: int, _: Rng) -> int:
+    """Chooses the next agent after the last choice, in the order of ids."""
     scope &= demand.fit()
-    start = fleet.cursor + 1
+    start = index.cursor + 1
     after = scope >> start
     return start + first(after) if after else first(scope)
 
 
-def least_fragmentation(fleet: AgentIndex, demand: Demand, scope: int, _: Rng) -> int:
-    """Where the least of the accelerators becomes unusable for what is usually requested."""
+def least_fragmentation(index: AgentIndex, demand: Demand, scope: int, _: Rng) -> int:
+    """Chooses the agent on which the least of the accelerators becomes unusable for typical requests."""
     scope &= demand.fit()
     if not scope:
         return -1
     if demand.gradient is None:
-        demand.gradient = FragmentationGradient(demand.total, fleet.usual)
-    return demand.gradient.best(fleet.agents, scope, fleet.changes)
+        demand.gradient = FragmentationGradient(demand.total, index.typical_requests)
+    return demand.gradient.best(index.agents, scope, index.changes)
 
 
 PLACEMENTS: Mapping[str, Placement] = {
@@ -70,4 +70,4 @@ PLACEMENTS: Mapping[str, Placement] = {
     "topology": concentrated,
     "topology-spread": dispersed,
 }
-"""``topology`` and ``topology-spread`` also say how the kernels of one session lie to each other, see topology.py."""
+"""``topology`` and ``topology-spread`` also arrange the kernels of one session, see topology.py."""

@@ -1,4 +1,4 @@
-"""How the kernels of a session on several agents lie to each other. A new arrangement is a row of :data:`ARRANGEMENTS`.
+"""Arranges the kernels of a multi-node session by location. A new arrangement is a row of :data:`ARRANGEMENTS`.
 
 An agent is in places, the widest first, as its operator names them: a zone, in it a rack. Rules:
 
@@ -6,11 +6,11 @@ An agent is in places, the widest first, as its operator names them: a zone, in 
   agents that fit, so that the roomier ones stay for larger sessions. Else in one of the next wider places, and so on;
   else anywhere. Wherever a session does not fit one narrowest place, its kernels take as few as this finds: those where
   others of them are, then the one with the most agents that fit.
-* ``topology-spread``: each kernel where none of the others is: in another of the widest places, else in another
+* ``topology-spread``: each kernel apart from the others: in another of the widest places, else in another
   narrower one, else on another agent.
 
-Both prefer and never forbid: nobody waits because of them. Agents that name no place are in none. An arrangement says
-in which masks of agents a seat is looked for; which agent of a mask it is, is the placement's choice.
+Both are preferences: no session waits because of them. Agents without a location are in no place. An arrangement says
+in which masks of agents a kernel is placed; the placement chooses the agent of a mask.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ai.backend.core.scheduling.index.agents import AgentIndex, Demand
 from ai.backend.core.scheduling.index.equivalence import EquivalenceClass
 
 MAX_TRIED = 16
-"""So many places of one width are tried for a session at most."""
+"""The most locations of one width that are tried for a session."""
 
 
 class Arrangement(NamedTuple):
@@ -36,44 +36,44 @@ class Arrangement(NamedTuple):
     order: Callable[[AgentIndex, Demand, int, Sequence[int]], Iterator[int]]
 
 
-def _one_place(fleet: AgentIndex, shape: EquivalenceClass, scope: int) -> Iterator[int]:
-    open_ = [demand.fit() & scope for demand in dict.fromkeys(shape.parts)]
-    for places in fleet.places:
+def _one_place(index: AgentIndex, equivalence_class: EquivalenceClass, scope: int) -> Iterator[int]:
+    open_ = [demand.fit() & scope for demand in dict.fromkeys(equivalence_class.parts)]
+    for places in index.places:
         rooms = []
         for mask in places.values():
-            here = [fit & mask for fit in open_]
-            if all(here):
-                rooms.append((sum(map(int.bit_count, here)), mask & scope))
+            fitting = [fit & mask for fit in open_]
+            if all(fitting):
+                rooms.append((sum(map(int.bit_count, fitting)), mask & scope))
         yield from (room for _, room in sorted(rooms)[:MAX_TRIED])
     yield scope
 
 
-def _anywhere(fleet: AgentIndex, shape: EquivalenceClass, scope: int) -> Iterator[int]:
+def _anywhere(index: AgentIndex, equivalence_class: EquivalenceClass, scope: int) -> Iterator[int]:
     yield scope
 
 
 def _among(masks: Mapping[tuple[str, ...], int], ranks: Sequence[int]) -> int:
-    """All agents of the places that have one of these agents."""
-    found = 0
+    """Returns all agents of the locations that contain one of these agents."""
+    result = 0
     for mask in masks.values():
         if any(mask >> rank & 1 for rank in ranks):
-            found |= mask
-    return found
+            result |= mask
+    return result
 
 
-def _close(fleet: AgentIndex, demand: Demand, scope: int, seats: Sequence[int]) -> Iterator[int]:
-    beside = (_among(places, seats) & scope for places in fleet.places) if seats else ()
+def _close(index: AgentIndex, demand: Demand, scope: int, assignments: Sequence[int]) -> Iterator[int]:
+    beside = (_among(places, assignments) & scope for places in index.places) if assignments else ()
     for region in (*beside, scope):
-        if fleet.places and (fit := demand.fit() & region):
-            yield max((mask & fit for mask in fleet.places[0].values()), key=int.bit_count)
+        if index.places and (fit := demand.fit() & region):
+            yield max((mask & fit for mask in index.places[0].values()), key=int.bit_count)
         yield region
 
 
-def _apart(fleet: AgentIndex, demand: Demand, scope: int, seats: Sequence[int]) -> Iterator[int]:
-    for places in reversed(fleet.places):
-        yield scope & ~_among(places, seats)
+def _apart(index: AgentIndex, demand: Demand, scope: int, assignments: Sequence[int]) -> Iterator[int]:
+    for places in reversed(index.places):
+        yield scope & ~_among(places, assignments)
     taken = 0
-    for rank in seats:
+    for rank in assignments:
         taken |= 1 << rank
     yield scope & ~taken
     yield scope
@@ -83,4 +83,4 @@ ARRANGEMENTS: Mapping[str, Arrangement] = {
     "topology": Arrangement(_one_place, _close),
     "topology-spread": Arrangement(_anywhere, _apart),
 }
-"""By the name of the placement."""
+"""Arrangements by the name of the placement."""

@@ -1,1 +1,1 @@
-"""Data connections."""
+"""Carries streams over separate TLS or unix socket connections."""

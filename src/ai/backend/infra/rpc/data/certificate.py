@@ -1,4 +1,4 @@
-"""The TLS certificate of a manager's data connections: made at each start, trusted by its fingerprint only.
+"""Creates the TLS certificate of a manager's data connections at each start; peers trust its fingerprint only.
 
 The agent receives the fingerprint over the link and compares it. So the certificate needs no authority, no host name
 and no period of validity, and a wrong clock of an agent does no harm.
@@ -23,7 +23,7 @@ _VALID_UNTIL = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
 
 def tls_server_context() -> tuple[ssl.SSLContext, bytes]:
-    """Make a context for TLS 1.3 with a new certificate; return it and the certificate's SHA-256 fingerprint.
+    """Returns a context for TLS 1.3 with a new certificate, and the certificate's SHA-256 fingerprint.
 
     Raises:
         OSError: there is no memory for it; ssl.SSLError is one.
@@ -45,6 +45,6 @@ def tls_server_context() -> tuple[ssl.SSLContext, bytes]:
 
 
 def self_signed_certificate(key: Ed25519PrivateKey) -> x509.Certificate:
-    """Return a certificate of this key that the key itself signs."""
+    """Returns a self-signed certificate of this key."""
     builder = x509.CertificateBuilder(_NAME, _NAME, key.public_key(), x509.random_serial_number())
     return builder.not_valid_before(_VALID_FROM).not_valid_after(_VALID_UNTIL).sign(key, None)

@@ -22,22 +22,22 @@ from ai.backend.infra.rpc.streams import CHUNK_BYTES, LINGER_S, WINDOW_BYTES, Pi
 log = logging.getLogger(__name__)
 TOKEN_BYTES = 32
 WELCOME = b"\x06"
-MEET_S = 3.0
-"""How long both sides may take until the token is taken."""
+HANDSHAKE_S = 3.0
+"""The timeout in seconds until the token is accepted."""
 STALLED_S = 60.0
-"""How long the far side may take nothing at all while as much as the window waits here for it."""
+"""The seconds for which the peer may read nothing while a full window waits."""
 _HEAD = struct.Struct(">BI")
 _END = 10
-"""The kind of the last frame: the stream is over."""
+"""The kind of the last frame, which ends the stream."""
 _JOINED = 16 * 1024
-"""A piece below this is copied to leave with its head, a larger one is not."""
+"""Pieces below this size are copied to be sent with their header."""
 _NO_ROOM = bytearray(4096)
 _ROOM = 1024 * 1024
-"""What a unix socket is asked to hold: by itself it holds less than one piece. The system gives what it allows."""
+"""The requested buffer size of a unix socket, whose default is less than one piece. The system may grant less."""
 
 
 class DataConnection(asyncio.BufferedProtocol):
-    """One end. ``first`` is how many bytes the far side begins with."""
+    """One end of a data connection. ``first`` is the number of bytes that the peer sends first."""
 
     def __init__(self, first: int, *, forget: Callable[[DataConnection], object]) -> None:
         self._first: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -53,16 +53,16 @@ class DataConnection(asyncio.BufferedProtocol):
         self._expect(first, self._take_first)
 
     async def first(self) -> bytes:
-        """What the far side begins with. Raises ConnectionError if it goes before."""
+        """Returns the first bytes of the peer. Raises ConnectionError if it disconnects before."""
         return await self._first
 
     def say(self, data: bytes) -> None:
-        """What this side begins with."""
+        """Sends the first bytes of this side."""
         if self._transport is not None:
             self._transport.write(data)
 
     def carry(self, port: StreamPort) -> None:
-        """Carry the messages of this stream from now on, and end with it."""
+        """Carries the messages of this stream from now on, and closes with it."""
         self._port = port
         is_gone = self._has_parted
         port.ride(self._post, self._part)
@@ -108,7 +108,7 @@ class DataConnection(asyncio.BufferedProtocol):
             self._stop_timer()
 
     def eof_received(self) -> None:
-        """Neither side has a half that ends: asyncio closes the transport."""
+        """Lets asyncio close the transport: half-closed connections are not used."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget(self)
@@ -123,7 +123,7 @@ class DataConnection(asyncio.BufferedProtocol):
     # ---- frames -----------------------------------------------------------------------------------------------------
 
     def _expect(self, size: int, take: Callable[[Any], None]) -> None:
-        """Have the next bytes read into a buffer that is handed on as it is, and that nobody changes afterwards."""
+        """Reads the next bytes into a new buffer, which is passed on without a copy."""
         self._buffer, self._filled, self._take = bytearray(size), 0, take
 
     def _take_first(self, data: bytes) -> None:
@@ -166,7 +166,7 @@ class DataConnection(asyncio.BufferedProtocol):
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     def _watch(self, before: int) -> None:
-        """Cut the connection if nothing of that has gone after a while."""
+        """Aborts the connection if nothing of the pending data was sent in time."""
 
         def look() -> None:
             unsent = self._unsent()
@@ -197,7 +197,7 @@ class DataConnection(asyncio.BufferedProtocol):
             self._transport.write(_HEAD.pack(kind, body))
 
     def _part(self) -> None:
-        """This side has ended the stream. The far side closes when it has heard of that, or it is cut."""
+        """Ends the stream on this side. The connection is aborted if the peer does not close it in time."""
         if self._has_parted or self._transport is None:
             return
         self._leave()
@@ -205,7 +205,7 @@ class DataConnection(asyncio.BufferedProtocol):
         self._linger()
 
     def _leave(self) -> None:
-        """Frames count no more from now on, and nobody waits to send one."""
+        """Ignores further frames, and releases those who wait to send."""
         self._has_parted, self._filled = True, 0
         self._is_writable.set()
 
@@ -215,6 +215,6 @@ class DataConnection(asyncio.BufferedProtocol):
 
 
 def user_of(sock: socket.socket) -> int:
-    """The user id of the process on the other end of a unix socket."""
+    """Returns the user id of the peer process of a unix socket."""
     _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
     return int(uid)

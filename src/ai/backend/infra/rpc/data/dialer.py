@@ -1,4 +1,4 @@
-"""The agent's side of data connections: it connects where the manager says."""
+"""The agent's side of data connections, which connects to the manager."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from ai.backend.common.errors import Unavailable
-from ai.backend.infra.rpc.data.connection import MEET_S, WELCOME, DataConnection, user_of
+from ai.backend.infra.rpc.data.connection import HANDSHAKE_S, WELCOME, DataConnection, user_of
 from ai.backend.infra.rpc.frames import DataOffer
 from ai.backend.infra.rpc.streams import StreamPort
 
 log = logging.getLogger(__name__)
 AT_ONCE = 8
-"""How many connections to a port may be without their answer at a time."""
+"""The number of connections to a port that may wait for their answer at a time."""
 
 
 class DataDialer:
@@ -36,12 +36,12 @@ class DataDialer:
         return tls_client_context()
 
     async def dial(self, offer: DataOffer, port: StreamPort) -> None:
-        """Has the stream carried by a connection of its own. Raises Unavailable if there can be none."""
+        """Carries a stream over its own connection. Raises Unavailable if there is none."""
         connection = await self._by_path(offer) or await self._by_port(offer)
         connection.carry(port)
 
     def close(self) -> None:
-        """Cut every connection."""
+        """Aborts every connection."""
         for connection in list(self._connections):
             connection.abort()
 
@@ -55,7 +55,7 @@ class DataDialer:
         connection = self._connection()
         try:
             await asyncio.get_running_loop().create_unix_connection(lambda: connection, sock=sock)
-            return await self._meet(connection, offer)
+            return await self._handshake(connection, offer)
         except (OSError, TimeoutError) as e:
             log.debug("the socket %s takes no data connection: %s", offer.path, e)
             return None
@@ -67,32 +67,32 @@ class DataDialer:
             try:
                 return await self._connect_by_tls(self._host, offer.port, offer)
             except (OSError, TimeoutError) as e:
-                reason = str(e) or f"no answer within {MEET_S:g} s"
+                reason = str(e) or f"no answer within {HANDSHAKE_S:g} s"
                 message = f"no data connection to the manager at {self._host}:{offer.port}: {reason}"
                 log.warning("%s; terminals and tunnels need that port", message)
                 raise Unavailable(message) from e
 
     async def _connect_by_tls(self, host: str, port: int, offer: DataOffer) -> DataConnection:
-        """Raises OSError or TimeoutError."""
+        """Connects by TLS. Raises OSError or TimeoutError."""
         connection = self._connection()
-        async with asyncio.timeout(MEET_S):
+        async with asyncio.timeout(HANDSHAKE_S):
             loop = asyncio.get_running_loop()
             transport, _ = await loop.create_connection(lambda: connection, host, port, ssl=self._context)
             certificate = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
             if not compare_digest(sha256(certificate or b"").digest(), offer.fingerprint):
                 connection.abort()
                 raise ConnectionError("somebody else answers there")
-            return await self._meet(connection, offer)
+            return await self._handshake(connection, offer)
 
     def _connection(self) -> DataConnection:
         return DataConnection(len(WELCOME), forget=self._connections.discard)
 
-    async def _meet(self, connection: DataConnection, offer: DataOffer) -> DataConnection:
-        """Present the token. Raises OSError or TimeoutError if it is not taken."""
+    async def _handshake(self, connection: DataConnection, offer: DataOffer) -> DataConnection:
+        """Presents the token. Raises OSError or TimeoutError if it is not accepted."""
         self._connections.add(connection)
         connection.say(offer.token)
         try:
-            async with asyncio.timeout(MEET_S):
+            async with asyncio.timeout(HANDSHAKE_S):
                 if await connection.first() != WELCOME:
                     raise ConnectionError("what answers is no manager")
         except BaseException:
@@ -102,7 +102,7 @@ class DataDialer:
 
 
 def tls_client_context() -> ssl.SSLContext:
-    """Make a context for TLS 1.3 that trusts every certificate: the caller must compare the fingerprint."""
+    """Returns a context for TLS 1.3 that trusts every certificate: the caller must compare the fingerprint."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
@@ -111,7 +111,7 @@ def tls_client_context() -> ssl.SSLContext:
 
 
 async def _connect(path: Path) -> socket.socket:
-    """To a unix socket of this user in a folder that is closed to others.
+    """Connects to a unix socket of this user in a private directory.
 
     Raises:
         OSError: there is none, or it is another's.

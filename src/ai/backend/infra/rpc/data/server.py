@@ -1,4 +1,4 @@
-"""The manager's side of data connections: it listens, and takes each token once."""
+"""The manager's side of data connections, which listens and accepts each token once."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ from urllib.parse import urlsplit
 
 from ai.backend.common.errors import Unavailable
 from ai.backend.infra.rpc.data.certificate import tls_server_context
-from ai.backend.infra.rpc.data.connection import MEET_S, TOKEN_BYTES, WELCOME, DataConnection, user_of
+from ai.backend.infra.rpc.data.connection import HANDSHAKE_S, TOKEN_BYTES, WELCOME, DataConnection, user_of
 from ai.backend.infra.rpc.frames import DataOffer
 from ai.backend.infra.rpc.streams import StreamPort
 
 log = logging.getLogger(__name__)
 _STRANGERS = 128
-"""How many may be without their token at a time, at each listener."""
+"""The number of connections at each listener that may be without their token."""
 _STRANGERS_OF_ONE = 32
-"""How many of them from one address. An honest agent has no more than ``data_dialer.AT_ONCE``."""
+"""The number of such connections from one address. An honest agent has at most ``dialer.AT_ONCE``."""
 
 
 class PendingConnections:
-    """Who has presented no token yet, by address, longest first. Who is one too many costs the longest its place."""
+    """Tracks connections without a token, by address, oldest first. Over the limit the oldest is evicted."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, dict[asyncio.Task[None], None]] = {}
         self._count = 0
 
     def add(self, address: str, task: asyncio.Task[None]) -> None:
-        """Room is made at the address itself if it has too many, else at the one that has the most."""
+        """Adds a connection. Evicts one of the same address if that has too many, else one of the address with the
+        most."""
         self._tasks.setdefault(address, {})[task] = None
         self._count += 1
         task.add_done_callback(lambda _: self._remove(address, task))
@@ -78,7 +79,7 @@ class DataServer:
         self._expected: dict[bytes, StreamPort] = {}
 
     async def start(self, address: str) -> None:
-        """Listens at the host of the link's address, and on the socket if it can.
+        """Listens at the host of the link's address, and on the socket if possible.
 
         Raises:
             Unavailable: the port is taken.
@@ -103,7 +104,7 @@ class DataServer:
                 self._listen(listener, None)
 
     async def stop(self) -> None:
-        """Cut every connection. Safe without ``start`` and twice."""
+        """Aborts every connection. Safe without ``start`` and twice."""
         tasks, listeners, self._listeners = list(self._tasks), self._listeners, []
         for task in tasks:
             task.cancel()
@@ -119,7 +120,7 @@ class DataServer:
 
     @contextmanager
     def offer(self, port: StreamPort) -> Iterator[DataOffer]:
-        """Yields how the far end of this stream may connect until the block is left. Raises Unavailable: in no way."""
+        """Yields how the peer may connect this stream while the block runs. Raises Unavailable if it cannot."""
         if not self._listeners:
             raise Unavailable("the manager takes no data connections")
         token = secrets.token_bytes(TOKEN_BYTES)
@@ -149,19 +150,19 @@ class DataServer:
                 log.warning("a data connection could not be accepted: %s", e)
                 await asyncio.sleep(0.1)  # out of file descriptors: some will be closed
                 continue
-            meeting = self._spawn(self._meet(sock, context), "data-meet")
-            strangers.add(address[0] if context is not None else "", meeting)
+            handshake = self._spawn(self._handshake(sock, context), "data-handshake")
+            strangers.add(address[0] if context is not None else "", handshake)
             await asyncio.sleep(0)  # each has begun, and closes its socket when it is cut
 
-    async def _meet(self, sock: socket.socket, context: ssl.SSLContext | None) -> None:
-        """Take the token of whoever connects, within its time."""
+    async def _handshake(self, sock: socket.socket, context: ssl.SSLContext | None) -> None:
+        """Accepts the token of a new connection, within the timeout."""
         if context is None and user_of(sock) != os.getuid():
             sock.close()
             return
         connection = DataConnection(TOKEN_BYTES, forget=self._connections.discard)
         self._connections.add(connection)
         try:
-            async with asyncio.timeout(MEET_S):
+            async with asyncio.timeout(HANDSHAKE_S):
                 await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, sock, ssl=context)
                 port = self._expected.pop(await connection.first(), None)
         except (OSError, TimeoutError) as e:
@@ -182,7 +183,7 @@ class DataServer:
 
 
 def _listen_on(path: Path) -> socket.socket:
-    """A unix socket in a folder of this user alone, however long its path is. Raises OSError."""
+    """Listens on a unix socket in a private directory of this user, with any length of path. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     path.parent.chmod(0o700)
     path.unlink(missing_ok=True)

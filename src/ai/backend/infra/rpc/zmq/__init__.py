@@ -1,1 +1,1 @@
-"""Over ZeroMQ."""
+"""Implements the link on ZeroMQ."""

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class ZmqAgentEndpoint:
-    """An :class:`~ai.backend.infra.rpc.endpoints.AgentEndpoint`.
+    """Implements an :class:`~ai.backend.infra.rpc.endpoints.AgentEndpoint`.
 
     Args:
         connect: the manager's address.
@@ -116,7 +116,7 @@ class ZmqAgentEndpoint:
         return self._reports
 
     async def _connection(self) -> Multiplexer:
-        """Raises Unavailable if there is no manager, after waiting a moment for one that is just coming."""
+        """Returns the connection. Raises Unavailable if there is no manager after a short wait."""
         if self._socket is None:
             raise Unavailable("the link is not started")
         try:
@@ -140,7 +140,7 @@ class ZmqAgentEndpoint:
     # ---- hello ------------------------------------------------------------------------------------------------------
 
     async def _greet(self) -> None:
-        """Say hello at once, at every interval, and over a new connection when the old one stays silent.
+        """Sends a hello at once and at every interval, and reconnects when the manager stays silent.
 
         A manager that refuses a key never says so, and libzmq may not try again by itself.
         """

@@ -1,4 +1,4 @@
-"""CURVE keys of the link: made once, kept in files that only their owner reads, bound to agent ids."""
+"""CURVE keys of the link, stored in files that only their owner reads, bound to agent ids."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class KeyPair:
 
 
 class AgentKeys(Protocol):
-    """Which public key belongs to which agent."""
+    """Maps public keys to agents."""
 
     def agent_for(self, public_key: str) -> str | None:
-        """The agent bound to this key now, or None: it may not connect."""
+        """Returns the agent bound to this key; None if it may not connect."""
         ...
 
 
 def generate_keypair(path: Path | None = None) -> KeyPair:
-    """Make a key pair; with a path, write the secret there (0600) and the public half beside it (``.pub``).
+    """Creates a key pair; with a path, writes the secret there (0600) and the public half beside it (``.pub``).
 
     Existing files are replaced: who wants to keep a pair calls :func:`load_or_generate_keypair`.
     """
@@ -46,7 +46,7 @@ def generate_keypair(path: Path | None = None) -> KeyPair:
 
 
 def load_keypair(path: Path) -> KeyPair:
-    """Read what :func:`generate_keypair` wrote.
+    """Reads what :func:`generate_keypair` wrote.
 
     Raises:
         InvalidInput: the file is damaged, or others than its owner can read it.
@@ -64,14 +64,14 @@ def load_or_generate_keypair(path: Path) -> KeyPair:
 
 
 class AgentKeyDirectory:
-    """A directory with one file for each agent, ``<agent id>.pub``; a change counts from the next handshake on."""
+    """A directory with one file for each agent, ``<agent id>.pub``; a change applies from the next handshake on."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._found: dict[str, str] = {}
 
     def allow(self, agent_id: str, public_key: str) -> None:
-        """Bind a key to an agent, in place of its earlier one.
+        """Binds a key to an agent, in place of its earlier one.
 
         Raises:
             InvalidInput: no such key can exist, or the id is no slug.
@@ -86,7 +86,8 @@ class AgentKeyDirectory:
         (self._directory / f"{agent_id}.pub").unlink(missing_ok=True)
 
     def agent_for(self, public_key: str) -> str | None:
-        """Looks first where this key was found last, so that many agents cost one file each."""
+        """Returns the agent of a key. Reads the file of its last match first, so that many agents cost one file
+        each."""
         known = self._found.get(public_key)
         if known is not None and self._read(self._directory / f"{known}.pub") == public_key:
             return known

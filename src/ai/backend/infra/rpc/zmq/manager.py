@@ -41,7 +41,7 @@ class _Peer:
 
 
 class ZmqManagerEndpoint:
-    """A :class:`~ai.backend.infra.rpc.endpoints.ManagerEndpoint`.
+    """Implements a :class:`~ai.backend.infra.rpc.endpoints.ManagerEndpoint`.
 
     Args:
         bind: address, e.g. ``tcp://0.0.0.0:6011``; port 0 chooses one, see ``address``.
@@ -146,7 +146,7 @@ class ZmqManagerEndpoint:
         return commands_proxy(partial(self._connection, agent_id))
 
     async def _connection(self, agent_id: str) -> Multiplexer:
-        """Raises Unavailable unless that agent is connected."""
+        """Returns the connection of an agent. Raises Unavailable if it is not connected."""
         peer = self._peers.get(agent_id)
         if peer is None:
             raise Unavailable(f"agent {agent_id} is not connected")
@@ -237,7 +237,7 @@ class ZmqManagerEndpoint:
             await self._post(route, data)
 
     async def _post(self, route: bytes | None, data: bytes) -> None:
-        """Raises Unavailable if that connection is gone."""
+        """Sends a message. Raises Unavailable if the connection is lost."""
         if self._socket is None or route is None:
             raise Unavailable("the agent is not connected")
         try:

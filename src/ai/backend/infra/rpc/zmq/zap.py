@@ -1,4 +1,4 @@
-"""Who may connect: the handler of the ZeroMQ authentication protocol (RFC 27) for one context.
+"""Authenticates peers by the ZeroMQ authentication protocol (RFC 27) for one context.
 
 libzmq asks it during each CURVE handshake. It knows one domain, the one that the link's socket names; a socket with
 another domain would wait for ever, so the name is a constant of both. The answer's user id is the client's public key,
@@ -22,7 +22,7 @@ _VERSION = b"1.0"
 
 
 class ZapHandler:
-    """Answers until it is closed. ``is_allowed`` gets a public key in Z85."""
+    """Answers requests until it is closed. ``is_allowed`` gets a public key in Z85."""
 
     def __init__(self, context: zmq.asyncio.Context, is_allowed: Callable[[str], bool]) -> None:
         self._is_allowed = is_allowed

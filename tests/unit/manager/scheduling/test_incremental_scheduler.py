@@ -1,4 +1,4 @@
-"""The board that the scheduling loop keeps of a resource group."""
+"""The scheduler that the scheduling loop keeps of a resource group."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ def test_a_board_is_kept_while_the_agents_are_the_same_and_drift_is_found(caplog
     memory = _Memory(NodeClassCache())
 
     def told(snapshot: Snapshot) -> bool:
-        """Whether the plan is that of a board of its own."""
+        """Returns True if the plan equals that of a new scheduler."""
         plan = memory.decide(snapshot, Policy(), now=NOW, rng=random.Random(1))
         return plan == decide(snapshot, Policy(), now=NOW, rng=random.Random(1))
 
     assert told(first)
-    board = memory.board
-    assert board is not None
+    scheduler = memory.scheduler
+    assert scheduler is not None
     kernel = first.pending[0].kernels[0]
     held = HeldKernel(kernel_id=kernel.kernel_id, slots=kernel.slots)
     second = replace(
         first, agents=(replace(view, held=(held,)),), pending=(session("b", slots(cpu=1, mem="1g")), *first.pending)
     )
     assert told(replace(second, pending=second.pending[:1]))
-    assert memory.board is board
+    assert memory.scheduler is scheduler
     assert told(first), "what a plan placed and nobody committed waits on"
-    assert memory.board is board
+    assert memory.scheduler is scheduler
     memory.passes = _COMPARED - 1
     assert told(first)
     assert not caplog.records
-    assert memory.board is not board, "it is made anew now and then"
-    drifted = memory.board
+    assert memory.scheduler is not scheduler, "it is made anew now and then"
+    drifted = memory.scheduler
     assert drifted is not None
-    drifted.fleet.agents[0].adopt(
+    drifted.index.agents[0].adopt(
         HeldKernel(kernel_id=second.pending[0].kernels[0].kernel_id, slots=slots(cpu=1, mem="1g"))
     )
-    drifted.fleet.agents[0]._held.clear()
-    drifted.fleet.agents[0]._told.clear()
+    drifted.index.agents[0]._held.clear()
+    drifted.index.agents[0]._reported.clear()
     memory.passes = _COMPARED - 1
     assert told(first)
     assert "has drifted" in caplog.text
@@ -61,9 +61,9 @@ def test_a_board_is_kept_while_the_agents_are_the_same_and_drift_is_found(caplog
 def test_the_collector_rests_during_a_decision_and_is_then_as_it_was(is_enabled: bool) -> None:
     during: list[bool] = []
 
-    def choose(fleet: AgentIndex, demand: Demand, scope: int, rng: Rng) -> int:
+    def choose(index: AgentIndex, demand: Demand, scope: int, rng: Rng) -> int:
         during.append(gc.isenabled())
-        return dispersed(fleet, demand, scope, rng)
+        return dispersed(index, demand, scope, rng)
 
     waiting = session("a", slots(cpu=3, mem="1g"))
     snapshot = Snapshot(resource_group="default", agents=(agent("i-1", cpu=4, mem="8g"),), pending=(waiting,))

@@ -1,0 +1,110 @@
+"""The pipes between the Python interpreter and its supervisor."""
+
+from __future__ import annotations
+
+import _thread
+import builtins
+import os
+
+from . import streams
+from .framing import BrokenFrame, pack, unpack
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import List, Optional, Tuple
+
+__builtins__ = dict(vars(builtins))  # type: ignore[assignment]  # a module or its dict, both are allowed
+
+
+class Link:
+    """Sends and receives frames over the pipes to the supervisor. An interrupt is deferred until a frame is
+    complete."""
+
+    def __init__(self, read_fd: int, write_fd: int) -> None:
+        self.read_fd, self.write_fd = read_fd, write_fd
+        self.lock = _thread.allocate_lock()
+        self.is_open = True
+        self.is_running = False
+        self._held = 0
+        self._pending = False
+        self._in = bytearray()
+        self._frames: List[Tuple[bytes, List[bytes]]] = []
+        self._questions = 0
+
+    def on_interrupt(self, _signum: int, _frame: Optional[FrameType]) -> None:
+        """Handles SIGINT: interrupts the user's code and nothing else."""
+        if self._held:
+            self._pending = True
+        elif self.is_running:
+            raise KeyboardInterrupt
+
+    def _release(self) -> None:
+        self._held -= 1
+        if not self._held and self._pending:
+            self._pending = False
+            if self.is_running:
+                raise KeyboardInterrupt
+
+    def send(self, kind: bytes, *fields: bytes) -> None:
+        """Sends one frame after all output in the pipes was read. Does nothing in a process that the user's code
+        forked."""
+        if not self.is_open:
+            return
+        streams.wait_drained(1)
+        streams.wait_drained(2)
+        frame = pack(kind, fields)
+        self._held += 1
+        try:
+            with self.lock, memoryview(frame) as view:
+                done = 0
+                while done < len(frame):
+                    done += os.write(self.write_fd, view[done:])
+        except OSError:
+            os._exit(70)  # the user closed the pipe or the supervisor is gone: there is nothing to come back to
+        finally:
+            self._release()
+
+    def receive(self) -> Tuple[bytes, List[bytes]]:
+        """Returns the next frame. Waiting for it can be interrupted."""
+        while not self._frames:
+            import select
+
+            poll = select.poll()
+            poll.register(self.read_fd, select.POLLIN)
+            poll.poll()
+            self._held += 1
+            try:
+                data = os.read(self.read_fd, 262_144)
+                if not data:
+                    os._exit(0)
+                self._in += data
+                self._frames.extend(unpack(self._in))
+            except (OSError, BrokenFrame):
+                os._exit(70)
+            finally:
+                self._release()
+        return self._frames.pop(0)
+
+    def ask(self, is_password: bool) -> str:
+        """Returns one line from the client. Raises EOFError in a process that the user's code forked."""
+        if not self.is_open:
+            raise EOFError("no input in a forked process")
+        self._questions += 1
+        number = b"%d" % self._questions
+        for stream in streams.current():
+            streams.flush_quietly(stream)
+        self.send(b"I", number, b"1" if is_password else b"0")
+        while True:
+            kind, fields = self.receive()
+            if kind == b"I" and fields[0] == number:
+                return fields[1].decode("utf-8", "replace")
+
+    def forget(self) -> None:
+        """Closes the pipes in a forked child, so that the supervisor notices the death of the parent."""
+        self.is_open = False
+        for fd in (self.read_fd, self.write_fd):
+            try:
+                os.close(fd)
+            except OSError:
+                continue
