@@ -25,7 +25,7 @@ from ai.backend.manager.artifacts.model import (
     UploadFile,
 )
 from ai.backend.manager.artifacts.settings import ArtifactSettings
-from ai.backend.manager.folders.client import StorageProxies
+from ai.backend.manager.storage_proxy import StorageProxies
 
 log = logging.getLogger(__name__)
 

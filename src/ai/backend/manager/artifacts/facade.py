@@ -32,7 +32,7 @@ class Artifacts:
     loop: ArtifactLoop
 
     @classmethod
-    def over(
+    def build(
         cls,
         store: ArtifactStore,
         depot: ArtifactGateway,

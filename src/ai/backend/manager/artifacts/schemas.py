@@ -8,9 +8,9 @@ import msgspec
 from msgspec import Meta
 
 from ai.backend.common.artifacts import ArtifactType, RegistryType, RevisionStatus
+from ai.backend.infra.http.fields import Word
 from ai.backend.infra.http.routes import Schema
 
-Word = Annotated[str, Meta(min_length=1, max_length=256)]
 Ref = Annotated[str, Meta(min_length=1, max_length=600)]
 Credentials = Annotated[dict[Word, Annotated[str, Meta(max_length=4_096)]], Meta(max_length=8)]
 Storages = Annotated[dict[Word, Word], Meta(max_length=8)]

@@ -44,7 +44,6 @@ from ai.backend.manager.artifacts.tables import artifacts, registries, revisions
 from ai.backend.manager.folders.model import FolderMount, MountKind
 from ai.backend.manager.query.model import Page
 from ai.backend.manager.secrets.sealer import Sealer, opened_credentials, sealed_credentials
-from ai.backend.manager.sessions import tables as sessions_tables
 
 _USABLE = revisions.c.status == RevisionStatus.AVAILABLE
 _HERE = or_(revisions.c.status != RevisionStatus.SCANNED, revisions.c.residue)
@@ -112,10 +111,10 @@ def _check_nothing_here(s: Connection, *where: ColumnElement[bool]) -> None:
 
 
 def link_artifacts(s: Connection, session_id: UUID, mounts: Sequence[FolderMount], at: datetime) -> None:
-    """Note, in the transaction that inserts a session, which revisions it mounts.
+    """Records the revisions that a session mounts, in the transaction that inserts the session.
 
     Raises:
-        InvalidInput: one of them is not available any more.
+        InvalidInput: a revision is no longer available.
     """
     for mount in {m.folder_id: m for m in mounts if m.kind is MountKind.ARTIFACT}.values():
         usable = and_(revisions.c.id == mount.folder_id, _USABLE)
@@ -128,10 +127,14 @@ def link_artifacts(s: Connection, session_id: UUID, mounts: Sequence[FolderMount
 
 
 class SqlArtifactStore:
-    """Implements :class:`ai.backend.manager.artifacts.store.ArtifactStore`."""
+    """Implements :class:`ai.backend.manager.artifacts.store.ArtifactStore`.
 
-    def __init__(self, database: Database, sealer: Sealer | None = None) -> None:
+    ``live_sessions`` selects ``id`` and ``name`` of the sessions that are not final.
+    """
+
+    def __init__(self, database: Database, live_sessions: Select[Any], sealer: Sealer | None = None) -> None:
         self._db = database
+        self._live_sessions = live_sessions.subquery()
         self._sealer = sealer or Sealer()
 
     def _opened(self, row: R) -> R:
@@ -271,20 +274,20 @@ class SqlArtifactStore:
         def work(s: Connection) -> Revision | None:
             if not s.execute(update(revisions).where(same).values(changed)).rowcount:
                 return None
-            user = _mounted_by(s, seen.id) if unless_mounted else None
-            if user is not None:
-                raise Conflict(f"the session {user!r} mounts it", data={"session": user})
+            session = self._mounted_by(s, seen.id) if unless_mounted else None
+            if session is not None:
+                raise Conflict(f"the session {session!r} mounts it", data={"session": session})
             return Revision(**s.execute(select(revisions).where(c.id == seen.id)).one()._mapping)
 
         return await self._db.run_write(work)
 
-
-def _mounted_by(s: Connection, revision_id: RevisionId) -> str | None:
-    mounting = (
-        select(sessions_tables.sessions.c.name)
-        .join(session_artifacts, session_artifacts.c.session_id == sessions_tables.sessions.c.id)
-        .where(session_artifacts.c.revision_id == revision_id, sessions_tables.LIVE)
-        .limit(1)
-    )
-    name: str | None = s.execute(mounting).scalar()
-    return name
+    def _mounted_by(self, s: Connection, revision_id: RevisionId) -> str | None:
+        """Returns the name of a live session that mounts a revision, if any."""
+        live = self._live_sessions.c
+        mounting = (
+            select(live.name)
+            .join(session_artifacts, session_artifacts.c.session_id == live.id)
+            .where(session_artifacts.c.revision_id == revision_id)
+        )
+        name: str | None = s.execute(mounting.limit(1)).scalar()
+        return name

@@ -48,6 +48,7 @@ class FoldersApi:
     def __init__(self, folders: Folders) -> None:
         self._life = folders.life
         self._files = folders.files
+        self._quotas = folders.quotas
 
     # ---- many ----
 
@@ -126,6 +127,26 @@ class FoldersApi:
         """Give a user's folder to another user; for superadmins."""
         await self._life.change_owner(caller_of(call), call.body.vfolder, call.body.user_email)
         return schema.Message("changed")
+
+    @route("GET", "/folders/_/quota", query=schema.QuotaQuery)
+    async def quota(self, call: Call[Nothing, schema.QuotaQuery]) -> dict[str, Any]:
+        """What the quota scope of a folder uses, and may use."""
+        folder = (await self._life.get(caller_of(call), call.query.id)).folder
+        usage = await self._quotas.get(caller_of(call), folder.host, folder.quota_scope)
+        return {
+            "quota_scope_id": folder.quota_scope,
+            "used_bytes": usage.used_bytes,
+            "limit_bytes": usage.limit_bytes,
+            "enforcement": usage.enforcement,
+        }
+
+    @route("POST", "/folders/_/quota", body=schema.QuotaBody)
+    async def set_quota(self, call: Call[schema.QuotaBody]) -> dict[str, Any]:
+        """Limit the quota scope of a folder; for superadmins."""
+        size = call.body.input.size_bytes
+        folder = (await self._life.get(caller_of(call), call.body.id)).folder
+        await self._quotas.set_limit(caller_of(call), folder.host, folder.quota_scope, size)
+        return {"size_bytes": size}
 
     # ---- one ----
 

@@ -9,7 +9,7 @@ from ai.backend.common.folders import FolderKey, HostPermission
 from ai.backend.common.volume_paths import FolderPath
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.folders.access import FolderFinder
-from ai.backend.manager.folders.gateway import StorageGateway
+from ai.backend.manager.folders.gateway import FolderGateway
 from ai.backend.manager.folders.model import FileInfo, FolderAccess, Ticket
 
 MAX_LISTED = 50_000
@@ -43,7 +43,7 @@ class FolderFiles:
     """Paths are relative to the folder. Errors as :meth:`FolderFinder.one` has them, Forbidden where the host does not
     allow it, and what the storage proxy says."""
 
-    def __init__(self, storage: StorageGateway, finder: FolderFinder) -> None:
+    def __init__(self, storage: FolderGateway, finder: FolderFinder) -> None:
         self._storage = storage
         self._finder = finder
 

@@ -19,7 +19,7 @@ from ai.backend.common.ids import FolderId
 from ai.backend.core.lifecycle.folder import FolderTrigger
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.loop import PeriodicLoop
-from ai.backend.manager.folders.gateway import Progress, StorageGateway
+from ai.backend.manager.folders.gateway import FolderGateway, Progress
 from ai.backend.manager.folders.model import Folder
 from ai.backend.manager.folders.store import FolderStore
 from ai.backend.manager.folders.transitions import FolderTransitions
@@ -36,7 +36,7 @@ class FolderLoop(PeriodicLoop):
 
     period_s = 10.0
 
-    def __init__(self, store: FolderStore, storage: StorageGateway, clock: Clock, *, trash_days: float = 0) -> None:
+    def __init__(self, store: FolderStore, storage: FolderGateway, clock: Clock, *, trash_days: float = 0) -> None:
         super().__init__()
         self._store = store
         self._storage = storage

@@ -14,7 +14,7 @@ from ai.backend.common.folders import FolderPermission, FolderStatus, HostPermis
 from ai.backend.common.volume_paths import FolderPath
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.folders.access import FolderFinder
-from ai.backend.manager.folders.gateway import StorageGateway
+from ai.backend.manager.folders.gateway import FolderGateway
 from ai.backend.manager.folders.model import FolderAccess, FolderMount
 from ai.backend.manager.folders.unmanaged import UnmanagedPaths
 
@@ -118,7 +118,7 @@ def _naming(ref: str) -> Iterator[None]:
 class MountResolver:
     """Turns names into directories at the creation of a session: what cannot be mounted fails it, with its name."""
 
-    def __init__(self, storage: StorageGateway, finder: FolderFinder, unmanaged: UnmanagedPaths) -> None:
+    def __init__(self, storage: FolderGateway, finder: FolderFinder, unmanaged: UnmanagedPaths) -> None:
         self._storage = storage
         self._finder = finder
         self._unmanaged = unmanaged

@@ -7,7 +7,7 @@ import logging
 from ai.backend.common.errors import BackendError
 from ai.backend.common.volume_paths import QuotaScopeId
 from ai.backend.infra.loop import PeriodicLoop
-from ai.backend.manager.folders.gateway import StorageGateway
+from ai.backend.manager.folders.gateway import FolderGateway
 from ai.backend.manager.folders.model import ScopeLimit
 from ai.backend.manager.folders.store import FolderStore
 
@@ -19,7 +19,7 @@ class QuotaLoop(PeriodicLoop):
 
     period_s = 60.0
 
-    def __init__(self, store: FolderStore, storage: StorageGateway) -> None:
+    def __init__(self, store: FolderStore, storage: FolderGateway) -> None:
         super().__init__()
         self._store = store
         self._storage = storage

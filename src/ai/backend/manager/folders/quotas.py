@@ -7,11 +7,12 @@ from ai.backend.common.folders import parse_host
 from ai.backend.common.ids import UserId
 from ai.backend.common.volume_paths import QuotaScopeId, QuotaScopeKind
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.folders.gateway import StorageGateway
+from ai.backend.manager.folders.gateway import FolderGateway
 from ai.backend.manager.folders.model import ScopeUsage
 from ai.backend.manager.folders.quota_loop import QuotaLoop
 from ai.backend.manager.folders.store import FolderStore
 from ai.backend.manager.identity.store import IdentityStore
+from ai.backend.manager.volumes.gateway import VolumeGateway
 
 MAX_LIMIT = 2**53 - 1
 
@@ -19,9 +20,17 @@ MAX_LIMIT = 2**53 - 1
 class QuotaService:
     """``scope`` is text, ``user:<uuid>`` or ``project:<uuid>``, of a user or group that there is."""
 
-    def __init__(self, store: FolderStore, storage: StorageGateway, identities: IdentityStore, loop: QuotaLoop) -> None:
+    def __init__(
+        self,
+        store: FolderStore,
+        storage: FolderGateway,
+        volumes: VolumeGateway,
+        identities: IdentityStore,
+        loop: QuotaLoop,
+    ) -> None:
         self._store = store
         self._storage = storage
+        self._volumes = volumes
         self._identities = identities
         self._loop = loop
 
@@ -46,7 +55,7 @@ class QuotaService:
         if limit_bytes is not None and not 0 <= limit_bytes <= MAX_LIMIT:
             raise InvalidInput("A limit is a number of bytes.", data={"hard_limit_bytes": "out of range"})
         found = await self._known(caller, host, scope)
-        if host not in await self._storage.volumes():
+        if host not in await self._volumes.volumes():
             raise NotFound(f"There is no storage host {host[:64]!r} now.", data={"storage_host_name": "unknown"})
         await self._store.set_scope_limit(host, found, limit_bytes)
         await self._loop.ensure(host, found)

@@ -9,9 +9,9 @@ import msgspec
 from msgspec import Meta
 
 from ai.backend.common.folders import FolderPermission, UsageMode
+from ai.backend.infra.http.fields import Word
 from ai.backend.infra.http.routes import Schema
 
-Word = Annotated[str, Meta(min_length=1, max_length=256)]
 Path = Annotated[str, Meta(max_length=4_096)]
 Emails = Annotated[list[Annotated[str, Meta(max_length=256)]], Meta(max_length=256)]
 Paths = Annotated[list[Path], Meta(min_length=1, max_length=1_000)]

@@ -24,7 +24,7 @@ from ai.backend.core.lifecycle.folder import FolderTrigger
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.folders.access import ANY_STATUS, FolderFinder
-from ai.backend.manager.folders.gateway import StorageGateway
+from ai.backend.manager.folders.gateway import FolderGateway
 from ai.backend.manager.folders.loop import FolderLoop
 from ai.backend.manager.folders.model import (
     CreateFolder,
@@ -42,6 +42,7 @@ from ai.backend.manager.identity.model import Group
 from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.query.model import Condition, ListQuery, Page
 from ai.backend.manager.tasks.service import TaskProgress, TaskService
+from ai.backend.manager.volumes.gateway import VolumeGateway
 from ai.backend.manager.volumes.model import Volume
 from ai.backend.manager.volumes.permissions import CLONE, FolderScope, FolderScopes, require
 
@@ -53,7 +54,8 @@ class FolderService:
         self,
         *,
         store: FolderStore,
-        storage: StorageGateway,
+        storage: FolderGateway,
+        volumes: VolumeGateway,
         identities: IdentityStore,
         finder: FolderFinder,
         scopes: FolderScopes,
@@ -66,6 +68,7 @@ class FolderService:
     ) -> None:
         self._store = store
         self._storage = storage
+        self._volumes = volumes
         self._identities = identities
         self._finder = finder
         self._scopes = scopes
@@ -80,16 +83,16 @@ class FolderService:
 
     async def hosts(self, caller: Caller, group_id: GroupId | None = None) -> tuple[str | None, Mapping[str, Volume]]:
         """The default host, and the volumes that the caller may use at all, by host."""
-        scope, volumes = await self._scopes.of(caller, group_id), await self._storage.volumes()
+        scope, volumes = await self._scopes.of(caller, group_id), await self._volumes.volumes()
         allowed = {host: volume for host, volume in sorted(volumes.items()) if scope.allowed(host)}
-        default = await self._storage.default_host()
+        default = await self._volumes.default_host()
         return default if default in allowed else next(iter(allowed), None), allowed
 
     async def all_hosts(self, caller: Caller) -> tuple[str | None, Mapping[str, Volume]]:
         """Every volume of the cluster, for superadmins."""
         if not caller.is_superadmin:
             raise Forbidden("Only superadmins see all storage hosts.")
-        return await self._storage.default_host(), await self._storage.volumes()
+        return await self._volumes.default_host(), await self._volumes.volumes()
 
     # ---- creation ----
 
@@ -103,7 +106,7 @@ class FolderService:
         group = await self._group(caller, request.group) if request.group is not None else None
         if group is not None and group.type is GroupType.MODEL_STORE and request.usage_mode is not UsageMode.MODEL:
             raise InvalidInput("A model store keeps models: say usage mode model.", data={"usage_mode": "not model"})
-        host = request.host or await self._storage.default_host()
+        host = request.host or await self._volumes.default_host()
         if host is None:
             raise NotFound("This cluster has no storage host.", data={"host": "none"})
         scope = await self._scopes.of(caller, group.id if group is not None else None)
@@ -177,9 +180,9 @@ class FolderService:
     async def _check_host(self, scope: FolderScope, host: str) -> None:
         parse_host(host)
         require(scope.allowed(host), HostPermission.CREATE, host)
-        volumes = await self._storage.volumes()
+        volumes = await self._volumes.volumes()
         if host not in volumes:
-            await self._storage.volume_health(host)  # a proxy that does not answer is not an unknown one: Unavailable
+            await self._volumes.volume_health(host)  # a proxy that does not answer is not an unknown one: Unavailable
             raise NotFound(f"There is no storage host {host[:64]!r} now.", data={"host": "unknown"})
         if "vfolder" not in volumes[host].capabilities:
             raise InvalidInput(f"{host} is not for virtual folders.", data={"host": "no vfolder capability"})

@@ -8,7 +8,6 @@ from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.infra.config_store import ConfigStore
 from ai.backend.manager.agents.gateway import AgentGateway
 from ai.backend.manager.agents.store import AgentStore
-from ai.backend.manager.execution.commits import CommitService
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.images.gateway import RegistryScanner
@@ -18,7 +17,6 @@ from ai.backend.manager.images.registries import ContainerRegistries
 from ai.backend.manager.images.rescan import Rescan
 from ai.backend.manager.images.service import ImageService
 from ai.backend.manager.images.store import ImageStore
-from ai.backend.manager.sessions.lookup import SessionFinder
 from ai.backend.manager.tasks.service import TaskService
 
 
@@ -28,11 +26,10 @@ class Images:
     registries: ContainerRegistries
     rescan: Rescan
     spreading: ImagePreloader
-    commits: CommitService
     provision: ImagePulls
 
     @classmethod
-    def over(
+    def build(
         cls,
         store: ImageStore,
         scanner: RegistryScanner,
@@ -41,7 +38,6 @@ class Images:
         agents: AgentStore,
         identities: IdentityStore,
         identity: IdentityService,
-        finder: SessionFinder,
         gateway: AgentGateway,
         tasks: TaskService,
         clock: Clock,
@@ -56,6 +52,5 @@ class Images:
             registries=registries,
             rescan=rescan,
             spreading=ImagePreloader(catalogue, agents, provision, gateway, tasks, id_generator),
-            commits=CommitService(store, registries, finder, gateway, tasks, config, clock, id_generator),
             provision=provision,
         )

@@ -10,9 +10,9 @@ from ai.backend.common.errors import Forbidden
 from ai.backend.common.folders import HostPermission
 from ai.backend.common.ids import GroupId
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.folders.gateway import StorageGateway
 from ai.backend.manager.identity.host_permissions import _KNOWN, _WORDS
 from ai.backend.manager.identity.store import IdentityStore
+from ai.backend.manager.volumes.gateway import VolumeGateway
 from ai.backend.manager.volumes.model import HostRights
 
 
@@ -76,9 +76,9 @@ class FolderScope:
 class FolderScopes:
     """Says what bounds whom: the domain, the groups, the policies, and what is blocked on volumes."""
 
-    def __init__(self, identities: IdentityStore, storage: StorageGateway) -> None:
+    def __init__(self, identities: IdentityStore, volumes: VolumeGateway) -> None:
         self._identities = identities
-        self._storage = storage
+        self._volumes = volumes
 
     async def of(self, caller: Caller, group_id: GroupId | None = None) -> FolderScope:
         """``group_id`` adds the rights of a group that the caller is not in."""
@@ -95,7 +95,7 @@ class FolderScopes:
             groups=mine,
             stores={g.id: merge_rights([g.allowed_vfolder_hosts]) for g in found.model_stores},
             rights=rights,
-            blocked=await self._storage.blocked(),
+            blocked=await self._volumes.blocked(),
             max_count=min((count for count in counts if count), default=0),
             max_size=size if size >= 0 else None,
         )

@@ -6,21 +6,21 @@ from collections.abc import Mapping, Sequence
 
 from ai.backend.common.errors import Forbidden, NotFound
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.folders.gateway import StorageGateway
+from ai.backend.manager.volumes.gateway import VolumeGateway
 from ai.backend.manager.volumes.model import Volume, VolumeHealth, VolumeMount
 
 
 class VolumeService:
     """For superadmins; Forbidden for others. A host is ``proxy:volume``."""
 
-    def __init__(self, storage: StorageGateway) -> None:
-        self._storage = storage
+    def __init__(self, volumes: VolumeGateway) -> None:
+        self._volumes = volumes
 
     async def all(self, caller: Caller) -> Sequence[Volume]:
         """By host."""
         if not caller.is_superadmin:
             raise Forbidden("Only superadmins look at storage volumes.")
-        return [volume for _, volume in sorted((await self._storage.volumes()).items())]
+        return [volume for _, volume in sorted((await self._volumes.volumes()).items())]
 
     async def get(self, caller: Caller, host: str) -> Volume:
         """Raises NotFound."""
@@ -31,17 +31,17 @@ class VolumeService:
 
     async def health(self, caller: Caller, host: str) -> VolumeHealth:
         """Whether it works."""
-        return await self._storage.volume_health((await self.get(caller, host)).host)
+        return await self._volumes.volume_health((await self.get(caller, host)).host)
 
     async def usage(self, caller: Caller, host: str) -> Mapping[str, int]:
         """How large and how full it is."""
-        return await self._storage.volume_usage((await self.get(caller, host)).host)
+        return await self._volumes.volume_usage((await self.get(caller, host)).host)
 
     async def metric(self, caller: Caller, host: str) -> Mapping[str, float]:
         """What it has read and written."""
-        return await self._storage.volume_metric((await self.get(caller, host)).host)
+        return await self._volumes.volume_metric((await self.get(caller, host)).host)
 
     async def mounts(self, caller: Caller) -> Mapping[str, Sequence[VolumeMount]]:
         """Storage proxy -> what each of its volumes lies on; proxies that do not answer are left out."""
         await self.all(caller)
-        return await self._storage.mounts()
+        return await self._volumes.mounts()

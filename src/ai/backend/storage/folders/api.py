@@ -14,7 +14,7 @@ from ai.backend.infra.http.routes import Call, Schema, route
 from ai.backend.storage.folders.service import Folders
 from ai.backend.storage.tasks import Tasks, TaskStatus
 from ai.backend.storage.volumes.registry import Volumes
-from ai.backend.storage.volumes.schemas import FolderParams, _Api
+from ai.backend.storage.volumes.schemas import FolderParams
 
 
 class CreateBody(FolderParams, frozen=True, kw_only=True):
@@ -36,24 +36,24 @@ class MountParams(FolderParams, frozen=True, kw_only=True):
     subpath: str = "."
 
 
-class FolderApi(_Api):
+class FolderApi:
     """Folders and tasks."""
 
     def __init__(self, volumes: Volumes, folders: Folders, tasks: Tasks) -> None:
-        super().__init__(volumes)
+        self._volumes = volumes
         self._folders = folders
         self._tasks = tasks
 
     @route("POST", "/folder/create", body=CreateBody)
     async def create(self, call: Call[CreateBody]) -> None:
         """Make a folder; one that is there is left as it is."""
-        volume, folder = self._place(call.body)
+        volume, folder = self._volumes.locate(call.body.volume, call.body.vfid)
         await volume.create_folder(folder, mode=call.body.mode)
 
     @route("POST", "/folder/delete", body=FolderParams)
     async def delete(self, call: Call[FolderParams]) -> None:
         """Make a folder vanish, and end a clone into it."""
-        await self._folders.delete(*self._place(call.body))
+        await self._folders.delete(*self._volumes.locate(call.body.volume, call.body.vfid))
 
     @route("POST", "/folder/clone", body=CloneBody, status=202)
     async def clone(self, call: Call[CloneBody]) -> dict[str, str]:
@@ -93,18 +93,18 @@ class FolderApi(_Api):
     @route("GET", "/folder/mount", query=MountParams)
     async def mount(self, call: Call[Any, MountParams]) -> dict[str, str]:
         """Where a folder is on every host."""
-        volume, folder = self._place(call.query)
+        volume, folder = self._volumes.locate(call.query.volume, call.query.vfid)
         return {"path": str(await volume.mount_path(folder, FolderPath.parse(call.query.subpath)))}
 
     @route("GET", "/folder/usage", query=FolderParams)
     async def usage(self, call: Call[Any, FolderParams]) -> dict[str, int]:
         """What a folder holds."""
-        volume, folder = self._place(call.query)
+        volume, folder = self._volumes.locate(call.query.volume, call.query.vfid)
         usage = await volume.folder_usage(folder)
         return {"file_count": usage.file_count, "used_bytes": usage.used_bytes}
 
     @route("GET", "/folder/used-bytes", query=FolderParams)
     async def used_bytes(self, call: Call[Any, FolderParams]) -> dict[str, int]:
         """What a folder takes on the disk."""
-        volume, folder = self._place(call.query)
+        volume, folder = self._volumes.locate(call.query.volume, call.query.vfid)
         return {"used_bytes": (await volume.folder_usage(folder)).used_bytes}

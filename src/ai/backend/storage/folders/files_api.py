@@ -19,7 +19,7 @@ from ai.backend.storage.transfers.model import ArchiveClaims, Claims, DownloadCl
 from ai.backend.storage.transfers.tokens import Tokens
 from ai.backend.storage.transfers.uploads import Uploads
 from ai.backend.storage.volumes.registry import Volumes
-from ai.backend.storage.volumes.schemas import Bytes, FolderParams, _Api
+from ai.backend.storage.volumes.schemas import Bytes, FolderParams
 
 
 class FileBody(FolderParams, frozen=True, kw_only=True):
@@ -65,7 +65,7 @@ class UploadBody(FileBody, frozen=True, kw_only=True):
     size: Bytes
 
 
-class FileApi(_Api):
+class FileApi:
     """Files in folders, and tokens for transfers."""
 
     def __init__(
@@ -79,7 +79,7 @@ class FileApi(_Api):
         page_size: int,
         client_url: str,
     ) -> None:
-        super().__init__(volumes)
+        self._volumes = volumes
         self._folders = folders
         self._uploads = uploads
         self._tasks = tasks
@@ -90,7 +90,7 @@ class FileApi(_Api):
     @route("POST", "/folder/file/list", body=ListBody)
     async def list_files(self, call: Call[ListBody]) -> dict[str, Any]:
         """A page of a directory."""
-        volume, folder = self._place(call.body)
+        volume, folder = self._volumes.locate(call.body.volume, call.body.vfid)
         page = await volume.list_directory(
             folder,
             FolderPath.parse(call.body.relpath),
@@ -103,7 +103,7 @@ class FileApi(_Api):
     async def mkdir(self, call: Call[MkdirBody]) -> Reply:
         """Make directories."""
         body = call.body
-        volume, folder = self._place(body)
+        volume, folder = self._volumes.locate(body.volume, body.vfid)
         if isinstance(body.relpath, str):
             await volume.make_directory(
                 folder, FolderPath.parse(body.relpath), parents=body.parents, exist_ok=body.exist_ok
@@ -118,13 +118,13 @@ class FileApi(_Api):
     @route("POST", "/folder/file/rename", body=RenameBody)
     async def rename(self, call: Call[RenameBody]) -> None:
         """Give a file or directory another name."""
-        volume, folder = self._place(call.body)
+        volume, folder = self._volumes.locate(call.body.volume, call.body.vfid)
         await volume.rename(folder, FolderPath.parse(call.body.relpath), call.body.new_name)
 
     @route("POST", "/folder/file/move", body=MoveBody)
     async def move(self, call: Call[MoveBody]) -> None:
         """Move a file or directory inside its folder."""
-        volume, folder = self._place(call.body)
+        volume, folder = self._volumes.locate(call.body.volume, call.body.vfid)
         await volume.move(folder, FolderPath.parse(call.body.src_relpath), FolderPath.parse(call.body.dst_relpath))
 
     @route("POST", "/folder/file/delete", body=DeleteBody)
@@ -145,12 +145,12 @@ class FileApi(_Api):
         return {"bgtask_id": str(task.id)}
 
     def _doomed(self, body: DeleteBody) -> tuple[AbstractVolume, VFolderId, list[FolderPath]]:
-        return *self._place(body), [FolderPath.parse(text) for text in body.relpaths]
+        return *self._volumes.locate(body.volume, body.vfid), [FolderPath.parse(text) for text in body.relpaths]
 
     @route("POST", "/folder/file/fetch", body=FileBody, kind="json")
     async def fetch(self, call: Call[FileBody]) -> web.StreamResponse:
         """The bytes of a file."""
-        volume, folder = self._place(call.body)
+        volume, folder = self._volumes.locate(call.body.volume, call.body.vfid)
         path = FolderPath.parse(call.body.relpath)
         return await send_file(call.request, await volume.open_file(folder, path), str(path).rpartition("/")[2])
 
@@ -158,7 +158,7 @@ class FileApi(_Api):
     async def download(self, call: Call[DownloadBody]) -> dict[str, str]:
         """A token to download a file, or a directory as an archive."""
         body = call.body
-        volume, folder = self._place(body)
+        volume, folder = self._volumes.locate(body.volume, body.vfid)
         path = FolderPath.parse(body.relpath)
         entry = await volume.stat(folder, path)
         if entry.kind == FileKind.DIRECTORY and not body.archive:
@@ -170,7 +170,7 @@ class FileApi(_Api):
     async def download_archive(self, call: Call[ArchiveBody]) -> dict[str, str]:
         """A token to download several files and directories as an archive."""
         body = call.body
-        volume, folder = self._place(body)
+        volume, folder = self._volumes.locate(body.volume, body.vfid)
         for text in body.files:
             await volume.stat(folder, FolderPath.parse(text))
         claims = ArchiveClaims(
@@ -181,7 +181,7 @@ class FileApi(_Api):
     @route("POST", "/folder/file/upload", body=UploadBody)
     async def upload(self, call: Call[UploadBody]) -> dict[str, str]:
         """A token to upload a file; an empty one is made at once."""
-        volume, folder = self._place(call.body)
+        volume, folder = self._volumes.locate(call.body.volume, call.body.vfid)
         claims = await self._uploads.request(volume, folder, FolderPath.parse(call.body.relpath), call.body.size)
         return self._ticket(claims, "upload")
 

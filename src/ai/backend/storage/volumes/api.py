@@ -11,7 +11,7 @@ from ai.backend.infra.http.routes import Call, Schema, route
 from ai.backend.plugin.volume import VolumeCapability
 from ai.backend.storage.volumes.quotas import QuotaAccounting
 from ai.backend.storage.volumes.registry import Volumes
-from ai.backend.storage.volumes.schemas import Bytes, VolumeParams, _Api
+from ai.backend.storage.volumes.schemas import Bytes, VolumeParams
 
 
 class SomeVolumeParams(Schema, frozen=True, kw_only=True):
@@ -30,11 +30,11 @@ class ScopeBody(ScopeParams, frozen=True, kw_only=True):
     options: QuotaOptions | None = None
 
 
-class VolumeApi(_Api):
+class VolumeApi:
     """Volumes and quota scopes."""
 
     def __init__(self, volumes: Volumes, quota: QuotaAccounting, *, node_id: str) -> None:
-        super().__init__(volumes)
+        self._volumes = volumes
         self._quota = quota
         self._node_id = node_id
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
 
 from ai.backend.common.errors import VolumeNotFound
+from ai.backend.common.volume_paths import VFolderId
 from ai.backend.plugin.volume import AbstractVolume, VolumeContext
 from ai.backend.storage.config.settings import VolumeSettings
 from ai.backend.storage.volumes.backends import load_class
@@ -62,3 +63,7 @@ class Volumes:
             return self._volumes[name]
         except KeyError:
             raise VolumeNotFound(data={"volume": name[:64]}) from None
+
+    def locate(self, volume: str, vfid: str) -> tuple[AbstractVolume, VFolderId]:
+        """Returns a volume and the parsed id of a folder on it. Raises VolumeNotFound, InvalidInput."""
+        return self.get(volume), VFolderId.parse(vfid)
