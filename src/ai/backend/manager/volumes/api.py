@@ -1,4 +1,4 @@
-"""What superadmins ask about storage hosts and the nodes' file systems (client wire contract 2.5)."""
+"""REST routes about storage hosts and the file systems of the nodes, for superadmins (client wire contract 2.5)."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from ai.backend.manager.volumes.service import VolumeService
 
 
 class VolumesApi:
-    """File systems are mounted with the tools of the node: the API shows them and changes none (decision 0090)."""
+    """Shows volumes and mounts. Nodes mount file systems with their own tools, so requests to mount are refused."""
 
     def __init__(self, volumes: VolumeService) -> None:
         self._volumes = volumes
 
     @route("GET", "/folders/_/perf-metric", query=schemas.HostQuery)
     async def metric(self, call: Call[Nothing, schemas.HostQuery]) -> dict[str, Any]:
-        """What a volume has read and written."""
+        """Returns the I/O counters of a volume."""
         return {"metric": dict(await self._volumes.metric(caller_of(call), call.query.folder_host))}
 
     @route("GET", "/folders/_/mounts")
     async def mounts(self, call: Call) -> dict[str, Any]:
-        """What the volumes of each storage proxy lie on; agents see them at the same paths (spec 03-01)."""
+        """Lists the file systems under the volumes of each storage proxy (spec 03-01)."""
         mounts_by_proxy = await self._volumes.mounts(caller_of(call))
         return {
             "manager": {
@@ -47,17 +47,17 @@ class VolumesApi:
 
     @route("GET", "/folders/_/fstab", query=schemas.FstabQuery)
     async def fstab(self, call: Call[Nothing, schemas.FstabQuery]) -> None:
-        """Refused: file systems are the affair of the node."""
+        """Refuses: nodes manage their own file systems."""
         await self._refuse(call)
 
     @route("POST", "/folders/_/mounts", body=schemas.MountBody, audited=False)
     async def mount(self, call: Call[schemas.MountBody]) -> None:
-        """Refused: file systems are mounted with the tools of the node."""
+        """Refuses: nodes mount file systems with their own tools."""
         await self._refuse(call)
 
     @route("DELETE", "/folders/_/mounts", query=schemas.MountBody, audited=False)
     async def unmount(self, call: Call[Nothing, schemas.MountBody]) -> None:
-        """Refused: file systems are unmounted with the tools of the node."""
+        """Refuses: nodes unmount file systems with their own tools."""
         await self._refuse(call)
 
     async def _refuse(self, call: Call[Any, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Requests and replies of volumes."""
+"""Requests about storage hosts."""
 
 from __future__ import annotations
 
