@@ -89,9 +89,8 @@ def read_mounts(mounts: Sequence[str], mount_map: Mapping[str, str], options: Ma
         with _naming(ref):
             parts = FolderPath.parse(subpath).parts
         target = check_target(name, alias) if alias else ""
-        requests.append(
-            _MountRequest(ref, "/".join(parts), target, FolderPermission(permission) if permission else None)
-        )
+        permission = FolderPermission(option["permission"]) if option and option.get("permission") else None
+        requests.append(_MountRequest(ref, "/".join(parts), target, permission))
     return requests
 
 
