@@ -1,4 +1,4 @@
-"""Everything about images of containers, as the API and the composition root receive it."""
+"""The use cases of container images in one value."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from ai.backend.manager.tasks.service import TaskService
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Images:
+    """Holds the use cases of container images."""
+
     catalogue: ImageService
     registries: ContainerRegistries
     rescan: Rescan
