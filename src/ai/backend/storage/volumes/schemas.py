@@ -1,4 +1,4 @@
-"""Requests and replies of volumes."""
+"""Parameters that requests about volumes and folders share."""
 
 from __future__ import annotations
 
