@@ -48,6 +48,14 @@ async def test_who_is_known_may_restart_the_agent(client: TestClient[Any, Any], 
     assert (tmp_path / "done").read_text().split() == ["is-active", "restart", "stop"]
 
 
+async def test_a_token_that_is_no_text_is_refused(client: TestClient[Any, Any]) -> None:
+    reader, writer = await asyncio.open_connection(client.host, client.port)
+    writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n" + TOKEN_HEADER.encode() + b": \xff\r\n\r\n")
+    assert (await reader.readline()).split()[1] == b"403"
+    writer.close()
+    await writer.wait_closed()
+
+
 def test_without_a_token_it_does_not_start() -> None:
     with pytest.raises(InvalidInput):
         Watcher(WatcherSettings())

@@ -26,6 +26,7 @@ from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.idempotency.store import AnswerStore
 from ai.backend.manager.main import main
 from ai.backend.manager.secrets.sealer import Sealer, new_key
+from ai.backend.manager.sessions.tables import LIVE_SESSIONS
 from tests.support.migrated import migrated
 
 HUB = "config/docker/registry/hub"
@@ -116,7 +117,7 @@ async def test_keys_come_change_and_are_lost(tmp_path: Path) -> None:
         created_at=now,
         modified_at=now,
     )
-    store = SqlArtifactStore(database)
+    store = SqlArtifactStore(database, LIVE_SESSIONS)
     await store.add_registry(registry)
     assert await store.registries() == [registry]
     await plain._stores.config.put_many({HUB: "https://cr.example.org", f"{HUB}/password": "cr_old"})
@@ -131,7 +132,7 @@ async def test_keys_come_change_and_are_lost(tmp_path: Path) -> None:
         credentials = await manager.services.identity.credentials(made.admin.access_key)  # type: ignore[union-attr]  # it is there
         assert credentials is not None
         assert credentials.secret_key == expected
-        assert await SqlArtifactStore(database, sealer).registries() == [registry]
+        assert await SqlArtifactStore(database, LIVE_SESSIONS, sealer).registries() == [registry]
         images = manager.services.images
         assert images is not None
         assert (await images.registries.get("hub")).password == "cr_secret"

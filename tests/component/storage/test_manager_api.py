@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
@@ -23,6 +24,15 @@ async def test_only_who_knows_the_secret_is_served(caller: Caller) -> None:
         assert (await caller.send("GET", caller.manager_url + path)).status == 200
     metrics = (await caller.send("GET", caller.manager_url + "/metrics")).body.decode()
     assert 'backendai_storage_proxy_http_requests_total{route="GET /volumes",status="403"} 3.0' in metrics
+
+
+async def test_a_secret_that_is_no_text_is_refused(caller: Caller) -> None:
+    address = urlsplit(caller.manager_url)
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    writer.write(b"GET /volumes HTTP/1.1\r\nHost: localhost\r\n" + SECRET_HEADER.encode() + b": \xff\r\n\r\n")
+    assert (await reader.readline()).split()[1] == b"400"
+    writer.close()
+    await writer.wait_closed()
 
 
 async def test_volumes_declare_what_they_can(caller: Caller, proxy: StorageProxy) -> None:

@@ -32,7 +32,7 @@ from ai.backend.manager.artifacts.model import (
     UploadFile,
 )
 from ai.backend.manager.artifacts.settings import ArtifactSettings
-from ai.backend.manager.folders.client import StorageProxies
+from ai.backend.manager.storage_proxy import StorageProxies
 from ai.backend.storage.config.settings import StorageSettings
 from ai.backend.storage.main import StorageProxy
 from tests.support.fake_artifacts import CONTENT, FakeDepot, model

@@ -22,8 +22,10 @@ from ai.backend.common.folders import FolderKey
 from ai.backend.common.ids import FolderId
 from ai.backend.common.volume_paths import QuotaScopeId
 from ai.backend.infra.config_store import MemoryConfigStore
-from ai.backend.manager.folders.client import StorageProxies
+from ai.backend.manager.folders.client import StorageProxyFolders
 from ai.backend.manager.folders.gateway import StorageGateway
+from ai.backend.manager.storage_proxy import StorageProxies
+from ai.backend.manager.volumes.client import StorageProxyVolumes
 from ai.backend.storage.config.settings import StorageSettings
 from ai.backend.storage.main import StorageProxy
 from tests.support.fake_storage import FakeStorage
@@ -222,12 +224,20 @@ async def daemon(tmp_path: Path) -> AsyncIterator[StorageProxy]:
     await proxy.stop()
 
 
-async def connect(daemon: StorageProxy, **more: str) -> StorageProxies:
+class ProxyStorage(StorageProxyFolders, StorageProxyVolumes):
+    """Both clients on one set of connections."""
+
+    def __init__(self, proxies: StorageProxies) -> None:
+        StorageProxyVolumes.__init__(self, proxies)
+        self.close = proxies.close
+
+
+async def connect(daemon: StorageProxy, **more: str) -> ProxyStorage:
     config = MemoryConfigStore()
     keys = {"manager_api": daemon.manager_url, "secret": SECRET, **more}
     await config.put_many({f"volumes/proxies/local/{name}": value for name, value in keys.items()})
     await config.put_many({"volumes/default_host": HOST})
-    return StorageProxies(config)
+    return ProxyStorage(StorageProxies(config))
 
 
 class TestDaemon(GatewayContract):
@@ -260,7 +270,7 @@ class TestDaemon(GatewayContract):
     async def test_what_is_blocked_is_shared_configuration(self, daemon: StorageProxy) -> None:
         config = MemoryConfigStore()
         await config.put_many({f"volumes/blocked/{HOST}": "mount-in-session, clone-vfolder"})
-        proxies = StorageProxies(config)
+        proxies = ProxyStorage(StorageProxies(config))
         assert await proxies.blocked() == {HOST: {"mount-in-session", "clone-vfolder"}}
         await proxies.close()
 

@@ -1,1 +1,1 @@
-"""The storage proxy: folders on volumes, and the transfers to and from them."""
+"""The storage proxy: serves folders on volumes, file transfers and artifacts."""

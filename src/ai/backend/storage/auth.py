@@ -1,4 +1,4 @@
-"""Who may use the manager-facing API: whoever knows its secret."""
+"""Authentication of the manager-facing API by a shared secret."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SECRET_HEADER = "X-BackendAI-Storage-Auth-Token"
 
 
 class SecretAuthenticator:
-    """Compares in constant time."""
+    """Accepts requests whose header holds the secret; compares in constant time."""
 
     def __init__(self, secret: str) -> None:
         self._secret = secret.encode()
@@ -23,8 +23,9 @@ class SecretAuthenticator:
     async def authenticate(
         self, request: web.Request, *, method: str, read_body: Callable[[], Awaitable[bytes]]
     ) -> tuple[str, SigningKey]:
-        """Raises Forbidden."""
-        given = request.headers.get(SECRET_HEADER, "")
-        if not hmac.compare_digest(given.encode(), self._secret):
+        """Returns the identity ``manager``. Raises Forbidden."""
+        token = request.headers.get(SECRET_HEADER, "")
+        # aiohttp decodes bytes that are no UTF-8 to surrogates
+        if not hmac.compare_digest(token.encode(errors="surrogateescape"), self._secret):
             raise Forbidden(f"The header {SECRET_HEADER} is missing or wrong.")
         return "manager", self._key

@@ -1,6 +1,6 @@
-"""The places at which a kill test may end the storage proxy, see ``plugin.crash_points``.
+"""Names of the crash points of the storage proxy, see ``plugin.crash_points``.
 
-Those of a volume are named by the volume, which reports them through its context.
+Volumes report theirs through their context.
 """
 
 from __future__ import annotations
@@ -21,5 +21,5 @@ IMPORT = (
     "artifact.published",
     "artifact.deleting",
 )
-"""What the import of an artifact's revision passes, and its removal."""
+"""Crash points of imports and removals of artifacts."""
 CRASH_POINTS = (*UPLOAD, *CLONE, *DELETE, *RENAME, *IMPORT)

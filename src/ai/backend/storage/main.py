@@ -1,4 +1,4 @@
-"""The storage proxy daemon: its parts wired, its two HTTP servers, its command."""
+"""Composition, HTTP servers and commands of the storage proxy daemon."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ from ai.backend.storage.volumes.registry import Volumes
 
 log = logging.getLogger(__name__)
 MIN_SECRET = 32
-"""Characters: HMAC-SHA256 wants a key as long as its digest (RFC 7518, 3.2)."""
+"""Characters: HMAC-SHA256 requires a key as long as its digest (RFC 7518, 3.2)."""
 _COMMAND = "from ai.backend.storage.main import main; main()"
 Where = socket.socket | tuple[str, int]
 
 
 class StorageProxy:
-    """A storage proxy. ``start`` returns once both APIs serve; clones left half-way by a former life go on.
+    """A storage proxy with its manager-facing and client-facing API.
 
     Args:
-        is_worker: serve clients only, beside the first process of the proxy.
+        is_worker: serves clients only, beside the first process of the proxy.
 
     Raises:
-        InvalidInput: a volume or a certificate is wrong, or a secret too short.
+        InvalidInput: a volume or certificate is invalid, or a secret is too short.
     """
 
     def __init__(self, settings: StorageSettings, *, is_worker: bool = False) -> None:
@@ -89,11 +89,11 @@ class StorageProxy:
             client_url="",
         )
         self._client = ClientApi(self.volumes, self._uploads, tokens, upload_expiry_s=own.upload_expiry)
-        self._artifacts = found = Artifacts(settings, self.volumes)
+        self._artifacts = artifacts = Artifacts(settings, self.volumes)
         self._artifact_api = ArtifactApi(
-            found.storages, found.imports, found.kept, found.fetcher, tokens, client_url=""
+            artifacts.storages, artifacts.imports, artifacts.kept, artifacts.fetcher, tokens, client_url=""
         )
-        artifact_client = ArtifactClientApi(found.storages, found.kept, tokens)
+        artifact_client = ArtifactClientApi(artifacts.storages, artifacts.kept, tokens)
         health = HealthApi(self.metrics, self._readiness)
         manager_endpoints = [
             *endpoints_of(VolumeApi(self.volumes, self._quota, node_id=own.node_id)),
@@ -114,12 +114,16 @@ class StorageProxy:
         self._loops: list[asyncio.Task[None]] = []
 
     async def start(self, *, client: Where | None = None, manager: Where | None = None) -> None:
-        """Args: client, manager: where to serve, instead of what the settings say."""
+        """Serves both APIs and resumes interrupted clones.
+
+        Args:
+            client, manager: addresses that replace those of the settings.
+        """
         api = self.settings.api
-        wanted = self.settings.storage_proxy.user
-        if wanted not in (None, os.geteuid()) and os.geteuid() != 0:
+        owner = self.settings.storage_proxy.user
+        if owner not in (None, os.geteuid()) and os.geteuid() != 0:
             log.warning(
-                "what is made in folders belongs to uid %d, not %d: only root gives it away", os.geteuid(), wanted
+                "new files in folders belong to uid %d, not %d: only root can change owners", os.geteuid(), owner
             )
         client_tls, manager_tls = _tls(api.client), _tls(api.manager)
         await self.volumes.start()
@@ -129,7 +133,7 @@ class StorageProxy:
         self.client_url = await _serve(self._client_runner, where, client_tls, shares=shares)
         if self._is_worker:
             return
-        await self._folders.take_up()
+        await self._folders.resume()
         expiry = self.settings.storage_proxy.upload_expiry
         self._loops.append(asyncio.create_task(expire_uploads(self.volumes, self._uploads, after_s=expiry)))
         self._files.client_url = (api.client.public_url or self.client_url).rstrip("/")
@@ -141,7 +145,7 @@ class StorageProxy:
         return {volume.name: await volume.check() is None for volume in self.volumes}
 
     async def stop(self) -> None:
-        """Serve no more. What is half-way is taken up by the next life. Safe after a failed start."""
+        """Stops serving; the next process resumes unfinished work. May be called after a failed start."""
         await self._manager_runner.cleanup()
         await self._client_runner.cleanup()
         for loop in self._loops:
@@ -170,7 +174,7 @@ async def _serve(runner: web.AppRunner, where: Where, tls: ssl.SSLContext | None
 
 
 async def serve(settings: StorageSettings, stop: asyncio.Event, *, ready: Callable[[str], None] = log.info) -> None:
-    """Run a storage proxy until ``stop`` is set.
+    """Runs a storage proxy until ``stop`` is set.
 
     Raises:
         InvalidInput: a volume or an address cannot be used.
@@ -202,10 +206,14 @@ def start_server(config: Path | None, log_level: str | None, worker: int) -> Non
         log_as_configured("storage-proxy", settings.logging, level=level, number=worker)
     except BackendError as e:
         raise click.ClickException(str(e)) from e
-    again = [*(("-f", str(config)) if config else ()), *(("--log-level", log_level) if log_level else ())]
-    command = [sys.executable, "-c", _COMMAND, "start-server", *again, "--worker"]
+    arguments = [*(("-f", str(config)) if config else ()), *(("--log-level", log_level) if log_level else ())]
+    command = [sys.executable, "-c", _COMMAND, "start-server", *arguments, "--worker"]
     run_daemon(
-        lambda stop: _transfer(settings) if worker else _lead(settings, stop, lambda number: [*command, str(number)]),
+        lambda stop: (
+            _transfer(settings)
+            if worker
+            else _serve_with_workers(settings, stop, lambda number: [*command, str(number)])
+        ),
         debug=settings.debug.asyncio or None,
         loop_factory=_loop_factory(settings.storage_proxy.event_loop),
     )
@@ -230,12 +238,14 @@ def migrate_volume(config: Path | None, name: str, folders: TextIO) -> None:
     """
     settings = _load(config)
     try:
-        wanted = [VFolderId.parse(line.strip()) for line in folders if line.strip()]
-        left = asyncio.run(_migrate(settings, name, wanted))
+        folder_ids = [VFolderId.parse(line.strip()) for line in folders if line.strip()]
+        unowned = asyncio.run(_migrate(settings, name, folder_ids))
     except (BackendError, OSError) as e:
         raise click.ClickException(str(e)) from e
-    if left:
-        raise click.ClickException(f"{len(left)} folders are nobody's, so the layout stays old: {', '.join(left[:5])}")
+    if unowned:
+        raise click.ClickException(
+            f"{len(unowned)} folders are nobody's, so the layout stays old: {', '.join(unowned[:5])}"
+        )
     click.echo(f"{name} has today's layout.")
 
 
@@ -248,7 +258,9 @@ async def _migrate(settings: StorageSettings, name: str, folders: Sequence[VFold
         await volume.stop()
 
 
-async def _lead(settings: StorageSettings, stop: asyncio.Event, worker: Callable[[int], Sequence[str]]) -> None:
+async def _serve_with_workers(
+    settings: StorageSettings, stop: asyncio.Event, worker: Callable[[int], Sequence[str]]
+) -> None:
     own = settings.storage_proxy
     with PidFile(own.pid_file):
         workers = Workers(worker, own.num_proc - 1)
@@ -260,7 +272,7 @@ async def _lead(settings: StorageSettings, stop: asyncio.Event, worker: Callable
 
 
 async def _transfer(settings: StorageSettings) -> None:
-    """A worker. Signals are those of a terminal: the first process says when to end."""
+    """Runs a worker until the first process ends; ignores signals of the terminal."""
     proxy = StorageProxy(settings, is_worker=True)
     try:
         await proxy.start()

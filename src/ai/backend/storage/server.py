@@ -1,4 +1,4 @@
-"""``python -m ai.backend.storage.server``: the same as its command ``start-server`` (spec 03-02)."""
+"""Entry point ``python -m ai.backend.storage.server``, the same as the command ``start-server`` (spec 03-02)."""
 
 from __future__ import annotations
 

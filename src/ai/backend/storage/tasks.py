@@ -1,4 +1,4 @@
-"""Work that outlives the request that asked for it."""
+"""Background tasks that outlive their request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ai.backend.common.ids import TaskId
 from ai.backend.plugin.volume import Progress
 
 log = logging.getLogger(__name__)
-_KEPT = 1000
+_MAX_ENDED = 1000
 
 
 class TaskStatus(StrEnum):
@@ -26,7 +26,7 @@ class TaskStatus(StrEnum):
 
 @dataclass(slots=True, kw_only=True)
 class Task:
-    """One piece of work. ``key`` names what it works on: no two run for one key."""
+    """A background task. ``key`` names its subject; no two tasks with one key run at once."""
 
     id: TaskId
     kind: str
@@ -37,7 +37,7 @@ class Task:
 
 
 class Tasks:
-    """Those that run, and the last that ran. Nothing of it survives the process."""
+    """Runs tasks and remembers the last ended ones, in memory only."""
 
     def __init__(self) -> None:
         self._tasks: dict[TaskId, Task] = {}
@@ -45,12 +45,12 @@ class Tasks:
         self._works: dict[TaskId, asyncio.Task[None]] = {}
 
     def start(self, kind: str, key: str, work: Callable[[Progress], Awaitable[None]]) -> Task:
-        """Begin, or return the task that works on this already."""
+        """Starts a task, or returns the running one of the same key."""
         if (running := self._running.get(key)) is not None:
             return running
         task = Task(id=TaskId(uuid4()), kind=kind, key=key, progress=Progress())
         self._tasks[task.id] = self._running[key] = task
-        for old in [t for t in self._tasks.values() if t.status != TaskStatus.RUNNING][:-_KEPT]:
+        for old in [t for t in self._tasks.values() if t.status != TaskStatus.RUNNING][:-_MAX_ENDED]:
             del self._tasks[old.id]
         self._works[task.id] = asyncio.create_task(self._run(task, work), name=f"{kind} {key}")
         return task
@@ -70,18 +70,18 @@ class Tasks:
             del self._works[task.id]
 
     def get(self, task_id: TaskId) -> Task:
-        """Raises NotFound."""
+        """Returns a task. Raises NotFound."""
         if (task := self._tasks.get(task_id)) is None:
             raise NotFound("There is no such task, or it ended long ago.")
         return task
 
     def cancel(self, key: str) -> None:
-        """End what works on this, soon."""
+        """Requests the running task of a key to end."""
         if (task := self._running.get(key)) is not None:
             task.progress.cancel()
 
     async def stop(self) -> None:
-        """Leave the work where it is; what can be taken up again has left its mark on the volume."""
+        """Abandons all tasks; resumable ones have their state on the volume."""
         for task in self._running.values():
             task.progress.abandon()
         works = list(self._works.values())

@@ -282,7 +282,7 @@ async def test_a_limit_that_a_proxy_missed_is_told_later(api: Api) -> None:
     del api.storage.limits[HOST, scope]
     await loop.once()
     assert (HOST, scope) not in api.storage.limits, "told once is enough"
-    loop._told.clear()
+    loop._applied.clear()
     await loop.once()
     assert api.storage.limits[HOST, scope] == 42
 

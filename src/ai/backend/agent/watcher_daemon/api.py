@@ -58,8 +58,9 @@ class Watcher:
     def _guarded(self, work: Handler) -> Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
             try:
-                given = request.headers.get(TOKEN_HEADER, "")
-                if not hmac.compare_digest(given.encode(), self._token.encode()):
+                token = request.headers.get(TOKEN_HEADER, "")
+                # aiohttp decodes bytes that are no UTF-8 to surrogates
+                if not hmac.compare_digest(token.encode(errors="surrogateescape"), self._token.encode()):
                     raise Forbidden("The watcher does not know you.")
                 answer: web.StreamResponse = await work(request)
             except BackendError as e:

@@ -1,1 +1,1 @@
-"""Artifacts, registries, imports."""
+"""Artifacts: their registries, scans, imports, uploads, and mounts in sessions."""

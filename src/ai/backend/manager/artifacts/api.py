@@ -1,4 +1,4 @@
-"""Artifacts over REST (spec 03-17): registries, scans, imports, files."""
+"""REST routes of artifacts: registries, scans, imports, files (spec 03-17)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ai.backend.manager.artifacts.views import (
 )
 
 _MAX_UPLOAD_BODY = 16 << 20
-"""Bytes of a list of files."""
+"""The largest body of an upload request, in bytes."""
 
 
 def _scan_request(body: schema.ScanBody) -> ScanRequest:
@@ -34,7 +34,7 @@ def _scan_request(body: schema.ScanBody) -> ScanRequest:
 
 
 class ArtifactRegistriesApi:
-    """``{r}`` is a name or an id. Superadmins manage, monitors look."""
+    """Routes about registries. ``{r}`` is a name or an id. Superadmins manage them, monitors may read."""
 
     def __init__(self, artifacts: Artifacts) -> None:
         self._registries = artifacts.registries
@@ -42,14 +42,14 @@ class ArtifactRegistriesApi:
 
     @route("GET", "/artifact-registries", reply=list[schema.RegistryItem])
     async def list_registries(self, call: Call) -> list[schema.RegistryItem]:
-        """Registries that artifacts come from."""
+        """Lists the registries of artifacts."""
         return [registry_item(r) for r in await self._registries.list(caller_of(call))]
 
     @route("POST", "/artifact-registries", body=schema.AddRegistryBody, reply=schema.RegistryItem, status=201)
     async def add_registry(self, call: Call[schema.AddRegistryBody]) -> Reply:
-        """Name a registry that artifacts come from."""
+        """Adds a registry of artifacts."""
         body = call.body
-        made = await self._registries.add(
+        registry = await self._registries.add(
             caller_of(call),
             name=body.name,
             kind=body.type,
@@ -57,16 +57,16 @@ class ArtifactRegistriesApi:
             credentials=body.credentials,
             storages=body.storages,
         )
-        return Reply(registry_item(made), 201)
+        return Reply(registry_item(registry), 201)
 
     @route("GET", "/artifact-registries/{r}", reply=schema.RegistryItem)
     async def get_registry(self, call: Call) -> schema.RegistryItem:
-        """One registry."""
+        """Returns a registry."""
         return registry_item(await self._registries.get(caller_of(call), call.params["r"]))
 
     @route("PATCH", "/artifact-registries/{r}", body=schema.ChangeRegistryBody, reply=schema.RegistryItem)
     async def change_registry(self, call: Call[schema.ChangeRegistryBody]) -> schema.RegistryItem:
-        """Change the URL, credentials or storages of a registry."""
+        """Changes the URL, credentials or storages of a registry."""
         body = call.body
         changed = await self._registries.change(
             caller_of(call), call.params["r"], url=body.url, credentials=body.credentials, storages=body.storages
@@ -75,18 +75,18 @@ class ArtifactRegistriesApi:
 
     @route("DELETE", "/artifact-registries/{r}")
     async def remove_registry(self, call: Call) -> None:
-        """Forget a registry and what was found in it; refused while files of it are here."""
+        """Removes a registry with its artifacts; refused while files of them are stored."""
         await self._registries.remove(caller_of(call), call.params["r"])
 
     @route("POST", "/artifact-registries/{r}/scan", body=schema.ScanBody, reply=schema.TaskStarted)
     async def scan(self, call: Call[schema.ScanBody]) -> schema.TaskStarted:
-        """Look what a registry has, in the background."""
+        """Scans a registry in the background."""
         task = await self._scans.scan(caller_of(call), call.params["r"], _scan_request(call.body))
         return schema.TaskStarted(bgtask_id=str(task))
 
     @route("POST", "/artifact-registries/{r}/delegate-scan", body=schema.DelegateScanBody, reply=schema.TaskStarted)
     async def delegate_scan(self, call: Call[schema.DelegateScanBody]) -> schema.TaskStarted:
-        """Have another installation scan one of its registries, then look what it has."""
+        """Makes another installation scan one of its registries, then scans that installation."""
         body = call.body
         task = await self._scans.scan(
             caller_of(call), call.params["r"], _scan_request(body), delegate_to=body.remote_registry
@@ -95,13 +95,16 @@ class ArtifactRegistriesApi:
 
     @route("GET", "/artifact-storages", reply=list[schema.StorageItem])
     async def storages(self, call: Call) -> list[schema.StorageItem]:
-        """Storages that a stage of an import can use."""
+        """Lists the storages that stages of an import can use."""
         return [storage_item(s) for s in await self._registries.storages(caller_of(call))]
 
 
 class ArtifactsApi:
-    """``{a}`` is the name or id of an artifact, ``{v}`` the id of a revision or ``ARTIFACT[@VERSION]``. What is not
-    available is shown to superadmins and monitors only."""
+    """Routes about artifacts and revisions.
+
+    ``{a}`` is the name or id of an artifact, ``{v}`` the id of a revision or ``ARTIFACT[@VERSION]``. Only superadmins
+    and monitors see revisions that are not available.
+    """
 
     def __init__(self, artifacts: Artifacts) -> None:
         self._catalogue = artifacts.catalogue
@@ -111,10 +114,10 @@ class ArtifactsApi:
 
     @route("GET", "/artifacts", query=schema.ListQuery, reply=schema.ArtifactPage)
     async def list_artifacts(self, call: Call[Nothing, schema.ListQuery]) -> schema.ArtifactPage:
-        """A page of artifacts, by name."""
+        """Returns a page of artifacts, sorted by name."""
         query = call.query
         registry = await self._registries.find(query.registry) if query.registry is not None else None
-        wanted = ArtifactQuery(
+        artifact_query = ArtifactQuery(
             limit=query.limit,
             offset=query.offset,
             type=query.artifact_type,
@@ -122,29 +125,29 @@ class ArtifactsApi:
             status=query.status,
             search=query.search,
         )
-        page = await self._catalogue.page(caller_of(call), wanted)
+        page = await self._catalogue.page(caller_of(call), artifact_query)
         items = [artifact_item(row, self._imports.progress) for row in page.items]
         return schema.ArtifactPage(items=items, total_count=page.total_count)
 
     @route("GET", "/artifacts/{a}", reply=schema.ArtifactInfo)
     async def get_artifact(self, call: Call) -> schema.ArtifactInfo:
-        """One artifact with its revisions and its README."""
+        """Returns an artifact with its revisions and README."""
         return artifact_info(await self._catalogue.artifact(caller_of(call), call.params["a"]), self._imports.progress)
 
     @route("DELETE", "/artifacts/{a}")
     async def delete_artifact(self, call: Call) -> None:
-        """Forget an artifact until the next scan; refused while files of it are here."""
+        """Removes an artifact until the next scan; refused while files of it are stored."""
         await self._imports.delete(caller_of(call), call.params["a"])
 
     @route("POST", "/artifacts/import", body=schema.ImportBody, reply=schema.RevisionList, status=202)
     async def import_revisions(self, call: Call[schema.ImportBody]) -> Reply:
-        """Have revisions imported, in the background; see how far they are at `/artifacts/revisions/{v}`."""
+        """Imports revisions in the background; `/artifacts/revisions/{v}` has their progress."""
         rows = await self._imports.begin(caller_of(call), call.body.revisions, delegate=call.body.delegate)
         return Reply(revision_list(rows, self._imports.progress), 202)
 
     @route("POST", "/artifacts/upload", body=schema.UploadBody, reply=schema.UploadReply, max_body=_MAX_UPLOAD_BODY)
     async def upload(self, call: Call[schema.UploadBody]) -> schema.UploadReply:
-        """Announce the files of a revision that is uploaded; may be repeated for new URLs."""
+        """Announces the files of an upload and returns their URLs; may be repeated for new URLs."""
         body = call.body
         row, urls = await self._uploads.begin(
             caller_of(call),
@@ -162,32 +165,32 @@ class ArtifactsApi:
 
     @route("POST", "/artifacts/cancel", body=schema.RevisionsBody, reply=schema.RevisionList)
     async def cancel(self, call: Call[schema.RevisionsBody]) -> schema.RevisionList:
-        """End imports that are under way; what was fetched is removed."""
+        """Cancels running imports and removes the fetched files."""
         return revision_list(await self._imports.cancel(caller_of(call), call.body.revisions), self._imports.progress)
 
     @route("POST", "/artifacts/cleanup", body=schema.RevisionsBody, reply=schema.RevisionList)
     async def clean_up(self, call: Call[schema.RevisionsBody]) -> schema.RevisionList:
-        """Remove the files of revisions and keep what is known of them; refused while a session mounts one."""
+        """Removes the files of revisions but keeps their rows; refused while a session mounts one."""
         return revision_list(await self._imports.clean_up(caller_of(call), call.body.revisions), self._imports.progress)
 
     @route("GET", "/artifacts/revisions/{v}", reply=schema.RevisionInfo)
     async def get_revision(self, call: Call) -> schema.RevisionInfo:
-        """One revision, with the progress of its import."""
+        """Returns a revision with the progress of its import."""
         return revision_info(await self._catalogue.revision(caller_of(call), call.params["v"]), self._imports.progress)
 
     @route("GET", "/artifacts/revisions/{v}/files", reply=schema.FileList)
     async def list_files(self, call: Call) -> schema.FileList:
-        """What an available revision consists of."""
+        """Lists the files of an available revision."""
         row, files = await self._catalogue.files(caller_of(call), call.params["v"])
         return file_list(row, files, self._imports.progress)
 
     @route("POST", "/artifacts/revisions/{v}/presign", body=schema.PresignBody, reply=schema.FileList, audited=False)
     async def presign(self, call: Call[schema.PresignBody]) -> schema.FileList:
-        """URLs by which anybody can fetch files of an available revision, for a while."""
+        """Returns temporary public URLs of files of an available revision."""
         row, files = await self._catalogue.presign(caller_of(call), call.params["v"], call.body.paths)
         return file_list(row, files, self._imports.progress)
 
     @route("POST", "/artifacts/revisions/{v}/ticket", reply=schema.TicketReply)
     async def ticket(self, call: Call) -> schema.TicketReply:
-        """A URL by which another installation can fetch an available revision as a whole, for a while."""
+        """Returns a temporary URL by which another installation can fetch an available revision."""
         return schema.TicketReply(ticket=await self._catalogue.ticket(caller_of(call), call.params["v"]))

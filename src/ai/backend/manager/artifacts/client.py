@@ -1,4 +1,4 @@
-"""The storage proxies as they fetch and keep artifacts, over HTTP (docs/reference/artifact-proxy-api.md)."""
+"""Artifacts of the storage proxies, over HTTP (docs/reference/artifact-proxy-api.md)."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from ai.backend.manager.artifacts.model import (
     UploadFile,
 )
 from ai.backend.manager.artifacts.settings import ArtifactSettings
-from ai.backend.manager.folders.client import StorageProxies
+from ai.backend.manager.storage_proxy import StorageProxies
 
 log = logging.getLogger(__name__)
 
 A = TypeVar("A", bound=wire.Answer)
 _SCAN_TIMEOUT = aiohttp.ClientTimeout(total=600.0, sock_connect=5.0)
-"""A hub is asked several times for every artifact that is looked at closely."""
+"""Long, because a detailed scan sends several requests per artifact to the hub."""
 
 
 class StorageProxyArtifacts:
@@ -41,34 +41,34 @@ class StorageProxyArtifacts:
         self._proxies = proxies
         self._url_s = settings.url_s
 
-    async def _ask(self, proxy: str, path: str, body: Any, kind: type[A], **how: Any) -> A:
-        answer = await self._proxies.ask(proxy, "POST", f"/artifacts/{path}", body, **how)
+    async def _ask(self, proxy: str, path: str, body: Any, kind: type[A], **options: Any) -> A:
+        reply = await self._proxies.ask(proxy, "POST", f"/artifacts/{path}", body, **options)
         try:
-            return msgspec.convert(answer, kind)
+            return msgspec.convert(reply, kind)
         except msgspec.ValidationError as e:
-            raise Unavailable(f"The storage proxy {proxy} answers what cannot be understood: {e}") from e
+            raise Unavailable(f"The storage proxy {proxy} replys what cannot be understood: {e}") from e
 
     async def storages(self) -> Mapping[str, ArtifactStorage]:
         names = await self._proxies.names()
-        told = await asyncio.gather(*(self._storages_of(name) for name in names))
-        return {storage.host: storage for storages in told for storage in storages}
+        replies = await asyncio.gather(*(self._storages_of(name) for name in names))
+        return {storage.host: storage for storages in replies for storage in storages}
 
     async def _storages_of(self, proxy: str) -> list[ArtifactStorage]:
         try:
-            answer = msgspec.convert(await self._proxies.ask(proxy, "GET", "/artifacts/storages"), wire.StoragesAnswer)
+            reply = msgspec.convert(await self._proxies.ask(proxy, "GET", "/artifacts/storages"), wire.StoragesAnswer)
         except (BackendError, msgspec.ValidationError) as e:
-            log.warning("the storage proxy %s does not tell its storages for artifacts: %s", proxy, e)
+            log.warning("cannot list the artifact storages of the storage proxy %s: %s", proxy, e)
             return []
         return [
             ArtifactStorage(host=f"{proxy}:{s.name}", backend=s.backend, capabilities=s.capabilities, stages=s.stages)
-            for s in answer.storages
+            for s in reply.storages
         ]
 
     # ---- scanning ----
 
     async def scan(self, proxy: str, registry: ArtifactRegistry, request: ScanRequest) -> Pages:
         if request.type not in (None, ArtifactType.MODEL):
-            return  # a hub has models alone
+            return  # a hub only has models
         names = list(request.names)
         if not names:
             listed = await self._scan(
@@ -78,17 +78,17 @@ class StorageProxyArtifacts:
                 author=request.author,
                 limit=min(request.limit, wire.MAX_SCAN),
             )
-            yield [_found(artifact) for artifact in listed.artifacts]
+            yield [_found_artifact(artifact) for artifact in listed.artifacts]
             names = [artifact.name for artifact in listed.artifacts] if request.closely else []
-        for some in _batches(names, wire.MAX_NAMED):
-            answer = await self._scan(proxy, registry, names=tuple(some))
-            if answer.missing and request.names:
-                missing = ", ".join(answer.missing)
-                raise ArtifactNotFound(f"{registry.name} has no {missing}.", data={"names": list(answer.missing)})
-            yield [_found(artifact) for artifact in answer.artifacts]
+        for batch in _batches(names, wire.MAX_NAMED):
+            reply = await self._scan(proxy, registry, names=tuple(batch))
+            if reply.missing and request.names:
+                missing = ", ".join(reply.missing)
+                raise ArtifactNotFound(f"{registry.name} has no {missing}.", data={"names": list(reply.missing)})
+            yield [_found_artifact(artifact) for artifact in reply.artifacts]
 
-    async def _scan(self, proxy: str, registry: ArtifactRegistry, **what: Any) -> wire.ScanAnswer:
-        body = wire.ScanRequest(url=registry.url, token=registry.credentials.get("token"), **what)
+    async def _scan(self, proxy: str, registry: ArtifactRegistry, **options: Any) -> wire.ScanAnswer:
+        body = wire.ScanRequest(url=registry.url, token=registry.credentials.get("token"), **options)
         return await self._ask(proxy, "scan", body, wire.ScanAnswer, timeout=_SCAN_TIMEOUT)
 
     # ---- importing ----
@@ -130,8 +130,8 @@ class StorageProxyArtifacts:
             stages=_wire_stages(stages),
             expires_s=self._url_s,
         )
-        answer = await self._ask(stages.proxy, "upload", body, wire.UploadAnswer)
-        return [(file.path, file.url) for file in answer.files]
+        reply = await self._ask(stages.proxy, "upload", body, wire.UploadAnswer)
+        return [(file.path, file.url) for file in reply.files]
 
     async def import_state(self, row: RevisionRow) -> wire.ImportState | None:
         body = wire.ImportKey(revision_id=row.revision.id, attempt=row.revision.attempt)
@@ -145,34 +145,34 @@ class StorageProxyArtifacts:
             body = wire.RevisionKey(revision_id=row.revision.id)
             await self._proxies.ask(row.revision.stages.proxy, "POST", "/artifacts/delete", body)
 
-    # ---- what is archived ----
+    # ---- archived files ----
 
     async def files(self, row: RevisionRow) -> Sequence[ArtifactFile]:
-        found: list[ArtifactFile] = []
+        files: list[ArtifactFile] = []
         cursor: str | None = None
         while True:
-            body = wire.FilesRequest(**_place(row), limit=10_000, cursor=cursor)
-            answer = await self._ask(_stages(row).proxy, "files", body, wire.FilesAnswer)
-            found += [ArtifactFile(path=f.path, size=f.size, sha256=f.sha256) for f in answer.files]
-            cursor = answer.cursor
+            body = wire.FilesRequest(**_location(row), limit=10_000, cursor=cursor)
+            reply = await self._ask(_stages(row).proxy, "files", body, wire.FilesAnswer)
+            files += [ArtifactFile(path=f.path, size=f.size, sha256=f.sha256) for f in reply.files]
+            cursor = reply.cursor
             if cursor is None:
-                return found
+                return files
 
     async def presign(self, row: RevisionRow, path: str) -> str:
-        body = wire.PresignRequest(**_place(row), path=path, expires_s=self._url_s)
+        body = wire.PresignRequest(**_location(row), path=path, expires_s=self._url_s)
         return (await self._ask(_stages(row).proxy, "presign", body, wire.PresignedFile)).url
 
     async def ticket(self, row: RevisionRow) -> str:
-        answer = await self._ask(_stages(row).proxy, "ticket", wire.ArtifactPlace(**_place(row)), wire.Ticket)
-        return f"{answer.url}?token={answer.token}"
+        reply = await self._ask(_stages(row).proxy, "ticket", wire.ArtifactPlace(**_location(row)), wire.Ticket)
+        return f"{reply.url}?token={reply.token}"
 
     async def mount(self, row: RevisionRow) -> wire.MountState:
-        return await self._ask(_stages(row).proxy, "mount", wire.ArtifactPlace(**_place(row)), wire.MountState)
+        return await self._ask(_stages(row).proxy, "mount", wire.ArtifactPlace(**_location(row)), wire.MountState)
 
 
 def _stages(row: RevisionRow) -> Stages:
     if row.revision.stages is None:
-        raise ArtifactNotFound(f"No files of {row.ref} are here.")
+        raise ArtifactNotFound(f"No files of {row.ref} are stored.")
     return row.revision.stages
 
 
@@ -180,7 +180,7 @@ def _wire_stages(stages: Stages) -> wire.Stages:
     return wire.Stages(download=stages.download, verify=stages.verify, archive=stages.archive)
 
 
-def _place(row: RevisionRow) -> dict[str, Any]:
+def _location(row: RevisionRow) -> dict[str, Any]:
     return {"revision_id": row.revision.id, "storage": _stages(row).archive}
 
 
@@ -188,7 +188,7 @@ def _batches(names: Sequence[str], size: int) -> list[Sequence[str]]:
     return [names[start : start + size] for start in range(0, len(names), size)]
 
 
-def _found(artifact: wire.ScannedArtifact) -> FoundArtifact:
+def _found_artifact(artifact: wire.ScannedArtifact) -> FoundArtifact:
     return FoundArtifact(
         type=artifact.type,
         name=artifact.name,

@@ -1,4 +1,4 @@
-"""Everything about artifacts in one value."""
+"""The use cases and the loop of artifacts in one value."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ai.backend.manager.tasks.service import TaskService
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifacts:
-    """The use cases, and the loop that does imports and cleanups."""
+    """Holds the use cases and the loop that imports and cleans up."""
 
     registries: RegistryService
     scans: ScanService
@@ -32,7 +32,7 @@ class Artifacts:
     loop: ArtifactLoop
 
     @classmethod
-    def over(
+    def build(
         cls,
         store: ArtifactStore,
         depot: ArtifactGateway,
@@ -42,7 +42,7 @@ class Artifacts:
         clock: Clock,
         id_generator: IdGenerator,
     ) -> Artifacts:
-        """All of them on one store, its storage proxies and the other installations."""
+        """Builds the use cases on one store, its storage proxies and the other installations."""
         registries = RegistryService(store, depot, settings, clock, id_generator)
         writer = RevisionWriter(store, clock)
         catalogue = ArtifactService(store, depot)

@@ -1,4 +1,4 @@
-"""Where the files of artifacts are fetched to and kept, and where they come from."""
+"""Ports to the storage proxies that store artifacts, and to other installations that offer them."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ Progress: TypeAlias = Callable[[float, float], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanRequest:
-    """What to look for.
+    """Selects the artifacts of a scan.
 
     Attributes:
         search: a part of the name.
-        author: whose.
-        names: only these, as closely as can be.
-        limit: of artifacts.
-        closely: look at every artifact for all of its revisions, their sizes and the README; a plain list of a hub has
-            none of them.
+        author: the author or organization.
+        names: scan only these, in detail.
+        limit: the largest number of artifacts.
+        closely: fetch all revisions, their sizes and the README of every artifact, which a list of a hub lacks.
     """
 
     type: ArtifactType | None = None
@@ -45,81 +44,84 @@ Pages: TypeAlias = AsyncIterator[Sequence[FoundArtifact]]
 
 
 class ArtifactGateway(Protocol):
-    """The storage proxies (docs/reference/artifact-proxy-api.md).
+    """Imports and serves artifacts by the storage proxies (docs/reference/artifact-proxy-api.md).
 
-    Every call may be repeated, also after either side was killed. Raises Unavailable while a proxy, or what is behind
-    it, does not answer; an error that is not ``retryable`` stays until somebody changes something.
+    Every call may be repeated, also after either side was killed. Calls raise Unavailable while a proxy or its backend
+    does not answer; an error that is not ``retryable`` needs an administrator.
     """
 
     async def storages(self) -> Mapping[str, ArtifactStorage]:
-        """Host -> storage, of every proxy that answers; first those of the proxy that has the default volume."""
+        """Returns host -> storage for every proxy that answers; first those of the default volume's proxy."""
         ...
 
     def scan(self, proxy: str, registry: ArtifactRegistry, request: ScanRequest) -> Pages:
-        """What a hub has, page by page; an artifact may come again, with more of it."""
+        """Yields pages of a hub's artifacts; one may come again with more details."""
         ...
 
     async def begin_import(self, row: RevisionRow, *, ticket: str | None = None) -> ImportState:
-        """Have the files fetched, verified and archived, or join the import of this attempt that runs.
+        """Starts fetching, verifying and archiving, or joins the running import of this attempt.
 
         Args:
-            ticket: of another installation, for a revision that comes from one.
+            ticket: the URL from another installation, for a revision that comes from one.
         """
         ...
 
     async def upload(self, row: RevisionRow, files: Sequence[UploadFile]) -> Sequence[tuple[str, str]]:
-        """Path and URL for each file that is to be uploaded; repeated, the URLs are new."""
+        """Returns path and upload URL of each file; a repeated call returns new URLs."""
         ...
 
     async def import_state(self, row: RevisionRow) -> ImportState | None:
-        """None if the proxy knows nothing of it (any more): begin again."""
+        """Returns the state of an import, or None if the proxy has none and the import must begin again."""
         ...
 
     async def remove(self, row: RevisionRow) -> None:
-        """End its import, and remove its files from all storages; also right if there are none."""
+        """Cancels the import and removes the files from all storages; does nothing if there are none."""
 
     async def files(self, row: RevisionRow) -> Sequence[ArtifactFile]:
-        """What is in the archive, by path."""
+        """Returns the archived files, sorted by path."""
         ...
 
     async def presign(self, row: RevisionRow, path: str) -> str:
-        """A URL by which anybody can fetch a file of the archive, for a while."""
+        """Returns a temporary public URL of an archived file."""
         ...
 
     async def ticket(self, row: RevisionRow) -> str:
-        """A URL by which another installation can fetch the revision, for a while."""
+        """Returns a temporary URL by which another installation can fetch the revision."""
         ...
 
     async def mount(self, row: RevisionRow) -> MountState:
-        """The directory on the nodes, or how far a copy is that can be mounted. Raises NotSupported."""
+        """Returns the directory on the nodes, or the progress of the copy to it. Raises NotSupported."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteRevision:
-    """A revision as another installation tells of it."""
+    """The state of a revision in another installation."""
 
     status: RevisionStatus
     status_info: str | None = None
 
 
 class Reservoirs(Protocol):
-    """Other installations of this platform. Raises Unavailable while one does not answer, RegistryRefused for
-    credentials that do not suffice, ArtifactNotFound for what is not there any more."""
+    """Accesses other installations of this platform.
+
+    Calls raise Unavailable while one does not answer, RegistryRefused for insufficient credentials, and
+    ArtifactNotFound for artifacts that were removed there.
+    """
 
     def scan(self, registry: ArtifactRegistry, request: ScanRequest) -> Pages:
-        """What it has that our credentials may see."""
+        """Yields pages of the artifacts that our credentials may see."""
         ...
 
     async def delegate_scan(
         self, registry: ArtifactRegistry, remote_registry: str, request: ScanRequest, progress: Progress
     ) -> None:
-        """Have it scan one of its own registries; returns when that is done."""
+        """Makes it scan one of its own registries and waits for the end."""
 
     async def revision(self, row: RevisionRow) -> RemoteRevision: ...
     async def delegate_import(self, row: RevisionRow) -> None:
-        """Ask it to import a revision; returns at once, and may be repeated."""
+        """Makes it import a revision; returns at once and may be repeated."""
 
     async def ticket(self, row: RevisionRow) -> str:
-        """A URL by which our storage proxy can fetch a revision that is available there."""
+        """Returns a URL by which our storage proxy can fetch a revision that is available there."""
         ...

@@ -1,4 +1,4 @@
-"""Imports: asked for, cancelled and cleaned up here; the loop does the work."""
+"""Begins, cancels and cleans up imports; the loop executes them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TRIES = 10
 
 
 class ImportService:
-    """``refs`` as :meth:`Catalogue.revision` takes them. Of several, all are found before the first is changed."""
+    """Manages imports. ``refs`` are as for :meth:`ArtifactService.revision`; all are resolved before one is changed."""
 
     def __init__(
         self,
@@ -45,17 +45,17 @@ class ImportService:
         self._clock = clock
 
     def progress(self, revision: Revision) -> ImportProgress | None:
-        """How far its import is; None if nothing is known."""
+        """Returns the progress of an import, or None if none is known."""
         return self._loop.progress(revision)
 
     async def begin(self, caller: Caller, refs: Sequence[str], *, delegate: bool = False) -> list[RevisionRow]:
-        """Have revisions imported; what is being imported or is available stays as it is.
+        """Begins to import revisions; ignores those that are being imported or are available.
 
         Args:
-            delegate: another installation is to import first what it has not (spec 03-17, "Delegate Import").
+            delegate: the other installation imports missing revisions first (spec 03-17, "Delegate Import").
         """
         require(caller, Operation.IMPORT)
-        rows = await self._found(caller, refs)
+        rows = await self._resolve(caller, refs)
         stages = {}
         for row in rows:
             if delegate and row.registry.type is not RegistryType.RESERVOIR:
@@ -67,10 +67,10 @@ class ImportService:
                 stages[row.registry.id] = await self._registries.stages(row.registry)
 
         def values(row: RevisionRow) -> dict[str, Any]:
-            # What is still to be removed lies where the old stages say; the loop settles the new ones after that.
-            settled = row.revision.stages if row.revision.residue else stages[row.registry.id]
+            # The residue lies in the old stages; the loop sets new ones after it is removed.
+            new_stages = row.revision.stages if row.revision.residue else stages[row.registry.id]
             attempt = row.revision.attempt + 1
-            return {"stages": settled, "delegated": delegate, "began_at": self._clock.now(), "attempt": attempt}
+            return {"stages": new_stages, "delegated": delegate, "began_at": self._clock.now(), "attempt": attempt}
 
         cause = caller.stimulus_id
         return [
@@ -79,25 +79,25 @@ class ImportService:
         ]
 
     async def cancel(self, caller: Caller, refs: Sequence[str]) -> list[RevisionRow]:
-        """End imports. Raises Conflict where none is under way."""
+        """Cancels imports. Raises Conflict where none is running."""
         require(caller, Operation.IMPORT)
-        rows = await self._found(caller, refs)
+        rows = await self._resolve(caller, refs)
         trigger, cause = RevisionTrigger.CANCEL_REQUESTED, caller.stimulus_id
         return [await self._apply(row, trigger, "cancelled", info="cancelled", cause=cause) for row in rows]
 
     async def clean_up(self, caller: Caller, refs: Sequence[str]) -> list[RevisionRow]:
-        """Remove the files and keep what is known. Raises Conflict where a session mounts them."""
+        """Removes the files of revisions but keeps their rows. Raises Conflict while a session mounts them."""
         require(caller, Operation.REMOVE)
-        rows = await self._found(caller, refs)
+        rows = await self._resolve(caller, refs)
         trigger, cause = RevisionTrigger.CLEANUP_REQUESTED, caller.stimulus_id
         return [await self._apply(row, trigger, "cleaned up", unless_mounted=True, cause=cause) for row in rows]
 
     async def delete(self, caller: Caller, ref: str) -> None:
-        """Forget an artifact until the next scan. Raises Conflict while files of it are here."""
+        """Removes an artifact until the next scan. Raises Conflict while files of it are stored."""
         require(caller, Operation.REMOVE)
         await self._store.remove_artifact((await self._catalogue.artifact(caller, ref)).artifact.id)
 
-    async def _found(self, caller: Caller, refs: Sequence[str]) -> list[RevisionRow]:
+    async def _resolve(self, caller: Caller, refs: Sequence[str]) -> list[RevisionRow]:
         rows = [await self._catalogue.revision(caller, ref) for ref in refs]
         return list({row.revision.id: row for row in rows}.values())
 
@@ -109,19 +109,19 @@ class ImportService:
         *,
         cause: str,
         values: Callable[[RevisionRow], dict[str, Any]] = lambda _: {},
-        **how: Any,
+        **options: Any,
     ) -> RevisionRow:
-        """Step one revision, however it moves meanwhile."""
+        """Applies a trigger to a revision and retries if the revision changes meanwhile."""
         for _ in range(_TRIES):
             try:
-                moved = await self._writer.apply(row.revision, trigger, cause=cause, **how, **values(row))
+                moved = await self._writer.apply(row.revision, trigger, cause=cause, **options, **values(row))
             except Conflict as e:
                 if isinstance(e, InvalidTransition):
                     log.info("%s", e.explain())
                 raise Conflict(f"{row.ref} cannot be {done}: {e.message}.", data=e.data) from None
             if moved is not None:
                 if moved is not row.revision:
-                    self._loop.disturb(moved.id)
+                    self._loop.restart(moved.id)
                 return RevisionRow(revision=moved, artifact=row.artifact, registry=row.registry)
             row = await self._catalogue.reload(row)
         raise Conflict(f"{row.ref} changes all the time; try again.")

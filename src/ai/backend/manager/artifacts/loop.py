@@ -1,8 +1,8 @@
-"""Brings revisions of artifacts to where their status says that they go: imports, and removal of what is left over.
+"""Imports revisions of artifacts and removes the files of cancelled and deleted ones.
 
-Level-triggered: a round looks at every revision that is on its way, asks the storage proxy how far it is, and writes
-that down. The proxy joins what runs and goes on with what was cut off, so nothing depends on who asked first: a manager
-or a proxy that is killed costs the time until the next round.
+Level-triggered: a round reads every revision in progress, asks the storage proxy for its state, and stores it. The
+proxy joins running imports and resumes interrupted ones, so a killed manager or proxy delays an import only until the
+next round.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ log = logging.getLogger(__name__)
 
 _FIRST_POLL_S, _LAST_POLL_S = 0.05, 2.0
 _DAMAGED_TRIES = 3
-_AGAIN = " (It is tried again.)"
+_RETRIED = " (It is tried again.)"
 
 
 def problem_of(state: ImportState) -> BackendError:
-    """What a failed import says of itself."""
+    """Returns the error of a failed import."""
     document = state.error or {}
     code = str(document.get("type", "")).rpartition("/")[2]
     message = str(document.get("detail") or document.get("title") or f"the import is {state.phase.value}")
@@ -59,7 +59,10 @@ def _archived(stages: Stages, storage: str) -> Stages:
 
 
 class ArtifactLoop(PeriodicLoop):
-    """``registries`` settles where an import goes that had to wait for the removal of an older one."""
+    """Drives revisions until they are imported or cleaned up, one task each.
+
+    ``registries`` selects the stages of an import that had to wait for the removal of an older one.
+    """
 
     period_s = 5.0
 
@@ -89,19 +92,19 @@ class ArtifactLoop(PeriodicLoop):
         self._failures: dict[tuple[RevisionId, int], int] = {}
 
     def progress(self, revision: Revision) -> ImportProgress | None:
-        """How far the import of this attempt is, if it is under way."""
-        attempt, found = self._progress.get(revision.id, (-1, None))
-        return found if attempt == revision.attempt else None
+        """Returns the progress of the import of this attempt, if it is running."""
+        attempt, progress = self._progress.get(revision.id, (-1, None))
+        return progress if attempt == revision.attempt else None
 
-    def disturb(self, revision_id: RevisionId) -> None:
-        """Somebody has changed this revision: whoever works on it begins anew with what is stored."""
+    def restart(self, revision_id: RevisionId) -> None:
+        """Restarts the work on a revision that was changed by a request."""
         driver = self._drivers.get(revision_id)
         if driver is not None:
             driver.cancel()
         self.wake()
 
     async def stop(self) -> None:
-        """Leave what is under way to the next life."""
+        """Cancels all work; the next process resumes it."""
         drivers = list(self._drivers.values())
         for driver in drivers:
             driver.cancel()
@@ -114,45 +117,45 @@ class ArtifactLoop(PeriodicLoop):
             key = row.revision.id
             if key not in self._drivers:
                 self._drivers[key] = asyncio.create_task(self._drive(row), name=f"artifact {key}")
-                self._drivers[key].add_done_callback(partial(self._left, key))
+                self._drivers[key].add_done_callback(partial(self._on_done, key))
 
-    def _left(self, key: RevisionId, driver: asyncio.Task[None]) -> None:
+    def _on_done(self, key: RevisionId, driver: asyncio.Task[None]) -> None:
         del self._drivers[key]
         if driver.cancelled():
-            self.wake()  # it was disturbed: the revision is to be looked at anew
+            self.wake()  # restarted: read the revision again
 
-    def _forget(self, moving: set[RevisionId]) -> None:
-        """Notes on revisions that are not on their way any more."""
-        self._progress = {key: told for key, told in self._progress.items() if key in moving}
-        self._delegated = {key for key in self._delegated if key[0] in moving}
-        self._failures = {key: count for key, count in self._failures.items() if key[0] in moving}
+    def _forget(self, active: set[RevisionId]) -> None:
+        """Drops the state of revisions that are no longer in progress."""
+        self._progress = {key: progress for key, progress in self._progress.items() if key in active}
+        self._delegated = {key for key in self._delegated if key[0] in active}
+        self._failures = {key: count for key, count in self._failures.items() if key[0] in active}
 
     async def _drive(self, row: RevisionRow) -> None:
-        """Take one revision as far as it goes, always from what is stored."""
+        """Advances one revision as far as possible, reading its row before each step."""
         try:
-            while found := await self._store.revisions([row.revision.id]):
-                [row] = found
+            while rows := await self._store.revisions([row.revision.id]):
+                [row] = rows
                 if not await self._advance(row):
                     return
         except BackendError as error:
             await self._failed(row, error)
-        except Exception:  # the next round starts from what is stored
+        except Exception:  # the next round starts from the stored row
             log.exception("the revision %s of an artifact stays %s for now", row.ref, row.revision.status)
 
     async def _advance(self, row: RevisionRow) -> bool:
-        """One step; whether there is another."""
+        """Executes one step; returns whether there is another one."""
         revision = row.revision
         if revision.residue:
             await self._depot.remove(row)
             crash_point("after-artifact-remove")
-            return await self._writer.note(revision, residue=False, stages=None) is not None
+            return await self._writer.update(revision, residue=False, stages=None) is not None
         if revision.status not in (RevisionStatus.PULLING, RevisionStatus.PULLED):
             return False
         if revision.stages is None:
-            return await self._writer.note(revision, stages=await self._registries.stages(row.registry)) is not None
+            return await self._writer.update(revision, stages=await self._registries.stages(row.registry)) is not None
         async with self._slots:
-            found = await self._store.revisions([revision.id])  # it may have waited for long
-            if found and found[0].revision == revision:
+            rows = await self._store.revisions([revision.id])  # it may have waited for long
+            if rows and rows[0].revision == revision:
                 await self._import(row)
         return False
 
@@ -170,49 +173,49 @@ class ArtifactLoop(PeriodicLoop):
             state = await self._depot.import_state(row) or await self._begin(row)
 
     async def _begin(self, row: RevisionRow) -> ImportState | None:
-        """Ask for the import, or join it; None while another installation is not done with its own."""
+        """Begins or joins the import; returns None while another installation still imports the revision."""
         ticket = None
         if row.registry.type is RegistryType.RESERVOIR:
-            if not await self._is_there(row):
+            if not await self._is_available(row):
                 return None
             ticket = await self._reservoirs.ticket(row)
         state = await self._depot.begin_import(row, ticket=ticket)
         crash_point("after-artifact-begin")
         return state
 
-    async def _is_there(self, row: RevisionRow) -> bool:
-        """Whether the other installation can give the files; has it import them if that was asked for.
+    async def _is_available(self, row: RevisionRow) -> bool:
+        """Returns whether the other installation has the files; makes it import them if the import is delegated.
 
         Raises:
-            ArtifactNotFound: it does not have them, and is not to import them, or could not.
+            ArtifactNotFound: it does not have them and may not or cannot import them.
         """
-        told = await self._reservoirs.revision(row)
-        if told.status is RevisionStatus.AVAILABLE:
+        remote = await self._reservoirs.revision(row)
+        if remote.status is RevisionStatus.AVAILABLE:
             return True
-        asked = row.revision.id, row.revision.attempt
-        if told.status is RevisionStatus.SCANNED:
+        attempt = row.revision.id, row.revision.attempt
+        if remote.status is RevisionStatus.SCANNED:
             if not row.revision.delegated:
                 raise ArtifactNotFound(
                     f"{row.registry.name} has not imported {row.ref} itself; import it with delegation."
                 )
-            if asked in self._delegated:
+            if attempt in self._delegated:
                 raise ArtifactNotFound(
-                    f"{row.registry.name} could not import {row.ref}: {told.status_info or 'no reason is known'}"
+                    f"{row.registry.name} could not import {row.ref}: {remote.status_info or 'no reason given'}"
                 )
             await self._reservoirs.delegate_import(row)
-        self._delegated.add(asked)
-        await self._changed(row, status_info=f"waiting for {row.registry.name} to import it")
+        self._delegated.add(attempt)
+        await self._update(row, status_info=f"waiting for {row.registry.name} to import it")
         return False
 
     async def _follow(self, row: RevisionRow, state: ImportState) -> RevisionRow | None:
-        """Write down how far an import is; None when there is nothing more to follow.
+        """Stores the progress of an import; returns None at its end.
 
         Raises:
-            BackendError: it failed.
+            BackendError: the import failed.
         """
         phase, revision = state.phase, row.revision
-        told = ImportProgress(phase=phase.value, current=state.current, total=state.total)
-        self._progress[revision.id] = revision.attempt, told
+        progress = ImportProgress(phase=phase.value, current=state.current, total=state.total)
+        self._progress[revision.id] = revision.attempt, progress
         if phase is ImportPhase.FAILED:
             raise problem_of(state)
         if phase is ImportPhase.CANCELLED:
@@ -222,43 +225,43 @@ class ArtifactLoop(PeriodicLoop):
             moved = await self._writer.apply(revision, RevisionTrigger.DOWNLOADED)
         if phase is ImportPhase.DONE and moved is not None:
             stages = moved.stages
-            place: dict[str, Any] = {"file_count": state.files, "imported_digest": state.digest}
+            contents: dict[str, Any] = {"file_count": state.files, "imported_digest": state.digest}
             await self._writer.apply(
                 moved,
                 RevisionTrigger.ARCHIVED,
                 info=" ".join(state.notes) or None,
                 size=state.size if state.size is not None else moved.size,
                 stages=stages and _archived(stages, state.storage),
-                **place,
+                **contents,
             )
             return None
         if moved is None:
             return None
         return RevisionRow(revision=moved, artifact=row.artifact, registry=row.registry)
 
-    async def _changed(self, row: RevisionRow, **values: Any) -> Revision | None:
-        """Write what differs."""
+    async def _update(self, row: RevisionRow, **values: Any) -> Revision | None:
+        """Writes the values if one differs from the row."""
         if all(getattr(row.revision, name) == value for name, value in values.items()):
             return row.revision
-        return await self._writer.note(row.revision, **values)
+        return await self._writer.update(row.revision, **values)
 
-    # ---- failing ----
+    # ---- failures ----
 
     async def _failed(self, row: RevisionRow, error: BackendError) -> None:
-        """Try again later, or end the import with the reason; what cannot be removed is tried for ever."""
-        for now in await self._store.revisions([row.revision.id]):
-            revision, told = now.revision, error.message + _AGAIN
-            if revision.status_info != told:
+        """Schedules a retry or fails the import with the reason; removals are retried for ever."""
+        for current in await self._store.revisions([row.revision.id]):
+            revision, info = current.revision, error.message + _RETRIED
+            if revision.status_info != info:
                 log.warning("the revision %s of an artifact is still %s: %s", row.ref, revision.status, error)
             if revision.status is RevisionStatus.SCANNED or revision.attempt != row.revision.attempt:
-                continue  # why it was given up is worth more than that its files cannot be removed yet
-            if self._may_pass(now, error):
-                await self._changed(now, status_info=told)
+                continue  # keep the reason of the failed import
+            if self._is_transient(current, error):
+                await self._update(current, status_info=info)
             else:
                 await self._writer.apply(revision, RevisionTrigger.FAILED, info=error.message)
                 self.wake()
 
-    def _may_pass(self, row: RevisionRow, error: BackendError) -> bool:
+    def _is_transient(self, row: RevisionRow, error: BackendError) -> bool:
         key = row.revision.id, row.revision.attempt
         self._failures[key] = self._failures.get(key, 0) + 1
         if isinstance(error, Unavailable | ArtifactIncomplete):

@@ -1,4 +1,4 @@
-"""Artifacts as the manager keeps them: registries, what was found in them, and its revisions (spec 03-17)."""
+"""Registries, artifacts and revisions (spec 03-17)."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ai.backend.common.artifacts import ArtifactType, RegistryType, RevisionStat
 from ai.backend.common.ids import ArtifactId, RegistryId, RevisionId
 
 MAX_WORD = 256
-"""Characters of a name or version."""
+"""The largest number of characters of a name or version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stages:
-    """Where the files of an import lie in each of its stages (spec 03-17, "Storage Mapping").
+    """The storages of an import by stage (spec 03-17, "Storage Mapping").
 
     Attributes:
         proxy: the storage proxy; all stages are on one.
-        download, verify, archive: names of its storages; empty is what the proxy's own settings say.
-        check: whether what came is compared with what the registry announced.
+        download, verify, archive: names of its storages; empty takes the settings of the proxy.
+        check: whether the contents are compared with what the registry announced.
     """
 
     proxy: str
@@ -33,12 +33,12 @@ class Stages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactRegistry:
-    """Where artifacts come from.
+    """A source of artifacts.
 
     Attributes:
         url: of the hub, or of the manager of another installation; empty for a local one.
         credentials: ``token`` of a hub; ``access_key`` and ``secret_key`` of an installation. Never shown.
-        storages: stage -> ``proxy:storage``, where the settings of the manager are not to hold.
+        storages: stage -> ``proxy:storage``; overrides the settings of the manager.
     """
 
     id: RegistryId
@@ -53,12 +53,12 @@ class ArtifactRegistry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundRevision:
-    """A revision as a scan finds it; a scan that only lists may not know its size.
+    """A revision as a scan reports it; a scan that only lists may lack its size.
 
     Attributes:
-        digest: names the content where the registry tells it (a commit); it changes when a branch moves.
-        source: what the registry must be told to give this revision.
-        remote_status: how far it is in the other installation, where it comes from one.
+        digest: identifies the content if the registry does (a commit); it changes when a branch moves.
+        source: parameters for the registry to fetch this revision.
+        remote_status: its status in the other installation, if it comes from one.
     """
 
     version: str
@@ -71,8 +71,8 @@ class FoundRevision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundArtifact:
-    """An artifact as a scan finds it; ``extra`` is what else the registry says of it (author, tags, downloads),
-    ``readme`` None where it was not looked at."""
+    """An artifact as a scan reports it; ``extra`` has further facts (author, tags, downloads), ``readme`` is None if it
+    was not fetched."""
 
     type: ArtifactType
     name: str
@@ -84,7 +84,7 @@ class FoundArtifact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
-    """Its name is unique among those of its type and registry."""
+    """An artifact; its name is unique in its type and registry."""
 
     id: ArtifactId
     registry_id: RegistryId
@@ -102,13 +102,13 @@ class Revision:
     """A version of an artifact.
 
     Attributes:
-        generation: grows with every change of status; whoever changes one says which generation they saw.
-        attempt: counts imports; the storage proxy tells them apart by it.
-        residue: files of it may lie in ``stages`` that are of no use any more.
-        stages: where its files are or will be; None before the first import.
-        delegated: the other installation is to import it first, if it has not.
-        imported_digest: of the content that is here; it differs from ``digest`` when the registry has moved on.
-        began_at: of the import under way.
+        generation: grows with every change; an update names the generation that it read.
+        attempt: the number of the import, by which the storage proxy distinguishes imports.
+        residue: useless files may remain in ``stages``.
+        stages: the storages of its files; None before the first import.
+        delegated: the other installation imports it first if necessary.
+        imported_digest: digest of the stored content; differs from ``digest`` if the registry has a newer one.
+        began_at: start of the running import.
     """
 
     id: RevisionId
@@ -134,14 +134,14 @@ class Revision:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether the registry has another content by now than what is here."""
-        is_here = self.status is RevisionStatus.AVAILABLE and None not in (self.digest, self.imported_digest)
-        return is_here and self.digest != self.imported_digest
+        """Whether the registry has newer content than the stored one."""
+        is_stored = self.status is RevisionStatus.AVAILABLE and None not in (self.digest, self.imported_digest)
+        return is_stored and self.digest != self.imported_digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactRow:
-    """An artifact with its registry and those of its revisions that the reader may see, newest first."""
+    """An artifact with its registry and the revisions that the caller may see, newest first."""
 
     artifact: Artifact
     registry: ArtifactRegistry
@@ -150,7 +150,7 @@ class ArtifactRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevisionRow:
-    """A revision with all that it belongs to."""
+    """A revision with its artifact and registry."""
 
     revision: Revision
     artifact: Artifact
@@ -158,13 +158,13 @@ class RevisionRow:
 
     @property
     def ref(self) -> str:
-        """How people name it."""
+        """The reference ``NAME@VERSION``."""
         return f"{self.artifact.name}@{self.revision.version}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactQuery:
-    """A page of artifacts by name. What is None is not asked for; ``status`` is that of any revision.
+    """Selects a page of artifacts. None is no filter; ``status`` is that of any revision.
 
     Attributes:
         search: a part of the name, in either case.
@@ -182,7 +182,7 @@ class ArtifactQuery:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """How much of a page of a scan was new."""
+    """The number of new artifacts and revisions in a page of a scan."""
 
     artifacts: int
     revisions: int
@@ -190,7 +190,7 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactFile:
-    """A file of a revision; ``url`` is where anybody may fetch it for a while, if that was asked for."""
+    """A file of a revision; ``url`` is a temporary public URL, if requested."""
 
     path: str
     size: int
@@ -200,7 +200,7 @@ class ArtifactFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadFile:
-    """A file that is to come; ``sha256`` None: it is not compared."""
+    """A file to upload; with ``sha256`` None its content is not verified."""
 
     path: str
     size: int
@@ -209,7 +209,7 @@ class UploadFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportProgress:
-    """How far a phase of an import is, in bytes; a total of 0 is not known yet."""
+    """Bytes of the current phase of an import; a total of 0 is unknown."""
 
     phase: str
     current: int
@@ -218,12 +218,12 @@ class ImportProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactStorage:
-    """A storage of a proxy that artifacts can lie in.
+    """A storage of a proxy for artifacts.
 
     Attributes:
         host: ``proxy:storage``.
         capabilities: ``mount``, ``presign``.
-        stages: those that the proxy uses it for where nothing else is said.
+        stages: the stages that use it by default.
     """
 
     host: str

@@ -1,4 +1,4 @@
-"""Which artifacts a session mounts: ``artifact:NAME[@VERSION]``, read-only, settled at its creation (ADR 0087)."""
+"""Resolves the artifact mounts of a session: ``artifact:NAME[@VERSION]``, read-only (decision 0087)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def is_artifact(mount: str) -> bool:
 
 @contextmanager
 def _naming(ref: str) -> Iterator[None]:
-    """Let every error name the artifact; what is not there or not available is a fault of the request."""
+    """Adds the name of the artifact to errors; a missing or unavailable one becomes InvalidInput."""
     try:
         yield
     except BackendError as e:
@@ -38,10 +38,10 @@ def _naming(ref: str) -> Iterator[None]:
 
 
 class ArtifactMounts:
-    """Finds revisions and their directories on the nodes.
+    """Resolves references to revisions and their directories on the nodes.
 
     Args:
-        wait_s: how long the creation of a session waits for a copy that can be mounted.
+        wait_s: seconds that the creation of a session waits for a mountable copy.
     """
 
     def __init__(self, depot: ArtifactGateway, catalogue: ArtifactService, *, wait_s: float) -> None:
@@ -52,27 +52,27 @@ class ArtifactMounts:
     async def resolve(
         self, owner: Caller, mounts: Sequence[str], mount_map: Mapping[str, str], options: Mapping[str, Any]
     ) -> list[FolderMount]:
-        """``mounts`` are ``artifact:NAME[@VERSION][:TARGET]``; a target may also be in ``mount_map``, under what stands
-        before the last colon. Without one it is the last part of the name, in the session's home.
+        """Resolves ``artifact:NAME[@VERSION][:TARGET]``. ``mount_map`` may have the target, keyed by the text before
+        the last colon. The default target is the last part of the name, in the session's home.
 
         Raises:
             InvalidInput, Forbidden, Unavailable: the message names the artifact.
         """
-        found: dict[str, FolderMount] = {}
+        resolved: dict[str, FolderMount] = {}
         for mount in mounts:
             ref, _, alias = mount.removeprefix(REFERENCE).partition(":")
-            what = REFERENCE + ref
-            target = mount_map.get(mount) or mount_map.get(what) or alias
-            asked = (options.get(what) or options.get(mount) or {}).get("permission")
+            key = REFERENCE + ref
+            target = mount_map.get(mount) or mount_map.get(key) or alias
+            permission = (options.get(key) or options.get(mount) or {}).get("permission")
             with _naming(ref):
                 require(owner, Operation.MOUNT)
-                if what in found:
+                if key in resolved:
                     raise InvalidInput("it is named twice")
-                if asked not in (None, "ro"):
+                if permission not in (None, "ro"):
                     raise InvalidInput("artifacts are for reading only, so mount it with permission ro")
                 row = await self._catalogue.revision(owner, ref, usable=True)
                 default = row.artifact.name.rpartition("/")[2]
-                found[what] = FolderMount(
+                resolved[key] = FolderMount(
                     folder_id=FolderId(row.revision.id),
                     name=REFERENCE + row.ref,
                     source=await self._directory(row),
@@ -80,7 +80,7 @@ class ArtifactMounts:
                     read_only=True,
                     kind=MountKind.ARTIFACT,
                 )
-        return list(found.values())
+        return list(resolved.values())
 
     async def _directory(self, row: RevisionRow) -> str:
         deadline = time.monotonic() + self._wait_s

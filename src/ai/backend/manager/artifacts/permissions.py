@@ -1,4 +1,4 @@
-"""Who may do what with artifacts: one table."""
+"""The operations on artifacts and the roles that may execute them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ai.backend.manager.access.caller import Caller
 
 
 class Operation(StrEnum):
-    """``see-all`` shows what is not available, too, and the registries."""
+    """An operation on artifacts; SEE_ALL includes unavailable ones and the registries."""
 
     SEE_AVAILABLE = "see available artifacts"
     MOUNT = "mount artifacts in sessions"
@@ -43,6 +43,6 @@ def may(caller: Caller, operation: Operation) -> bool:
 
 
 def require(caller: Caller, operation: Operation) -> None:
-    """Raises Forbidden."""
+    """Raises Forbidden unless the caller may execute the operation."""
     if not may(caller, operation):
         raise Forbidden(f"You may not {operation.value}.", data={"operation": operation.name.lower()})

@@ -1,4 +1,4 @@
-"""The registries that artifacts come from, and where the files of their artifacts lie."""
+"""Manages the registries of artifacts and selects the storages of their imports."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ _CREDENTIALS: Mapping[RegistryType, tuple[frozenset[str], frozenset[str]]] = {
     RegistryType.RESERVOIR: (frozenset({"access_key", "secret_key"}),) * 2,
     RegistryType.LOCAL: (frozenset(), frozenset()),
 }
-"""What there must be, and what there may be."""
+"""Type -> required and allowed names of credentials."""
 
 
 def check_url(kind: RegistryType, url: str) -> str:
-    """An http(s) URL without credentials, query and fragment; none for what is local. Raises InvalidInput."""
+    """Returns an http(s) URL without credentials, query and fragment; empty if local. Raises InvalidInput."""
     if kind is RegistryType.LOCAL:
         if url:
             raise InvalidInput("A local registry has no URL.", data={"url": "not for type local"})
         return ""
     try:
         parts = urlsplit(url)
-        fits = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        is_valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:
-        fits = False
-    if not fits or not url.isprintable() or " " in url or len(url) > 2048 or set(url) & {"@", "?", "#", "\\"}:
+        is_valid = False
+    if not is_valid or not url.isprintable() or " " in url or len(url) > 2048 or set(url) & {"@", "?", "#", "\\"}:
         raise InvalidInput(
             "The URL of a registry is http://HOST[:PORT][/PATH] or https://..., without credentials.",
             data={"url": "malformed"},
@@ -47,24 +47,24 @@ def check_url(kind: RegistryType, url: str) -> str:
     return url.rstrip("/")
 
 
-def check_credentials(kind: RegistryType, given: Mapping[str, str]) -> dict[str, str]:
-    """Raises InvalidInput; the message names fields, never values."""
-    needed, known = _CREDENTIALS[kind]
-    filled = {name: value for name, value in given.items() if value}
-    problems = dict.fromkeys(needed - filled.keys(), "required")
-    problems |= dict.fromkeys(given.keys() - known, f"unknown for {kind.value}")
+def check_credentials(kind: RegistryType, credentials: Mapping[str, str]) -> dict[str, str]:
+    """Returns the non-empty credentials. Raises InvalidInput, whose message never has values."""
+    required, allowed = _CREDENTIALS[kind]
+    filled = {name: value for name, value in credentials.items() if value}
+    problems = dict.fromkeys(required - filled.keys(), "required")
+    problems |= dict.fromkeys(credentials.keys() - allowed, f"unknown for {kind.value}")
     problems |= {name: "malformed" for name, value in filled.items() if not value.isprintable() or not value.isascii()}
     if problems:
-        told = ", ".join(f"{name}: {problem}" for name, problem in sorted(problems.items()))
+        details = ", ".join(f"{name}: {problem}" for name, problem in sorted(problems.items()))
         raise InvalidInput(
-            f"These credentials do not suit a registry of type {kind.value} ({told}).",
+            f"These credentials do not suit a registry of type {kind.value} ({details}).",
             data={f"credentials.{name}": problem for name, problem in problems.items()},
         )
     return filled
 
 
 def check_storages(storages: Mapping[str, str]) -> dict[str, str]:
-    """Raises InvalidInput."""
+    """Returns the storages by stage. Raises InvalidInput."""
     for stage, host in storages.items():
         if stage not in STAGES:
             raise InvalidInput(
@@ -76,7 +76,7 @@ def check_storages(storages: Mapping[str, str]) -> dict[str, str]:
 
 
 class RegistryService:
-    """``ref`` is a name or an id."""
+    """Lists, adds, changes and removes registries. ``ref`` is a name or an id."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class RegistryService:
         return await self._store.registries()
 
     async def find(self, ref: str) -> ArtifactRegistry:
-        """Raises NotFound."""
+        """Returns a registry. Raises NotFound."""
         for registry in await self._store.registries():
             if ref in (registry.name, str(registry.id), registry.id.hex):
                 return registry
@@ -117,7 +117,7 @@ class RegistryService:
         credentials: Mapping[str, str],
         storages: Mapping[str, str],
     ) -> ArtifactRegistry:
-        """Raises InvalidName, InvalidInput, Conflict for a name that is taken, NotFound for an unknown storage."""
+        """Adds a registry. Raises InvalidName, InvalidInput, Conflict (name taken) or NotFound (storage)."""
         require(caller, Operation.MANAGE_REGISTRIES)
         if not _NAME.fullmatch(name):
             raise InvalidName(
@@ -149,7 +149,7 @@ class RegistryService:
         credentials: Mapping[str, str] | None = None,
         storages: Mapping[str, str] | None = None,
     ) -> ArtifactRegistry:
-        """Change what is not None. Imports that are under way stay where they began."""
+        """Changes the values that are not None. Running imports keep their storages."""
         require(caller, Operation.MANAGE_REGISTRIES)
         registry = await self.find(ref)
         values: dict[str, object] = {}
@@ -164,31 +164,31 @@ class RegistryService:
         return await self.find(str(registry.id))
 
     async def remove(self, caller: Caller, ref: str) -> None:
-        """With all that was found in it. Raises Conflict while files of its artifacts are here."""
+        """Removes a registry with its artifacts. Raises Conflict while files of them are stored."""
         require(caller, Operation.MANAGE_REGISTRIES)
         await self._store.remove_registry((await self.find(ref)).id)
 
     async def storages(self, caller: Caller) -> Sequence[ArtifactStorage]:
-        """What can be named for a stage."""
+        """Returns the storages that stages can use."""
         require(caller, Operation.SEE_ALL)
         return [storage for _, storage in sorted((await self._depot.storages()).items())]
 
     async def stages(self, registry: ArtifactRegistry) -> Stages:
-        """Where an import of the registry's artifacts would take its files now: what the registry says, else the
-        manager's settings, else those of the first storage proxy.
+        """Returns the storages of an import: those of the registry, else of the manager's settings, else of the first
+        storage proxy.
 
         Raises:
             NotFound: there is no such storage, or none at all.
             InvalidInput: the stages are on different storage proxies.
             Unavailable: the proxy of a storage does not answer.
         """
-        ours = {stage: getattr(self._settings, f"{stage}_storage") for stage in STAGES}
-        named = {stage: registry.storages.get(stage) or ours[stage] for stage in STAGES}
+        defaults = {stage: getattr(self._settings, f"{stage}_storage") for stage in STAGES}
+        named = {stage: registry.storages.get(stage) or defaults[stage] for stage in STAGES}
         hosts = {stage: host for stage, host in named.items() if host}
-        known = await self._depot.storages()
-        answering = list(dict.fromkeys(host.partition(":")[0] for host in known))
+        storages = await self._depot.storages()
+        answering = list(dict.fromkeys(host.partition(":")[0] for host in storages))
         for stage, host in hosts.items():
-            if host not in known:
+            if host not in storages:
                 if host.partition(":")[0] not in answering:
                     raise Unavailable(f"The storage proxy of {host[:64]!r} does not answer.")
                 raise NotFound(

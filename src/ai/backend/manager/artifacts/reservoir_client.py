@@ -1,7 +1,7 @@
-"""Other installations of this platform, over the API that they offer to everybody: the SDK is the client.
+"""Other installations of this platform, over their public API by the SDK.
 
-The credentials of a registry are a keypair of the other installation. Any user's sees and fetches what is available
-there; to have it scan and import takes a superadmin's.
+The credentials of a registry are a keypair of the other installation. Any user's keypair sees and fetches available
+artifacts; delegated scans and imports need a superadmin's.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TIMEOUT_S = 30.0
 
 
 class _Revision(msgspec.Struct, frozen=True, kw_only=True):
-    """What is read of a revision: the rest of the answer is the other side's own business."""
+    """The fields of a revision that are read; others are ignored."""
 
     id: str
     version: str
@@ -91,12 +91,12 @@ class SdkReservoirs:
         seen: set[tuple[ArtifactType, str]] = set()
         async with self._session(registry) as api:
             async for page in self._pages(api, request):
-                new = [one for one in page if (one.type, one.name) not in seen]
+                new = [artifact for artifact in page if (artifact.type, artifact.name) not in seen]
                 if not new:
                     continue
-                # The other installation may have one name from several registries; here it is one artifact.
-                seen |= {(one.type, one.name) for one in new}
-                yield [_found(one) for one in new]
+                # Equal names from several registries of the other installation become one artifact.
+                seen |= {(artifact.type, artifact.name) for artifact in new}
+                yield [_found_artifact(artifact) for artifact in new]
                 if len(seen) >= request.limit and not request.names:
                     return
 
@@ -141,8 +141,8 @@ class SdkReservoirs:
 
     async def revision(self, row: RevisionRow) -> RemoteRevision:
         async with self._session(row.registry) as api:
-            told = msgspec.convert(await api.Artifact.revision(_remote_id(row)), _Revision)
-            return RemoteRevision(status=told.status, status_info=told.status_info)
+            remote = msgspec.convert(await api.Artifact.revision(_remote_id(row)), _Revision)
+            return RemoteRevision(status=remote.status, status_info=remote.status_info)
 
     async def delegate_import(self, row: RevisionRow) -> None:
         async with self._session(row.registry) as api:
@@ -154,13 +154,13 @@ class SdkReservoirs:
 
 
 def _remote_id(row: RevisionRow) -> str:
-    known: Mapping[str, Any] = row.revision.source
-    if not isinstance(known.get("revision_id"), str):
+    source: Mapping[str, Any] = row.revision.source
+    if not isinstance(source.get("revision_id"), str):
         raise ArtifactNotFound(f"It is not known what {row.registry.name} calls {row.ref}: scan it again.")
-    return str(known["revision_id"])
+    return str(source["revision_id"])
 
 
-def _found(artifact: _Artifact) -> FoundArtifact:
+def _found_artifact(artifact: _Artifact) -> FoundArtifact:
     revisions: Sequence[_Revision] = artifact.revisions
     return FoundArtifact(
         type=artifact.type,

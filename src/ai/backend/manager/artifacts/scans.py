@@ -1,4 +1,4 @@
-"""Scanning registries: what they have becomes rows. Idempotent: a scan that was cut off is simply done again."""
+"""Scans registries and stores their artifacts. Scans are idempotent and may be repeated."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from ai.backend.manager.tasks.service import TaskProgress, TaskService
 from ai.backend.plugin.crash_points import crash_point
 
 _AT_ONCE = 100
-"""Artifacts that are written in one transaction: others write, too."""
+"""Artifacts per transaction; small, so that other writers need not wait."""
 
 
-def _fits(word: str) -> bool:
-    """Whether a name or version can be kept and shown."""
+def _is_valid(word: str) -> bool:
+    """Returns whether a name or version can be stored and shown."""
     return 1 <= len(word) <= MAX_WORD and word.isprintable()
 
 
-def _fitting(artifact: FoundArtifact) -> FoundArtifact:
-    return replace(artifact, revisions=[r for r in artifact.revisions if _fits(r.version)])
+def _without_invalid_versions(artifact: FoundArtifact) -> FoundArtifact:
+    return replace(artifact, revisions=[r for r in artifact.revisions if _is_valid(r.version)])
 
 
 class ScanService:
@@ -51,13 +51,13 @@ class ScanService:
         self._id_generator = id_generator
 
     async def scan(self, caller: Caller, ref: str, request: ScanRequest, *, delegate_to: str | None = None) -> TaskId:
-        """Begin a scan; the background task counts artifacts.
+        """Starts a scan as a background task.
 
         Args:
-            delegate_to: a registry of the other installation, which it is to scan first (spec 03-17, "Delegate Scan").
+            delegate_to: a registry of the other installation that it scans first (spec 03-17, "Delegate Scan").
 
         Raises:
-            InvalidInput: a hub cannot be asked to scan for us.
+            InvalidInput: a hub cannot scan for us.
         """
         require(caller, Operation.SCAN)
         registry = await self._registries.find(ref)
@@ -69,15 +69,15 @@ class ScanService:
         if registry.type is RegistryType.LOCAL:
             raise InvalidInput(f"{registry.name!r} has what was uploaded; there is nothing to scan.")
         if registry.type is RegistryType.HUGGINGFACE:
-            await self._registries.stages(registry)  # what cannot work fails now and not in the background
+            await self._registries.stages(registry)  # fail now rather than in the background
 
         async def work(progress: TaskProgress) -> str:
             if delegate_to is not None:
 
-                async def tell(done: float, total: float) -> None:
+                async def report(done: float, total: float) -> None:
                     await progress.update(done, total, f"{registry.name} scans {delegate_to}")
 
-                await self._reservoirs.delegate_scan(registry, delegate_to, request, tell)
+                await self._reservoirs.delegate_scan(registry, delegate_to, request, report)
             return await self._record(registry, request, progress)
 
         return await self._tasks.start(caller, f"scan the artifact registry {registry.name}", work)
@@ -94,14 +94,16 @@ class ScanService:
     async def _record(self, registry: ArtifactRegistry, request: ScanRequest, progress: TaskProgress) -> str:
         seen: set[tuple[ArtifactType, str, str | None]] = set()
         new_artifacts = new_revisions = 0
-        async for told in self._pages(registry, request):
-            page = [_fitting(artifact) for artifact in told if _fits(artifact.name)]
+        async for batch in self._pages(registry, request):
+            page = [_without_invalid_versions(artifact) for artifact in batch if _is_valid(artifact.name)]
             for start in range(0, len(page), _AT_ONCE):
-                some = page[start : start + _AT_ONCE]
-                found = await self._store.record(registry.id, some, at=self._clock.now(), mint=self._id_generator.uuid)
+                chunk = page[start : start + _AT_ONCE]
+                recorded = await self._store.record(
+                    registry.id, chunk, at=self._clock.now(), mint=self._id_generator.uuid
+                )
                 crash_point("after-artifact-scan-page")
-                new_artifacts, new_revisions = new_artifacts + found.artifacts, new_revisions + found.revisions
-            # A hub is listed first and looked at closely then: what comes twice counts once.
+                new_artifacts, new_revisions = new_artifacts + recorded.artifacts, new_revisions + recorded.revisions
+            # Artifacts of a hub come twice, listed and then in detail, and count once.
             seen |= {(a.type, a.name, version) for a in page for version in (None, *(r.version for r in a.revisions))}
             artifacts = sum(version is None for _, _, version in seen)
             await progress.update(artifacts, 0, f"scanning {registry.name}")

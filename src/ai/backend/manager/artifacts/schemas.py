@@ -1,4 +1,4 @@
-"""What requests about artifacts look like on the wire. Spec 03-17 names operations and words, but no paths."""
+"""Requests and replies about artifacts. Spec 03-17 names operations and words, but no paths."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import msgspec
 from msgspec import Meta
 
 from ai.backend.common.artifacts import ArtifactType, RegistryType, RevisionStatus
+from ai.backend.infra.http.fields import Word
 from ai.backend.infra.http.routes import Schema
 
-Word = Annotated[str, Meta(min_length=1, max_length=256)]
 Ref = Annotated[str, Meta(min_length=1, max_length=600)]
 Credentials = Annotated[dict[Word, Annotated[str, Meta(max_length=4_096)]], Meta(max_length=8)]
 Storages = Annotated[dict[Word, Word], Meta(max_length=8)]
@@ -28,7 +28,7 @@ class AddRegistryBody(Schema, frozen=True):
 
 
 class ChangeRegistryBody(Schema, frozen=True):
-    """What is left out stays."""
+    """Changes of a registry; omitted fields stay."""
 
     url: Annotated[str, Meta(max_length=2_048)] | None = None
     credentials: Credentials | None = None
@@ -36,7 +36,7 @@ class ChangeRegistryBody(Schema, frozen=True):
 
 
 class ScanBody(Schema, frozen=True):
-    """``names`` asks for these alone; without ``closely`` a hub is only listed, which is quick but tells no sizes."""
+    """``names`` selects artifacts; without ``closely`` a hub is only listed, which is quick but has no sizes."""
 
     artifact_type: ArtifactType | None = None
     search: Word | None = None
@@ -70,7 +70,7 @@ class RevisionsBody(Schema, frozen=True):
 
 
 class ImportBody(RevisionsBody, frozen=True):
-    """``delegate``: the other installation is to import first what it has not."""
+    """``delegate``: the other installation imports missing revisions first."""
 
     delegate: bool = False
 
@@ -95,7 +95,7 @@ class UploadBody(Schema, frozen=True, kw_only=True):
 
 
 class PresignBody(Schema, frozen=True):
-    """No paths mean all files."""
+    """Paths of files; none selects all."""
 
     paths: Annotated[list[Annotated[str, Meta(max_length=4_096)]], Meta(max_length=1_000)] = msgspec.field(
         default_factory=list
@@ -103,7 +103,7 @@ class PresignBody(Schema, frozen=True):
 
 
 class RegistryItem(msgspec.Struct, frozen=True, kw_only=True):
-    """A registry; its credentials are never shown, only which there are."""
+    """A registry with the names, never the values, of its credentials."""
 
     id: str
     name: str
@@ -116,7 +116,7 @@ class RegistryItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StorageItem(msgspec.Struct, frozen=True, kw_only=True):
-    """``stages``: those that its proxy uses it for where nothing else is said."""
+    """``stages``: the stages that use the storage by default."""
 
     host: str
     backend: str
@@ -125,7 +125,7 @@ class StorageItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes of one phase; a total of 0 is not known yet."""
+    """Bytes of one phase; a total of 0 is unknown."""
 
     phase: str
     current: int
@@ -133,7 +133,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RevisionItem(msgspec.Struct, frozen=True, kw_only=True):
-    """``is_outdated``: the registry has another content of this version by now."""
+    """``is_outdated``: the registry has newer content of this version."""
 
     id: str
     artifact_id: str
@@ -175,7 +175,7 @@ class ArtifactInfo(ArtifactItem, frozen=True, kw_only=True):
 
 
 class RevisionInfo(RevisionItem, frozen=True, kw_only=True):
-    """A revision with what it belongs to."""
+    """A revision with its artifact and registry."""
 
     artifact: str
     type: str
@@ -187,7 +187,7 @@ class RevisionList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileItem(msgspec.Struct, frozen=True, kw_only=True):
-    """``url`` is where anybody may fetch it for a while, if that was asked for."""
+    """``url`` is a temporary public URL, if requested."""
 
     path: str
     size: int
@@ -206,7 +206,7 @@ class PutUrl(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UploadReply(msgspec.Struct, frozen=True, kw_only=True):
-    """Where each file is to be put, in one request; the import goes on by itself when all are there."""
+    """Upload URLs, one PUT request per file; the import continues when all files are uploaded."""
 
     revision: RevisionInfo
     files: list[PutUrl]
@@ -217,6 +217,6 @@ class TaskStarted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TicketReply(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole URL, token included."""
+    """The complete URL, including the token."""
 
     ticket: str

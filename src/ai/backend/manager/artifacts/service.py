@@ -1,4 +1,4 @@
-"""Looking artifacts up: lists, names, revisions, files."""
+"""Finds artifacts, revisions and files by references."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from ai.backend.manager.artifacts.store import ArtifactStore
 from ai.backend.manager.query.model import Page
 
 MAX_PRESIGNED = 1_000
-_USUAL = ("main", "latest")
+_DEFAULT_VERSIONS = ("main", "latest")
 
 
 def split_reference(ref: str) -> tuple[str, str | None]:
-    """``NAME[@VERSION]``; an at sign at the very beginning belongs to the name."""
+    """Splits ``NAME[@VERSION]``; a leading at sign belongs to the name."""
     name, at, version = ref.rpartition("@")
     return (name, version) if at and name and version else (ref, None)
 
 
 class ArtifactService:
-    """What a caller may not see is not found: most see what is available only."""
+    """Finds artifacts for callers, most of whom see only available revisions."""
 
     def __init__(self, store: ArtifactStore, depot: ArtifactGateway) -> None:
         self._store = store
@@ -38,60 +38,60 @@ class ArtifactService:
         return await self._store.page(replace(query, available_only=not may(caller, Operation.SEE_ALL)))
 
     async def artifact(self, caller: Caller, ref: str) -> ArtifactRow:
-        """By id or name.
+        """Returns an artifact by id or name.
 
         Raises:
             NotFound
-            Conflict: several registries or types have one of that name; ``data.matches`` has their ids.
+            Conflict: several artifacts have the name; ``data.matches`` has their ids.
         """
         require(caller, Operation.SEE_AVAILABLE)
         return await self._one(ref, available_only=not may(caller, Operation.SEE_ALL))
 
     async def _one(self, ref: str, *, available_only: bool) -> ArtifactRow:
-        found = await self._store.find(ref, available_only=available_only)
-        if not found:
+        rows = await self._store.find(ref, available_only=available_only)
+        if not rows:
             raise NotFound(f"There is no artifact {ref[:256]!r}.", data={"artifact": "unknown"})
-        if len(found) > 1:
+        if len(rows) > 1:
             matches = [
                 {"id": str(row.artifact.id), "registry": row.registry.name, "type": row.artifact.type.value}
-                for row in found
+                for row in rows
             ]
             raise Conflict(f"Several artifacts are called {ref[:256]!r}: use an id.", data={"matches": matches})
-        return found[0]
+        return rows[0]
 
     async def revision(self, caller: Caller, ref: str, *, usable: bool = False) -> RevisionRow:
-        """By its id, or as ``ARTIFACT[@VERSION]``. Without a version it is the only one there is, else ``main``, else
-        ``latest``.
+        """Returns a revision by id or as ``ARTIFACT[@VERSION]``; the default version is the only one, else ``main``,
+        else ``latest``.
 
         Args:
-            usable: it must be available.
+            usable: the revision must be available.
 
         Raises:
             NotFound
-            Conflict: the reference means several, or the revision is not available.
+            Conflict: the reference is ambiguous, or the revision is not available.
         """
         require(caller, Operation.SEE_AVAILABLE)
-        only = not may(caller, Operation.SEE_ALL)
-        row = await self._by_id(ref, available_only=only)
-        row = row or await self._by_name(ref, available_only=only, usable=usable)
+        available_only = not may(caller, Operation.SEE_ALL)
+        row = await self._by_id(ref, available_only=available_only)
+        row = row or await self._by_name(ref, available_only=available_only, usable=usable)
         if usable and row.revision.status is not RevisionStatus.AVAILABLE:
             status = row.revision.status.value
             raise Conflict(f"{row.ref} is {status}, and not AVAILABLE.", data={"status": status})
         return row
 
     async def reload(self, row: RevisionRow) -> RevisionRow:
-        """As it is now. Raises NotFound."""
-        found = await self._store.revisions([row.revision.id])
-        if not found:
+        """Returns the current row of a revision. Raises NotFound."""
+        rows = await self._store.revisions([row.revision.id])
+        if not rows:
             raise NotFound(f"{row.ref} is gone.", data={"revision": "gone"})
-        return found[0]
+        return rows[0]
 
     async def _by_id(self, ref: str, *, available_only: bool) -> RevisionRow | None:
         try:
-            found = await self._store.revisions([RevisionId(UUID(ref))])
+            rows = await self._store.revisions([RevisionId(UUID(ref))])
         except ValueError:
             return None
-        visible = [r for r in found if not available_only or r.revision.status is RevisionStatus.AVAILABLE]
+        visible = [r for r in rows if not available_only or r.revision.status is RevisionStatus.AVAILABLE]
         return visible[0] if visible else None
 
     async def _by_name(self, ref: str, *, available_only: bool, usable: bool) -> RevisionRow:
@@ -101,11 +101,11 @@ class ArtifactService:
         if version is not None:
             revisions = [r for r in revisions if r.version == version]
         else:
-            here = [r for r in revisions if r.status is RevisionStatus.AVAILABLE]
-            revisions = here if usable and here else revisions  # means the same to whoever sees more
+            available = [r for r in revisions if r.status is RevisionStatus.AVAILABLE]
+            revisions = available if usable and available else revisions  # the same for callers that see more
         if len(revisions) > 1:
-            usual = [r for v in _USUAL for r in revisions if r.version == v]
-            revisions = usual[:1] or revisions
+            defaults = [r for v in _DEFAULT_VERSIONS for r in revisions if r.version == v]
+            revisions = defaults[:1] or revisions
         if not revisions:
             raise NotFound(f"The artifact {name[:256]!r} has no revision {version!r}.", data={"revision": "unknown"})
         if len(revisions) > 1:
@@ -114,32 +114,32 @@ class ArtifactService:
         return RevisionRow(revision=revisions[0], artifact=row.artifact, registry=row.registry)
 
     async def files(self, caller: Caller, ref: str) -> tuple[RevisionRow, Sequence[ArtifactFile]]:
-        """What an available revision consists of."""
+        """Returns the files of an available revision."""
         require(caller, Operation.DOWNLOAD)
         row = await self.revision(caller, ref, usable=True)
         return row, await self._depot.files(row)
 
     async def ticket(self, caller: Caller, ref: str) -> str:
-        """A URL by which another installation can fetch an available revision as a whole, for a while."""
+        """Returns a temporary URL by which another installation can fetch an available revision."""
         require(caller, Operation.DOWNLOAD)
         return await self._depot.ticket(await self.revision(caller, ref, usable=True))
 
     async def presign(
         self, caller: Caller, ref: str, paths: Sequence[str]
     ) -> tuple[RevisionRow, Sequence[ArtifactFile]]:
-        """Files of an available revision, with URLs by which anybody can fetch them for a while; no paths mean all.
+        """Returns files of an available revision with temporary public URLs; no paths select all files.
 
         Raises:
             NoSuchFile
         """
         row, files = await self.files(caller, ref)
-        known = {file.path: file for file in files}
+        by_path = {file.path: file for file in files}
         for path in paths:
-            if path not in known:
+            if path not in by_path:
                 raise NoSuchFile(f"{row.ref} has no file {path[:256]!r}.", data={"paths": path[:256]})
-        wanted = [known[path] for path in dict.fromkeys(paths)] if paths else list(files)
-        if len(wanted) > MAX_PRESIGNED:
+        selected = [by_path[path] for path in dict.fromkeys(paths)] if paths else list(files)
+        if len(selected) > MAX_PRESIGNED:
             raise InvalidInput(
                 f"At most {MAX_PRESIGNED} files in one request; {row.ref} has {len(files)}.", data={"paths": "too many"}
             )
-        return row, [replace(file, url=await self._depot.presign(row, file.path)) for file in wanted]
+        return row, [replace(file, url=await self._depot.presign(row, file.path)) for file in selected]

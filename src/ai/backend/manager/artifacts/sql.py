@@ -44,10 +44,9 @@ from ai.backend.manager.artifacts.tables import artifacts, registries, revisions
 from ai.backend.manager.folders.model import FolderMount, MountKind
 from ai.backend.manager.query.model import Page
 from ai.backend.manager.secrets.sealer import Sealer, opened_credentials, sealed_credentials
-from ai.backend.manager.sessions import tables as sessions_tables
 
 _USABLE = revisions.c.status == RevisionStatus.AVAILABLE
-_HERE = or_(revisions.c.status != RevisionStatus.SCANNED, revisions.c.residue)
+_HAS_FILES = or_(revisions.c.status != RevisionStatus.SCANNED, revisions.c.residue)
 R = TypeVar("R", ArtifactRow, RevisionRow)
 
 
@@ -81,12 +80,12 @@ def _revision_row(row: Row[Any]) -> RevisionRow:
     )
 
 
-def _with_revisions(s: Connection, found: Select[Any], *, available_only: bool) -> list[ArtifactRow]:
-    rows = s.execute(found).all()
-    wanted = revisions.c.artifact_id.in_([row.a_id for row in rows])
-    query = select(revisions).where(wanted, _USABLE) if available_only else select(revisions).where(wanted)
+def _with_revisions(s: Connection, query: Select[Any], *, available_only: bool) -> list[ArtifactRow]:
+    rows = s.execute(query).all()
+    of_artifacts = revisions.c.artifact_id.in_([row.a_id for row in rows])
+    revisions_query = select(revisions).where(of_artifacts, *([_USABLE] if available_only else []))
     by_artifact: dict[UUID, list[Revision]] = {}
-    for row in s.execute(query.order_by(revisions.c.created_at.desc(), revisions.c.version)):
+    for row in s.execute(revisions_query.order_by(revisions.c.created_at.desc(), revisions.c.version)):
         by_artifact.setdefault(row.artifact_id, []).append(Revision(**row._mapping))
     return [
         ArtifactRow(
@@ -102,20 +101,21 @@ def _with_revision(*where: ColumnElement[bool]) -> ColumnElement[bool]:
     return select(revisions.c.id).where(revisions.c.artifact_id == artifacts.c.id, *where).exists()
 
 
-def _check_nothing_here(s: Connection, *where: ColumnElement[bool]) -> None:
-    """Raises Conflict while files of such a revision are here, or on their way."""
-    row = s.execute(_rows().where(_HERE, *where).limit(1)).one_or_none()
+def _check_no_files(s: Connection, *where: ColumnElement[bool]) -> None:
+    """Raises Conflict while a matching revision has files or is being imported."""
+    row = s.execute(_rows().where(_HAS_FILES, *where).limit(1)).one_or_none()
     if row is not None:
-        found = _revision_row(row)
-        what = "is being cleaned up" if found.revision.status is RevisionStatus.SCANNED else found.revision.status
-        raise Conflict(f"{found.ref} {'is ' if ' ' not in what else ''}{what}: clean it up first.")
+        match = _revision_row(row)
+        status = match.revision.status
+        state = "being cleaned up" if status is RevisionStatus.SCANNED else status
+        raise Conflict(f"{match.ref} is {state}: clean it up first.")
 
 
 def link_artifacts(s: Connection, session_id: UUID, mounts: Sequence[FolderMount], at: datetime) -> None:
-    """Note, in the transaction that inserts a session, which revisions it mounts.
+    """Records the revisions that a session mounts, in the transaction that inserts the session.
 
     Raises:
-        InvalidInput: one of them is not available any more.
+        InvalidInput: a revision is no longer available.
     """
     for mount in {m.folder_id: m for m in mounts if m.kind is MountKind.ARTIFACT}.values():
         usable = and_(revisions.c.id == mount.folder_id, _USABLE)
@@ -128,17 +128,21 @@ def link_artifacts(s: Connection, session_id: UUID, mounts: Sequence[FolderMount
 
 
 class SqlArtifactStore:
-    """Implements :class:`ai.backend.manager.artifacts.store.ArtifactStore`."""
+    """Implements :class:`ai.backend.manager.artifacts.store.ArtifactStore`.
 
-    def __init__(self, database: Database, sealer: Sealer | None = None) -> None:
+    ``live_sessions`` selects ``id`` and ``name`` of the sessions that are not final.
+    """
+
+    def __init__(self, database: Database, live_sessions: Select[Any], sealer: Sealer | None = None) -> None:
         self._db = database
+        self._live_sessions = live_sessions.subquery()
         self._sealer = sealer or Sealer()
 
     def _opened(self, row: R) -> R:
-        """With the credentials of its registry in the clear."""
+        """Decrypts the credentials of the registry of a row."""
         registry = row.registry
-        plain = opened_credentials(self._sealer, registry.id, registry.credentials)
-        return replace(row, registry=replace(registry, credentials=plain))
+        credentials = opened_credentials(self._sealer, registry.id, registry.credentials)
+        return replace(row, registry=replace(registry, credentials=credentials))
 
     # ---- registries ----
 
@@ -173,23 +177,23 @@ class SqlArtifactStore:
 
     async def remove_registry(self, registry_id: RegistryId) -> None:
         def work(s: Connection) -> None:
-            _check_nothing_here(s, artifacts.c.registry_id == registry_id)
-            mine = select(artifacts.c.id).where(artifacts.c.registry_id == registry_id)
-            s.execute(delete(revisions).where(revisions.c.artifact_id.in_(mine)))
+            _check_no_files(s, artifacts.c.registry_id == registry_id)
+            artifact_ids = select(artifacts.c.id).where(artifacts.c.registry_id == registry_id)
+            s.execute(delete(revisions).where(revisions.c.artifact_id.in_(artifact_ids)))
             s.execute(delete(artifacts).where(artifacts.c.registry_id == registry_id))
             s.execute(delete(registries).where(registries.c.id == registry_id))
 
         await self._db.run_write(work)
 
-    # ---- what scans find ----
+    # ---- scans ----
 
     async def record(
-        self, registry_id: RegistryId, found: Sequence[FoundArtifact], *, at: datetime, mint: Callable[[], UUID]
+        self, registry_id: RegistryId, scanned: Sequence[FoundArtifact], *, at: datetime, mint: Callable[[], UUID]
     ) -> Recorded:
         def work(s: Connection) -> Recorded:
             if s.execute(select(registries.c.id).where(registries.c.id == registry_id)).scalar() is None:
                 raise NotFound("The registry was removed meanwhile.", data={"registry": "gone"})
-            return sql_scans.record(s, registry_id, found, at, mint)
+            return sql_scans.record(s, registry_id, scanned, at, mint)
 
         return await self._db.run_write(work)
 
@@ -214,8 +218,8 @@ class SqlArtifactStore:
             page = ordered.limit(query.limit).offset(query.offset)
             return Page(items=_with_revisions(s, page, available_only=query.available_only), total_count=total)
 
-        found = await self._db.run_read(work)
-        return replace(found, items=[self._opened(row) for row in found.items])
+        page = await self._db.run_read(work)
+        return replace(page, items=[self._opened(row) for row in page.items])
 
     async def find(self, ref: str, *, available_only: bool = False) -> Sequence[ArtifactRow]:
         try:
@@ -233,7 +237,7 @@ class SqlArtifactStore:
 
     async def remove_artifact(self, artifact_id: ArtifactId) -> None:
         def work(s: Connection) -> None:
-            _check_nothing_here(s, artifacts.c.id == artifact_id)
+            _check_no_files(s, artifacts.c.id == artifact_id)
             s.execute(delete(revisions).where(revisions.c.artifact_id == artifact_id))
             s.execute(delete(artifacts).where(artifacts.c.id == artifact_id))
 
@@ -243,10 +247,10 @@ class SqlArtifactStore:
 
     async def revisions(self, ids: Collection[RevisionId]) -> Sequence[RevisionRow]:
         def work(s: Connection) -> list[RevisionRow]:
-            found: list[RevisionRow] = []
-            for some in chunks(ids):
-                found += [_revision_row(row) for row in s.execute(_rows().where(revisions.c.id.in_(some)))]
-            return found
+            rows: list[RevisionRow] = []
+            for chunk in chunks(ids):
+                rows += [_revision_row(row) for row in s.execute(_rows().where(revisions.c.id.in_(chunk)))]
+            return rows
 
         return [self._opened(row) for row in await self._db.run_read(work)]
 
@@ -271,20 +275,20 @@ class SqlArtifactStore:
         def work(s: Connection) -> Revision | None:
             if not s.execute(update(revisions).where(same).values(changed)).rowcount:
                 return None
-            user = _mounted_by(s, seen.id) if unless_mounted else None
-            if user is not None:
-                raise Conflict(f"the session {user!r} mounts it", data={"session": user})
+            session = self._mounted_by(s, seen.id) if unless_mounted else None
+            if session is not None:
+                raise Conflict(f"the session {session!r} mounts it", data={"session": session})
             return Revision(**s.execute(select(revisions).where(c.id == seen.id)).one()._mapping)
 
         return await self._db.run_write(work)
 
-
-def _mounted_by(s: Connection, revision_id: RevisionId) -> str | None:
-    mounting = (
-        select(sessions_tables.sessions.c.name)
-        .join(session_artifacts, session_artifacts.c.session_id == sessions_tables.sessions.c.id)
-        .where(session_artifacts.c.revision_id == revision_id, sessions_tables.LIVE)
-        .limit(1)
-    )
-    name: str | None = s.execute(mounting).scalar()
-    return name
+    def _mounted_by(self, s: Connection, revision_id: RevisionId) -> str | None:
+        """Returns the name of a live session that mounts a revision, if any."""
+        live = self._live_sessions.c
+        mounting = (
+            select(live.name)
+            .join(session_artifacts, session_artifacts.c.session_id == live.id)
+            .where(session_artifacts.c.revision_id == revision_id)
+        )
+        name: str | None = s.execute(mounting.limit(1)).scalar()
+        return name

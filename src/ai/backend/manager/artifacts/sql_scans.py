@@ -1,4 +1,4 @@
-"""Writing what scans find: a page in a few statements, however much of it is known already."""
+"""Stores pages of scans in few statements, however many of the artifacts exist already."""
 
 from __future__ import annotations
 
@@ -17,55 +17,55 @@ from ai.backend.manager.artifacts.model import Artifact, FoundArtifact, FoundRev
 from ai.backend.manager.artifacts.tables import artifacts, revisions
 
 
-def _told(column: Column[Any]) -> BindParameter[Any]:
+def _new_value(column: Column[Any]) -> BindParameter[Any]:
     return bindparam(f"new_{column.name}", type_=column.type)
 
 
-def _if_told(column: Column[Any]) -> ColumnElement[Any]:
-    """What is not told stays."""
-    return func.coalesce(_told(column), column)
+def _new_or_old(column: Column[Any]) -> ColumnElement[Any]:
+    """Keeps the old value if the scan has none."""
+    return func.coalesce(_new_value(column), column)
 
 
-def _unless_here(column: Column[Any]) -> ColumnElement[Any]:
-    """What is available is as large as it is here, whatever the registry has by now."""
-    return case((revisions.c.status == RevisionStatus.AVAILABLE, column), else_=_if_told(column))
+def _unless_available(column: Column[Any]) -> ColumnElement[Any]:
+    """Keeps the size of an available revision, whatever the registry reports."""
+    return case((revisions.c.status == RevisionStatus.AVAILABLE, column), else_=_new_or_old(column))
 
 
 _A, _R = artifacts.c, revisions.c
 _UPDATE_ARTIFACT = (
     update(artifacts)
-    .where(_A.id == _told(_A.id))
+    .where(_A.id == _new_value(_A.id))
     .values(
-        description=_told(_A.description),
-        extra=_told(_A.extra),
-        scanned_at=_told(_A.scanned_at),
-        readme=_if_told(_A.readme),
+        description=_new_value(_A.description),
+        extra=_new_value(_A.extra),
+        scanned_at=_new_value(_A.scanned_at),
+        readme=_new_or_old(_A.readme),
     )
 )
 _UPDATE_REVISION = (
     update(revisions)
-    .where(_R.id == _told(_R.id))
+    .where(_R.id == _new_value(_R.id))
     .values(
-        source=_told(_R.source),
-        remote_status=_told(_R.remote_status),
-        digest=_if_told(_R.digest),
-        size=_unless_here(_R.size),
-        file_count=_unless_here(_R.file_count),
+        source=_new_value(_R.source),
+        remote_status=_new_value(_R.remote_status),
+        digest=_new_or_old(_R.digest),
+        size=_unless_available(_R.size),
+        file_count=_unless_available(_R.file_count),
     )
 )
 
 
-def _new(**values: Any) -> dict[str, Any]:
+def _parameters(**values: Any) -> dict[str, Any]:
     return {f"new_{name}": value for name, value in values.items()}
 
 
 def record(
-    s: Connection, registry_id: RegistryId, found: Sequence[FoundArtifact], at: datetime, mint: Callable[[], UUID]
+    s: Connection, registry_id: RegistryId, scanned: Sequence[FoundArtifact], at: datetime, mint: Callable[[], UUID]
 ) -> Recorded:
-    """Write one page; of what comes twice, the later counts."""
-    page = {(one.type, one.name): one for one in found}
-    known = _known_artifacts(s, registry_id, page)
-    made = {
+    """Writes a page; of duplicates the last one counts."""
+    page = {(one.type, one.name): one for one in scanned}
+    existing = _existing_artifacts(s, registry_id, page)
+    created = {
         key: Artifact(
             id=ArtifactId(mint()),
             registry_id=registry_id,
@@ -78,23 +78,23 @@ def record(
             scanned_at=at,
         )
         for key, one in page.items()
-        if key not in known
+        if key not in existing
     }
-    if made:
-        s.execute(insert(artifacts), [asdict(artifact) for artifact in made.values()])
-    if known:
-        told = [
-            _new(id=id_, description=one.description, extra=dict(one.extra), scanned_at=at, readme=one.readme)
-            for key, id_ in known.items()
+    if created:
+        s.execute(insert(artifacts), [asdict(artifact) for artifact in created.values()])
+    if existing:
+        changes = [
+            _parameters(id=id_, description=one.description, extra=dict(one.extra), scanned_at=at, readme=one.readme)
+            for key, id_ in existing.items()
             for one in [page[key]]
         ]
-        s.execute(_UPDATE_ARTIFACT, told)
-    ids = known | {key: artifact.id for key, artifact in made.items()}
-    wanted = {(ids[key], r.version): r for key, one in page.items() for r in one.revisions}
-    return Recorded(len(made), _record_revisions(s, wanted, at, mint))
+        s.execute(_UPDATE_ARTIFACT, changes)
+    ids = existing | {key: artifact.id for key, artifact in created.items()}
+    found_revisions = {(ids[key], r.version): r for key, one in page.items() for r in one.revisions}
+    return Recorded(len(created), _record_revisions(s, found_revisions, at, mint))
 
 
-def _known_artifacts(
+def _existing_artifacts(
     s: Connection, registry_id: RegistryId, page: Mapping[tuple[ArtifactType, str], FoundArtifact]
 ) -> dict[tuple[ArtifactType, str], ArtifactId]:
     names = sorted({name for _, name in page})
@@ -103,13 +103,16 @@ def _known_artifacts(
 
 
 def _record_revisions(
-    s: Connection, wanted: Mapping[tuple[ArtifactId, str], FoundRevision], at: datetime, mint: Callable[[], UUID]
+    s: Connection,
+    found_revisions: Mapping[tuple[ArtifactId, str], FoundRevision],
+    at: datetime,
+    mint: Callable[[], UUID],
 ) -> int:
-    """How many are new."""
-    artifact_ids = sorted({artifact_id for artifact_id, _ in wanted}, key=str)
+    """Writes revisions and returns the number of new ones."""
+    artifact_ids = sorted({artifact_id for artifact_id, _ in found_revisions}, key=str)
     query = select(_R.id, _R.artifact_id, _R.version).where(_R.artifact_id.in_(artifact_ids))
-    known = {(row.artifact_id, row.version): row.id for row in s.execute(query)}
-    made = [
+    existing = {(row.artifact_id, row.version): row.id for row in s.execute(query)}
+    created = [
         Revision(
             id=RevisionId(mint()),
             artifact_id=artifact_id,
@@ -122,23 +125,23 @@ def _record_revisions(
             status_changed=at,
             created_at=at,
         )
-        for (artifact_id, version), one in wanted.items()
-        if (artifact_id, version) not in known
+        for (artifact_id, version), one in found_revisions.items()
+        if (artifact_id, version) not in existing
     ]
-    if made:
-        s.execute(insert(revisions), [row_of(one) for one in made])
-    told = [
-        _new(
-            id=known[key],
+    if created:
+        s.execute(insert(revisions), [row_of(one) for one in created])
+    changes = [
+        _parameters(
+            id=existing[key],
             source=dict(one.source),
             remote_status=one.remote_status,
             digest=one.digest,
             size=one.size,
             file_count=one.file_count,
         )
-        for key, one in wanted.items()
-        if key in known
+        for key, one in found_revisions.items()
+        if key in existing
     ]
-    if told:
-        s.execute(_UPDATE_REVISION, told)
-    return len(made)
+    if changes:
+        s.execute(_UPDATE_REVISION, changes)
+    return len(created)

@@ -1,4 +1,4 @@
-"""Registries of artifacts, what was found in them, and how far it is on its way here."""
+"""Port to the rows of registries, artifacts and revisions."""
 
 from __future__ import annotations
 
@@ -21,50 +21,50 @@ from ai.backend.manager.query.model import Page
 
 
 class ArtifactStore(Protocol):
-    """Every method is one transaction."""
+    """Stores artifacts; every method is one transaction."""
 
     async def registries(self) -> Sequence[ArtifactRegistry]:
-        """By name."""
+        """Returns all registries, sorted by name."""
         ...
 
     async def add_registry(self, registry: ArtifactRegistry) -> None:
-        """Raises Conflict if its name is taken."""
+        """Inserts a registry. Raises Conflict if its name is taken."""
 
     async def change_registry(self, registry_id: RegistryId, **values: Any) -> None:
-        """Set fields of :class:`ArtifactRegistry`."""
+        """Sets fields of :class:`ArtifactRegistry`."""
 
     async def remove_registry(self, registry_id: RegistryId) -> None:
-        """With all that was found in it. Raises Conflict while files of it are here."""
+        """Removes a registry with its artifacts. Raises Conflict while files of them are stored."""
 
     async def record(
-        self, registry_id: RegistryId, found: Sequence[FoundArtifact], *, at: datetime, mint: Callable[[], UUID]
+        self, registry_id: RegistryId, scanned: Sequence[FoundArtifact], *, at: datetime, mint: Callable[[], UUID]
     ) -> Recorded:
-        """Write what a scan found. What is known keeps its id and status; nothing is removed.
+        """Writes the results of a scan. Existing rows keep id and status; nothing is removed.
 
         Raises:
-            NotFound: the registry is gone.
+            NotFound: the registry was removed.
         """
         ...
 
     async def page(self, query: ArtifactQuery) -> Page[ArtifactRow]: ...
     async def find(self, ref: str, *, available_only: bool = False) -> Sequence[ArtifactRow]:
-        """Artifacts of that id or name, those of several registries or types included."""
+        """Returns the artifacts of that id or name, of any registry and type."""
         ...
 
     async def remove_artifact(self, artifact_id: ArtifactId) -> None:
-        """With its revisions. Raises Conflict while files of it are here."""
+        """Removes an artifact with its revisions. Raises Conflict while files of it are stored."""
 
     async def revisions(self, ids: Collection[RevisionId]) -> Sequence[RevisionRow]: ...
     async def under_way(self) -> Sequence[RevisionRow]:
-        """Revisions that are being imported, and those with a residue; oldest first."""
+        """Returns revisions that are being imported or have a residue, oldest first."""
         ...
 
     async def move(
         self, seen: Revision, *, at: datetime, unless_mounted: bool = False, **values: Any
     ) -> Revision | None:
-        """Set fields of a revision, and count its generation up; None if it is of another generation by now.
+        """Sets fields of a revision and increments its generation; returns None if the generation has changed.
 
         Raises:
-            Conflict: ``unless_mounted``, and a live session mounts it.
+            Conflict: ``unless_mounted`` and a live session mounts it.
         """
         ...

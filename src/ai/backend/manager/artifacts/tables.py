@@ -1,4 +1,4 @@
-"""The tables of artifacts. Column names are the fields of the model."""
+"""Tables of artifacts. Columns are named as the fields of the model."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Artifacts that are uploaded here: the files are put to the storage proxy, and the rest is an import like any other.
+"""Uploads artifacts: clients put files to the storage proxy, then the normal import follows.
 
-The revision is PULLING from the moment that its files are announced; the import waits for them.
+A revision is PULLING as soon as its files are announced; the import waits for them.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ def _is_id(word: str) -> bool:
     return True
 
 
-def _check_word(word: str, what: str) -> None:
-    """Raises InvalidName."""
+def _check_word(word: str, field: str) -> None:
+    """Raises InvalidName unless ``word`` is a valid name or version."""
     if _is_id(word):
-        raise InvalidName(f"The {what} of an artifact is no id.", data={what: "reserved"})
+        raise InvalidName(f"The {field} of an artifact is no id.", data={field: "reserved"})
     dots = {"", ".", ".."} & set(word.split("/"))
     if not 1 <= len(word) <= MAX_WORD or not word.isprintable() or "@" in word or word != word.strip() or dots:
         raise InvalidName(
-            f"The {what} of an artifact is 1 to {MAX_WORD} characters, without @, without a blank at either end, "
+            f"The {field} of an artifact is 1 to {MAX_WORD} characters, without @, without a blank at either end, "
             "and not a path with empty parts or dots.",
-            data={what: "malformed"},
+            data={field: "malformed"},
         )
 
 
@@ -81,10 +81,11 @@ class UploadService:
         description: str,
         files: Sequence[UploadFile],
     ) -> tuple[RevisionRow, Sequence[tuple[str, str]]]:
-        """Announce all files of a revision in a local registry: where each is to be put. May be repeated.
+        """Announces all files of a revision in a local registry and returns their upload URLs. May be repeated.
 
         Raises:
-            InvalidInput: the registry is no local one. InvalidName. InvalidPath: of a file.
+            InvalidInput: the registry is not local.
+            InvalidName, InvalidPath
             Conflict: the revision is available already.
         """
         require(caller, Operation.IMPORT)
@@ -109,9 +110,11 @@ class UploadService:
     async def _record(
         self, registry: ArtifactRegistry, kind: ArtifactType, name: str, version: str, description: str
     ) -> str:
-        """The id of the revision."""
-        found = FoundArtifact(type=kind, name=name, description=description, revisions=[FoundRevision(version=version)])
-        await self._store.record(registry.id, [found], at=self._clock.now(), mint=self._id_generator.uuid)
+        """Records artifact and revision; returns the id of the revision."""
+        artifact = FoundArtifact(
+            type=kind, name=name, description=description, revisions=[FoundRevision(version=version)]
+        )
+        await self._store.record(registry.id, [artifact], at=self._clock.now(), mint=self._id_generator.uuid)
         return next(
             str(revision.id)
             for row in await self._store.find(name)

@@ -1,4 +1,4 @@
-"""Artifacts as the REST API tells them."""
+"""REST replies about artifacts."""
 
 from __future__ import annotations
 
@@ -82,12 +82,12 @@ def _artifact(row: ArtifactRow, progress_of: ProgressOf) -> dict[str, Any]:
 
 
 def artifact_item(row: ArtifactRow, progress_of: ProgressOf) -> schema.ArtifactItem:
-    """One of a list."""
+    """Returns the list item of an artifact."""
     return schema.ArtifactItem(**_artifact(row, progress_of))
 
 
 def artifact_info(row: ArtifactRow, progress_of: ProgressOf) -> schema.ArtifactInfo:
-    """One with its README."""
+    """Returns an artifact with its README."""
     return schema.ArtifactInfo(**_artifact(row, progress_of), readme=row.artifact.readme)
 
 

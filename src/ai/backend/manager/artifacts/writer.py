@@ -1,4 +1,4 @@
-"""The one place that changes the status of revisions."""
+"""Changes the status of revisions by the transition table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ai.backend.plugin.crash_points import crash_point
 
 
 class RevisionWriter:
-    """Steps the machine, and writes the outcome if the revision is still what was seen."""
+    """Applies triggers and writes the new status if the revision did not change meanwhile."""
 
     def __init__(self, store: ArtifactStore, clock: Clock) -> None:
         self._store = store
@@ -30,11 +30,11 @@ class RevisionWriter:
         unless_mounted: bool = False,
         **values: Any,
     ) -> Revision | None:
-        """The revision as it is now, which is ``seen`` itself if the trigger changes nothing; None if ``seen`` is out
-        of date: load it again.
+        """Applies a trigger. Returns the new revision, ``seen`` itself if nothing changes, or None if ``seen`` is
+        outdated and must be loaded again.
 
         Raises:
-            InvalidTransition: its status does not admit this; the message is half a sentence.
+            InvalidTransition: the status does not admit the trigger; the message is half a sentence.
             Conflict: ``unless_mounted`` and a session mounts it; the message is half a sentence.
         """
         before, subject = RevisionState(seen.status, seen.residue), f"revision {seen.id}"
@@ -55,6 +55,6 @@ class RevisionWriter:
         crash_point(f"after-artifact-{trigger.value}")
         return moved
 
-    async def note(self, seen: Revision, **values: Any) -> Revision | None:
-        """Write what changes no status; None as for :meth:`apply`."""
+    async def update(self, seen: Revision, **values: Any) -> Revision | None:
+        """Writes values other than the status; returns None as :meth:`apply` does."""
         return await self._store.move(seen, at=self._clock.now(), **values)

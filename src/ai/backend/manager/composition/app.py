@@ -47,7 +47,8 @@ from ai.backend.manager.system.config_api import ConfigApi
 from ai.backend.manager.tasks.api import TasksApi
 from ai.backend.manager.templates.api import TemplatesApi
 from ai.backend.manager.usage.api import UsageApi
-from ai.backend.manager.volumes.api import FolderHostsApi
+from ai.backend.manager.volumes.api import VolumesApi
+from ai.backend.manager.volumes.service import VolumeService
 
 if TYPE_CHECKING:
     from graphql import GraphQLSchema
@@ -120,9 +121,13 @@ def api_endpoints(
         *endpoints_of(ConfigApi(services.config), tag="config"),
         *endpoints_of(WatchersApi(services.watchers), tag="watchers"),
         *endpoints_of(FolderTypesApi(has_folders=services.folders is not None), tag="folders"),
-        *_folder_endpoints(services.folders),
+        *_folder_endpoints(services.folders, services.volumes),
         *_artifact_endpoints(services.artifacts),
-        *(endpoints_of(ImagesApi(services.images), tag="images") if services.images is not None else ()),
+        *(
+            endpoints_of(ImagesApi(services.images, services.commits), tag="images")
+            if services.images is not None and services.commits is not None
+            else ()
+        ),
         *(endpoints_of(UsageApi(services.usage), tag="usage") if services.usage is not None else ()),
         *endpoints_of(PasswordsApi(services.passwords), tag="auth"),
         *endpoints_of(GraphQLApi(services, options.graphql, _load_schema), tag="graphql"),
@@ -147,13 +152,13 @@ def _load_schema() -> GraphQLSchema:
     return load_schema()
 
 
-def _folder_endpoints(folders: Folders | None) -> list[Endpoint]:
+def _folder_endpoints(folders: Folders | None, volumes: VolumeService) -> list[Endpoint]:
     if folders is None:
         return []
     return [
         *endpoints_of(FoldersApi(folders), tag="folders"),
         *endpoints_of(FolderSharingApi(folders), tag="folders"),
-        *endpoints_of(FolderHostsApi(folders), tag="folders"),
+        *endpoints_of(VolumesApi(volumes), tag="folders"),
     ]
 
 

@@ -42,10 +42,11 @@ from ai.backend.manager.dotfiles.service import DotfileService
 from ai.backend.manager.events.service import EventService
 from ai.backend.manager.events.webhook_client import HttpCallbackSender
 from ai.backend.manager.events.webhook_loop import WebhookLoop
+from ai.backend.manager.execution.commits import CommitService
 from ai.backend.manager.execution.service import ExecutionService
-from ai.backend.manager.folders.client import StorageProxies
+from ai.backend.manager.folders.client import StorageProxyFolders
 from ai.backend.manager.folders.facade import Folders
-from ai.backend.manager.folders.gateway import StorageGateway
+from ai.backend.manager.folders.gateway import FolderGateway, StorageGateway
 from ai.backend.manager.identity.password_hash import hash_password, verify_password
 from ai.backend.manager.identity.passwords import PasswordService
 from ai.backend.manager.identity.service import IdentityService
@@ -84,11 +85,15 @@ from ai.backend.manager.sessions.model import Session, SlotAudit
 from ai.backend.manager.sessions.ownership import OwnerSessions, ResourceGroupSessions
 from ai.backend.manager.sessions.service import SessionService
 from ai.backend.manager.sessions.writer import SessionWriter
+from ai.backend.manager.storage_proxy import StorageProxies
 from ai.backend.manager.system.configuration import ConfigService
 from ai.backend.manager.system.service import ManagerState
 from ai.backend.manager.tasks.service import TaskService
 from ai.backend.manager.templates.service import TemplateService
 from ai.backend.manager.usage.service import UsageService
+from ai.backend.manager.volumes.client import StorageProxyVolumes
+from ai.backend.manager.volumes.gateway import VolumeGateway
+from ai.backend.manager.volumes.service import VolumeService
 
 log = logging.getLogger(__name__)
 _BURY_S = 30.0
@@ -160,9 +165,11 @@ class Manager:
         self._defaults = DotfileService(
             kept.dotfiles, self._identity, max_script_bytes=settings.sessions.max_script_bytes
         )
-        self._storage = storage or StorageProxies(kept.config)
-        if artifacts is None and isinstance(self._storage, StorageProxies):
-            artifacts = StorageProxyArtifacts(self._storage, settings.artifacts)
+        self._proxies = StorageProxies(kept.config)
+        self._storage: FolderGateway = storage or StorageProxyFolders(self._proxies)
+        self._volumes: VolumeGateway = storage or StorageProxyVolumes(self._proxies)
+        if artifacts is None and storage is None:
+            artifacts = StorageProxyArtifacts(self._proxies, settings.artifacts)
         self._depot, self._reservoirs = artifacts, reservoirs or SdkReservoirs()
         finder = SessionFinder(kept.sessions, self._writer, self._identity)
         self._services = self._make_services(gateway, finder, clock, id_generator)
@@ -203,23 +210,25 @@ class Manager:
 
     def _make_images(
         self, tasks: TaskService, finder: SessionFinder, gateway: AgentGateway, clock: Clock, id_generator: IdGenerator
-    ) -> Images | None:
+    ) -> tuple[Images | None, CommitService | None]:
         kept = self._stores
         if kept.images is None:
-            return None
-        return Images.over(
+            return None, None
+        config = SealedConfigStore(kept.config, self._sealer, opens=True)
+        images = Images.build(
             kept.images,
             HttpRegistryScanner(),
-            config=SealedConfigStore(kept.config, self._sealer, opens=True),
+            config=config,
             agents=kept.agents,
             identities=kept.identities,
             resource_groups=self._resource_groups,
-            finder=finder,
             gateway=gateway,
             tasks=tasks,
             clock=clock,
             id_generator=id_generator,
         )
+        commits = CommitService(kept.images, images.registries, finder, gateway, tasks, config, clock, id_generator)
+        return images, commits
 
     def _make_services(
         self, gateway: AgentGateway, finder: SessionFinder, clock: Clock, id_generator: IdGenerator
@@ -228,15 +237,23 @@ class Manager:
         tasks = TaskService(kept.tasks, self._bus, clock, id_generator)
         folders = None
         if kept.folders is not None:
-            folders = Folders.over(
-                kept.folders, self._storage, kept.identities, tasks, clock, id_generator, settings.folders
+            folders = Folders.build(
+                kept.folders,
+                self._storage,
+                self._volumes,
+                kept.identities,
+                tasks,
+                clock,
+                id_generator,
+                settings.folders,
             )
         artifacts = None
         if kept.artifacts is not None and self._depot is not None:
-            artifacts = Artifacts.over(
+            artifacts = Artifacts.build(
                 kept.artifacts, self._depot, self._reservoirs, tasks, settings.artifacts, clock, id_generator
             )
-        images = self._images = self._make_images(tasks, finder, gateway, clock, id_generator)
+        images, commits = self._make_images(tasks, finder, gateway, clock, id_generator)
+        self._images = images
         state = ManagerState(kept.config, clock)
         factory = SessionFactory(
             kept.sessions,
@@ -336,6 +353,8 @@ class Manager:
             folders=folders,
             artifacts=artifacts,
             images=images,
+            commits=commits,
+            volumes=VolumeService(self._volumes),
             usage=UsageService(kept.usage, self._identity, clock) if kept.usage is not None else None,
         )
 
@@ -488,8 +507,7 @@ class Manager:
         self._tasks = []
         await self._end()
         await self._services.tasks.stop()
-        if isinstance(self._storage, StorageProxies):
-            await self._storage.close()
+        await self._proxies.close()
         for flush in (
             self._identity.flush,
             self._stats.flush,

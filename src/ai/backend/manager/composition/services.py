@@ -12,6 +12,7 @@ from ai.backend.manager.agents.watcher import WatcherService
 from ai.backend.manager.artifacts.facade import Artifacts
 from ai.backend.manager.dotfiles.service import DotfileService
 from ai.backend.manager.events.service import EventService
+from ai.backend.manager.execution.commits import CommitService
 from ai.backend.manager.execution.service import ExecutionService
 from ai.backend.manager.folders.facade import Folders
 from ai.backend.manager.identity.passwords import PasswordService
@@ -34,6 +35,7 @@ from ai.backend.manager.system.service import ManagerState
 from ai.backend.manager.tasks.service import TaskService
 from ai.backend.manager.templates.service import TemplateService
 from ai.backend.manager.usage.service import UsageService
+from ai.backend.manager.volumes.service import VolumeService
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,11 +66,13 @@ class Services:
     idle: IdleService
     errors: ErrorLogService
     clock: Clock
+    volumes: VolumeService
     folders: Folders | None = None
     """None where nothing keeps them."""
     artifacts: Artifacts | None = None
     """None where nothing keeps them."""
     images: Images | None = None
     """None where nothing keeps them: then there are those of agents."""
+    commits: CommitService | None = None
     usage: UsageService | None = None
     """None where no history is kept."""

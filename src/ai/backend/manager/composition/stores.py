@@ -8,12 +8,12 @@ from ai.backend.infra.config_store import ConfigStore, MemoryConfigStore, SQLite
 from ai.backend.infra.database import Database
 from ai.backend.manager.agents.sql import SqlAgentStore
 from ai.backend.manager.agents.store import AgentStore
-from ai.backend.manager.artifacts.sql import SqlArtifactStore
+from ai.backend.manager.artifacts.sql import SqlArtifactStore, link_artifacts
 from ai.backend.manager.artifacts.store import ArtifactStore
 from ai.backend.manager.dotfiles.memory import MemoryDotfileStore
 from ai.backend.manager.dotfiles.sql import SqlDotfileStore
 from ai.backend.manager.dotfiles.store import DotfileStore
-from ai.backend.manager.folders.sql import SqlFolderStore
+from ai.backend.manager.folders.sql import SqlFolderStore, link_mounts
 from ai.backend.manager.folders.store import FolderStore
 from ai.backend.manager.idempotency.memory import MemoryAnswerStore
 from ai.backend.manager.idempotency.sql import SqlAnswerStore
@@ -40,6 +40,7 @@ from ai.backend.manager.scheduling.store import ShareStore
 from ai.backend.manager.secrets.sealer import Sealer
 from ai.backend.manager.sessions.sql import SqlSessionStore
 from ai.backend.manager.sessions.store import SessionStore
+from ai.backend.manager.sessions.tables import LIVE_SESSIONS
 from ai.backend.manager.tasks.sql import SqlTaskStore
 from ai.backend.manager.tasks.store import TaskStore
 from ai.backend.manager.templates.memory import MemoryTemplateStore
@@ -78,7 +79,7 @@ class Stores:
     def sql(cls, database: Database, sealer: Sealer | None = None, config: ConfigStore | None = None) -> Stores:
         return cls(
             leases=SqlLeaseStore(database) if database.is_shared else None,
-            sessions=SqlSessionStore(database),
+            sessions=SqlSessionStore(database, (link_mounts, link_artifacts)),
             agents=SqlAgentStore(database),
             presets=SqlPresetStore(database),
             identities=SqlIdentityStore(database, sealer, remove_links),
@@ -92,8 +93,8 @@ class Stores:
             activities=SqlActivityStore(database),
             errors=SqlErrorLogStore(database),
             shares=SqlShareStore(database),
-            folders=SqlFolderStore(database),
-            artifacts=SqlArtifactStore(database, sealer),
+            folders=SqlFolderStore(database, LIVE_SESSIONS),
+            artifacts=SqlArtifactStore(database, LIVE_SESSIONS, sealer),
             images=SqlImageStore(database),
             usage=SqlUsageStore(database),
         )

@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from ai.backend.infra.http.routes import Call, Schema, route
 from ai.backend.manager.access.requests import caller_of
-from ai.backend.manager.execution.commits import Commit
+from ai.backend.manager.execution.commits import Commit, CommitService
 from ai.backend.manager.images.facade import Images
 from ai.backend.manager.images.service import is_allowed
 
@@ -22,21 +22,20 @@ class ImagifyBody(Schema, frozen=True):
 
 
 class ImagesApi:
-    def __init__(self, images: Images) -> None:
+    def __init__(self, images: Images, commits: CommitService) -> None:
         self._images = images
+        self._commits = commits
 
     @route("POST", "/session/{s}/commit", status=201)
     async def commit(self, call: Call) -> dict[str, Any]:
         """Make an archive of the session's root file system on its agent; ``bgtask_id`` tells how far it is."""
-        begun = await self._images.commits.archive(
-            caller_of(call), call.params["s"], owner_access_key=call.owner_access_key
-        )
+        begun = await self._commits.archive(caller_of(call), call.params["s"], owner_access_key=call.owner_access_key)
         return _told(begun)
 
     @route("GET", "/session/{s}/commit")
     async def commit_status(self, call: Call) -> dict[str, Any]:
         """``ongoing`` while a commit of the session is under way, else ``ready``."""
-        session, is_busy = await self._images.commits.is_under_way(
+        session, is_busy = await self._commits.is_under_way(
             caller_of(call), call.params["s"], owner_access_key=call.owner_access_key
         )
         return {"status": "ongoing" if is_busy else "ready", "kernel": str(session.main.id)}
@@ -44,7 +43,7 @@ class ImagesApi:
     @route("POST", "/session/{s}/imagify", body=ImagifyBody, status=201)
     async def imagify(self, call: Call[ImagifyBody]) -> dict[str, Any]:
         """Push an image of the session, for its owner alone, to where administrators have said."""
-        begun = await self._images.commits.image(
+        begun = await self._commits.image(
             caller_of(call), call.params["s"], call.body.image_name, owner_access_key=call.owner_access_key
         )
         return {**_told(begun), "task_id": str(begun.task_id)}

@@ -1,1 +1,1 @@
-"""Virtual folders: who may use them, their life, their files, their shares, and how sessions mount them."""
+"""Virtual folders: access, lifecycle, files, shares, quotas, and mounts in sessions."""

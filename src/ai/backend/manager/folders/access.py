@@ -1,4 +1,4 @@
-"""Finding the folder that a user means, and what they may do with it."""
+"""Looks up folders for a caller and checks what the caller may do with them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ ANY_STATUS = frozenset(FolderStatus) - {FolderStatus.DELETE_COMPLETE}
 
 
 def administrates(caller: Caller, folder: Folder) -> bool:
-    """Superadmins all folders, administrators those of their domain."""
+    """Returns whether a folder is managed by the caller: any folder for superadmins, one of their domain for admins."""
     return is_permitted(caller, Operation.CHANGE_FOLDERS, domain_name=folder.domain_name)
 
 
 def access_of(caller: Caller, scope: FolderScope, row: FolderRow) -> FolderAccess | None:
-    """What the caller may do with a folder; None if it is somebody else's. Pure."""
+    """Returns the caller's access to a folder, or None if they have none. Pure."""
     folder = row.folder
     is_admin, is_of_group = administrates(caller, folder), folder.group_id in scope.groups
     is_owner = folder.user_id == caller.user_id or (is_of_group and is_admin)
@@ -49,8 +49,8 @@ def access_of(caller: Caller, scope: FolderScope, row: FolderRow) -> FolderAcces
 
 
 class FolderFinder:
-    """Looks up by name or id. By name: the caller's own first, then those shared with them, then their groups', then
-    those of model stores."""
+    """Looks up folders by name or id. A name matches the caller's own folders first, then those shared with them, then
+    those of their groups, then those of model stores."""
 
     def __init__(self, store: FolderStore, scopes: FolderScopes, transitions: FolderTransitions) -> None:
         self._store = store
@@ -60,7 +60,7 @@ class FolderFinder:
     async def accessible(
         self, caller: Caller, *, name: str | None = None, scope: FolderScope | None = None
     ) -> list[FolderAccess]:
-        """What the caller has, shares, or may use as a member of a group, oldest first."""
+        """Returns the folders that the caller owns, shares or may use as a member of a group, oldest first."""
         scope = scope or await self._scopes.of(caller)
         rows = await self._store.accessible(caller.user_id, scope.all_groups, name=name)
         return [access for row in rows if (access := access_of(caller, scope, row)) is not None]
@@ -84,27 +84,27 @@ class FolderFinder:
         to_control: bool = False,
         needs: HostPermission | None = None,
     ) -> FolderAccess:
-        """Somebody else's folder is not found. A ``trigger`` stands for the statuses that it moves.
+        """Returns the folder that ``ref`` names. A ``trigger`` stands for the statuses that it moves.
 
         Raises:
-            FolderNotFound: no such folder, or none that the caller may use.
-            InvalidTransition: it is there, but in no status that the trigger moves.
-            Conflict: it is there, but in no status of ``statuses``; or the name means several.
-            Forbidden: the caller may use it, but may not write or control it, or not do what it ``needs`` on its host.
+            FolderNotFound: no folder that the caller may use.
+            InvalidTransition: the trigger does not move its status.
+            Conflict: its status is not in ``statuses``, or several folders have the name.
+            Forbidden: the caller may not write or control it, or lacks the permission ``needs`` on its host.
         """
         folder_id = parse_folder_id(ref)
         statuses = sources_of(trigger) if trigger is not None else statuses
         if folder_id is not None:
-            found = await self._by_id(caller, folder_id)
+            matches = await self._by_id(caller, folder_id)
         else:
             name = unicodedata.normalize("NFC", ref)
-            found = _preferred(caller, await self.accessible(caller, name=name), statuses)
-        if not found or found[0].folder.status not in ANY_STATUS:
+            matches = _preferred(caller, await self.accessible(caller, name=name), statuses)
+        if not matches or matches[0].folder.status not in ANY_STATUS:
             raise FolderNotFound(f"There is no virtual folder {ref[:64]!r}.")
-        if len(found) > 1:
-            ids = [str(access.folder.id) for access in found]
+        if len(matches) > 1:
+            ids = [str(access.folder.id) for access in matches]
             raise Conflict(f"Several folders are called {ref[:64]!r}: use an id.", data={"matches": ids})
-        access = found[0]
+        access = matches[0]
         if trigger is not None:
             self._transitions.check(access.folder, trigger, cause=caller.stimulus_id)
         elif access.folder.status not in statuses:
@@ -119,17 +119,17 @@ class FolderFinder:
         return access
 
 
-def _preferred(caller: Caller, found: list[FolderAccess], statuses: Collection[FolderStatus]) -> list[FolderAccess]:
-    """The best of several of one name: in a wanted status, the own before the shared before the group's."""
+def _preferred(caller: Caller, matches: list[FolderAccess], statuses: Collection[FolderStatus]) -> list[FolderAccess]:
+    """Returns the best matches of a name: first those in ``statuses``, then own before shared before group folders."""
 
     def rank(access: FolderAccess) -> tuple[bool, bool, int]:
         folder = access.folder
         kind = 0 if folder.user_id == caller.user_id else 1 if folder.user_id is not None else 2 + access.is_of_store
         return folder.status not in statuses, not folder.status.is_live, kind
 
-    best = min((rank(access) for access in found), default=None)
-    chosen = [access for access in found if rank(access) == best]
-    # Of several in the trash, the one that was thrown away last is meant.
+    best = min((rank(access) for access in matches), default=None)
+    chosen = [access for access in matches if rank(access) == best]
+    # Of several in the trash, the one that was deleted last.
     if len(chosen) > 1 and not chosen[0].folder.status.is_live:
         return [max(chosen, key=lambda a: a.folder.status_changed)]
     return chosen

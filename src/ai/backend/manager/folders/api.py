@@ -1,4 +1,4 @@
-"""Virtual folders over REST (spec 03-08 "Virtual Folders", client wire contract 2.5)."""
+"""REST routes of virtual folders (spec 03-08 "Virtual Folders", client wire contract 2.5)."""
 
 from __future__ import annotations
 
@@ -55,44 +55,45 @@ class FolderTypesApi:
 
 
 class FoldersApi:
-    """``{f}`` is a name or an id. Somebody else's folder is not found."""
+    """Routes about whole folders and their files. ``{f}`` is a name or an id."""
 
     def __init__(self, folders: Folders) -> None:
         self._life = folders.life
         self._files = folders.files
+        self._quotas = folders.quotas
 
     # ---- many ----
 
     @route("GET", "/folders", query=schema.ListQuery, reply=list[schema.FolderItem])
     async def list(self, call: Call[Nothing, schema.ListQuery]) -> Any:
-        """Folders that the caller may use."""
+        """Lists the folders that the caller may use."""
         query = call.query
-        found = await self._life.list(caller_of(call), everything=query.all, group=query.group_id)
+        folders = await self._life.list(caller_of(call), everything=query.all, group=query.group_id)
         if query.owner_user_email is not None:
-            found = [a for a in found if a.row.owner_email == query.owner_user_email]
-        return [folder_item(access) for access in found if access.folder.status.is_live is not query.trash]
+            folders = [a for a in folders if a.row.owner_email == query.owner_user_email]
+        return [folder_item(access) for access in folders if access.folder.status.is_live is not query.trash]
 
     @route("GET", "/folders/_/hosts", query=schema.HostsQuery)
     async def hosts(self, call: Call[Nothing, schema.HostsQuery]) -> dict[str, Any]:
-        """Storage hosts that the caller may use."""
+        """Lists the storage hosts that the caller may use."""
         return hosts_reply(*await self._life.hosts(caller_of(call), _group_id(call.query.group_id)))
 
     @route("GET", "/folders/_/all_hosts")
     @route("GET", "/folders/_/all-hosts")
     async def all_hosts(self, call: Call) -> dict[str, Any]:
-        """Every storage host, for superadmins."""
+        """Lists all storage hosts, for superadmins."""
         return hosts_reply(*await self._life.all_hosts(caller_of(call)))
 
     @route("GET", "/folders/_/allowed_types")
     @route("GET", "/folders/_/allowed-types")
     async def allowed_types(self, call: Call) -> Any:
-        """Whose folders can be: of users, of groups."""
+        """Lists the types of owners: users and groups."""
         caller_of(call)
         return ["user", "group"]
 
     @route("GET", "/folders/_/id", query=schema.NameQuery)
     async def id_of(self, call: Call[Nothing, schema.NameQuery]) -> dict[str, str]:
-        """The id of a folder, also of one in the trash."""
+        """Returns the id of a folder, also of one in the trash."""
         return {"id": str((await self._life.get(caller_of(call), call.query.name)).folder.id)}
 
     @route(
@@ -125,47 +126,67 @@ class FoldersApi:
     @route("POST", "/folders/purge", body=schema.IdBody, body_aliases=schema.ID_ALIASES)
     @route("POST", "/folders/delete-from-trash-bin", body=schema.IdBody, body_aliases=schema.ID_ALIASES)
     async def purge(self, call: Call[schema.IdBody]) -> None:
-        """Remove a folder that is in the trash for ever."""
+        """Deletes a folder in the trash for ever."""
         await self._life.purge(caller_of(call), call.body.id)
 
     @route("POST", "/folders/restore-from-trash-bin", body=schema.IdBody, body_aliases=schema.ID_ALIASES)
     async def restore(self, call: Call[schema.IdBody]) -> None:
-        """Take a folder out of the trash."""
+        """Restores a folder from the trash."""
         await self._life.restore(caller_of(call), call.body.id)
 
     @route("POST", "/folders/_/change-ownership", body=schema.ChangeOwnerBody)
     async def change_owner(self, call: Call[schema.ChangeOwnerBody]) -> schema.Message:
-        """Give a user's folder to another user; for superadmins."""
+        """Gives a user's folder to another user, for superadmins."""
         await self._life.change_owner(caller_of(call), call.body.vfolder, call.body.user_email)
         return schema.Message("changed")
+
+    @route("GET", "/folders/_/quota", query=schema.QuotaQuery)
+    async def quota(self, call: Call[Nothing, schema.QuotaQuery]) -> dict[str, Any]:
+        """Returns usage and limit of the quota scope of a folder."""
+        folder = (await self._life.get(caller_of(call), call.query.id)).folder
+        usage = await self._quotas.get(caller_of(call), folder.host, folder.quota_scope)
+        return {
+            "quota_scope_id": folder.quota_scope,
+            "used_bytes": usage.used_bytes,
+            "limit_bytes": usage.limit_bytes,
+            "enforcement": usage.enforcement,
+        }
+
+    @route("POST", "/folders/_/quota", body=schema.QuotaBody)
+    async def set_quota(self, call: Call[schema.QuotaBody]) -> dict[str, Any]:
+        """Limits the quota scope of a folder, for superadmins."""
+        size = call.body.input.size_bytes
+        folder = (await self._life.get(caller_of(call), call.body.id)).folder
+        await self._quotas.set_limit(caller_of(call), folder.host, folder.quota_scope, size)
+        return {"size_bytes": size}
 
     # ---- one ----
 
     @route("GET", "/folders/{f}", reply=schema.FolderInfo)
     async def get_info(self, call: Call) -> schema.FolderInfo:
-        """What a folder is, and how much is in it."""
+        """Returns a folder with its usage."""
         access = await self._life.get(caller_of(call), call.params["f"])
         usage: FolderUsage | None = None
         try:
             usage = await self._life.usage(access) if access.folder.status.is_live else None
         except BackendError:
-            usage = None  # what the manager knows itself is told even so
+            usage = None  # the rest of the reply needs no storage proxy
         return folder_info(access, usage)
 
     @route("DELETE", "/folders/{f}", query=schema.ModelIdQuery)
     async def delete(self, call: Call[Nothing, schema.ModelIdQuery]) -> None:
-        """Move a folder into the trash: 409 while a session mounts it."""
+        """Moves a folder to the trash; 409 while a session mounts it."""
         await self._life.trash(caller_of(call), call.params["f"])
 
     @route("POST", "/folders/{f}/rename", body=schema.RenameBody, status=201)
     async def rename(self, call: Call[schema.RenameBody]) -> Reply:
-        """Give a folder another name."""
+        """Renames a folder."""
         await self._life.rename(caller_of(call), call.params["f"], call.body.new_name)
         return Reply(schema.Message("renamed"), 201)
 
     @route("POST", "/folders/{f}/update-options", body=schema.UpdateBody, status=201)
     async def update(self, call: Call[schema.UpdateBody]) -> Reply:
-        """Change what others may do with a folder, and whether it can be cloned."""
+        """Changes permission, usage mode and cloneability of a folder."""
         body = call.body
         await self._life.update(
             caller_of(call),
@@ -178,7 +199,7 @@ class FoldersApi:
 
     @route("POST", "/folders/{f}/clone", body=schema.CloneBody, reply=schema.FolderItem)
     async def clone(self, call: Call[schema.CloneBody]) -> dict[str, Any]:
-        """Make a folder with the same files; ``bgtask_id`` names the task that fills it."""
+        """Clones a folder; ``bgtask_id`` names the task that copies the files."""
         body = call.body
         request = CreateFolder(
             name=body.target_name,
@@ -196,7 +217,7 @@ class FoldersApi:
 
     @route("GET", "/folders/{f}/files", query=schema.FilesQuery)
     async def list_files(self, call: Call[Nothing, schema.FilesQuery]) -> dict[str, Any]:
-        """The files of a directory."""
+        """Lists the files of a directory."""
         query = call.query
         files, cursor = await self._files.list(
             caller_of(call), call.params["f"], query.path, limit=query.limit, cursor=query.cursor
@@ -205,20 +226,20 @@ class FoldersApi:
 
     @route("POST", "/folders/{f}/mkdir", body=schema.MakeDirectoryBody)
     async def mkdir(self, call: Call[schema.MakeDirectoryBody]) -> Reply:
-        """Make directories: 201 if all were made, 207 if some, 400 if the one was not."""
+        """Creates directories: 201 if all were created, 207 if some, 400 if none."""
         body = call.body
         paths = [body.path] if isinstance(body.path, str) else body.path
-        made = await self._files.make_directories(
+        outcome = await self._files.make_directories(
             caller_of(call), call.params["f"], paths, parents=body.parents, exist_ok=body.exist_ok
         )
-        problems = [problem for problem in made.values() if problem is not None]
-        if len(problems) == len(made):
-            raise InvalidInput("; ".join(problems), data=mkdir_reply(made))
-        return Reply(mkdir_reply(made), 207 if problems else 201)
+        problems = [problem for problem in outcome.values() if problem is not None]
+        if len(problems) == len(outcome):
+            raise InvalidInput("; ".join(problems), data=mkdir_reply(outcome))
+        return Reply(mkdir_reply(outcome), 207 if problems else 201)
 
     @route("POST", "/folders/{f}/request-upload", body=schema.UploadBody, reply=schema.TransferTicket)
     async def request_upload(self, call: Call[schema.UploadBody]) -> schema.TransferTicket:
-        """Where to send a file by tus. An empty file is there at once."""
+        """Returns where to upload a file by tus; an empty file is created at once."""
         body = call.body
         return _ticket(await self._files.upload_ticket(caller_of(call), call.params["f"], body.path, body.size))
 
@@ -227,7 +248,7 @@ class FoldersApi:
         reply=schema.TransferTicket, audited=False, repeatable=True,
     )  # fmt: skip
     async def request_download(self, call: Call[schema.DownloadBody]) -> schema.TransferTicket:
-        """Where to fetch a file, or with ``archive`` a directory as a zip."""
+        """Returns where to download a file, or with ``archive`` a directory as a zip."""
         body = call.body
         return _ticket(
             await self._files.download_ticket(caller_of(call), call.params["f"], body.path, archive=body.archive)
@@ -236,71 +257,71 @@ class FoldersApi:
     @route("POST", "/folders/{f}/rename-file", body=schema.RenameFileBody)
     @route("POST", "/folders/{f}/rename_file", body=schema.RenameFileBody)
     async def rename_file(self, call: Call[schema.RenameFileBody]) -> schema.Message:
-        """Give a file or directory another name."""
+        """Renames a file or directory."""
         body = call.body
         await self._files.rename(caller_of(call), call.params["f"], body.target_path, body.new_name)
         return schema.Message("renamed")
 
     @route("POST", "/folders/{f}/move-file", body=schema.MoveFileBody)
     async def move_file(self, call: Call[schema.MoveFileBody]) -> schema.Message:
-        """Move a file or directory."""
+        """Moves a file or directory."""
         await self._files.move(caller_of(call), call.params["f"], call.body.src, call.body.dst)
         return schema.Message("moved")
 
     @route("DELETE", "/folders/{f}/delete-files", query=schema.DeleteFilesQuery)
     @route("DELETE", "/folders/{f}/delete_files", query=schema.DeleteFilesQuery)
     async def delete_files(self, call: Call[Nothing, schema.DeleteFilesQuery]) -> schema.Message:
-        """Delete files; directories with ``recursive``."""
+        """Deletes files; directories with ``recursive``."""
         query = call.query
         await self._files.delete(caller_of(call), call.params["f"], query.files, recursive=query.recursive)
         return schema.Message("deleted")
 
     @route("POST", "/folders/{f}/delete-files", body=schema.DeleteFilesQuery)
     async def delete_files_by_post(self, call: Call[schema.DeleteFilesQuery]) -> schema.Message:
-        """Delete files, for proxies that drop the bodies of DELETE."""
+        """Deletes files, for proxies that drop the bodies of DELETE."""
         body = call.body
         await self._files.delete(caller_of(call), call.params["f"], body.files, recursive=body.recursive)
         return schema.Message("deleted")
 
 
 class FolderSharingApi:
-    """Invitations and shares."""
+    """Routes about invitations and shares."""
 
     def __init__(self, folders: Folders) -> None:
         self._sharing = folders.sharing
 
     @route("POST", "/folders/{f}/invite", body=schema.InviteBody, body_aliases=schema.INVITE_ALIASES)
     async def invite(self, call: Call[schema.InviteBody]) -> dict[str, Any]:
-        """Offer a folder to other users."""
+        """Invites other users to a folder."""
         body = call.body
         return {"invited_ids": await self._sharing.invite(caller_of(call), call.params["f"], body.perm, body.emails)}
 
     @route("GET", "/folders/invitations/list")
     async def received(self, call: Call) -> dict[str, Any]:
-        """Invitations that the caller has not answered."""
+        """Lists the pending invitations to the caller."""
         return {"invitations": [invitation_item(i) for i in await self._sharing.received(caller_of(call))]}
 
     @route("GET", "/folders/invitations/list-sent")
     @route("GET", "/folders/invitations/list_sent")
     async def sent(self, call: Call) -> dict[str, Any]:
-        """Invitations of the caller's that are not answered."""
+        """Lists the pending invitations by the caller."""
         return {"invitations": [invitation_item(i) for i in await self._sharing.sent(caller_of(call))]}
 
     @route("POST", "/folders/invitations/accept", body=schema.InvitationBody)
     async def accept(self, call: Call[schema.InvitationBody]) -> schema.Message:
-        """Take the offer of a folder."""
+        """Accepts an invitation."""
         await self._sharing.accept(caller_of(call), call.body.inv_id)
         return schema.Message("accepted")
 
     @route("DELETE", "/folders/invitations/delete", query=schema.InvitationBody)
     async def reject(self, call: Call[Nothing, schema.InvitationBody]) -> schema.Message:
-        """Decline an invitation, or take one's own back."""
+        """Rejects an invitation, or withdraws one of the caller's."""
         await self._sharing.reject(caller_of(call), call.query.inv_id)
         return schema.Message("deleted")
 
     @route("POST", "/folders/invitations/update/{inv_id}", body=schema.AmendBody, body_aliases={"permission": "perm"})
     async def amend(self, call: Call[schema.AmendBody]) -> schema.Message:
-        """Change what an invitation offers."""
+        """Changes the permission of an invitation."""
         try:
             invitation_id = UUID(call.params["inv_id"])
         except ValueError:
@@ -310,31 +331,31 @@ class FolderSharingApi:
 
     @route("POST", "/folders/{f}/share", body=schema.ShareBody, body_aliases=schema.EMAIL_ALIASES, status=201)
     async def share(self, call: Call[schema.ShareBody]) -> Reply:
-        """Say what single members may do with a group's folder."""
+        """Sets the permission of single members on a group's folder."""
         body = call.body
         shared = await self._sharing.share(caller_of(call), call.params["f"], body.permission, body.emails)
         return Reply({"shared_emails": shared}, 201)
 
     @route("DELETE", "/folders/{f}/unshare", query=schema.UnshareQuery)
     async def unshare(self, call: Call[Nothing, schema.UnshareQuery]) -> dict[str, Any]:
-        """End what was said for single members."""
+        """Removes the permissions of single members."""
         return {"unshared_emails": await self._sharing.unshare(caller_of(call), call.params["f"], call.query.emails)}
 
     @route("GET", "/folders/_/shared", query=schema.SharedQuery)
     async def shares(self, call: Call[Nothing, schema.SharedQuery]) -> dict[str, Any]:
-        """Who shares the caller's folders."""
-        found = await self._sharing.shares(caller_of(call), call.query.vfolder_id)
-        return {"shared": [share_item(access, share) for access, share in found]}
+        """Lists the shares of the caller's folders."""
+        shares = await self._sharing.shares(caller_of(call), call.query.vfolder_id)
+        return {"shared": [share_item(access, share) for access, share in shares]}
 
     @route("POST", "/folders/_/shared", body=schema.SetShareBody)
     async def set_share(self, call: Call[schema.SetShareBody]) -> schema.Message:
-        """Change a share; without ``perm`` it ends."""
+        """Changes a share, or ends it without ``perm``."""
         body = call.body
         await self._sharing.set_share(caller_of(call), body.vfolder, body.user, body.perm)
         return schema.Message("updated" if body.perm is not None else "ended")
 
     @route("POST", "/folders/{f}/leave", body=schema.LeaveBody)
     async def leave(self, call: Call[schema.LeaveBody]) -> schema.Message:
-        """Give up a folder that somebody shares."""
+        """Ends a share of the caller."""
         await self._sharing.leave(caller_of(call), call.params["f"], call.body.shared_user_uuid)
         return schema.Message("left")

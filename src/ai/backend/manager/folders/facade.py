@@ -1,4 +1,4 @@
-"""Everything about virtual folders in one value."""
+"""The use cases and loops of virtual folders in one value."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.folders.access import FolderFinder
 from ai.backend.manager.folders.files import FolderFiles
-from ai.backend.manager.folders.gateway import StorageGateway
+from ai.backend.manager.folders.gateway import FolderGateway
 from ai.backend.manager.folders.loop import FolderLoop
 from ai.backend.manager.folders.mounts import MountResolver
 from ai.backend.manager.folders.owner_removal import FolderOwnerRemoval
@@ -20,37 +20,37 @@ from ai.backend.manager.folders.store import FolderStore
 from ai.backend.manager.folders.unmanaged import UnmanagedPaths
 from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.tasks.service import TaskService
+from ai.backend.manager.volumes.gateway import VolumeGateway
 from ai.backend.manager.volumes.permissions import FolderScopes
-from ai.backend.manager.volumes.service import VolumeService
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folders:
-    """The use cases, and the loop that keeps rows and directories together."""
+    """Holds the use cases and loops of virtual folders."""
 
     life: FolderService
     files: FolderFiles
     sharing: FolderSharing
     mounts: MountResolver
     quotas: QuotaService
-    volumes: VolumeService
     loop: FolderLoop
     quota_loop: QuotaLoop
     leaving: FolderOwnerRemoval
 
     @classmethod
-    def over(
+    def build(
         cls,
         store: FolderStore,
-        storage: StorageGateway,
+        storage: FolderGateway,
+        volumes: VolumeGateway,
         identities: IdentityStore,
         tasks: TaskService,
         clock: Clock,
         id_generator: IdGenerator,
         settings: FolderSettings,
     ) -> Folders:
-        """All of them on one store and its storage proxies."""
-        scopes = FolderScopes(identities, storage)
+        """Builds the use cases on one store and one set of storage proxies."""
+        scopes = FolderScopes(identities, volumes)
         loop = FolderLoop(store, storage, clock, trash_days=settings.trash_days)
         finder = FolderFinder(store, scopes, loop.transitions)
         quota_loop = QuotaLoop(store, storage)
@@ -59,6 +59,7 @@ class Folders:
             life=FolderService(
                 store=store,
                 storage=storage,
+                volumes=volumes,
                 identities=identities,
                 finder=finder,
                 scopes=scopes,
@@ -73,8 +74,7 @@ class Folders:
             files=FolderFiles(storage, finder),
             sharing=FolderSharing(store, identities, finder, clock, id_generator),
             mounts=MountResolver(storage, finder, unmanaged),
-            quotas=QuotaService(store, storage, identities, quota_loop),
-            volumes=VolumeService(storage),
+            quotas=QuotaService(store, storage, volumes, identities, quota_loop),
             loop=loop,
             quota_loop=quota_loop,
         )

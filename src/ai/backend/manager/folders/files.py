@@ -1,4 +1,4 @@
-"""Files in virtual folders. Large ones go between client and storage proxy; the manager hands out the tickets."""
+"""Files in virtual folders. Clients transfer contents directly with the storage proxy by tickets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ai.backend.common.folders import FolderKey, HostPermission
 from ai.backend.common.volume_paths import FolderPath
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.folders.access import FolderFinder
-from ai.backend.manager.folders.gateway import StorageGateway
+from ai.backend.manager.folders.gateway import FolderGateway
 from ai.backend.manager.folders.model import FileInfo, FolderAccess, Ticket
 
 MAX_LISTED = 50_000
@@ -17,7 +17,7 @@ _PAGE = 1_000
 
 
 def _relative(path: str, field: str = "path") -> str:
-    """A path as the proxy takes it; ``/a`` means ``a``, as users write it."""
+    """Returns a path relative to the folder; ``/a`` means ``a``."""
     try:
         return str(FolderPath.parse(path.lstrip("/")))
     except InvalidInput as e:
@@ -40,10 +40,13 @@ def _managed(access: FolderAccess) -> FolderKey:
 
 
 class FolderFiles:
-    """Paths are relative to the folder. Errors as :meth:`FolderFinder.one` has them, Forbidden where the host does not
-    allow it, and what the storage proxy says."""
+    """Lists and changes files by paths relative to the folder.
 
-    def __init__(self, storage: StorageGateway, finder: FolderFinder) -> None:
+    Methods raise the errors of :meth:`FolderFinder.one`, Forbidden where the host does not allow the operation, and the
+    errors of the storage proxy.
+    """
+
+    def __init__(self, storage: FolderGateway, finder: FolderFinder) -> None:
         self._storage = storage
         self._finder = finder
 
@@ -56,51 +59,51 @@ class FolderFiles:
     async def list(
         self, caller: Caller, ref: str, path: str, *, limit: int | None = None, cursor: str | None = None
     ) -> tuple[Sequence[FileInfo], str | None]:
-        """A page of a directory and the cursor of the next one; without ``limit`` all, up to MAX_LISTED."""
+        """Returns a page of a directory and the next cursor; without ``limit`` all entries up to MAX_LISTED."""
         key, relative = await self._readable(caller, ref), _relative(path)
         if limit is not None:
             return await self._storage.list_files(key, relative, limit=limit, cursor=cursor)
-        found: list[FileInfo] = []
-        while len(found) < MAX_LISTED:
+        entries: list[FileInfo] = []
+        while len(entries) < MAX_LISTED:
             items, cursor = await self._storage.list_files(key, relative, limit=_PAGE, cursor=cursor)
-            found += items
+            entries += items
             if cursor is None:
                 break
-        return found, cursor
+        return entries, cursor
 
     async def make_directories(
         self, caller: Caller, ref: str, paths: Sequence[str], *, parents: bool = True, exist_ok: bool = False
     ) -> Mapping[str, str | None]:
-        """Path, as it was given -> None where it was made, else what is in the way."""
-        wanted = {_file(path): path for path in paths}
+        """Creates directories. Returns requested path -> None if created, else the reason of the failure."""
+        requested = {_file(path): path for path in paths}
         key = await self._writable(caller, ref, HostPermission.MODIFY)
-        made = await self._storage.make_directories(key, list(wanted), parents=parents, exist_ok=exist_ok)
-        return {wanted.get(path, path): problem for path, problem in made.items()}
+        outcome = await self._storage.make_directories(key, list(requested), parents=parents, exist_ok=exist_ok)
+        return {requested.get(path, path): problem for path, problem in outcome.items()}
 
     async def rename(self, caller: Caller, ref: str, path: str, new_name: str) -> None:
-        """Raises Conflict if the new name is taken."""
+        """Renames a file. Raises Conflict if the new name is taken."""
         relative, name = _file(path, "target_path"), FolderPath.name(new_name)
         await self._storage.rename_file(await self._writable(caller, ref, HostPermission.MODIFY), relative, name)
 
     async def move(self, caller: Caller, ref: str, source: str, target: str) -> None:
-        """Into ``target`` if that is a directory. Raises Conflict if something is there."""
+        """Moves a file to ``target``, or into it if that is a directory. Raises Conflict if the target exists."""
         moved, to = _file(source, "src"), _relative(target, "dst")
         await self._storage.move_file(await self._writable(caller, ref, HostPermission.MODIFY), moved, to)
 
     async def delete(self, caller: Caller, ref: str, paths: Sequence[str], *, recursive: bool = False) -> None:
-        """Raises WrongKindOfFile for a directory without ``recursive``."""
+        """Deletes files. Raises WrongKindOfFile for a directory without ``recursive``."""
         files = [_file(path, "files") for path in paths]
         key = await self._writable(caller, ref, HostPermission.MODIFY)
         await self._storage.delete_files(key, files, recursive=recursive)
 
     async def upload_ticket(self, caller: Caller, ref: str, path: str, size: int) -> Ticket:
-        """A file of size 0 is there at once."""
+        """Returns a ticket to upload a file; a file of size 0 is created at once."""
         relative = _file(path)
         key = await self._writable(caller, ref, HostPermission.UPLOAD)
         return await self._storage.upload_ticket(key, relative, size)
 
     async def download_ticket(self, caller: Caller, ref: str, path: str, *, archive: bool = False) -> Ticket:
-        """``archive`` lets the path be a directory."""
+        """Returns a ticket to download a file, or with ``archive`` a directory."""
         relative = _relative(path) if archive else _file(path)
         key = await self._readable(caller, ref, HostPermission.DOWNLOAD)
         return await self._storage.download_ticket(key, relative, archive=archive)

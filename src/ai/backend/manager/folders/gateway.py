@@ -1,4 +1,4 @@
-"""Where the files of virtual folders lie."""
+"""Port to the storage proxies that hold the files of virtual folders."""
 
 from __future__ import annotations
 
@@ -8,77 +8,52 @@ from typing import Protocol, TypeAlias
 from ai.backend.common.folders import FolderKey
 from ai.backend.common.volume_paths import QuotaScopeId
 from ai.backend.manager.folders.model import FileInfo, FolderUsage, ScopeUsage, Ticket
-from ai.backend.manager.volumes.model import Volume, VolumeHealth, VolumeMount
+from ai.backend.manager.volumes.gateway import VolumeGateway
 
 Progress: TypeAlias = Callable[[float, float], Awaitable[None]]
 
 
-class StorageGateway(Protocol):
-    """The storage proxies (peer facts 5). Paths are relative to the folder.
+class FolderGateway(Protocol):
+    """Manages folders, files and quota scopes on storage proxies (peer facts 5). Paths are relative to the folder.
 
-    Any call raises Unavailable while the proxy does not answer, and NotFound for a proxy, volume, folder or path that
-    there is not; InvalidInput is the proxy's word about a path that it does not take.
+    Any call raises Unavailable while the proxy does not answer, NotFound for an unknown proxy, volume, folder or path,
+    and InvalidInput for a path that the proxy refuses.
     """
 
-    async def volumes(self) -> Mapping[str, Volume]:
-        """Host -> volume, of every proxy that answers."""
-        ...
-
-    async def default_host(self) -> str | None:
-        """Where folders are made whose request names no host."""
-        ...
-
-    async def blocked(self) -> Mapping[str, frozenset[str]]:
-        """Host -> what nobody may do there, in the words of HostPermission and ``clone-vfolder``."""
-        ...
-
-    async def volume_health(self, host: str) -> VolumeHealth: ...
-    async def volume_usage(self, host: str) -> Mapping[str, int]:
-        """``capacity_bytes`` and ``used_bytes``."""
-        ...
-
-    async def volume_metric(self, host: str) -> Mapping[str, float]:
-        """Raises BackendError where the volume measures nothing."""
-        ...
-
-    async def mounts(self) -> Mapping[str, Sequence[VolumeMount]]:
-        """Proxy -> what each of its volumes lies on, of every proxy that answers."""
-        ...
-
     async def scope_usage(self, host: str, scope: QuotaScopeId) -> ScopeUsage:
-        """Raises QuotaScopeNotFound where nothing was ever kept for it."""
+        """Returns usage and limit. Raises QuotaScopeNotFound for a scope that was never created."""
         ...
 
     async def set_scope_limit(self, host: str, scope: QuotaScopeId, limit_bytes: int | None) -> None:
-        """Makes the scope if it is not there; None takes the limit away."""
+        """Sets the limit and creates the scope if needed; None removes the limit."""
 
     async def create_folder(self, folder: FolderKey) -> None:
-        """Also right if it is there already."""
+        """Creates a folder; does nothing if it exists."""
 
     async def delete_folder(self, folder: FolderKey) -> None:
-        """With everything in it; also right if it is gone already."""
+        """Deletes a folder with its files; does nothing if it does not exist."""
 
     async def clone_folder(self, source: FolderKey, target: FolderKey, progress: Progress | None = None) -> None:
-        """Make ``target`` with all that is in ``source``; returns when it is there as a whole. May be repeated.
+        """Copies ``source`` to ``target`` on the same proxy and returns when the copy is complete. May be repeated.
 
-        Both are on one proxy. ``progress`` is told the bytes done and the bytes there are.
+        ``progress`` is called with the bytes copied and the bytes in total.
         """
 
     async def mount_path(self, folder: FolderKey, subpath: str = "") -> str:
-        """The directory on the nodes."""
+        """Returns the path of a folder on the nodes."""
         ...
 
     async def usage(self, folder: FolderKey) -> FolderUsage: ...
     async def list_files(
         self, folder: FolderKey, path: str, *, limit: int = 1000, cursor: str | None = None
     ) -> tuple[Sequence[FileInfo], str | None]:
-        """One page of a directory, and where the next one begins; None after the last."""
+        """Returns a page of a directory and the cursor of the next page, None after the last."""
         ...
 
     async def make_directories(
         self, folder: FolderKey, paths: Sequence[str], *, parents: bool, exist_ok: bool
     ) -> Mapping[str, str | None]:
-        """Path -> None where it was made, else what is in the way."""
+        """Creates directories. Returns path -> None if created, else the reason of the failure."""
         ...
 
     async def rename_file(self, folder: FolderKey, path: str, new_name: str) -> None: ...
@@ -86,3 +61,7 @@ class StorageGateway(Protocol):
     async def delete_files(self, folder: FolderKey, paths: Sequence[str], *, recursive: bool) -> None: ...
     async def upload_ticket(self, folder: FolderKey, path: str, size: int) -> Ticket: ...
     async def download_ticket(self, folder: FolderKey, path: str, *, archive: bool) -> Ticket: ...
+
+
+class StorageGateway(FolderGateway, VolumeGateway, Protocol):
+    """Storage that serves both folders and volumes, for tests and simulations."""

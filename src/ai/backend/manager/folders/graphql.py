@@ -1,4 +1,4 @@
-"""Virtual folders, storage volumes and quota scopes (spec 03-09, client wire contract 3)."""
+"""GraphQL fields of virtual folders and quota scopes (spec 03-09, client wire contract 3)."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def vfolder_list(_: Any, info: Info, **args: Any) -> values.View:
 
 @keypair_type.field("vfolders")
 async def keypair_folders(view: values.View, info: Info) -> list[values.View]:
-    """The newest of the user's own."""
+    """Resolves the newest folders of the user."""
     context = context_of(info)
     if context.services.folders is None:
         return []
@@ -84,9 +84,6 @@ async def vfolder(_: Any, info: Info, id: UUID) -> values.View | None:  # noqa: 
         return None
 
 
-# ---- volumes ---------------------------------------------------------------------------------------------
-
-
 # ---- quota scopes ----------------------------------------------------------------------------------------
 
 
@@ -99,11 +96,11 @@ async def quota_scope(_: Any, info: Info, storage_host_name: str, quota_scope_id
 
 @quota_scope_type.field("details")
 async def quota_scope_details(view: values.View, info: Info) -> values.View:
-    """Of a scope that was just changed, as it is now."""
+    """Resolves the current usage of a scope that was just changed."""
     if "details" in view:
         return dict(view["details"])
-    told: values.View = await quota_scope(None, info, view["storage_host_name"], view["quota_scope_id"])
-    return dict(told["details"])
+    scope: values.View = await quota_scope(None, info, view["storage_host_name"], view["quota_scope_id"])
+    return dict(scope["details"])
 
 
 @mutation.field("set_quota_scope")
@@ -123,7 +120,7 @@ FOLDER_BINDABLES = (query, mutation, keypair_type, quota_scope_type)
 
 
 def quota_scope_view(host: str, scope: str, usage: ScopeUsage) -> View:
-    """``hard_limit_bytes`` null is no limit; ``enforcement`` says whether the volume or the proxy sees to it."""
+    """Returns the view of a quota scope; ``hard_limit_bytes`` null is no limit."""
     return {
         "id": f"{scope}:{host}",
         "quota_scope_id": scope,
@@ -138,7 +135,7 @@ def quota_scope_view(host: str, scope: str, usage: ScopeUsage) -> View:
 
 
 def folder_view(row: FolderRow) -> View:
-    """What is in a folder its proxy would have to count, so a list says nothing about it."""
+    """Returns the view of a folder; its contents are not counted, because the proxy would have to walk the files."""
     folder = row.folder
     return {
         "id": folder.id,

@@ -1,8 +1,8 @@
-"""Brings folders and directories together: finishes what was begun, removes what was deleted.
+"""Reconciles the rows of folders with their directories.
 
-The row is written first and says what is to be; the directory follows. Whoever is killed in between leaves a row that
-says so, and this loop goes on from it. Making, cloning and deleting may all be repeated, also by several managers at
-once: a row changes its status only from the one that it is expected in. What was thrown away long ago is removed too.
+The row is written first, with the desired status; the directory follows. If the manager is killed in between, this
+loop continues from the row. Creating, cloning and deleting are idempotent, also with several managers: a row changes
+its status only from the expected one. Folders that were in the trash too long are removed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ai.backend.common.ids import FolderId
 from ai.backend.core.lifecycle.folder import FolderTrigger
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.loop import PeriodicLoop
-from ai.backend.manager.folders.gateway import Progress, StorageGateway
+from ai.backend.manager.folders.gateway import FolderGateway, Progress
 from ai.backend.manager.folders.model import Folder
 from ai.backend.manager.folders.store import FolderStore
 from ai.backend.manager.folders.transitions import FolderTransitions
@@ -32,11 +32,11 @@ _REMOVED = frozenset({FolderStatus.DELETE_ONGOING, FolderStatus.DELETE_COMPLETE}
 
 
 class FolderLoop(PeriodicLoop):
-    """Also does the second step of a creation or clone at once, for the request that waits for it."""
+    """Creates, clones and removes directories; :meth:`begin` does so at once for a waiting request."""
 
     period_s = 10.0
 
-    def __init__(self, store: FolderStore, storage: StorageGateway, clock: Clock, *, trash_days: float = 0) -> None:
+    def __init__(self, store: FolderStore, storage: FolderGateway, clock: Clock, *, trash_days: float = 0) -> None:
         super().__init__()
         self._store = store
         self._storage = storage
@@ -49,35 +49,35 @@ class FolderLoop(PeriodicLoop):
 
     async def once(self) -> None:
         await self._empty_trash()
-        found = await self._store.by_status(
+        folders = await self._store.by_status(
             {FolderStatus.PERFORMING, FolderStatus.CLONING, FolderStatus.DELETE_ONGOING}
         )
-        waiting = [folder for folder in found if folder.id not in self._under_way]
+        waiting = [folder for folder in folders if folder.id not in self._under_way]
         for folder in waiting:
-            # A clone takes as long as its bytes: it keeps no other folder waiting.
+            # A clone may take hours and must not delay other folders.
             if folder.status is FolderStatus.CLONING:
                 task = asyncio.create_task(self._try(self._fill, folder), name=f"clone-{folder.id}")
                 self._clones.add(task)
                 task.add_done_callback(self._clones.discard)
         steps = {FolderStatus.PERFORMING: self._make, FolderStatus.DELETE_ONGOING: self._remove}
-        short = [(steps[folder.status], folder) for folder in waiting if folder.status in steps]
-        await asyncio.gather(*(self._in_turn(step, folder) for step, folder in short))
+        quick = [(steps[folder.status], folder) for folder in waiting if folder.status in steps]
+        await asyncio.gather(*(self._limited(step, folder) for step, folder in quick))
 
     async def _empty_trash(self) -> None:
         if self._trash_days:
-            now, kept = self._clock.now(), timedelta(days=self._trash_days)
-            count = await self._store.expire(now - kept, at=now, info=f"in the trash for {self._trash_days:g} days")
+            now, age = self._clock.now(), timedelta(days=self._trash_days)
+            count = await self._store.expire(now - age, at=now, info=f"in the trash for {self._trash_days:g} days")
             if count:
                 crash_point("after-trash-expired")
                 log.info("%d folders were in the trash for %g days and are removed", count, self._trash_days)
 
     async def stop(self) -> None:
-        """Leave resumed clones to the next life."""
+        """Cancels resumed clones; the next process continues them."""
         for task in self._clones:
             task.cancel()
         await asyncio.gather(*self._clones, return_exceptions=True)
 
-    async def _in_turn(self, step: Callable[[Folder], Awaitable[object]], folder: Folder) -> None:
+    async def _limited(self, step: Callable[[Folder], Awaitable[object]], folder: Folder) -> None:
         async with self._slots:
             await self._try(step, folder)
 
@@ -98,11 +98,11 @@ class FolderLoop(PeriodicLoop):
         progress: Progress | None = None,
         begun: asyncio.Future[None] | None = None,
     ) -> None:
-        """Write the row of a new folder and make its directory. ``begun`` is set when the row is written, or refused.
+        """Writes the row of a new folder and creates its directory; ``begun`` is resolved when the row is written.
 
         Raises:
-            FolderAlreadyExists, LimitExceeded: nothing was made.
-            BackendError: the storage proxy could not; the folder is on its way out again.
+            FolderAlreadyExists, LimitExceeded: nothing was created.
+            BackendError: the storage proxy failed; the folder is being removed again.
         """
         self._under_way.add(folder.id)
         try:
@@ -136,7 +136,7 @@ class FolderLoop(PeriodicLoop):
     async def _fill(self, folder: Folder, progress: Progress | None = None) -> None:
         source = await self._store.get(folder.cloned_from) if folder.cloned_from is not None else None
         if source is None:
-            await self._give_up(folder, "what it was cloned from is gone")
+            await self._give_up(folder, "the source of the clone is gone")
             raise FolderNotFound("The folder to clone is gone.")
         try:
             await self._storage.clone_folder(source.folder.key, folder.key, progress)
@@ -147,14 +147,14 @@ class FolderLoop(PeriodicLoop):
         await self._ready(folder, FolderTrigger.FILLED)
 
     async def _ready(self, folder: Folder, trigger: FolderTrigger) -> None:
-        """Another manager may have been faster: to make it ready, or to give it up and remove what we made again."""
+        """Marks a folder as ready, or deletes its directory if another manager has given it up meanwhile."""
         if not await self.transitions.apply(folder, trigger, cause=_CAUSE):
             row = await self._store.get(folder.id)
             if row is None or row.folder.status in _REMOVED:
                 await self._delete(folder)
 
-    async def _give_up(self, folder: Folder, why: str) -> bool:
-        return await self.transitions.apply(folder, FolderTrigger.FAILED, cause=_CAUSE, info=why)
+    async def _give_up(self, folder: Folder, reason: str) -> bool:
+        return await self.transitions.apply(folder, FolderTrigger.FAILED, cause=_CAUSE, info=reason)
 
     async def _remove(self, folder: Folder) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Virtual folders as the manager keeps them (spec 03-07, 03-08; peer facts 4.4)."""
+"""Virtual folders, shares, invitations and mounts (spec 03-07, 03-08; peer facts 4.4)."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from ai.backend.common.ids import DomainName, FolderId, GroupId, InvitationId, U
 from ai.backend.common.volume_paths import QuotaScopeId
 
 FolderKind: TypeAlias = Literal["own", "invited", "project"]
-"""What a folder is to a user: their own, shared with them, or of one of their groups."""
+"""The relation of a folder to a user: their own, shared with them, or of one of their groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folder:
-    """A folder; its files lie with a storage proxy.
+    """A virtual folder, whose files a storage proxy stores.
 
     Attributes:
         host: ``proxy:volume``.
         quota_scope: ``user:<uuid>`` or ``project:<uuid>`` of the owner: names are unique in it.
         user_id, group_id: exactly one is set, as ``ownership_type`` says.
-        permission: what members of the group may do, and the default of shares.
-        creator: the email of whoever made it.
+        permission: the permission of group members, and the default of shares.
+        creator: the email of the user who created it.
         cloned_from: set while it is being filled.
         max_size: bytes; None for no limit of its own.
-        unmanaged_path: a directory of the nodes, in no volume; None for one that a storage proxy keeps.
+        unmanaged_path: a directory of the nodes outside of volumes; None for a folder of a storage proxy.
     """
 
     id: FolderId
@@ -65,7 +65,7 @@ class Folder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderRow:
-    """A folder with what a list shows besides, and what was granted to the user who asked.
+    """A folder with the names of its owner, and the share of the requesting user.
 
     Attributes:
         owner_email: None for a group's folder.
@@ -81,12 +81,12 @@ class FolderRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderSelection:
-    """Which folders a list is about: those that are of any of the chosen ``kinds`` to one user.
+    """Selects the folders of a list: those that have one of ``kinds`` of relation to a user.
 
     Attributes:
-        user_id: None is everybody's folders, whatever ``kinds`` says.
+        user_id: None selects the folders of all users and ignores ``kinds``.
         groups: the groups whose folders are that user's ``project`` folders.
-        domain_name, group_id, owner_id: narrow further; with a ``group_id`` folders of no group stay.
+        domain_name, group_id, owner_id: further filters; a ``group_id`` keeps the folders of users.
     """
 
     user_id: UserId | None = None
@@ -99,14 +99,14 @@ class FolderSelection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderAccess:
-    """A folder as one user may use it.
+    """A folder with the permissions of one user.
 
     Attributes:
         permission: the effective one, ``wd`` for an owner.
-        is_owner: it is the user's own, or that of a group which they administrate.
-        controls: whether they may rename, share or delete it: owners and administrators.
-        allowed: what may be done on its host (spec 03-01, "Volume-level permissions").
-        is_of_store: it is a model store's: everybody reads and clones it.
+        is_owner: the user owns it, or administrates the group that does.
+        controls: the user may rename, share or delete it: owners and administrators.
+        allowed: operations allowed on its host (spec 03-01, "Volume-level permissions").
+        is_of_store: it belongs to a model store: everybody may read and clone it.
     """
 
     row: FolderRow
@@ -123,7 +123,7 @@ class FolderAccess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateFolder:
-    """A request for a folder; ``group`` (name or id) makes it a group's, ``host`` None takes the default."""
+    """A request to create a folder; ``group`` (name or id) owns it if set, ``host`` None is the default host."""
 
     name: str
     host: str | None = None
@@ -137,7 +137,7 @@ class CreateFolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What one user may do with a folder that is not theirs."""
+    """The permission of one user on a folder of somebody else."""
 
     folder_id: FolderId
     user_id: UserId
@@ -153,7 +153,7 @@ class InvitationState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invitation:
-    """``inviter`` and ``invitee`` are emails; ``folder_name`` is filled in by reads."""
+    """An offer to share a folder. ``inviter`` and ``invitee`` are emails; reads fill in ``folder_name``."""
 
     id: InvitationId
     folder_id: FolderId
@@ -168,10 +168,10 @@ class Invitation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScopeUsage:
-    """A quota scope on one volume.
+    """Usage and limit of a quota scope on one volume.
 
     Attributes:
-        used_bytes, file_count: what its folders hold; the count is None where the proxy does not tell it.
+        used_bytes, file_count: the contents of its folders; the count is None if the proxy reports none.
         limit_bytes: None is no limit.
         enforcement: ``hard`` by the volume itself, ``soft`` by accounting.
     """
@@ -184,7 +184,7 @@ class ScopeUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScopeLimit:
-    """How many bytes a quota scope may have on a volume; None is no limit. ``is_own``: not by a policy."""
+    """The limit of a quota scope on a volume; None is no limit. ``is_own``: set explicitly, not by a policy."""
 
     host: str
     scope: QuotaScopeId
@@ -212,7 +212,7 @@ class FileInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticket:
-    """Where a client sends or fetches a file itself, and the token that lets it."""
+    """The URL and token by which a client transfers a file."""
 
     url: str
     token: str
@@ -225,12 +225,12 @@ class MountKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderMount:
-    """A folder, or a revision of an artifact, in a session, resolved: the same in every kernel.
+    """A resolved mount of a folder or an artifact revision, the same in every kernel of a session.
 
     Attributes:
-        folder_id: the id of either.
+        folder_id: the id of the folder or revision.
         source: the directory on the nodes.
-        target: where the session sees it, absolute.
+        target: the absolute path in the session.
     """
 
     folder_id: FolderId

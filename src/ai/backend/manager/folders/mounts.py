@@ -1,4 +1,4 @@
-"""Which folders a session mounts, where, and whether it may (spec 03-01 "Storage Management", 03-07 ``mounts``)."""
+"""Resolves and checks the folder mounts of a session (spec 03-01 "Storage Management", 03-07 ``mounts``)."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from ai.backend.common.folders import FolderPermission, FolderStatus, HostPermis
 from ai.backend.common.volume_paths import FolderPath
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.folders.access import FolderFinder
-from ai.backend.manager.folders.gateway import StorageGateway
+from ai.backend.manager.folders.gateway import FolderGateway
 from ai.backend.manager.folders.model import FolderAccess, FolderMount
 from ai.backend.manager.folders.unmanaged import UnmanagedPaths
 
 HOME = "/home/work"
 MAX_MOUNTS = 64
 BENEATH = "/./"
-"""Between a folder's directory and a path in it, see MountSpec."""
+"""Separates a folder's directory from a path inside it, see MountSpec."""
 _CLOSED = frozenset(
     {"/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/opt/backend.ai", "/opt/kernel", "/proc", "/root"}
     | {"/home/config", "/run", "/sbin", "/sys", "/tmp", "/usr", "/var"}
 )
-_HOLDERS = ("/tmp", "/run", "/var")
-"""Not at these, but below them."""
+_OPEN_BELOW = ("/tmp", "/run", "/var")
+"""Closed themselves, but open below."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _MountRequest:
     ref: str
     subpath: str
     target: str
@@ -39,16 +39,16 @@ class _Wanted:
 
 
 def check_target(ref: str, target: str) -> str:
-    """An absolute path in the session; a relative one is below its home.
+    """Returns the absolute path of a mount target; relative ones are below the session's home.
 
     Raises:
-        InvalidInput: nothing can be mounted there.
+        InvalidInput: mounts are not allowed there.
     """
     path = posixpath.normpath(posixpath.join(HOME, target))
     # normpath keeps two leading slashes
     path = "/" + path.lstrip("/")
     is_closed = any(
-        path == closed or closed.startswith(path + "/") or (path.startswith(closed + "/") and closed not in _HOLDERS)
+        path == closed or closed.startswith(path + "/") or (path.startswith(closed + "/") and closed not in _OPEN_BELOW)
         for closed in _CLOSED
     )
     if ".." in target.split("/") or "\0" in target or not target.isprintable():
@@ -58,44 +58,44 @@ def check_target(ref: str, target: str) -> str:
     return path
 
 
-def _refused(ref: str, why: str, short: str) -> InvalidInput:
+def _refused(ref: str, reason: str, code: str) -> InvalidInput:
     return InvalidInput(
-        f"The folder {ref[:64]!r} cannot be mounted: {why}.", data={"config.mounts": f"{ref[:64]}: {short}"}
+        f"The folder {ref[:64]!r} cannot be mounted: {reason}.", data={"config.mounts": f"{ref[:64]}: {code}"}
     )
 
 
-def read_mounts(mounts: Sequence[str], mount_map: Mapping[str, str], options: Mapping[str, Any]) -> list[_Wanted]:
-    """What the request asks for: ``name``, ``name/path/in/it``, ``name:alias``; aliases in ``mount_map`` and
-    permissions in ``mount_options`` under what stands before the colon.
+def read_mounts(mounts: Sequence[str], mount_map: Mapping[str, str], options: Mapping[str, Any]) -> list[_MountRequest]:
+    """Parses the mounts of a request: ``name``, ``name/path/in/it`` or ``name:alias``. ``mount_map`` has aliases and
+    ``options`` permissions, keyed by the text before the colon.
 
     Raises:
         InvalidInput: an alias or option for a folder that is not mounted, a bad path, or the same twice.
     """
     if len(mounts) > MAX_MOUNTS:
         raise InvalidInput(f"A session mounts {MAX_MOUNTS} folders at most.", data={"config.mounts": "too many"})
-    wanted: dict[str, str] = {}
+    aliases: dict[str, str] = {}
     for text in mounts:
-        what, _, alias = text.partition(":")
-        if what in wanted:
-            raise _refused(what, "it is named twice", "twice")
-        wanted[what] = mount_map.get(text) or mount_map.get(what) or alias
-    for what in (*mount_map, *options):
-        if what not in wanted and what not in mounts:
-            raise _refused(what, "it has an alias or options, but is not among the mounts", "not in mounts")
-    found = []
-    for what, alias in wanted.items():
-        option = options.get(what)
-        permission = option.get("permission") if option else None
-        ref, _, subpath = what.partition("/")
+        name, _, alias = text.partition(":")
+        if name in aliases:
+            raise _refused(name, "it is named twice", "twice")
+        aliases[name] = mount_map.get(text) or mount_map.get(name) or alias
+    for name in (*mount_map, *options):
+        if name not in aliases and name not in mounts:
+            raise _refused(name, "it has an alias or options, but is not among the mounts", "not in mounts")
+    requests = []
+    for name, alias in aliases.items():
+        option = options.get(name)
+        ref, _, subpath = name.partition("/")
         with _naming(ref):
             parts = FolderPath.parse(subpath).parts
-        target = check_target(what, alias) if alias else ""
-        found.append(_Wanted(ref, "/".join(parts), target, FolderPermission(permission) if permission else None))
-    return found
+        target = check_target(name, alias) if alias else ""
+        permission = FolderPermission(option["permission"]) if option and option.get("permission") else None
+        requests.append(_MountRequest(ref, "/".join(parts), target, permission))
+    return requests
 
 
 def check_apart(mounts: Sequence[FolderMount]) -> None:
-    """Raises InvalidInput if one would be mounted at or inside of another."""
+    """Raises InvalidInput if a mount is at or inside of another one."""
     ordered = sorted(mounts, key=lambda m: m.target.split("/"))
     for upper, lower in pairwise(ordered):
         if lower.target == upper.target or lower.target.startswith(upper.target + "/"):
@@ -104,7 +104,7 @@ def check_apart(mounts: Sequence[FolderMount]) -> None:
 
 @contextmanager
 def _naming(ref: str) -> Iterator[None]:
-    """Let every error name the folder; what is not there or not ready is a fault of the request."""
+    """Adds the name of the folder to errors; a missing or unready folder becomes InvalidInput."""
     try:
         yield
     except BackendError as e:
@@ -116,9 +116,9 @@ def _naming(ref: str) -> Iterator[None]:
 
 
 class MountResolver:
-    """Turns names into directories at the creation of a session: what cannot be mounted fails it, with its name."""
+    """Resolves the folder names of a new session to directories."""
 
-    def __init__(self, storage: StorageGateway, finder: FolderFinder, unmanaged: UnmanagedPaths) -> None:
+    def __init__(self, storage: FolderGateway, finder: FolderFinder, unmanaged: UnmanagedPaths) -> None:
         self._storage = storage
         self._finder = finder
         self._unmanaged = unmanaged
@@ -126,23 +126,23 @@ class MountResolver:
     async def resolve(
         self, owner: Caller, mounts: Sequence[str], mount_map: Mapping[str, str], options: Mapping[str, Any]
     ) -> tuple[FolderMount, ...]:
-        """The mounts of a session of ``owner``, with their folders whose name begins with a dot.
+        """Returns the mounts of a session of ``owner``, including their folders whose name begins with a dot.
 
         Raises:
             InvalidInput, Forbidden, Unavailable: the message names the folder.
         """
-        found = []
-        for wanted in read_mounts(mounts, mount_map, options):
-            with _naming(wanted.ref):
-                access = await self._finder.one(owner, wanted.ref, needs=HostPermission.MOUNT)
-                found.append(await self._mount(access, wanted))
-        taken = {mount.folder_id for mount in found}
-        automatic = [a for a in await self._automatic(owner) if a.folder.id not in taken]
+        resolved = []
+        for request in read_mounts(mounts, mount_map, options):
+            with _naming(request.ref):
+                access = await self._finder.one(owner, request.ref, needs=HostPermission.MOUNT)
+                resolved.append(await self._mount(access, request))
+        explicit = {mount.folder_id for mount in resolved}
+        automatic = [a for a in await self._automatic(owner) if a.folder.id not in explicit]
         for access in automatic:
             with _naming(access.folder.name):
-                found.append(await self._mount(access, _Wanted(access.folder.name, "", "", None)))
-        check_apart(found)
-        return tuple(found)
+                resolved.append(await self._mount(access, _MountRequest(access.folder.name, "", "", None)))
+        check_apart(resolved)
+        return tuple(resolved)
 
     async def _automatic(self, owner: Caller) -> list[FolderAccess]:
         return [
@@ -154,24 +154,24 @@ class MountResolver:
             and HostPermission.MOUNT in a.allowed
         ]
 
-    async def _mount(self, access: FolderAccess, wanted: _Wanted) -> FolderMount:
+    async def _mount(self, access: FolderAccess, request: _MountRequest) -> FolderMount:
         folder = access.folder
-        permission = wanted.permission or access.permission
+        permission = request.permission or access.permission
         if permission.writes and not access.permission.writes:
-            raise _refused(wanted.ref, "you may only read it, so mount it with permission ro", "read-only")
+            raise _refused(request.ref, "you may only read it, so mount it with permission ro", "read-only")
         if folder.unmanaged_path is not None:
             source, below = self._unmanaged.place(folder.unmanaged_path)
-            below = posixpath.join(below, wanted.subpath).rstrip("/")
+            below = posixpath.join(below, request.subpath).rstrip("/")
         else:
-            source, below = await self._storage.mount_path(folder.key), wanted.subpath
+            source, below = await self._storage.mount_path(folder.key), request.subpath
             if below:
-                await self._storage.mount_path(folder.key, below)  # it must be there
+                await self._storage.mount_path(folder.key, below)  # raises if it does not exist
         if below:
             source += BENEATH + below
         return FolderMount(
             folder_id=folder.id,
             name=folder.name,
             source=source,
-            target=wanted.target or check_target(wanted.ref, folder.name),
+            target=request.target or check_target(request.ref, folder.name),
             read_only=not permission.writes,
         )

@@ -1,4 +1,4 @@
-"""What becomes of the folders of those who are purged."""
+"""Removes or hands over the folders of purged users and groups."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ai.backend.manager.folders.transitions import FolderTransitions
 from ai.backend.manager.identity.model import User
 from ai.backend.manager.query.model import Condition, ListQuery
 
-_THERE = Condition(field="status", op="!=", value=FolderStatus.DELETE_COMPLETE.value)
+_EXISTS = Condition(field="status", op="!=", value=FolderStatus.DELETE_COMPLETE.value)
 _ALL = 1_000_000
 
 
 class FolderOwnerRemoval:
-    """Every method may be repeated where it was cut off.
+    """Removes the folders of an owner. Interrupted calls may be repeated.
 
     Raises:
-        Conflict: a live session mounts one of them, or a clone is made of it.
+        Conflict: a live session mounts a folder, or it is being cloned.
     """
 
     def __init__(self, store: FolderStore, transitions: FolderTransitions) -> None:
@@ -28,8 +28,8 @@ class FolderOwnerRemoval:
         self._transitions = transitions
 
     async def of_user(self, user_id: UserId, *, heir: User | None) -> None:
-        """All go, but for those that others share: they become the heir's, under another name where theirs is taken."""
-        page = await self._store.page(ListQuery(limit=_ALL, filter=_THERE), FolderSelection(owner_id=user_id))
+        """Removes the folders of a user; shared ones go to ``heir``, under another name where theirs is taken."""
+        page = await self._store.page(ListQuery(limit=_ALL, filter=_EXISTS), FolderSelection(owner_id=user_id))
         folders = [row.folder for row in page.items if row.folder.user_id == user_id]
         shared = {share.folder_id for share in await self._store.shares([f.id for f in folders])}
         for folder in folders:
@@ -39,7 +39,7 @@ class FolderOwnerRemoval:
                 await self._remove(folder)
 
     async def of_group(self, group_id: GroupId) -> None:
-        page = await self._store.page(ListQuery(limit=_ALL, filter=_THERE), FolderSelection(group_id=group_id))
+        page = await self._store.page(ListQuery(limit=_ALL, filter=_EXISTS), FolderSelection(group_id=group_id))
         for row in page.items:
             if row.folder.group_id == group_id:
                 await self._remove(row.folder)

@@ -1,4 +1,4 @@
-"""What requests about virtual folders look like on the wire (spec 03-08, client wire contract 2.5)."""
+"""Requests and replies about virtual folders (spec 03-08, client wire contract 2.5)."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import msgspec
 from msgspec import Meta
 
 from ai.backend.common.folders import FolderPermission, UsageMode
+from ai.backend.infra.http.fields import Word
 from ai.backend.infra.http.routes import Schema
 
-Word = Annotated[str, Meta(min_length=1, max_length=256)]
 Path = Annotated[str, Meta(max_length=4_096)]
 Emails = Annotated[list[Annotated[str, Meta(max_length=256)]], Meta(max_length=256)]
 Paths = Annotated[list[Path], Meta(min_length=1, max_length=1_000)]
 
 
 class ListQuery(Schema, frozen=True):
-    """``all`` is for superadmins; ``trash`` shows what was deleted instead."""
+    """``all`` is for superadmins; ``trash`` lists deleted folders instead."""
 
     all: bool = False
     group_id: Word | None = None
@@ -93,7 +93,7 @@ class MakeDirectoryBody(Schema, frozen=True):
 
 
 class FilesQuery(Schema, frozen=True):
-    """With ``limit`` one page; ``cursor`` is what the page before told."""
+    """With ``limit`` one page; ``cursor`` comes from the previous page."""
 
     path: Path = ""
     limit: Annotated[int, Meta(ge=1, le=10_000)] | None = None
@@ -239,7 +239,7 @@ class FolderInfo(FolderItem, frozen=True, kw_only=True):
 
 
 class TransferTicket(msgspec.Struct, frozen=True):
-    """Where to send or fetch the file, with ``?token=``."""
+    """The URL of a transfer, to use with ``?token=``."""
 
     token: str
     url: str

@@ -1,4 +1,4 @@
-"""Virtual folders from their creation to their end (spec 03-08, "Virtual Folders")."""
+"""Creates, lists, changes and removes virtual folders (spec 03-08, "Virtual Folders")."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ai.backend.manager.access import checks
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.folders.access import ANY_STATUS, FolderFinder
-from ai.backend.manager.folders.gateway import StorageGateway
+from ai.backend.manager.folders.gateway import FolderGateway
 from ai.backend.manager.folders.loop import FolderLoop
 from ai.backend.manager.folders.model import (
     CreateFolder,
@@ -44,18 +44,20 @@ from ai.backend.manager.identity.model import Group
 from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.query.model import Condition, ListQuery, Page
 from ai.backend.manager.tasks.service import TaskProgress, TaskService
+from ai.backend.manager.volumes.gateway import VolumeGateway
 from ai.backend.manager.volumes.model import Volume
 from ai.backend.manager.volumes.permissions import CLONE, FolderScope, FolderScopes, require
 
 
 class FolderService:
-    """Use cases on whole folders. ``ref`` is a name or an id; errors as :meth:`FolderFinder.one` has them."""
+    """Manages whole folders. ``ref`` is a name or an id; methods raise the errors of :meth:`FolderFinder.one`."""
 
     def __init__(
         self,
         *,
         store: FolderStore,
-        storage: StorageGateway,
+        storage: FolderGateway,
+        volumes: VolumeGateway,
         identities: IdentityStore,
         finder: FolderFinder,
         scopes: FolderScopes,
@@ -68,6 +70,7 @@ class FolderService:
     ) -> None:
         self._store = store
         self._storage = storage
+        self._volumes = volumes
         self._identities = identities
         self._finder = finder
         self._scopes = scopes
@@ -81,21 +84,21 @@ class FolderService:
     # ---- hosts ----
 
     async def hosts(self, caller: Caller, group_id: GroupId | None = None) -> tuple[str | None, Mapping[str, Volume]]:
-        """The default host, and the volumes that the caller may use at all, by host."""
-        scope, volumes = await self._scopes.of(caller, group_id), await self._storage.volumes()
+        """Returns the default host and host -> volume for the hosts that the caller may use."""
+        scope, volumes = await self._scopes.of(caller, group_id), await self._volumes.volumes()
         allowed = {host: volume for host, volume in sorted(volumes.items()) if scope.allowed(host)}
-        default = await self._storage.default_host()
+        default = await self._volumes.default_host()
         return default if default in allowed else next(iter(allowed), None), allowed
 
     async def all_hosts(self, caller: Caller) -> tuple[str | None, Mapping[str, Volume]]:
-        """Every volume of the cluster, for superadmins."""
+        """Returns the default host and all volumes, for superadmins."""
         checks.require(caller, Operation.SEE_ALL_HOSTS)
-        return await self._storage.default_host(), await self._storage.volumes()
+        return await self._volumes.default_host(), await self._volumes.volumes()
 
     # ---- creation ----
 
     async def create(self, caller: Caller, request: CreateFolder) -> FolderAccess:
-        """A new folder of the caller, or with a group one of that group, which takes an administrator.
+        """Creates a folder of the caller, or of a group for its administrators.
 
         Raises:
             InvalidName, FolderAlreadyExists, Forbidden, LimitExceeded, NotFound (group, host), Unavailable.
@@ -104,7 +107,7 @@ class FolderService:
         group = await self._group(caller, request.group) if request.group is not None else None
         if group is not None and group.type is GroupType.MODEL_STORE and request.usage_mode is not UsageMode.MODEL:
             raise InvalidInput("A model store keeps models: say usage mode model.", data={"usage_mode": "not model"})
-        host = request.host or await self._storage.default_host()
+        host = request.host or await self._volumes.default_host()
         if host is None:
             raise NotFound("This cluster has no storage host.", data={"host": "none"})
         scope = await self._scopes.of(caller, group.id if group is not None else None)
@@ -114,7 +117,7 @@ class FolderService:
         else:
             await self._check_host(scope, host)
         folder = self._new(caller, name, host, group, request)
-        await self._bound(folder, scope)
+        await self._apply_quota(folder, scope)
         limit = scope.max_count if group is None else await self._limit_of(group)
         await asyncio.shield(self._loop.begin(folder, max_count=limit))
         return FolderAccess(
@@ -129,15 +132,15 @@ class FolderService:
             allowed=scope.allowed(host),
         )
 
-    async def _bound(self, folder: Folder, scope: FolderScope) -> None:
-        """See that the quota scope has its limit before anything is put into it."""
+    async def _apply_quota(self, folder: Folder, scope: FolderScope) -> None:
+        """Applies the limit of the quota scope before files are written."""
         if folder.unmanaged_path is None and (scope.max_size is not None or folder.group_id is not None):
             await self._quotas.ensure(folder.host, QuotaScopeId.parse(folder.quota_scope))
 
     async def _limit_of(self, group: Group) -> int:
-        """How many folders a group may have; 0 is any number."""
-        found = await self._identities.storage_policies(QuotaScopeKind.PROJECT, name=group.resource_policy)
-        return found[0].max_vfolder_count if found else 0
+        """Returns the largest number of folders of a group; 0 is any number."""
+        policies = await self._identities.storage_policies(QuotaScopeKind.PROJECT, name=group.resource_policy)
+        return policies[0].max_vfolder_count if policies else 0
 
     def _new(
         self, caller: Caller, name: str, host: str, group: Group | None, request: CreateFolder, **more: Any
@@ -166,8 +169,8 @@ class FolderService:
 
     async def _group(self, caller: Caller, ref: str) -> Group:
         groups = await self._identities.groups(domain_name=None if caller.is_superadmin else caller.domain_name)
-        mine = {g.id for g in await self._identities.groups(user_id=caller.user_id)}
-        named = [g for g in groups if ref in (g.name, str(g.id), g.id.hex) and (caller.is_any_admin or g.id in mine)]
+        own_ids = {g.id for g in await self._identities.groups(user_id=caller.user_id)}
+        named = [g for g in groups if ref in (g.name, str(g.id), g.id.hex) and (caller.is_any_admin or g.id in own_ids)]
         own_domain = [g for g in named if g.domain_name == caller.domain_name] or named
         if not own_domain:
             raise NotFound(f"There is no group {ref[:64]!r} for you.", data={"group": "unknown"})
@@ -178,23 +181,23 @@ class FolderService:
     async def _check_host(self, scope: FolderScope, host: str) -> None:
         parse_host(host)
         require(scope.allowed(host), HostPermission.CREATE, host)
-        volumes = await self._storage.volumes()
+        volumes = await self._volumes.volumes()
         if host not in volumes:
-            await self._storage.volume_health(host)  # a proxy that does not answer is not an unknown one: Unavailable
+            await self._volumes.volume_health(host)  # raises Unavailable if the proxy is only silent
             raise NotFound(f"There is no storage host {host[:64]!r} now.", data={"host": "unknown"})
         if "vfolder" not in volumes[host].capabilities:
             raise InvalidInput(f"{host} is not for virtual folders.", data={"host": "no vfolder capability"})
 
     async def clone(self, caller: Caller, ref: str, request: CreateFolder) -> tuple[FolderAccess, TaskId]:
-        """A folder of the caller with the same files, filled by a background task.
+        """Creates a folder of the caller that a background task fills with the files of another one.
 
         Raises:
-            Forbidden: the folder is not cloneable, and of no model store; or its volume is closed to clones.
-            InvalidInput: the target is on another storage proxy, or the source on none.
+            Forbidden: the folder is neither cloneable nor of a model store, or clones are blocked on its volume.
+            InvalidInput: the target is on another storage proxy, or the source is unmanaged.
         """
-        found = await self._finder.one(caller, ref)
-        source = found.folder
-        if not (source.cloneable or found.is_of_store):
+        source_access = await self._finder.one(caller, ref)
+        source = source_access.folder
+        if not (source.cloneable or source_access.is_of_store):
             raise Forbidden(
                 f"The folder {source.name!r} is not cloneable; its owner can change that.", data={"cloneable": "no"}
             )
@@ -210,14 +213,14 @@ class FolderService:
                 "A folder is cloned onto a volume of the same storage proxy.", data={"target_host": "another proxy"}
             )
         target = self._new(caller, name, host, None, request, status=FolderStatus.CLONING, cloned_from=source.id)
-        await self._bound(target, scope)
+        await self._apply_quota(target, scope)
         begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         async def work(progress: TaskProgress) -> str:
-            async def tell(done: float, total: float) -> None:
+            async def report(done: float, total: float) -> None:
                 await progress.update(done, total, f"cloning {source.name} to {name}")
 
-            await self._loop.begin(target, max_count=scope.max_count, progress=tell, begun=begun)
+            await self._loop.begin(target, max_count=scope.max_count, progress=report, begun=begun)
             return f"cloned {source.name} to {name}"
 
         task_id = await self._tasks.start(caller, f"clone the folder {source.name}", work)
@@ -230,25 +233,25 @@ class FolderService:
     async def list(
         self, caller: Caller, *, everything: bool = False, group: str | None = None
     ) -> Sequence[FolderAccess]:
-        """Folders that the caller may use, with those in the trash; ``everything`` is for superadmins."""
+        """Returns the folders that the caller may use, also in the trash; ``everything`` is for superadmins."""
         if everything and not caller.is_superadmin:
             raise Forbidden("Only superadmins list the folders of all users.", data={"all": "not allowed"})
-        found = await self._finder.accessible(caller)
+        accesses = await self._finder.accessible(caller)
         if everything:
-            known = {access.folder.id: access for access in found}
-            found = [known.get(row.folder.id) or _as_admin(row) for row in (await self._everything()).items]
+            own = {access.folder.id: access for access in accesses}
+            accesses = [own.get(row.folder.id) or _as_admin(row) for row in (await self._everything()).items]
         if group is not None:
-            found = [
+            accesses = [
                 a
-                for a in found
+                for a in accesses
                 if a.folder.group_id is None
                 or group in (str(a.folder.group_id), a.folder.group_id.hex, a.row.group_name)
             ]
-        return found
+        return accesses
 
     async def _everything(self) -> Page[FolderRow]:
-        there = Condition(field="status", op="!=", value=FolderStatus.DELETE_COMPLETE.value)
-        return await self._store.page(ListQuery(limit=1_000_000, filter=there), FolderSelection())
+        exists = Condition(field="status", op="!=", value=FolderStatus.DELETE_COMPLETE.value)
+        return await self._store.page(ListQuery(limit=1_000_000, filter=exists), FolderSelection())
 
     async def page(
         self,
@@ -260,26 +263,26 @@ class FolderService:
         domain_name: str | None = None,
         owner_id: UserId | None = None,
     ) -> Page[FolderRow]:
-        """A page of ``own``, ``invited`` or ``project`` folders, or of all that the caller sees: superadmins
-        everybody's, administrators those of their domain.
+        """Returns a page of ``own``, ``invited`` or ``project`` folders, or of all folders that the caller sees:
+        superadmins see all, administrators those of their domain.
 
-        Without a filter by status it shows live ones only.
+        Without a filter by status it has live folders only.
         """
-        narrow = FolderSelection(domain_name=domain_name, group_id=group_id, owner_id=owner_id)
+        selection = FolderSelection(domain_name=domain_name, group_id=group_id, owner_id=owner_id)
         if kind is None and caller.sees_all:
-            return await self._store.page(query, narrow)
+            return await self._store.page(query, selection)
         if kind is None and caller.is_any_admin and domain_name in (None, caller.domain_name):
-            return await self._store.page(query, replace(narrow, domain_name=caller.domain_name))
+            return await self._store.page(query, replace(selection, domain_name=caller.domain_name))
         groups = (await self._scopes.of(caller)).all_groups
-        mine = replace(narrow, user_id=caller.user_id, groups=groups)
-        return await self._store.page(query, replace(mine, kinds=frozenset({kind})) if kind is not None else mine)
+        own = replace(selection, user_id=caller.user_id, groups=groups)
+        return await self._store.page(query, replace(own, kinds=frozenset({kind})) if kind is not None else own)
 
     async def get(self, caller: Caller, ref: str) -> FolderAccess:
-        """Also one in the trash."""
+        """Returns a folder, also one in the trash."""
         return await self._finder.one(caller, ref, statuses=ANY_STATUS)
 
     async def usage(self, access: FolderAccess) -> FolderUsage:
-        """How much is in it, as the proxy counts now. Raises NotFound where no proxy keeps it."""
+        """Returns the current usage of a folder. Raises NotFound for an unmanaged one."""
         if access.folder.unmanaged_path is not None:
             raise NotFound("No storage proxy counts what is in an unmanaged path.")
         return await self._storage.usage(access.folder.key)
@@ -287,7 +290,7 @@ class FolderService:
     # ---- changes ----
 
     async def rename(self, caller: Caller, ref: str, new_name: str) -> None:
-        """Raises FolderAlreadyExists."""
+        """Renames a folder. Raises FolderAlreadyExists."""
         access = await self._controlled(caller, ref, HostPermission.MODIFY)
         name = check_folder_name(new_name)
         if name != access.folder.name:
@@ -302,21 +305,21 @@ class FolderService:
         permission: FolderPermission | None = None,
         usage_mode: UsageMode | None = None,
     ) -> None:
-        """Change what is not None."""
+        """Changes the options that are not None."""
         access = await self._controlled(caller, ref, HostPermission.MODIFY)
-        given = {"cloneable": cloneable, "permission": permission, "usage_mode": usage_mode}
-        values = {name: value for name, value in given.items() if value is not None}
+        options = {"cloneable": cloneable, "permission": permission, "usage_mode": usage_mode}
+        values = {name: value for name, value in options.items() if value is not None}
         if values:
             await self._store.change(access.folder.id, **values)
 
-    async def _controlled(self, caller: Caller, ref: str, needs: HostPermission, **how: Any) -> FolderAccess:
-        return await self._finder.one(caller, ref, to_control=True, needs=needs, **how)
+    async def _controlled(self, caller: Caller, ref: str, needs: HostPermission, **options: Any) -> FolderAccess:
+        return await self._finder.one(caller, ref, to_control=True, needs=needs, **options)
 
     async def trash(self, caller: Caller, ref: str) -> None:
-        """Out of sight, but not gone; its name is free.
+        """Moves a folder to the trash and frees its name.
 
         Raises:
-            InvalidTransition: it is in the trash already, or is not ready yet.
+            InvalidTransition: it is in the trash already, or not ready yet.
             Conflict: a live session mounts it, or it is being cloned.
         """
         trigger = FolderTrigger.TRASH_REQUESTED
@@ -324,27 +327,26 @@ class FolderService:
         await self._move(caller, access.folder, trigger, unless_used=True)
 
     async def restore(self, caller: Caller, ref: str) -> None:
-        """Out of the trash. Raises FolderAlreadyExists if the name was taken meanwhile, LimitExceeded."""
+        """Restores a folder from the trash. Raises LimitExceeded, and FolderAlreadyExists if its name was taken."""
         trigger = FolderTrigger.RESTORE_REQUESTED
         access = await self._controlled(caller, ref, HostPermission.MODIFY, trigger=trigger)
-        own = access.folder.user_id == caller.user_id
-        limit = (await self._scopes.of(caller)).max_count if own else 0
+        is_own = access.folder.user_id == caller.user_id
+        limit = (await self._scopes.of(caller)).max_count if is_own else 0
         await self._move(caller, access.folder, trigger, max_count=limit)
 
     async def purge(self, caller: Caller, ref: str) -> None:
-        """Remove what is in the trash for ever; its files go in the background."""
+        """Deletes a folder in the trash for ever; its files are removed in the background."""
         trigger = FolderTrigger.PURGE_REQUESTED
         access = await self._controlled(caller, ref, HostPermission.DELETE, trigger=trigger)
         await self._move(caller, access.folder, trigger)
 
     async def change_owner(self, caller: Caller, ref: str, email: str) -> None:
-        """Give a user's folder to another user, for superadmins. Its files stay where they are, and on the account of
-        the quota scope that they were made in.
+        """Gives a user's folder to another user, for superadmins. Its files stay in their place and quota scope.
 
         Raises:
             Forbidden: the caller is no superadmin, or the new owner may do nothing on the folder's host.
             NotFound: no such folder or active user.
-            Conflict, FolderAlreadyExists, LimitExceeded: as :meth:`FolderStore.hand_over` has them.
+            Conflict, FolderAlreadyExists, LimitExceeded: as :meth:`FolderStore.hand_over` raises them.
         """
         checks.require(caller, Operation.HAND_OVER_FOLDERS)
         folder = (await self._finder.one(caller, ref)).folder

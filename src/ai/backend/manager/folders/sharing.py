@@ -1,4 +1,4 @@
-"""Folders that several people use: invitations for users' folders, shares for groups' (spec 03-08)."""
+"""Shares folders: those of users by invitation, those of groups directly (spec 03-08)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _no_invitation() -> NotFound:
 
 
 class FolderSharing:
-    """``ref`` is a name or an id; errors as :meth:`FolderFinder.one` has them."""
+    """Manages shares and invitations. ``ref`` is a name or an id; raises the errors of :meth:`FolderFinder.one`."""
 
     def __init__(
         self,
@@ -38,31 +38,31 @@ class FolderSharing:
         self._clock = clock
         self._id_generator = id_generator
 
-    async def _known(self, caller: Caller, emails: Sequence[str]) -> list[User]:
-        """The active users among ``emails`` whom the caller may address, each once, without the caller.
+    async def _users_of(self, caller: Caller, emails: Sequence[str]) -> list[User]:
+        """Returns the other active users among ``emails`` that the caller may address.
 
         Raises:
-            InvalidInput: no emails.
-            NotFound: none of them is such a user.
+            InvalidInput: ``emails`` is empty.
+            NotFound: no email is of such a user.
         """
         if not emails:
             raise InvalidInput("Say whom.", data={"emails": "required"})
-        found: dict[UserId, User] = {}
+        users: dict[UserId, User] = {}
         for email in dict.fromkeys(emails):
             user = await self._identities.user(email=email)
-            near = user is not None and (caller.is_superadmin or user.domain_name == caller.domain_name)
-            if user is not None and near and user.is_active and user.uuid != caller.user_id:
-                found[user.uuid] = user
-        if not found:
+            is_visible = user is not None and (caller.is_superadmin or user.domain_name == caller.domain_name)
+            if user is not None and is_visible and user.is_active and user.uuid != caller.user_id:
+                users[user.uuid] = user
+        if not users:
             raise NotFound(
                 "None of these addresses is of another active user of your domain.", data={"emails": list(emails)[:20]}
             )
-        return list(found.values())
+        return list(users.values())
 
     # ---- invitations ----
 
     async def invite(self, caller: Caller, ref: str, permission: FolderPermission, emails: Sequence[str]) -> list[str]:
-        """Invite users to a user's folder; the emails of those who were not invited, and do not share it, before."""
+        """Invites users to a user's folder. Returns the emails of those who were neither invited nor sharing before."""
         folder = (await self._finder.one(caller, ref, to_control=True, needs=HostPermission.INVITE)).folder
         if folder.ownership_type is FolderOwnership.GROUP:
             raise InvalidInput("A group's folder is shared, not offered by invitation.", data={"name": "of a group"})
@@ -71,7 +71,7 @@ class FolderSharing:
         sharing = {share.user_id for share in await self._store.shares([folder.id])}
         now = self._clock.now()
         invited = []
-        for user in await self._known(caller, emails):
+        for user in await self._users_of(caller, emails):
             if user.uuid in sharing or user.uuid == folder.user_id:
                 continue
             invitation = Invitation(
@@ -88,23 +88,25 @@ class FolderSharing:
         return invited
 
     async def received(self, caller: Caller) -> Sequence[Invitation]:
-        """Those that the caller has not answered."""
+        """Returns the pending invitations to the caller."""
         return await self._store.invitations(invitee=caller.email)
 
     async def sent(self, caller: Caller) -> Sequence[Invitation]:
-        """Those of the caller that are not answered."""
+        """Returns the pending invitations by the caller."""
         return await self._store.invitations(inviter=caller.email)
 
-    async def _one(self, invitation_id: UUID, *, inviter: str | None = None, invitee: str | None = None) -> Invitation:
-        found = await self._store.invitation(InvitationId(invitation_id))
-        is_party = found is not None and (found.inviter == inviter or found.invitee == invitee)
-        if found is None or not is_party or found.state is not InvitationState.PENDING:
+    async def _pending(
+        self, invitation_id: UUID, *, inviter: str | None = None, invitee: str | None = None
+    ) -> Invitation:
+        invitation = await self._store.invitation(InvitationId(invitation_id))
+        is_party = invitation is not None and (invitation.inviter == inviter or invitation.invitee == invitee)
+        if invitation is None or not is_party or invitation.state is not InvitationState.PENDING:
             raise _no_invitation()
-        return found
+        return invitation
 
     async def accept(self, caller: Caller, invitation_id: UUID) -> None:
-        """Raises FolderAlreadyExists if the caller uses a folder of that name already."""
-        invitation = await self._one(invitation_id, invitee=caller.email)
+        """Accepts an invitation. Raises FolderAlreadyExists if the caller uses a folder of that name."""
+        invitation = await self._pending(invitation_id, invitee=caller.email)
         row = await self._store.get(invitation.folder_id)
         if row is None or not row.folder.status.is_live:
             raise NotFound("The folder of this invitation is gone.", data={"inv_id": "its folder is gone"})
@@ -115,24 +117,24 @@ class FolderSharing:
             raise _no_invitation()
 
     async def reject(self, caller: Caller, invitation_id: UUID) -> None:
-        """By whom it was sent to, or, as taking it back, by who sent it."""
-        invitation = await self._one(invitation_id, invitee=caller.email, inviter=caller.email)
+        """Rejects an invitation to the caller, or withdraws one that the caller sent."""
+        invitation = await self._pending(invitation_id, invitee=caller.email, inviter=caller.email)
         if not await self._store.answer(invitation.id, InvitationState.REJECTED, at=self._clock.now()):
             raise _no_invitation()
 
     async def amend(self, caller: Caller, invitation_id: UUID, permission: FolderPermission) -> None:
-        """Change what an invitation that the caller sent offers."""
-        invitation = await self._one(invitation_id, inviter=caller.email)
+        """Changes the permission of an invitation that the caller sent."""
+        invitation = await self._pending(invitation_id, inviter=caller.email)
         if not await self._store.amend(invitation.id, permission, at=self._clock.now()):
             raise _no_invitation()
 
     # ---- shares ----
 
     async def share(self, caller: Caller, ref: str, permission: FolderPermission, emails: Sequence[str]) -> list[str]:
-        """Say what single members may do with a group's folder."""
+        """Sets the permission of single members on a group's folder. Returns their emails."""
         access = await self._of_group(caller, ref)
         shared = []
-        for user in await self._known(caller, emails):
+        for user in await self._users_of(caller, emails):
             if any(group.id == access.folder.group_id for group in user.groups):
                 await self._store.share(access.folder.id, user.uuid, permission)
                 shared.append(user.email)
@@ -141,10 +143,10 @@ class FolderSharing:
         return shared
 
     async def unshare(self, caller: Caller, ref: str, emails: Sequence[str]) -> list[str]:
-        """Back to what all members may do."""
+        """Removes the permissions of single members on a group's folder. Returns their emails."""
         access = await self._of_group(caller, ref)
-        known = await self._known(caller, emails)
-        return [user.email for user in known if await self._store.share(access.folder.id, user.uuid, None)]
+        users = await self._users_of(caller, emails)
+        return [user.email for user in users if await self._store.share(access.folder.id, user.uuid, None)]
 
     async def _of_group(self, caller: Caller, ref: str) -> FolderAccess:
         needs = HostPermission.SET_USER_PERMISSION
@@ -156,7 +158,7 @@ class FolderSharing:
         return access
 
     async def shares(self, caller: Caller, ref: str | None = None) -> list[tuple[FolderAccess, Share]]:
-        """Who shares the caller's folders, or one folder."""
+        """Returns the shares of the caller's folders, or of one folder."""
         if ref is not None:
             folders = [await self._finder.one(caller, ref, to_control=True)]
         else:
@@ -165,7 +167,7 @@ class FolderSharing:
         return [(by_id[share.folder_id], share) for share in await self._store.shares(by_id)]
 
     async def set_share(self, caller: Caller, ref: str, user_id: UUID, permission: FolderPermission | None) -> None:
-        """Change, or with None end, a share that there is."""
+        """Changes an existing share, or ends it with None."""
         needs = HostPermission.SET_USER_PERMISSION
         folder = (await self._finder.one(caller, ref, to_control=True, needs=needs)).folder
         if all(share.user_id != user_id for share in await self._store.shares([folder.id])):
@@ -173,19 +175,19 @@ class FolderSharing:
         await self._store.share(folder.id, UserId(user_id), permission)
 
     async def leave(self, caller: Caller, ref: str, user_id: UUID | None = None) -> None:
-        """Give up a share; owners name whose. Raises InvalidInput for one's own folder and a group's."""
+        """Ends a share of the caller, or of ``user_id`` for owners. Raises InvalidInput for own and group folders."""
         access = await self._finder.one(caller, ref)
         if access.folder.ownership_type is FolderOwnership.GROUP:
             raise InvalidInput("Nobody can leave a folder of their group.", data={"name": "of a group"})
         if user_id is not None and user_id != caller.user_id:
             if not access.controls:
                 raise NotFound("That user does not share this folder.", data={"shared_user_uuid": "unknown"})
-            leaving = UserId(user_id)
+            member = UserId(user_id)
         elif access.is_owner:
             raise InvalidInput("Nobody can leave their own folder.", data={"name": "your own"})
         else:
-            leaving = caller.user_id
-        if not await self._store.share(access.folder.id, leaving, None):
-            if leaving == caller.user_id:
-                raise FolderNotFound  # left meanwhile, by another call
+            member = caller.user_id
+        if not await self._store.share(access.folder.id, member, None):
+            if member == caller.user_id:
+                raise FolderNotFound  # another call ended it meanwhile
             raise NotFound("That user does not share this folder.", data={"shared_user_uuid": "unknown"})

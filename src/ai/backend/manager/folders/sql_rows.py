@@ -1,4 +1,4 @@
-"""Sql rows of folders."""
+"""Queries and row mappings that the SQL stores of folders share."""
 
 from __future__ import annotations
 
@@ -15,23 +15,21 @@ from ai.backend.manager.folders.model import Folder, FolderRow
 from ai.backend.manager.folders.tables import folder_permissions, folders
 from ai.backend.manager.identity import tables as identity_tables
 
-_FIELDS = tuple(f.name for f in fields(Folder))
+FIELDS = tuple(f.name for f in fields(Folder))
+LIVE_FOLDER = folders.c.status.not_in(DELETED_FOLDER_STATUSES)
 
 
-_LIVE_FOLDER = folders.c.status.not_in(DELETED_FOLDER_STATUSES)
-
-
-def _taken(name: str) -> FolderAlreadyExists:
+def name_taken(name: str) -> FolderAlreadyExists:
     return FolderAlreadyExists(f"There is a folder {name!r} already.", data={"name": "taken"})
 
 
 def _folder_rows() -> Select[Any]:
-    """Folders with owner, group, and the share of the user ``me``."""
+    """Selects folders with owner, group, and the share of the user ``me``."""
     me = bindparam("me", type_=GUID())
     shared = and_(folder_permissions.c.folder_id == folders.c.id, folder_permissions.c.user_id == me)
     return (
         select(
-            *(folders.c[name] for name in _FIELDS),
+            *(folders.c[name] for name in FIELDS),
             identity_tables.users.c.email.label("owner_email"),
             identity_tables.groups.c.name.label("group_name"),
             folder_permissions.c.permission.label("granted"),
@@ -43,65 +41,56 @@ def _folder_rows() -> Select[Any]:
 
 
 def _accessible_rows() -> Select[Any]:
-    """Those of the user ``me`` and of the groups ``groups``, and those shared with that user."""
+    """Selects the folders of the user ``me`` and of the groups ``groups``, and those shared with that user."""
     c = folders.c
-    mine = or_(
+    accessible = or_(
         c.user_id == bindparam("me", type_=GUID()),
         c.group_id.in_(bindparam("groups", type_=GUID(), expanding=True)),
         folder_permissions.c.permission.is_not(None),
     )
-    query = _ROWS.where(mine, c.status != FolderStatus.DELETE_COMPLETE)
+    query = ROWS.where(accessible, c.status != FolderStatus.DELETE_COMPLETE)
     return query.order_by(c.created_at, c.id)
 
 
 def _same_name() -> Select[Any]:
-    """Another live folder of the name ``name`` that the user ``me`` has or shares."""
+    """Selects another live folder named ``name`` that the user ``me`` owns or shares."""
     c, me = folders.c, bindparam("me", type_=GUID())
     shared = select(folder_permissions.c.folder_id).where(folder_permissions.c.user_id == me)
-    same = and_(c.name == bindparam("name"), c.id != bindparam("but", type_=GUID()), _LIVE_FOLDER)
+    same = and_(c.name == bindparam("name"), c.id != bindparam("but", type_=GUID()), LIVE_FOLDER)
     return select(c.id).where(same, or_(c.user_id == me, c.id.in_(shared))).limit(1)
 
 
-# Every request about a folder asks these, so they are built once.
-_ROWS = _folder_rows()
-
-
-_BY_ID = _ROWS.where(folders.c.id == bindparam("id", type_=GUID()))
-
-
-_ACCESSIBLE = _accessible_rows()
-
-
-_ACCESSIBLE_BY_NAME = _ACCESSIBLE.where(folders.c.name == bindparam("name"))
-
-
+# Every request about a folder executes these, so they are built once.
+ROWS = _folder_rows()
+BY_ID = ROWS.where(folders.c.id == bindparam("id", type_=GUID()))
+ACCESSIBLE = _accessible_rows()
+ACCESSIBLE_BY_NAME = ACCESSIBLE.where(folders.c.name == bindparam("name"))
 _SAME_NAME = _same_name()
 
 
-def _folder(row: Row[Any]) -> Folder:
-    return Folder(**{name: row._mapping[folders.c[name]] for name in _FIELDS})
+def folder_of(row: Row[Any]) -> Folder:
+    return Folder(**{name: row._mapping[folders.c[name]] for name in FIELDS})
 
 
-def _folder_row(row: Row[Any]) -> FolderRow:
-    return FolderRow(folder=_folder(row), owner_email=row.owner_email, group_name=row.group_name, granted=row.granted)
+def folder_row_of(row: Row[Any]) -> FolderRow:
+    return FolderRow(folder=folder_of(row), owner_email=row.owner_email, group_name=row.group_name, granted=row.granted)
 
 
-def _uses(s: Connection, user_id: UserId, name: str, *, but: FolderId) -> bool:
-    """Whether a user has, or shares, another live folder of that name."""
+def uses_name(s: Connection, user_id: UserId, name: str, *, but: FolderId) -> bool:
+    """Returns whether a user owns or shares another live folder of that name."""
     return s.execute(_SAME_NAME, {"me": user_id, "name": name, "but": but}).first() is not None
 
 
-def _check_count(s: Connection, user_id: UserId | None, group_id: GroupId | None, max_count: int) -> None:
-    """Raises LimitExceeded if an owner has more live folders than that (0: no limit)."""
+def check_count(s: Connection, user_id: UserId | None, group_id: GroupId | None, max_count: int) -> None:
+    """Raises LimitExceeded if an owner has more than ``max_count`` live folders (0: no limit)."""
     if not max_count:
         return
-    mine = folders.c.user_id == user_id if user_id is not None else folders.c.group_id == group_id
-    own = and_(mine, _LIVE_FOLDER)
-    if s.execute(select(func.count()).select_from(folders).where(own)).scalar_one() > max_count:
+    owned = folders.c.user_id == user_id if user_id is not None else folders.c.group_id == group_id
+    if s.execute(select(func.count()).select_from(folders).where(owned, LIVE_FOLDER)).scalar_one() > max_count:
         raise LimitExceeded(f"Your policy allows {max_count} folders.", data={"max_vfolder_count": max_count})
 
 
-def _set_share(s: Connection, folder_id: FolderId, user_id: UserId, permission: FolderPermission | None) -> bool:
+def set_share(s: Connection, folder_id: FolderId, user_id: UserId, permission: FolderPermission | None) -> bool:
     c = folder_permissions.c
     removed = s.execute(delete(folder_permissions).where(c.folder_id == folder_id, c.user_id == user_id)).rowcount
     if permission is not None:

@@ -1,4 +1,4 @@
-"""Virtual folders, who shares them, and who is invited."""
+"""Port to the rows of virtual folders, shares, invitations and quota limits."""
 
 from __future__ import annotations
 
@@ -23,43 +23,43 @@ from ai.backend.manager.query.model import ListQuery, Page
 
 
 class FolderStore(Protocol):
-    """Every method is one transaction."""
+    """Stores folders; every method is one transaction."""
 
     async def insert(self, folder: Folder, *, max_count: int = 0) -> None:
-        """Raises FolderAlreadyExists if the owner has, or shares, a live folder of that name, which would hide it;
-        LimitExceeded if it has ``max_count`` live ones already (0: no limit)."""
+        """Inserts a folder. Raises FolderAlreadyExists if the owner owns or shares a live folder of that name, which
+        would hide it, and LimitExceeded if it owns ``max_count`` live ones already (0: no limit)."""
 
     async def get(self, folder_id: FolderId, *, user_id: UserId | None = None) -> FolderRow | None:
-        """``user_id`` is whose share is looked up."""
+        """Returns a folder with the share of ``user_id``."""
         ...
 
     async def accessible(
         self, user_id: UserId, group_ids: Collection[GroupId], *, name: str | None = None
     ) -> list[FolderRow]:
-        """The user's own folders, those of the groups, and those shared with the user, oldest first; gone ones
-        (``delete-complete``) are left out."""
+        """Returns the user's own folders, those of the groups, and those shared with the user, oldest first, without
+        removed ones (``delete-complete``)."""
         ...
 
     async def page(self, query: ListQuery, selection: FolderSelection) -> Page[FolderRow]:
-        """A page of these folders. Only live ones, unless the filter speaks of ``status``."""
+        """Returns a page of the selected folders, only live ones unless the filter names ``status``."""
         ...
 
     async def by_status(self, statuses: Collection[FolderStatus]) -> list[Folder]: ...
 
     async def expire(self, before: datetime, *, at: datetime, info: str) -> int:
-        """Let what was thrown away before that time be removed (``delete-ongoing``); how many folders.
+        """Marks folders trashed before that time for removal (``delete-ongoing``) and returns their number.
 
-        One statement decides and changes: a folder that is restored meanwhile stays, and several managers may ask.
+        It is one statement, so a folder that is restored meanwhile stays, and several managers may call it.
         """
         ...
 
     async def hand_over(self, folder_id: FolderId, to: User, *, unless_used: bool = True, max_count: int = 0) -> None:
-        """Make it the folder of another user, whose share of it ends.
+        """Makes a folder another user's and ends that user's share of it.
 
         Raises:
-            Conflict: it is not a user's, not ``ready``, or ``unless_used`` and something needs it now.
-            FolderAlreadyExists: that user has a live folder of the name, or shares one.
-            LimitExceeded: they would have more than ``max_count`` live ones (0: no limit).
+            Conflict: a group owns it, it is not ``ready``, or ``unless_used`` and it is mounted or being cloned.
+            FolderAlreadyExists: that user owns or shares a live folder of the name.
+            LimitExceeded: the user would own more than ``max_count`` live ones (0: no limit).
         """
 
     async def move(
@@ -73,52 +73,52 @@ class FolderStore(Protocol):
         unless_used: bool = False,
         max_count: int = 0,
     ) -> bool:
-        """Change the status if it is one of ``allowed``; whether it was.
+        """Changes the status if it is one of ``allowed``; returns whether it was.
 
         Raises:
             Conflict: ``unless_used``, and a live session mounts the folder or a clone is made of it.
             FolderAlreadyExists: the folder would be live again, but its name was taken meanwhile.
-            LimitExceeded: its owner would have more than ``max_count`` live ones (0: no limit).
+            LimitExceeded: its owner would own more than ``max_count`` live ones (0: no limit).
         """
         ...
 
     async def change(self, folder_id: FolderId, **values: Any) -> None:
-        """Set fields of :class:`Folder`. Raises FolderAlreadyExists if the owner has, or shares, a live folder of the
+        """Sets fields of :class:`Folder`. Raises FolderAlreadyExists if the owner owns or shares a live folder of the
         new name."""
 
     async def scope_limits(self) -> list[ScopeLimit]:
-        """What every quota scope that has folders may have: its own limit, else that of its owner's policy."""
+        """Returns the limits of all quota scopes with folders: their own, else those of their owners' policies."""
         ...
 
     async def scope_limit(self, host: str, scope: QuotaScopeId) -> ScopeLimit:
-        """The same for one, whether it has folders or not."""
+        """Returns the limit of one scope, with or without folders."""
         ...
 
     async def set_scope_limit(self, host: str, scope: QuotaScopeId, limit_bytes: int | None) -> None:
-        """Its own limit; None is none of its own."""
+        """Sets the own limit of a scope; None removes it."""
 
     async def share(self, folder_id: FolderId, user_id: UserId, permission: FolderPermission | None) -> bool:
-        """Set or, with None, end what a user may do. Whether there was a share before."""
+        """Sets or, with None, ends the share of a user. Returns whether there was one before."""
         ...
 
     async def shares(self, folder_ids: Collection[FolderId]) -> list[Share]: ...
 
     async def invite(self, invitation: Invitation) -> bool:
-        """False if that user was invited to that folder already and has not answered."""
+        """Inserts an invitation; returns False if that user has a pending one to that folder."""
         ...
 
     async def invitation(self, invitation_id: InvitationId) -> Invitation | None: ...
     async def invitations(self, *, inviter: str | None = None, invitee: str | None = None) -> Sequence[Invitation]:
-        """Those without an answer, of folders that are live, oldest first."""
+        """Returns pending invitations to live folders, oldest first."""
         ...
 
     async def answer(
         self, invitation_id: InvitationId, state: InvitationState, *, at: datetime, user_id: UserId | None = None
     ) -> bool:
-        """Answer a pending invitation; one that is accepted becomes the share of ``user_id``. False if it is not
-        pending any more, or its folder is gone. Raises FolderAlreadyExists if the user uses one of that name."""
+        """Answers a pending invitation; accepting it creates the share of ``user_id``. Returns False if it is no longer
+        pending or its folder is gone. Raises FolderAlreadyExists if the user uses a folder of that name."""
         ...
 
     async def amend(self, invitation_id: InvitationId, permission: FolderPermission, *, at: datetime) -> bool:
-        """Change what a pending invitation offers."""
+        """Changes the permission of a pending invitation; returns False if it is no longer pending."""
         ...

@@ -1,4 +1,4 @@
-"""The tables of virtual folders. Column names of folders and invitations are the fields of the model."""
+"""Tables of virtual folders. Columns of folders and invitations are named as the fields of the model."""
 
 from __future__ import annotations
 

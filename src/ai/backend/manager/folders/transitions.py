@@ -1,4 +1,4 @@
-"""The one place that changes the status of folders."""
+"""Changes the status of folders by the transition table."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ log = logging.getLogger(__name__)
 
 
 class FolderTransitions:
-    """Steps the machine, writes the outcome if the folder is still what was seen, and executes what follows.
+    """Applies triggers: writes the new status if the folder did not change meanwhile, then executes the effects.
 
-    ``remove_files`` lets the loop that removes directories run now.
+    ``remove_files`` wakes the loop that removes directories.
     """
 
     def __init__(self, store: FolderStore, clock: Clock, remove_files: Callable[[], None]) -> None:
@@ -28,7 +28,7 @@ class FolderTransitions:
         self._executors = {FolderEffect.REMOVE_FILES: remove_files}
 
     def check(self, folder: Folder, trigger: FolderTrigger, *, cause: str) -> None:
-        """Raises InvalidTransition if the folder's status does not admit this."""
+        """Raises InvalidTransition if the folder's status does not admit the trigger."""
         try:
             step(folder.status, trigger, name=folder.name, stimulus_id=cause, story=self._stories.of(folder.id))
         except InvalidTransition as e:
@@ -38,13 +38,13 @@ class FolderTransitions:
     async def apply(
         self, folder: Folder, trigger: FolderTrigger, *, cause: str, info: str | None = None, **limits: Any
     ) -> bool:
-        """Move a folder; False if it was changed since it was read.
+        """Applies a trigger to a folder; returns False if the folder changed since it was read.
 
-        A trigger that is out of date changes nothing. ``limits`` as :meth:`FolderStore.move` takes them.
+        An outdated trigger changes nothing. ``limits`` as :meth:`FolderStore.move` takes them.
 
         Raises:
-            InvalidTransition: its status does not admit this.
-            Conflict, FolderAlreadyExists, LimitExceeded: as :meth:`FolderStore.move` has them.
+            InvalidTransition: the status does not admit the trigger.
+            Conflict, FolderAlreadyExists, LimitExceeded: as :meth:`FolderStore.move` raises them.
         """
         self.check(folder, trigger, cause=cause)
         target, path, effects = step(folder.status, trigger, stimulus_id=cause)

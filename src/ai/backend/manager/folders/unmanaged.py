@@ -1,4 +1,4 @@
-"""Directories of the nodes that are folders without lying in a volume, where the settings allow it (decision 0100)."""
+"""Folders whose directory lies on the nodes outside of volumes, where the settings allow it (decision 0100)."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ai.backend.manager.access.permissions import Operation
 
 
 class UnmanagedPaths:
-    """The directories that ``folders.unmanaged-roots`` opens; by default none."""
+    """Checks paths against ``folders.unmanaged-roots``, which is empty by default."""
 
     def __init__(self, roots: Iterable[str] = ()) -> None:
         self._roots = sorted(posixpath.normpath(root) for root in roots)
 
     def check(self, caller: Caller, path: str) -> str:
-        """The path, if a folder may be made of it.
+        """Returns the path if a folder may be created of it.
 
         Raises:
-            Forbidden: the caller is no superadmin, or no root is open there.
+            Forbidden: the caller is no superadmin, or the path is below no root.
         """
         if not is_permitted(caller, Operation.USE_UNMANAGED_PATHS):
             raise Forbidden("Only superadmins make folders of unmanaged paths.", data={"unmanaged_path": "not allowed"})
@@ -29,7 +29,7 @@ class UnmanagedPaths:
         return path
 
     def place(self, path: str) -> tuple[str, str]:
-        """The root that opens a path, and the way from it, empty for the root itself; raises Forbidden."""
+        """Returns the root of a path and the path relative to it, empty for the root. Raises Forbidden."""
         is_plain = path.startswith("/") and path.isprintable() and posixpath.normpath(path) == path
         for root in self._roots if is_plain else ():
             if path == root or path.startswith(root.rstrip("/") + "/"):

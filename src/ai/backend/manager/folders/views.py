@@ -1,4 +1,4 @@
-"""Virtual folders as the REST API tells them."""
+"""REST replies about virtual folders."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ def _common(access: FolderAccess) -> dict[str, Any]:
 
 
 def folder_item(access: FolderAccess) -> FolderItem:
-    """One of a list."""
+    """Returns the list item of a folder."""
     return FolderItem(**_common(access))
 
 
 def folder_info(access: FolderAccess, usage: FolderUsage | None) -> FolderInfo:
-    """One with what is in it."""
+    """Returns a folder with its usage."""
     files, used = (usage.files, usage.bytes) if usage is not None else (None, None)
     return FolderInfo(**_common(access), num_files=files, numFiles=files, used_bytes=used, cur_size=used)
 
 
 def hosts_reply(default: str | None, volumes: Mapping[str, Volume]) -> dict[str, Any]:
-    """``default`` must be text for the published client, also where there is no host."""
+    """Returns the hosts; ``default`` is text even without a host, as the published client requires."""
     return {
         "default": default or "",
         "allowed": list(volumes),
@@ -68,7 +68,7 @@ def hosts_reply(default: str | None, volumes: Mapping[str, Volume]) -> dict[str,
 
 
 def listing_reply(files: Sequence[FileInfo], cursor: str | None, *, is_page: bool) -> dict[str, Any]:
-    """``files`` is JSON in a string, as the published client reads it; ``items`` is the same as objects."""
+    """Returns a listing: ``files`` as JSON text for the published client, ``items`` as objects."""
     items = [
         {
             "name": file.name,
@@ -92,18 +92,18 @@ def listing_reply(files: Sequence[FileInfo], cursor: str | None, *, is_page: boo
     }
 
 
-def mkdir_reply(made: Mapping[str, str | None]) -> dict[str, Any]:
-    """What was made and what not; the published client asks for both lists."""
+def mkdir_reply(outcome: Mapping[str, str | None]) -> dict[str, Any]:
+    """Returns created and failed paths; the published client requires both lists."""
     return {
         "results": {
-            "success": [{"item": path, "msg": None} for path, problem in made.items() if problem is None],
-            "failed": [{"item": path, "msg": problem} for path, problem in made.items() if problem is not None],
+            "success": [{"item": path, "msg": None} for path, problem in outcome.items() if problem is None],
+            "failed": [{"item": path, "msg": problem} for path, problem in outcome.items() if problem is not None],
         }
     }
 
 
 def invitation_item(invitation: Invitation) -> dict[str, Any]:
-    """The Virtual Folder Invitation Object."""
+    """Returns the Virtual Folder Invitation Object."""
     return {
         "id": str(invitation.id),
         "inviter": invitation.inviter,
@@ -119,7 +119,7 @@ def invitation_item(invitation: Invitation) -> dict[str, Any]:
 
 
 def share_item(access: FolderAccess, share: Share) -> dict[str, Any]:
-    """Who shares what; ``shared-to`` is the spelling of spec 03-08."""
+    """Returns a share; ``shared-to`` is the spelling of spec 03-08."""
     shared_to = {"uuid": str(share.user_id), "email": share.email}
     return {
         "vfolder_id": str(access.folder.id),

@@ -1,1 +1,1 @@
-"""Images and container registries."""
+"""Container images and the registries that they come from."""

@@ -1,4 +1,4 @@
-"""Everything about images of containers, as the API and the composition root receive it."""
+"""The use cases of container images in one value."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.infra.config_store import ConfigStore
 from ai.backend.manager.agents.gateway import AgentGateway
 from ai.backend.manager.agents.store import AgentStore
-from ai.backend.manager.execution.commits import CommitService
 from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.images.gateway import RegistryScanner
 from ai.backend.manager.images.preload import ImagePreloader
@@ -18,21 +17,21 @@ from ai.backend.manager.images.rescan import Rescan
 from ai.backend.manager.images.service import ImageService
 from ai.backend.manager.images.store import ImageStore
 from ai.backend.manager.resource_groups.service import ResourceGroupService
-from ai.backend.manager.sessions.lookup import SessionFinder
 from ai.backend.manager.tasks.service import TaskService
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Images:
+    """Holds the use cases of container images."""
+
     catalogue: ImageService
     registries: ContainerRegistries
     rescan: Rescan
     spreading: ImagePreloader
-    commits: CommitService
     provision: ImagePulls
 
     @classmethod
-    def over(
+    def build(
         cls,
         store: ImageStore,
         scanner: RegistryScanner,
@@ -41,7 +40,6 @@ class Images:
         agents: AgentStore,
         identities: IdentityStore,
         resource_groups: ResourceGroupService,
-        finder: SessionFinder,
         gateway: AgentGateway,
         tasks: TaskService,
         clock: Clock,
@@ -56,6 +54,5 @@ class Images:
             registries=registries,
             rescan=rescan,
             spreading=ImagePreloader(catalogue, agents, provision, gateway, tasks, id_generator),
-            commits=CommitService(store, registries, finder, gateway, tasks, config, clock, id_generator),
             provision=provision,
         )

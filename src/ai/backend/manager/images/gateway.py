@@ -1,4 +1,4 @@
-"""Gateways of images: the ports."""
+"""Port to container registries."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from ai.backend.manager.images.model import ContainerRegistry, ScanStep
 
 
 class RegistryScanner(Protocol):
-    """Reads registries."""
+    """Lists the images of registries."""
 
     def scan(self, registry: ContainerRegistry) -> AsyncIterator[ScanStep]:
-        """Every tag, one step each, in no particular order.
+        """Yields a step for every tag, in no particular order.
 
         Raises:
-            RegistryRefused: the credentials are not taken, or the registry serves no such thing.
-            RegistryUnavailable: it does not answer, or not sensibly.
+            RegistryRefused: the registry rejects the credentials or the request.
+            RegistryUnavailable: it does not answer, or not as specified.
         """
         ...
 

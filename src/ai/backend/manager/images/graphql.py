@@ -1,4 +1,4 @@
-"""Images and registries (spec 03-09 "Image Management", client wire contract 3)."""
+"""GraphQL fields of images and registries (spec 03-09 "Image Management", client wire contract 3)."""
 
 from __future__ import annotations
 
@@ -46,31 +46,31 @@ async def images(
 ) -> list[values.View]:
     context = context_of(info)
     if context.services.images is None:
-        found = merge_images(await context.services.agents.living())
-        return [image_view(image, context.caller) for image in found if is_installed is not False]
-    wanted = ImageFilter(
+        merged = merge_images(await context.services.agents.living())
+        return [image_view(image, context.caller) for image in merged if is_installed is not False]
+    image_filter = ImageFilter(
         is_installed=is_installed, is_operation=is_operation, domain=domain, group=group, scaling_group=scaling_group
     )
-    listed = await context.services.images.catalogue.images(context.caller, wanted)
-    return [image_view(image, context.caller) for image in listed]
+    images = await context.services.images.catalogue.images(context.caller, image_filter)
+    return [image_view(image, context.caller) for image in images]
 
 
 @query.field("image")
 async def image(_: Any, info: Info, reference: str, architecture: str | None = None) -> values.View | None:
     context = context_of(info)
-    kept = context.services.images
+    services = context.services.images
     try:
-        if kept is None:
-            found = resolve_image(merge_images(await context.services.agents.living()), reference, architecture)
+        if services is None:
+            image = resolve_image(merge_images(await context.services.agents.living()), reference, architecture)
         else:
-            found = await kept.catalogue.image(context.caller, reference, architecture)
+            image = await services.catalogue.image(context.caller, reference, architecture)
     except ImageNotFound:
         return None
-    return image_view(found, context.caller)
+    return image_view(image, context.caller)
 
 
 async def _begin(info: Info, name: str, work: Callable[[Images], Awaitable[TaskId]]) -> values.View:
-    """Begin a background task, keep who did, and say how to follow it."""
+    """Starts an audited background task and returns its id."""
     context = context_of(info)
     try:
         async with context.audited(info.field_name, "image", name):
@@ -83,7 +83,7 @@ async def _begin(info: Info, name: str, work: Callable[[Images], Awaitable[TaskI
 @mutation.field("rescan_images")
 async def rescan(_: Any, info: Info, registry: str | None = None) -> values.View:
     caller = context_of(info).caller
-    return await _begin(info, registry or "*", lambda kept: kept.rescan.start(caller, registry or None))
+    return await _begin(info, registry or "*", lambda services: services.rescan.start(caller, registry or None))
 
 
 @mutation.field("preload_image")
@@ -93,9 +93,10 @@ async def spread(
 ) -> values.View:
     caller = context_of(info).caller
 
-    def work(kept: Images) -> Awaitable[TaskId]:
-        move = kept.spreading.preload if info.field_name == "preload_image" else kept.spreading.unload
-        return move(caller, reference, target_agents, architecture)
+    def work(services: Images) -> Awaitable[TaskId]:
+        preloader = services.spreading
+        start = preloader.preload if info.field_name == "preload_image" else preloader.unload
+        return start(caller, reference, target_agents, architecture)
 
     return await _begin(info, reference, work)
 
@@ -114,7 +115,7 @@ async def forget(_: Any, info: Info, reference: str, architecture: str | None = 
 @mutation.field("alias_image")
 async def alias(_: Any, info: Info, alias: str, target: str, architecture: str | None = None) -> values.View:
     context = context_of(info)
-    # The published client gives the architecture among the variables and does not declare it.
+    # The published client sends the architecture as an undeclared variable.
     architecture = architecture or context.variables.get("architecture")
     return await answer(
         info, "image", alias, lambda: _images(context).catalogue.alias(context.caller, alias, target, architecture)
@@ -169,24 +170,24 @@ async def container_registry(_: Any, info: Info, hostname: str) -> values.View |
 
 
 def _with_props(name: str, props: values.View, old: ContainerRegistry | None = None) -> ContainerRegistry:
-    """What is left out, or null, stays as it is. Raises InvalidInput: there is no such type."""
-    given = {key: value for key, value in props.items() if value is not None}
-    kind = str(given.get("type", old.type.value if old else "")).lower()
+    """Returns a registry with changed properties; null ones stay. Raises InvalidInput for an unknown type."""
+    changes = {key: value for key, value in props.items() if value is not None}
+    kind = str(changes.get("type", old.type.value if old else "")).lower()
     kinds = {"docker": ContainerRegistryType.DOCKER} | dict.fromkeys(
         ("harbor", "harbor2"), ContainerRegistryType.HARBOR2
     )
     if kind not in kinds:
         raise InvalidInput("A registry is of type docker or harbor2.", data={"type": "unknown"})
     old = old or ContainerRegistry(name=name, url="")
-    password = given.get("password", old.password)
+    password = changes.get("password", old.password)
     return ContainerRegistry(
         name=name,
-        url=given.get("url", old.url),
+        url=changes.get("url", old.url),
         type=kinds[kind],
-        projects=tuple(p for p in given.get("project", old.projects) if p),
-        username=given.get("username", old.username),
+        projects=tuple(p for p in changes.get("project", old.projects) if p),
+        username=changes.get("username", old.username),
         password=old.password if password == _HIDDEN else password,
-        ssl_verify=given.get("ssl_verify", old.ssl_verify),
+        ssl_verify=changes.get("ssl_verify", old.ssl_verify),
     )
 
 
@@ -197,15 +198,17 @@ async def put_registry(_: Any, info: Info, hostname: str, props: values.View | N
     context = context_of(info)
 
     async def work() -> ContainerRegistry:
-        book = _images(context).registries
+        registries = _images(context).registries
         match info.field_name:
             case "create_container_registry":
-                return await book.add(context.caller, _with_props(hostname, props or {}))
+                return await registries.add(context.caller, _with_props(hostname, props or {}))
             case "modify_container_registry":
                 require_superadmin(context.caller, "configure registries")
-                return await book.change(context.caller, _with_props(hostname, props or {}, await book.get(hostname)))
+                return await registries.change(
+                    context.caller, _with_props(hostname, props or {}, await registries.get(hostname))
+                )
             case _:
-                return await book.remove(context.caller, hostname)
+                return await registries.remove(context.caller, hostname)
 
     return await answer(info, "container_registry", hostname, work, registry_view)
 
@@ -234,7 +237,7 @@ def image_view(image: Image, caller: Caller) -> View:
 
 
 def _limits(image: Image) -> list[View]:
-    """The least that the image needs of each slot; there is no upper bound (spec 03-09, ResourceLimit)."""
+    """Returns the minimum of each slot; there is no maximum (spec 03-09, ResourceLimit)."""
     return [{"key": name, "min": format_quantity(value), "max": "Infinity"} for name, value in image.min_slots.items()]
 
 

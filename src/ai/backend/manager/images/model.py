@@ -1,4 +1,4 @@
-"""Images that container registries have, and the registries themselves (spec 03-01, 03-02, 03-09)."""
+"""Container registries and their images (spec 03-01, 03-02, 03-09)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ai.backend.common.slots import ResourceSlot
 
 
 class ContainerRegistryType(StrEnum):
-    """As in ``config/docker/registry/<name>/type``."""
+    """The type of a registry, as in ``config/docker/registry/<name>/type``."""
 
     DOCKER = "docker"
     HARBOR2 = "harbor2"
@@ -23,20 +23,20 @@ class AutoPull(StrEnum):
     """When an agent fetches the image of a session (``config/docker/image/auto_pull``)."""
 
     DIGEST = "digest"
-    """Where it lacks it, or has another one than the registry had at the last scan."""
+    """If the agent lacks it or has another digest than the last scan."""
     TAG = "tag"
-    """Where it lacks it."""
+    """If the agent lacks it."""
     NONE = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerRegistry:
-    """A registry as the shared configuration names it.
+    """A registry of the shared configuration.
 
     Attributes:
         name: the host in the names of its images.
-        url: where its API is.
-        projects: of a Harbor those that are scanned; of another registry prefixes of repositories. Empty is all.
+        url: the address of its API.
+        projects: scanned projects of a Harbor, or prefixes of repositories of another registry. Empty is all.
     """
 
     name: str
@@ -54,9 +54,9 @@ class RegisteredImage:
 
     Attributes:
         name: the full name, as in :class:`~ai.backend.common.images.ImageName`.
-        digest: what the tag named at the last scan: an index, or the manifest itself.
-        config_digest: of the image's configuration, which is the id that engines give it.
-        scanned_at: when a scan has last met it.
+        digest: of the index or manifest that the tag named at the last scan.
+        config_digest: of the configuration, which is the id of the image in engines.
+        scanned_at: time of the last scan that found it.
     """
 
     name: str
@@ -77,7 +77,7 @@ class RegisteredImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundImage:
-    """What a scan finds; see :class:`RegisteredImage`."""
+    """An image that a scan found; see :class:`RegisteredImage`."""
 
     name: str
     architecture: str
@@ -90,7 +90,7 @@ class FoundImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageAlias:
-    """Another name of an image. ``architecture`` None: whichever there is."""
+    """Another name of an image; ``architecture`` None stands for any."""
 
     alias: str
     image: str
@@ -99,10 +99,10 @@ class ImageAlias:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanStep:
-    """What one step of a scan brings.
+    """The result of one step of a scan.
 
-    ``total`` grows while tags are still being listed. ``skipped`` tells why an image cannot be used; ``failed`` why
-    nothing could be learned of it, so that what is known of it stays.
+    ``total`` grows while tags are being listed. ``skipped`` is the reason why an image cannot be used; ``failed`` why
+    it could not be read, in which case its row stays.
     """
 
     done: int
@@ -115,7 +115,7 @@ class ScanStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """An image that some living agent can run, merged over agents, or that a registry has (``is_registered``)."""
+    """An image that live agents have, merged over agents, or that a registry has (``is_registered``)."""
 
     name: str
     architecture: str
@@ -128,6 +128,6 @@ class Image:
 
     @property
     def min_slots(self) -> ResourceSlot:
-        """From the labels ``ai.backend.resource.min.<slot>`` (spec 03-05)."""
+        """The minimum of each slot, from the labels ``ai.backend.resource.min.<slot>`` (spec 03-05)."""
         prefix = "ai.backend.resource.min."
         return ResourceSlot.parse({k.removeprefix(prefix): v for k, v in self.labels.items() if k.startswith(prefix)})

@@ -1,4 +1,4 @@
-"""Bringing images to agents before they are needed, and taking them away (``preload_image``, ``unload_image``)."""
+"""Preloads images on agents and removes them (``preload_image``, ``unload_image``)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _AT_ONCE = 8
 
 
 class ImagePreloader:
-    """Both begin a background task that counts agents; agents that fail are named in its last message."""
+    """Starts background tasks that preload or remove images and report the agents that failed."""
 
     def __init__(
         self,
@@ -47,18 +47,19 @@ class ImagePreloader:
     async def preload(
         self, caller: Caller, reference: str, target_agents: str, architecture: str | None = None
     ) -> TaskId:
-        """Fetch an image wherever the expression says; see :func:`chosen_agents`.
+        """Starts fetching an image on the agents of an expression; see :func:`chosen_agents`.
 
         Raises:
-            Forbidden, ImageNotFound. InvalidInput: no such agents, none that could run it, or no registry has it.
+            Forbidden, ImageNotFound
+            InvalidInput: no agent matches or could run it, or no registry has it.
         """
         require_superadmin(caller, "bring images to agents")
         image = await self._catalogue.image(caller, reference, architecture)
         if not image.is_registered:
             raise InvalidInput(f"No registry has {image.name}.", data={"reference": "of no registry"})
         agents = await self._chosen(target_agents)
-        fitting = [a for a in agents if a.can_pull and a.architecture == image.architecture]
-        if not fitting:
+        capable = [a for a in agents if a.can_pull and a.architecture == image.architecture]
+        if not capable:
             raise InvalidInput(
                 f"None of these agents fetches images for {image.architecture}.", data={"target_agents": "unfit"}
             )
@@ -73,12 +74,12 @@ class ImagePreloader:
                 access=access[0] if access else None,
             )
 
-        return await self._begin(caller, f"preload {image.name}", fitting, job)
+        return await self._begin(caller, f"preload {image.name}", capable, job)
 
     async def unload(
         self, caller: Caller, reference: str, target_agents: str, architecture: str | None = None
     ) -> TaskId:
-        """Remove an image from the agents that have it. Raises as :meth:`preload`; also when none of them has it."""
+        """Starts removing an image from agents. Raises as :meth:`preload`, and InvalidInput if none has it."""
         require_superadmin(caller, "remove images from agents")
         image: Image = await self._catalogue.image(caller, reference, architecture)
         holders = [a for a in await self._chosen(target_agents) if a.id in image.agents]
@@ -94,48 +95,52 @@ class ImagePreloader:
         return chosen_agents((a for a in await self._agents.agents() if a.status is AgentStatus.ALIVE), expression)
 
     async def _begin(
-        self, caller: Caller, what: str, agents: Sequence[Agent], job: Callable[[Agent, str], ImageJob]
+        self, caller: Caller, title: str, agents: Sequence[Agent], job: Callable[[Agent, str], ImageJob]
     ) -> TaskId:
         async def work(progress: TaskProgress) -> str:
-            return await self._on_all(what, agents, job, progress)
+            return await self._on_all(title, agents, job, progress)
 
-        return await self._tasks.start(caller, what, work)
+        return await self._tasks.start(caller, title, work)
 
     async def _on_all(
-        self, what: str, agents: Sequence[Agent], job: Callable[[Agent, str], ImageJob], progress: TaskProgress
+        self, title: str, agents: Sequence[Agent], job: Callable[[Agent, str], ImageJob], progress: TaskProgress
     ) -> str:
-        free = asyncio.Semaphore(_AT_ONCE)
+        slots = asyncio.Semaphore(_AT_ONCE)
         failures: dict[str, BackendError] = {}
         done = 0
 
         async def on_one(agent: Agent) -> None:
             nonlocal done
-            asked = job(agent, str(self._id_generator.uuid()))
-            async with free:
+            request = job(agent, str(self._id_generator.uuid()))
+            async with slots:
                 try:
-                    await await_job(self._gateway, agent.id, asked, _teller(progress, agent, lambda: done, len(agents)))
+                    await await_job(
+                        self._gateway, agent.id, request, _reporter(progress, agent, lambda: done, len(agents))
+                    )
                 except BackendError as e:
                     failures[agent.id] = e
             done += 1
             await progress.update(done, len(agents), f"{agent.id}: {_outcome(failures.get(agent.id))}")
 
-        await progress.update(0, len(agents), what)
+        await progress.update(0, len(agents), title)
         await asyncio.gather(*(on_one(agent) for agent in agents))
-        told = "; ".join(f"{agent}: {error.message}" for agent, error in sorted(failures.items()))
+        problems = "; ".join(f"{agent}: {error.message}" for agent, error in sorted(failures.items()))
         if len(failures) == len(agents):
-            raise Unavailable(told) if len(failures) > 1 else next(iter(failures.values()))
-        return f"{what}: done on {len(agents) - len(failures)} of {len(agents)} agents" + (f"; {told}" if told else "")
+            raise Unavailable(problems) if len(failures) > 1 else next(iter(failures.values()))
+        return f"{title}: done on {len(agents) - len(failures)} of {len(agents)} agents" + (
+            f"; {problems}" if problems else ""
+        )
 
 
 def _outcome(error: BackendError | None) -> str:
     return "done" if error is None else error.message
 
 
-def _teller(
+def _reporter(
     progress: TaskProgress, agent: Agent, done: Callable[[], int], total: int
 ) -> Callable[[ImageJobState], Awaitable[None]]:
-    async def tell(state: ImageJobState) -> None:
+    async def report(state: ImageJobState) -> None:
         if state.total:
             await progress.update(done(), total, f"{agent.id}: {state.current * 100 // state.total} %")
 
-    return tell
+    return report

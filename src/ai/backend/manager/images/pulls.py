@@ -1,4 +1,4 @@
-"""What an agent has to know to fetch the images of kernels; told with each creation, and kept by no record."""
+"""Adds to commands for agents the digests of images and the credentials of their registries."""
 
 from __future__ import annotations
 
@@ -14,35 +14,39 @@ from ai.backend.manager.images.store import ImageStore
 
 
 class ImagePulls:
+    """Builds commands that let agents fetch images. Credentials are sent with each command and not stored by agents."""
+
     def __init__(self, store: ImageStore, registries: ContainerRegistries) -> None:
         self._store = store
         self._registries = registries
 
     async def request(self, kernels: Iterable[KernelSpec]) -> CreateKernels:
-        """The command to create these kernels, with digests of their images and what opens their registries.
+        """Returns the command to create kernels, with digests of their images and credentials of their registries.
 
-        An image that no registry has, or has any more, is not fetched: it is on the agent, or the creation fails.
+        An image that no registry has is not fetched: the creation fails unless the agent has it.
         """
         specs = list(kernels)
-        found = {(i.name, i.architecture): i for i in await self._store.named({spec.image for spec in specs})}
-        if not found:
+        images = {(i.name, i.architecture): i for i in await self._store.named({spec.image for spec in specs})}
+        if not images:
             return CreateKernels(kernels=specs)
         policy = await self._registries.auto_pull()
-        told = [_told(spec, found.get((spec.image, spec.architecture)), policy) for spec in specs]
-        return CreateKernels(kernels=told, registries=await self.access(spec.image for spec in told if spec.auto_pull))
+        complete = [_with_image(spec, images.get((spec.image, spec.architecture)), policy) for spec in specs]
+        return CreateKernels(
+            kernels=complete, registries=await self.access(spec.image for spec in complete if spec.auto_pull)
+        )
 
     async def access(self, names: Iterable[str]) -> list[RegistryAccess]:
-        """What opens the registries of images."""
-        wanted: Collection[str] = {registry_of(name) for name in names}
+        """Returns the credentials of the registries of images."""
+        names_of_registries: Collection[str] = {registry_of(name) for name in names}
         registries = await self._registries.all()
         return [
             RegistryAccess(registry=r.name, username=r.username, password=r.password)
             for name, r in registries.items()
-            if name in wanted and r.username
+            if name in names_of_registries and r.username
         ]
 
 
-def _told(spec: KernelSpec, image: RegisteredImage | None, policy: AutoPull) -> KernelSpec:
+def _with_image(spec: KernelSpec, image: RegisteredImage | None, policy: AutoPull) -> KernelSpec:
     if image is None:
         return spec
     return msgspec.structs.replace(

@@ -1,8 +1,8 @@
-"""Which container registries there are: keys of the shared configuration (spec 03-02, 03-06).
+"""Container registries in the shared configuration (spec 03-02, 03-06).
 
 ``config/docker/registry/NAME`` is the URL of a registry's API; below it are ``type``, ``project``, ``username``,
 ``password`` and ``ssl_verify``. A NAME is quoted as in URLs where it has a colon. ``config/docker/image/auto_pull``
-says when agents fetch images.
+is the policy by which agents fetch images.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ AUTO_PULL = "config/docker/image/auto_pull"
 _MAX_TEXT = 4096
 
 
-def require_superadmin(caller: Caller, what: str) -> None:
-    """Raises Forbidden for anybody else."""
+def require_superadmin(caller: Caller, action: str) -> None:
+    """Raises Forbidden unless the caller is a superadmin; ``action`` is a verb phrase of the message."""
     if not caller.is_superadmin:
-        raise Forbidden(f"Only superadmins {what}.")
+        raise Forbidden(f"Only superadmins {action}.")
 
 
 def _key(name: str) -> str:
@@ -36,15 +36,15 @@ def _is_true(text: str) -> bool:
 
 
 def check_registry(registry: ContainerRegistry) -> ContainerRegistry:
-    """Return it. Raises InvalidInput: a name or URL that is none, or unprintable words."""
+    """Returns the registry. Raises InvalidInput for a malformed name or URL, or unprintable text."""
     check_registry_name(registry.name)
     try:
         url = urlsplit(registry.url)
-        fits = url.scheme in ("http", "https") and bool(url.hostname) and not url.username and not url.query
+        is_valid = url.scheme in ("http", "https") and bool(url.hostname) and not url.username and not url.query
     except ValueError:
-        fits = False
+        is_valid = False
     words = (registry.url, registry.username, registry.password, *registry.projects)
-    if not fits or not all(word.isprintable() and len(word) <= _MAX_TEXT for word in words):
+    if not is_valid or not all(word.isprintable() and len(word) <= _MAX_TEXT for word in words):
         raise InvalidInput(
             "A registry has a URL such as https://cr.example.org, and names without control characters.",
             data={"url": "malformed"},
@@ -53,19 +53,19 @@ def check_registry(registry: ContainerRegistry) -> ContainerRegistry:
 
 
 class ContainerRegistries:
-    """Reads and writes them."""
+    """Reads and writes the registries of the shared configuration."""
 
     def __init__(self, config: ConfigStore) -> None:
         self._config = config
 
     async def all(self) -> Mapping[str, ContainerRegistry]:
-        """By name. What cannot be read as a registry is left out."""
+        """Returns name -> registry; malformed entries are omitted."""
         grouped: dict[str, dict[str, str]] = {}
         for path, value in (await self._config.get_prefix(PREFIX)).items():
             name, _, field = path.removeprefix(PREFIX).lstrip("/").partition("/")
             if name:
                 grouped.setdefault(unquote(name), {})[field] = value
-        return {name: found for name in sorted(grouped) if (found := self._read(name, grouped[name])) is not None}
+        return {name: registry for name in sorted(grouped) if (registry := self._read(name, grouped[name])) is not None}
 
     @staticmethod
     def _read(name: str, values: Mapping[str, str]) -> ContainerRegistry | None:
@@ -87,14 +87,14 @@ class ContainerRegistries:
             return None
 
     async def get(self, name: str) -> ContainerRegistry:
-        """Raises NotFound."""
-        found = (await self.all()).get(name)
-        if found is None:
+        """Returns a registry. Raises NotFound."""
+        registry = (await self.all()).get(name)
+        if registry is None:
             raise NotFound(f"There is no registry {name[:128]!r} in the configuration.", data={"registry": "unknown"})
-        return found
+        return registry
 
     async def add(self, caller: Caller, registry: ContainerRegistry) -> ContainerRegistry:
-        """Raises Forbidden, InvalidInput, Conflict: there is one of that name."""
+        """Adds a registry. Raises Forbidden, InvalidInput, or Conflict if the name is taken."""
         require_superadmin(caller, "configure registries")
         check_registry(registry)
         if registry.name in await self.all():
@@ -103,19 +103,19 @@ class ContainerRegistries:
         return registry
 
     async def change(self, caller: Caller, registry: ContainerRegistry) -> ContainerRegistry:
-        """Raises Forbidden, InvalidInput, NotFound."""
+        """Changes a registry. Raises Forbidden, InvalidInput, NotFound."""
         require_superadmin(caller, "configure registries")
         await self.get(registry.name)
         await self._write(check_registry(registry))
         return registry
 
     async def remove(self, caller: Caller, name: str) -> ContainerRegistry:
-        """Raises Forbidden, NotFound. Images that are known of it stay until they are cleared."""
+        """Removes a registry; its images stay until they are cleared. Raises Forbidden, NotFound."""
         require_superadmin(caller, "configure registries")
-        found = await self.get(name)
+        registry = await self.get(name)
         for key in {_key(name), f"{PREFIX}/{name}"}:
             await self._config.delete(key, prefix=True)
-        return found
+        return registry
 
     async def _write(self, registry: ContainerRegistry) -> None:
         key = _key(registry.name)
@@ -131,6 +131,6 @@ class ContainerRegistries:
         )
 
     async def auto_pull(self) -> AutoPull:
-        """When agents fetch images; by digest where nothing usable is configured."""
+        """Returns the policy by which agents fetch images, by default DIGEST."""
         text = (await self._config.get(AUTO_PULL) or "").strip().lower()
         return AutoPull(text) if text in set(AutoPull) else AutoPull.DIGEST

@@ -1,4 +1,4 @@
-"""Scanning registries. Idempotent: a scan that was cut off is done again, and forgets nothing."""
+"""Scans container registries. Scans are idempotent; an interrupted one removes nothing."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ from ai.backend.plugin.crash_points import crash_point
 
 log = logging.getLogger(__name__)
 _AT_ONCE = 100
-"""Images that are written in one transaction: others write, too."""
-_TOLD = 5
+"""Images per transaction; small, so that other writers need not wait."""
+_MAX_REASONS = 5
 _PROGRESS_S = 0.25
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What one scan came to; ``skipped`` and ``failed`` hold the first few reasons."""
+    """Counts the results of a scan; ``skipped`` and ``failed`` hold the first few reasons."""
 
     images: int = 0
     new: int = 0
-    gone: int = 0
+    removed: int = 0
     skipped_count: int = 0
     failed_count: int = 0
     skipped: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
 
-    def note(self, step: ScanStep) -> None:
+    def add(self, step: ScanStep) -> None:
         if step.skipped is not None:
             self.skipped_count += 1
-            if len(self.skipped) < _TOLD:
+            if len(self.skipped) < _MAX_REASONS:
                 self.skipped.append(f"{step.current}: {step.skipped}")
         if step.failed is not None:
             self.failed_count += 1
-            if len(self.failed) < _TOLD:
+            if len(self.failed) < _MAX_REASONS:
                 self.failed.append(f"{step.current}: {step.failed}")
 
-    def told(self, name: str) -> str:
-        text = f"{name} has {self.images} images; {self.new} are new, {self.gone} are gone"
+    def summary(self, name: str) -> str:
+        text = f"{name} has {self.images} images; {self.new} are new, {self.removed} are gone"
         if self.skipped_count:
             text += f"; {self.skipped_count} cannot be used ({'; '.join(self.skipped)})"
         if self.failed_count:
@@ -57,7 +57,7 @@ class Outcome:
 
 
 class Rescan:
-    """See the module."""
+    """Scans registries, at once or as background tasks."""
 
     def __init__(
         self,
@@ -77,14 +77,15 @@ class Rescan:
     def alone(
         cls, store: ImageStore, scanner: RegistryScanner, registries: ContainerRegistries, clock: Clock
     ) -> Rescan:
-        """Outside of a manager, where only :meth:`scan` can be called."""
+        """Returns a value for use outside of a manager, where only :meth:`scan` can be called."""
         return cls(store, scanner, registries, None, clock)
 
     async def start(self, caller: Caller, name: str | None = None) -> TaskId:
-        """Scan one registry, or all, in the background; the task counts tags. One that is under way is joined.
+        """Starts scanning one registry, or all, in the background, or joins the running scan of the same.
 
         Raises:
-            Forbidden, NotFound: no such registry. InvalidInput: none is configured.
+            Forbidden, NotFound
+            InvalidInput: no registry is configured.
         """
         require_superadmin(caller, "scan registries")
         registries = [await self._registries.get(name)] if name else list((await self._registries.all()).values())
@@ -92,32 +93,32 @@ class Rescan:
             raise InvalidInput("No registry is configured (config/docker/registry).", data={"registry": "none"})
         if self._tasks is None:
             raise NotSupported("nothing runs in the background here")
-        what = name or "all registries"
+        subject = name or "all registries"
 
         async def work(progress: TaskProgress) -> str:
             return await self._scan_all(registries, progress)
 
         try:
-            return await self._tasks.start(caller, f"scan {what}", work, subject=f"the images of {what}")
+            return await self._tasks.start(caller, f"scan {subject}", work, subject=f"the images of {subject}")
         except Conflict as e:
             return TaskId(UUID(e.data["task"]))
 
     async def _scan_all(self, registries: Sequence[ContainerRegistry], progress: TaskProgress) -> str:
-        """Raises BackendError: every one of them failed."""
-        told: list[str] = []
+        """Scans the registries one by one. Raises BackendError if one fails, after the others are scanned."""
+        reports: list[str] = []
         problem: BackendError | None = None
         for registry in registries:
             try:
-                told.append(await self.scan(registry, progress))
+                reports.append(await self.scan(registry, progress))
             except BackendError as e:
                 log.warning("the registry %s could not be scanned: %s", registry.name, e)
-                told.append(f"{registry.name}: {e.message}")
+                reports.append(f"{registry.name}: {e.message}")
                 problem = e
         if problem is not None and len(registries) == 1:
             raise problem
         if problem is not None:
-            raise RegistryUnavailable(" | ".join(told))
-        return " | ".join(told)
+            raise RegistryUnavailable(" | ".join(reports))
+        return " | ".join(reports)
 
     async def scan(
         self,
@@ -125,32 +126,32 @@ class Rescan:
         progress: TaskProgress | None = None,
         tell: Callable[[ScanStep], None] | None = None,
     ) -> str:
-        """One registry, now; what it came to. Raises BackendError: what came until then is kept."""
+        """Scans one registry and returns a summary. Raises BackendError; images found until then are stored."""
         began, outcome = self._clock.now(), Outcome()
         pending: list[FoundImage] = []
-        kept: set[str] = set()
-        told_at = began
+        unread: set[str] = set()
+        reported_at = began
         async for step in self._scanner.scan(registry):
-            outcome.note(step)
+            outcome.add(step)
             if tell is not None:
                 tell(step)
             pending += step.found
             if step.failed is not None:
-                kept.add(f"{registry.name}/{step.current}")
+                unread.add(f"{registry.name}/{step.current}")
             if len(pending) >= _AT_ONCE:
                 await self._write(registry, pending, outcome)
             now = self._clock.now()
-            if progress is not None and ((now - told_at).total_seconds() >= _PROGRESS_S or step.done == step.total):
-                told_at = now
+            if progress is not None and ((now - reported_at).total_seconds() >= _PROGRESS_S or step.done == step.total):
+                reported_at = now
                 await progress.update(step.done, step.total, f"{registry.name}/{step.current}")
         await self._write(registry, pending, outcome)
         if outcome.images:
-            outcome.gone = await self._store.sweep(registry.name, before=began, keep=kept)
-        return outcome.told(registry.name)
+            outcome.removed = await self._store.sweep(registry.name, before=began, keep=unread)
+        return outcome.summary(registry.name)
 
     async def _write(self, registry: ContainerRegistry, pending: list[FoundImage], outcome: Outcome) -> None:
-        found, pending[:] = list(pending), []
-        if found:
-            outcome.new += await self._store.record(registry.name, found, at=self._clock.now())
-            outcome.images += len(found)
+        images, pending[:] = list(pending), []
+        if images:
+            outcome.new += await self._store.record(registry.name, images, at=self._clock.now())
+            outcome.images += len(images)
             crash_point("after-image-scan-page")

@@ -32,10 +32,12 @@ def _key(name: str, architecture: str) -> ColumnElement[bool]:
 
 
 def _drop_dangling(s: Connection, names: Collection[str]) -> None:
-    """Aliases of names that no architecture has any more."""
-    for some in chunks(names):
-        left = select(images.c.name).where(images.c.name.in_(some))
-        s.execute(delete(image_aliases).where(image_aliases.c.image.in_(some), image_aliases.c.image.not_in(left)))
+    """Deletes the aliases of names that have no image left."""
+    for chunk in chunks(names):
+        remaining = select(images.c.name).where(images.c.name.in_(chunk))
+        s.execute(
+            delete(image_aliases).where(image_aliases.c.image.in_(chunk), image_aliases.c.image.not_in(remaining))
+        )
 
 
 class SqlImageStore:
@@ -44,10 +46,10 @@ class SqlImageStore:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    async def record(self, registry: str, found: Sequence[FoundImage], *, at: datetime) -> int:
+    async def record(self, registry: str, scanned: Sequence[FoundImage], *, at: datetime) -> int:
         def work(s: Connection) -> int:
             new = 0
-            for image in found:
+            for image in scanned:
                 changed = {**asdict(image), "labels": dict(image.labels), "scanned_at": at}
                 if s.execute(update(images).where(_key(image.name, image.architecture)).values(changed)).rowcount:
                     continue
@@ -61,12 +63,12 @@ class SqlImageStore:
     async def sweep(self, registry: str, *, before: datetime, keep: Collection[str] = ()) -> int:
         def work(s: Connection) -> int:
             stale = select(images.c.name).where(images.c.registry == registry, images.c.scanned_at < before)
-            gone = [row.name for row in s.execute(stale) if row.name not in keep]
+            removed = [row.name for row in s.execute(stale) if row.name not in keep]
             count = 0
-            for some in chunks(set(gone)):
-                where = (images.c.name.in_(some), images.c.registry == registry, images.c.scanned_at < before)
+            for chunk in chunks(set(removed)):
+                where = (images.c.name.in_(chunk), images.c.registry == registry, images.c.scanned_at < before)
                 count += s.execute(delete(images).where(*where)).rowcount
-            _drop_dangling(s, set(gone))
+            _drop_dangling(s, set(removed))
             return count
 
         return await self._db.run_write(work)
@@ -83,23 +85,23 @@ class SqlImageStore:
     async def lookup(self, reference: str) -> list[RegisteredImage]:
         def work(s: Connection) -> list[RegisteredImage]:
             where = or_(images.c.name == reference, images.c.repository == reference)
-            found = [_image(row) for row in s.execute(select(images).where(where).order_by(images.c.name))]
+            matches = [_image(row) for row in s.execute(select(images).where(where).order_by(images.c.name))]
             alias = s.execute(select(image_aliases).where(image_aliases.c.alias == reference)).one_or_none()
-            if not found and alias is not None:
+            if not matches and alias is not None:
                 query = select(images).where(images.c.name == alias.image)
                 if alias.architecture != ANY_ARCHITECTURE:
                     query = query.where(images.c.architecture == alias.architecture)
-                found = [_image(row) for row in s.execute(query)]
-            return found
+                matches = [_image(row) for row in s.execute(query)]
+            return matches
 
         return await self._db.run_read(work)
 
     async def named(self, names: Collection[str]) -> list[RegisteredImage]:
         def work(s: Connection) -> list[RegisteredImage]:
-            found: list[RegisteredImage] = []
-            for some in chunks(names):
-                found += [_image(row) for row in s.execute(select(images).where(images.c.name.in_(some)))]
-            return found
+            matches: list[RegisteredImage] = []
+            for chunk in chunks(names):
+                matches += [_image(row) for row in s.execute(select(images).where(images.c.name.in_(chunk)))]
+            return matches
 
         return await self._db.run_read(work)
 
@@ -136,15 +138,15 @@ class SqlImageStore:
         return await self._db.run_read(work)
 
     async def put_alias(self, alias: ImageAlias) -> None:
-        kept = {**asdict(alias), "architecture": alias.architecture or ANY_ARCHITECTURE}
+        values = {**asdict(alias), "architecture": alias.architecture or ANY_ARCHITECTURE}
 
         def work(s: Connection) -> None:
             row = s.execute(select(image_aliases).where(image_aliases.c.alias == alias.alias)).one_or_none()
             if row is None:
                 if s.execute(select(func.count()).select_from(images).where(images.c.name == alias.alias)).scalar_one():
                     raise InvalidInput(f"{alias.alias!r} is the name of an image itself.")
-                s.execute(insert(image_aliases), kept)
-            elif dict(row._mapping) != kept:
+                s.execute(insert(image_aliases), values)
+            elif dict(row._mapping) != values:
                 raise Conflict(f"{alias.alias!r} stands for {row.image} already.", data={"alias": "taken"})
 
         try:

@@ -1,4 +1,4 @@
-"""What the manager keeps of images, and where it learns of them."""
+"""Port to the rows of images and aliases."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ from ai.backend.manager.images.model import FoundImage, ImageAlias, RegisteredIm
 
 
 class ImageStore(Protocol):
-    """Images of registries by name and architecture, and aliases. Every method is one transaction."""
+    """Stores images of registries, keyed by name and architecture, and aliases. Every method is one transaction."""
 
     async def record(self, registry: str, found: Sequence[FoundImage], *, at: datetime) -> int:
-        """Add them, or bring them up to date; how many are new."""
+        """Inserts or updates images and returns the number of new ones."""
         ...
 
     async def sweep(self, registry: str, *, before: datetime, keep: Collection[str] = ()) -> int:
-        """Forget what no scan has met since, but not the names in ``keep``; how many."""
+        """Deletes images last scanned before that time, except the names in ``keep``; returns their number."""
         ...
 
     async def all(self, registry: str | None = None) -> list[RegisteredImage]:
-        """By name and architecture."""
+        """Returns images, sorted by name and architecture."""
         ...
 
     async def lookup(self, reference: str) -> list[RegisteredImage]:
-        """Those with that name, or all tags of the repository of that name, or what the alias stands for."""
+        """Returns the images of that name, repository or alias."""
         ...
 
     async def named(self, names: Collection[str]) -> list[RegisteredImage]: ...
 
     async def forget(self, name: str, architecture: str | None = None) -> int:
-        """With the aliases of a name that is gone altogether; how many images."""
+        """Deletes images, and aliases that have no image left; returns the number of images."""
         ...
 
     async def clear(self, registry: str) -> int:
-        """Forget all images of a registry, with their aliases; how many."""
+        """Deletes all images of a registry with their aliases; returns their number."""
         ...
 
     async def aliases(self) -> list[ImageAlias]: ...
     async def alias(self, alias: str) -> ImageAlias | None: ...
     async def put_alias(self, alias: ImageAlias) -> None:
-        """Raises Conflict: it stands for another image."""
+        """Stores an alias. Raises Conflict if it stands for another image."""
 
     async def drop_alias(self, alias: str) -> bool:
-        """Whether there was one."""
+        """Deletes an alias; returns whether it existed."""
         ...

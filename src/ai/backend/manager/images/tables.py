@@ -1,4 +1,4 @@
-"""The tables of images. Column names are the fields of the model."""
+"""Tables of images. Columns are named as the fields of the model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ai.backend.infra.database import JSONText, UTCDateTime
 from ai.backend.manager.db.metadata import metadata, required
 
 ANY_ARCHITECTURE = ""
-"""What stands in a column of a key for no particular architecture."""
+"""The value of the key column for any architecture."""
 
 images = Table(
     "images",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, Connection, Row, String, TextClause, delete, func, insert, or_, select, update
@@ -22,8 +22,7 @@ from ai.backend.infra.database import Database
 from ai.backend.infra.database.batching import chunks
 from ai.backend.manager.agents import tables as agents_tables
 from ai.backend.manager.agents.model import KernelOccupancy
-from ai.backend.manager.artifacts.sql import link_artifacts
-from ai.backend.manager.folders.sql import link_mounts
+from ai.backend.manager.folders.model import FolderMount
 from ai.backend.manager.identity import tables as identity_tables
 from ai.backend.manager.query.model import Page
 from ai.backend.manager.query.sql import compile_filter, compile_order
@@ -81,11 +80,16 @@ class _NewSession:
     limits: OwnerLimits
 
 
+InsertStep: TypeAlias = Callable[[Connection, UUID, Sequence[FolderMount], datetime], None]
+"""Records the mounts of a new session, in the transaction that inserts it: session id, mounts, time of creation."""
+
+
 class SqlSessionStore:
     """Implements :class:`ai.backend.manager.sessions.store.SessionStore`."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, insert_steps: Sequence[InsertStep] = ()) -> None:
         self._db = database
+        self._insert_steps = insert_steps
         # Where each transaction costs round trips, creations that come at once share their statements.
         self._gatherer = BatchWriter(self._insert_all, self._insert_one) if database.is_shared else None
 
@@ -121,8 +125,8 @@ class SqlSessionStore:
             if links:
                 s.execute(insert(tables.session_dependencies), links)
             for session in (new.session for new in several):
-                link_mounts(s, session.id, session.vfolder_mounts, session.created_at)
-                link_artifacts(s, session.id, session.vfolder_mounts, session.created_at)
+                for step in self._insert_steps:
+                    step(s, session.id, session.vfolder_mounts, session.created_at)
             insert_events(s, [(new.session, new.events, new.session.created_at) for new in several])
             judged: list[tuple[AccessKey, OwnerLimits]] = []
             for new in several:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Boolean, Column, Float, ForeignKey, Index, LargeBinary, String, Table, Text, false, text
+from sqlalchemy import Boolean, Column, Float, ForeignKey, Index, LargeBinary, String, Table, Text, false, select, text
 
 from ai.backend.common.states import (
     FINAL_SESSION_STATUSES,
@@ -93,6 +93,9 @@ sessions = Table(
     Index("ix_sessions_created", "created_at", "id"),
     Index("ix_sessions_owner", "access_key", "created_at"),
 )
+
+LIVE_SESSIONS = select(sessions.c.id, sessions.c.name).where(LIVE)
+"""Handed to the stores of folders and artifacts, which refuse to remove what a live session mounts."""
 
 
 kernels = Table(

@@ -1,1 +1,1 @@
-"""Storage hosts and what may be done on them."""
+"""Storage hosts (volumes of the storage proxies) and the permissions on them."""

@@ -10,7 +10,6 @@ from ariadne import ObjectType, QueryType
 
 from ai.backend.common.errors import BackendError, NotFound
 from ai.backend.common.folders import HostPermission
-from ai.backend.manager.folders.graphql import _folders
 from ai.backend.manager.graphql import values
 from ai.backend.manager.graphql.context import Info, context_of, page_of
 from ai.backend.manager.query.memory import select
@@ -28,8 +27,8 @@ async def vfolder_host_permissions(_: Any, info: Info) -> values.View:
 
 
 @dataclass(frozen=True, slots=True)
-class _Listed:
-    """A volume under the names by which clients filter and order."""
+class _VolumeItem:
+    """Holds a volume under the field names by which clients filter and order."""
 
     id: str
     backend: str
@@ -38,15 +37,15 @@ class _Listed:
     capabilities: Sequence[str]
 
     @classmethod
-    def of(cls, volume: Volume) -> _Listed:
+    def of(cls, volume: Volume) -> _VolumeItem:
         return cls(volume.host, volume.backend, volume.fsprefix, volume.path, list(volume.capabilities))
 
 
 @query.field("storage_volume_list")
 async def storage_volume_list(_: Any, info: Info, **args: Any) -> values.View:
     context = context_of(info)
-    found = [_Listed.of(volume) for volume in await _folders(context).volumes.all(context.caller)]
-    page = select(found, ListQuery(**page_of(args)), default="id", descending=False)
+    volumes = [_VolumeItem.of(volume) for volume in await context.services.volumes.all(context.caller)]
+    page = select(volumes, ListQuery(**page_of(args)), default="id", descending=False)
     return {"items": [asdict(volume) for volume in page.items], "total_count": page.total_count}
 
 
@@ -54,7 +53,7 @@ async def storage_volume_list(_: Any, info: Info, **args: Any) -> values.View:
 async def storage_volume(_: Any, info: Info, id: str) -> values.View | None:  # noqa: A002  # the wire's name
     context = context_of(info)
     try:
-        return asdict(_Listed.of(await _folders(context).volumes.get(context.caller, id)))
+        return asdict(_VolumeItem.of(await context.services.volumes.get(context.caller, id)))
     except NotFound:
         return None
 
@@ -63,9 +62,9 @@ async def storage_volume(_: Any, info: Info, id: str) -> values.View | None:  # 
 @volume_type.field("performance_metric")
 @volume_type.field("usage")
 async def volume_detail(view: values.View, info: Info) -> str | None:
-    """Null where the storage proxy does not tell it."""
+    """Resolves details of a volume; null where the storage proxy reports none."""
     context = context_of(info)
-    volumes = _folders(context).volumes
+    volumes = context.services.volumes
     try:
         match info.field_name:
             case "hardware_metadata":

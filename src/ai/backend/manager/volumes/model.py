@@ -1,4 +1,4 @@
-"""Values of volumes."""
+"""Volumes and the operations that are allowed on their hosts."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from ai.backend.common.folders import HostPermission
 
 HostRights = Mapping[str, frozenset[HostPermission]]
-"""Host -> what may be done there."""
+"""Host -> allowed operations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeMount:
-    """What a volume lies on, as its proxy sees it."""
+    """The file system under a volume, as its proxy reports it."""
 
     volume: str
     path: str
@@ -25,7 +25,7 @@ class VolumeMount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeHealth:
-    """``status`` is ``healthy`` or ``unavailable``."""
+    """The health of a volume; ``status`` is ``healthy`` or ``unavailable``."""
 
     status: str
     status_info: str | None = None
@@ -34,7 +34,7 @@ class VolumeHealth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Volume:
-    """A volume as its proxy tells of it. ``capabilities`` are those of peer facts 5."""
+    """A volume as its proxy reports it; ``capabilities`` are listed in peer facts 5."""
 
     host: str
     backend: str

@@ -1,4 +1,4 @@
-"""What may be done on which storage host (spec 03-01, "Volume-level permissions")."""
+"""Permissions on storage hosts (spec 03-01, "Volume-level permissions")."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from ai.backend.common.errors import Forbidden
 from ai.backend.common.folders import HostPermission
 from ai.backend.common.ids import GroupId
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.folders.gateway import StorageGateway
 from ai.backend.manager.identity.host_permissions import _KNOWN, _WORDS
 from ai.backend.manager.identity.store import IdentityStore
+from ai.backend.manager.volumes.gateway import VolumeGateway
 from ai.backend.manager.volumes.model import HostRights
 
 
 def merge_rights(allowed: Iterable[Mapping[str, Any]]) -> HostRights:
-    """What any of several ``allowed_vfolder_hosts`` gives. Unknown permissions give nothing."""
+    """Returns the union of several ``allowed_vfolder_hosts``; unknown permissions are ignored."""
     merged: dict[str, frozenset[HostPermission]] = {}
     for hosts in allowed:
         for host, permissions in hosts.items():
-            known = frozenset(_KNOWN[p] for p in permissions if p in _KNOWN)
-            merged[host] = merged.get(host, frozenset()) | known
+            granted = frozenset(_KNOWN[p] for p in permissions if p in _KNOWN)
+            merged[host] = merged.get(host, frozenset()) | granted
     return merged
 
 
 CLONE = "clone-vfolder"
-"""Blocked on a volume as HostPermission are, but given by none of the policies."""
+"""Can be blocked on a volume like a HostPermission, but no policy grants it."""
 
 
 def require(allowed: Collection[HostPermission], permission: HostPermission, host: str) -> None:
-    """Raises Forbidden, which names the host and what is missing."""
+    """Raises Forbidden with the host and the missing permission unless ``permission`` is allowed."""
     if permission not in allowed:
         raise Forbidden(
             f"You may not {_WORDS[permission]} on {host[:128]!r}.",
@@ -41,15 +41,15 @@ def require(allowed: Collection[HostPermission], permission: HostPermission, hos
 
 @dataclass(frozen=True, slots=True)
 class FolderScope:
-    """What bounds a caller.
+    """The groups, permissions and limits that apply to the folders of a caller.
 
     Attributes:
-        groups: those that they are in.
-        stores: model stores, with what may be done on which host for the sake of each.
-        rights: what they may do on which host.
-        blocked: what nobody may do on a host, superadmins neither.
-        max_count: how many folders they may have (0: any).
-        max_size: bytes of their quota scope on each volume; None is no limit.
+        groups: the caller's groups.
+        stores: model store -> operations that it allows on each host.
+        rights: operations that the caller's policies allow on each host.
+        blocked: operations that are blocked on a host, also for superadmins.
+        max_count: the largest number of folders (0: any).
+        max_size: bytes of the caller's quota scope on each volume; None is no limit.
     """
 
     groups: frozenset[GroupId]
@@ -61,41 +61,41 @@ class FolderScope:
 
     @property
     def all_groups(self) -> frozenset[GroupId]:
-        """Those whose folders the caller may read."""
+        """The groups whose folders the caller may read."""
         return self.groups | frozenset(self.stores)
 
     def allowed(self, host: str, group_id: GroupId | None = None) -> frozenset[HostPermission]:
-        """On a host, for folders of that group if it is a model store."""
-        mine = self.rights.get(host, frozenset())
+        """Returns the operations allowed on a host, for folders of ``group_id`` if that is a model store."""
+        allowed = self.rights.get(host, frozenset())
         if group_id is not None and group_id in self.stores:
-            mine |= self.stores[group_id].get(host, frozenset())
+            allowed |= self.stores[group_id].get(host, frozenset())
         blocked = self.blocked.get(host, frozenset())
-        return frozenset(p for p in mine if p.value not in blocked)
+        return frozenset(p for p in allowed if p.value not in blocked)
 
 
 class FolderScopes:
-    """Says what bounds whom: the domain, the groups, the policies, and what is blocked on volumes."""
+    """Builds the scope of a caller from domain, groups, policies and the operations blocked on volumes."""
 
-    def __init__(self, identities: IdentityStore, storage: StorageGateway) -> None:
+    def __init__(self, identities: IdentityStore, volumes: VolumeGateway) -> None:
         self._identities = identities
-        self._storage = storage
+        self._volumes = volumes
 
     async def of(self, caller: Caller, group_id: GroupId | None = None) -> FolderScope:
-        """``group_id`` adds the rights of a group that the caller is not in."""
-        found = await self._identities.user_scope(caller.domain_name, caller.user_id, caller.resource_policy)
-        groups = list(found.groups)
-        mine = frozenset(g.id for g in groups)
-        if group_id is not None and group_id not in mine:
+        """Returns the scope of a caller; ``group_id`` adds the rights of a group that the caller is not in."""
+        user_scope = await self._identities.user_scope(caller.domain_name, caller.user_id, caller.resource_policy)
+        groups = list(user_scope.groups)
+        own_ids = frozenset(g.id for g in groups)
+        if group_id is not None and group_id not in own_ids:
             groups += [g for g in await self._identities.groups() if g.id == group_id]
-        sources = (found.domain, found.policy, *groups)
+        sources = (user_scope.domain, user_scope.policy, *groups)
         rights = merge_rights(source.allowed_vfolder_hosts for source in sources if source is not None)
-        counts = [p.max_vfolder_count for p in (found.policy, found.storage_policy) if p is not None]
-        size = found.storage_policy.max_quota_scope_size if found.storage_policy is not None else -1
+        counts = [p.max_vfolder_count for p in (user_scope.policy, user_scope.storage_policy) if p is not None]
+        size = user_scope.storage_policy.max_quota_scope_size if user_scope.storage_policy is not None else -1
         return FolderScope(
-            groups=mine,
-            stores={g.id: merge_rights([g.allowed_vfolder_hosts]) for g in found.model_stores},
+            groups=own_ids,
+            stores={g.id: merge_rights([g.allowed_vfolder_hosts]) for g in user_scope.model_stores},
             rights=rights,
-            blocked=await self._storage.blocked(),
+            blocked=await self._volumes.blocked(),
             max_count=min((count for count in counts if count), default=0),
             max_size=size if size >= 0 else None,
         )

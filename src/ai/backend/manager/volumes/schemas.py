@@ -1,9 +1,15 @@
-"""Requests and replies of volumes."""
+"""Requests about storage hosts."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from msgspec import Meta
+
+from ai.backend.infra.http.fields import Word
 from ai.backend.infra.http.routes import Schema
-from ai.backend.manager.folders.schemas import Path, Word
+
+_Option = Annotated[str, Meta(max_length=4_096)]
 
 
 class HostQuery(Schema, frozen=True):
@@ -15,9 +21,9 @@ class FstabQuery(Schema, frozen=True):
 
 
 class MountBody(Schema, frozen=True):
-    """What the published client sends to mount and unmount file systems."""
+    """Names a file system to mount or unmount, as the published client sends it."""
 
     name: Word
-    fs_location: Path | None = None
-    options: Path | None = None
+    fs_location: _Option | None = None
+    options: _Option | None = None
     edit_fstab: bool = False

@@ -1,4 +1,4 @@
-"""Storage volumes as superadmins look at them (client wire contract 3.1, ``storage_volume``)."""
+"""Storage volumes for superadmins (client wire contract 3.1, ``storage_volume``)."""
 
 from __future__ import annotations
 
@@ -8,41 +8,41 @@ from ai.backend.common.errors import NotFound
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import require
 from ai.backend.manager.access.permissions import Operation
-from ai.backend.manager.folders.gateway import StorageGateway
+from ai.backend.manager.volumes.gateway import VolumeGateway
 from ai.backend.manager.volumes.model import Volume, VolumeHealth, VolumeMount
 
 
 class VolumeService:
-    """For superadmins; Forbidden for others. A host is ``proxy:volume``."""
+    """Describes volumes to superadmins and raises Forbidden for others. A host is ``proxy:volume``."""
 
-    def __init__(self, storage: StorageGateway) -> None:
-        self._storage = storage
+    def __init__(self, volumes: VolumeGateway) -> None:
+        self._volumes = volumes
 
     async def all(self, caller: Caller) -> Sequence[Volume]:
-        """By host."""
+        """Returns all volumes, sorted by host."""
         require(caller, Operation.SEE_ALL_HOSTS)
-        return [volume for _, volume in sorted((await self._storage.volumes()).items())]
+        return [volume for _, volume in sorted((await self._volumes.volumes()).items())]
 
     async def get(self, caller: Caller, host: str) -> Volume:
-        """Raises NotFound."""
+        """Returns a volume. Raises NotFound."""
         for volume in await self.all(caller):
             if volume.host == host:
                 return volume
         raise NotFound(f"There is no storage host {host[:64]!r} now.", data={"id": "unknown"})
 
     async def health(self, caller: Caller, host: str) -> VolumeHealth:
-        """Whether it works."""
-        return await self._storage.volume_health((await self.get(caller, host)).host)
+        """Returns the health of a volume."""
+        return await self._volumes.volume_health((await self.get(caller, host)).host)
 
     async def usage(self, caller: Caller, host: str) -> Mapping[str, int]:
-        """How large and how full it is."""
-        return await self._storage.volume_usage((await self.get(caller, host)).host)
+        """Returns capacity and used bytes of a volume."""
+        return await self._volumes.volume_usage((await self.get(caller, host)).host)
 
     async def metric(self, caller: Caller, host: str) -> Mapping[str, float]:
-        """What it has read and written."""
-        return await self._storage.volume_metric((await self.get(caller, host)).host)
+        """Returns the I/O counters of a volume."""
+        return await self._volumes.volume_metric((await self.get(caller, host)).host)
 
     async def mounts(self, caller: Caller) -> Mapping[str, Sequence[VolumeMount]]:
-        """Storage proxy -> what each of its volumes lies on; proxies that do not answer are left out."""
+        """Returns storage proxy -> mounts of its volumes; proxies that do not answer are omitted."""
         await self.all(caller)
-        return await self._storage.mounts()
+        return await self._volumes.mounts()

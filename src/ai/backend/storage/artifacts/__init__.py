@@ -1,1 +1,1 @@
-"""Artifacts: fetched from registries, verified, archived (spec 03-17; docs/reference/artifact-proxy-api.md)."""
+"""Fetches artifacts from registries, verifies and archives them (spec 03-17; docs/reference/artifact-proxy-api.md)."""

@@ -1,4 +1,4 @@
-"""Artifacts in both APIs (docs/reference/artifact-proxy-api.md)."""
+"""Manager-facing and client-facing routes of artifacts (docs/reference/artifact-proxy-api.md)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _MAX_BODY = 16 << 20
 
 
 class ArtifactApi:
-    """What managers ask for."""
+    """Manager-facing routes of artifacts."""
 
     def __init__(
         self, storages: Storages, imports: Imports, kept: Archive, fetcher: Fetcher, tokens: Tokens, *, client_url: str
@@ -64,7 +64,7 @@ class ArtifactApi:
 
     @route("GET", "/artifacts/storages", reply=StoragesAnswer)
     async def storages(self, call: Call) -> StoragesAnswer:
-        """Where artifacts can lie."""
+        """Lists the storages of artifacts."""
         defaults = {**self._storages.defaults, "mount-cache": self._storages.mount_cache}
         return StoragesAnswer(
             storages=tuple(
@@ -80,27 +80,27 @@ class ArtifactApi:
 
     @route("POST", "/artifacts/scan", body=ScanRequest, reply=ScanAnswer)
     async def scan(self, call: Call[ScanRequest]) -> ScanAnswer:
-        """What a hub has."""
+        """Lists artifacts of a hub."""
         return await Hub(self._fetcher, call.body.url, call.body.token).scan(call.body)
 
     @route("POST", "/artifacts/import", body=ImportRequest, reply=ImportState, status=202)
     async def start(self, call: Call[ImportRequest]) -> ImportState:
-        """Import a revision, or join its import."""
+        """Starts or joins the import of a revision."""
         return await self._imports.start(call.body)
 
     @route("POST", "/artifacts/import/status", body=ImportKey, reply=ImportState, audited=False)
     async def status(self, call: Call[ImportKey]) -> ImportState:
-        """How far an import is."""
+        """Returns the state of an import."""
         return await self._imports.state(call.body)
 
     @route("POST", "/artifacts/import/cancel", body=ImportKey)
     async def cancel(self, call: Call[ImportKey]) -> None:
-        """End an import, and throw away what it has fetched."""
+        """Cancels an import and removes the fetched files."""
         await self._imports.cancel(call.body)
 
     @route("POST", "/artifacts/upload", body=UploadRequest, reply=UploadAnswer, max_body=_MAX_BODY)
     async def upload(self, call: Call[UploadRequest]) -> UploadAnswer:
-        """URLs to upload the files of a revision."""
+        """Returns URLs to upload the files of a revision."""
         revision = call.body.revision_id
 
         async def url_of(storage: ObjectStorage, key: str, expires_s: int, size: int | None) -> str:
@@ -113,17 +113,17 @@ class ArtifactApi:
 
     @route("POST", "/artifacts/delete", body=RevisionKey)
     async def delete(self, call: Call[RevisionKey]) -> None:
-        """Remove all files of a revision."""
+        """Removes all files of a revision."""
         await self._imports.delete(call.body.revision_id)
 
     @route("POST", "/artifacts/files", body=FilesRequest, reply=FilesAnswer, audited=False)
     async def files(self, call: Call[FilesRequest]) -> FilesAnswer:
-        """A page of a revision's files."""
+        """Returns a page of a revision's files."""
         return await self._kept.files(call.body)
 
     @route("POST", "/artifacts/presign", body=PresignRequest, reply=PresignedFile)
     async def presign(self, call: Call[PresignRequest]) -> PresignedFile:
-        """A URL to download one file."""
+        """Returns a URL to download one file."""
         body = call.body
         storage, key = await self._kept.file_key(body, body.path)
         if ObjectCapability.PRESIGN in storage.capabilities:
@@ -135,14 +135,14 @@ class ArtifactApi:
 
     @route("POST", "/artifacts/ticket", body=ArtifactPlace, reply=Ticket)
     async def ticket(self, call: Call[ArtifactPlace]) -> Ticket:
-        """What another installation imports a revision with."""
+        """Returns the URL by which another installation imports a revision."""
         storage, manifest = await self._kept.find(call.body)
         claims = ArtifactClaims(storage=storage.name, revision=manifest.revision_id, attempt=manifest.attempt)
         return Ticket(url=f"{self.client_url}/artifacts/manifest", token=self._tokens.issue(claims))
 
     @route("POST", "/artifacts/mount", body=ArtifactPlace, reply=MountState, audited=False)
     async def mount(self, call: Call[ArtifactPlace]) -> MountState:
-        """Where a revision is on every host."""
+        """Returns the path of a revision on the nodes."""
         return await self._kept.mount(call.body)
 
 
@@ -155,7 +155,7 @@ class FileQuery(TokenQuery, frozen=True, kw_only=True):
 
 
 class ArtifactClientApi:
-    """What whoever holds a token gets."""
+    """Client-facing routes of artifacts, authorized by tokens."""
 
     def __init__(self, storages: Storages, kept: Archive, tokens: Tokens) -> None:
         self._storages = storages
@@ -164,7 +164,7 @@ class ArtifactClientApi:
 
     @route("GET", "/artifacts/manifest", query=TokenQuery, auth=False, limited=False)
     async def manifest(self, call: Call[Any, TokenQuery]) -> web.Response:
-        """What a revision consists of."""
+        """Returns the manifest of a revision."""
         claims = self._tokens.read(call.query.token, ArtifactClaims)
         _, manifest = await self._kept.find(ArtifactPlace(revision_id=claims.revision, storage=claims.storage))
         if manifest.attempt != claims.attempt:
@@ -173,14 +173,14 @@ class ArtifactClientApi:
 
     @route("GET", "/artifacts/file", query=FileQuery, auth=False, limited=False, kind="stream")
     async def file(self, call: Call[Any, FileQuery]) -> web.StreamResponse:
-        """One file of a revision."""
+        """Sends a file of a revision."""
         claims = self._tokens.read(call.query.token, ArtifactClaims)
         key = files_of("artifacts", claims.revision, claims.attempt) + call.query.path
         return await self._send(call.request, self._storages.get(claims.storage), key)
 
     @route("GET", "/object", query=TokenQuery, auth=False, limited=False, kind="stream")
     async def get(self, call: Call[Any, TokenQuery]) -> web.StreamResponse:
-        """One object."""
+        """Sends an object."""
         claims = self._tokens.read(call.query.token, ObjectClaims)
         return await self._send(call.request, self._storages.get(claims.storage), claims.key)
 
@@ -198,11 +198,11 @@ class ArtifactClientApi:
 
     @route("OPTIONS", "/object", auth=False, limited=False)
     async def preflight(self, call: Call) -> None:
-        """What browsers ask before they send."""
+        """Answers preflight requests of browsers."""
 
     @route("PUT", "/object", query=TokenQuery, auth=False, limited=False, kind="upload", audited=False)
     async def put(self, call: Call[Any, TokenQuery]) -> web.Response:
-        """Store one object, whole or not at all."""
+        """Stores one object atomically."""
         claims = self._tokens.read(call.query.token, PutObjectClaims)
         if call.request.content_length != claims.size:
             raise InvalidInput(f"Send exactly {claims.size} bytes, and their number in Content-Length.")

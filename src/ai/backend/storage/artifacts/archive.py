@@ -1,4 +1,4 @@
-"""Revisions that are archived: which there are, their files, where hosts mount them."""
+"""Finds archived revisions, their files and their mountable copies."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ UrlOf: TypeAlias = Callable[[ObjectStorage, str, int, int | None], Awaitable[str
 
 @dataclass(slots=True)
 class _Copy:
-    """A revision on its way to the mount cache."""
+    """A running copy of a revision to the mount cache."""
 
     total: int
     current: int = 0
@@ -42,7 +42,7 @@ class _Copy:
 
 
 class Archive:
-    """What is archived, on all storages."""
+    """Finds and mounts archived revisions on all storages."""
 
     def __init__(self, storages: Storages) -> None:
         self._storages = storages
@@ -85,7 +85,7 @@ class Archive:
         return max(found, key=lambda one: (one[1].attempt, ObjectCapability.MOUNT in one[0].capabilities))
 
     async def files(self, request: FilesRequest) -> FilesAnswer:
-        """A page of a revision's files. Raises as :meth:`find` does."""
+        """Returns a page of a revision's files. Raises as :meth:`find` does."""
         storage, manifest = await self.find(request)
         after = (request.cursor or "").encode()
         rest = [file for file in manifest.files if file.path.encode() > after]
@@ -99,7 +99,7 @@ class Archive:
         )
 
     async def file_key(self, place: ArtifactPlace, path: str) -> tuple[ObjectStorage, str]:
-        """Where a file of a revision is. Raises ArtifactNotFound, and as :meth:`find` does."""
+        """Returns the location of a file of a revision. Raises ArtifactNotFound, and as :meth:`find` does."""
         storage, manifest = await self.find(place)
         if not any(file.path == path for file in manifest.files):
             raise ArtifactNotFound("The revision has no such file.", data={"path": path[:256]})
@@ -140,7 +140,7 @@ class Archive:
         return MountState(path=None, current=copy.current, total=copy.total)
 
     async def _copy(self, source: ObjectStorage, cache: ObjectStorage, manifest: Manifest, copy: _Copy) -> None:
-        """The manifest last, as in the archive."""
+        """Copies all objects, the manifest last, as in the archive."""
         prefix = files_of("artifacts", manifest.revision_id, manifest.attempt)
         try:
             have = await sizes_below(cache, prefix)
@@ -164,7 +164,7 @@ class Archive:
             copy.work = None
 
     async def forget(self, revision: UUID) -> None:
-        """End a copy of it; what it has copied stays."""
+        """Cancels the copy of a revision; copied objects stay."""
         copy = self._copies.pop(revision, None)
         if copy is not None and (work := copy.work) is not None:
             work.cancel()

@@ -1,4 +1,4 @@
-"""The services of artifacts, wired."""
+"""The services of artifacts in one value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ai.backend.storage.volumes.registry import Volumes
 
 
 class Artifacts:
-    """Raises InvalidInput: a storage or a stage is wrong in the settings."""
+    """Builds, starts and stops the services. Raises InvalidInput for wrong storages or stages in the settings."""
 
     def __init__(self, settings: StorageSettings, volumes: Volumes) -> None:
         own = settings.artifacts
@@ -23,11 +23,11 @@ class Artifacts:
         self.imports = Imports(self.storages, self.kept, self.fetcher, limits=limits, parallel=own.parallel)
 
     async def start(self) -> None:
-        """Raises InvalidInput: the place of a storage cannot be used."""
+        """Starts the storages. Raises InvalidInput if one is unusable."""
         await self.storages.start()
 
     async def stop(self) -> None:
-        """Imports stay where they are."""
+        """Stops all services; the next process resumes imports."""
         await self.imports.stop()
         await self.kept.stop()
         await self.fetcher.stop()

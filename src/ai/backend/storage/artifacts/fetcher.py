@@ -1,4 +1,4 @@
-"""HTTP to registries: only where we may go, and never more than was announced.
+"""Fetches from registries over HTTP, only from allowed hosts and never more than announced.
 
 A registry is not trusted: its URLs and redirects may lead to machines that only we can reach, and its answers may have
 no end. So everything goes through :mod:`ai.backend.infra.http.outbound`, and sizes are counted.
@@ -34,7 +34,7 @@ _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=30.0)
 
 
 class RangeIgnored(Exception):
-    """The server sends all of the file though a part was asked for."""
+    """The server sends the whole file instead of the requested range."""
 
 
 class Fetcher:
@@ -53,7 +53,7 @@ class Fetcher:
 
     @asynccontextmanager
     async def get(self, url: str | URL, headers: Mapping[str, str]) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The answer to a GET, after redirects; ``Authorization`` stays with the first origin.
+        """Returns the response to a GET after redirects; ``Authorization`` stays with the first origin.
 
         Raises:
             AddressRefused: it leads where we do not go.

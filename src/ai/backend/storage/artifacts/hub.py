@@ -36,7 +36,7 @@ _MAX_README = 1 << 20
 _MAX_REFS = 100
 _MAX_REQUESTS = 300
 MAX_DIGEST = 128
-"""Characters of what a source calls a content."""
+"""The largest number of characters of a digest."""
 _MAX_NAME = 256
 _MAX_ITEMS = 200
 _MAX_SIZE = 2**63 - 1
@@ -166,7 +166,7 @@ class Hub:
     # Importing
 
     async def plan(self, source: HubSource) -> tuple[str, tuple[PlannedFile, ...]]:
-        """The commit of a version, and its files.
+        """Returns the commit of a version and its files.
 
         Raises:
             ArtifactChanged: it has another commit or size than the source says.
@@ -222,7 +222,7 @@ def _named(what: Callable[[HfApi], T], api: HfApi) -> T:
 
 
 def _versions(api: HfApi, name: str) -> list[str]:
-    """Branches, ``main`` before all others, and tags."""
+    """Returns branches, ``main`` first, and tags."""
     refs = api.list_repo_refs(name)
     names = [ref.name for ref in (*refs.branches, *refs.tags) if _is_name(ref.name)]
     return sorted(dict.fromkeys(names), key=lambda one: one != "main")[:_MAX_REFS]

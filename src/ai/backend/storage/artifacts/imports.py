@@ -1,4 +1,4 @@
-"""The imports under way in this process, and the last that ended. Nothing of it survives the process; the files do."""
+"""Runs imports and remembers the last ended ones, in memory; their files persist."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _KEPT = 1000
 
 @dataclass(slots=True)
 class _Job:
-    """One import, as whoever asks for it sees it."""
+    """The task and state of one import."""
 
     request: ImportRequest
     storage: str
@@ -103,7 +103,7 @@ def _done(manifest: Manifest, storage: str) -> ImportState:
 
 
 def _tell(failed: Sequence[BackendError]) -> None:
-    """Raise the first, after everything else was done."""
+    """Raises the first of several errors."""
     for error in failed:
         raise error
 
@@ -122,13 +122,13 @@ class Imports:
 
     @asynccontextmanager
     async def _alone(self, revision: UUID) -> AsyncIterator[None]:
-        """Nobody else begins or ends something with this revision."""
+        """Holds the lock of a revision, so that nothing else begins or ends work on it."""
         lock = self._locks.setdefault(revision, asyncio.Lock())
         async with lock:
             yield
 
     async def start(self, request: ImportRequest) -> ImportState:
-        """Begin an import, join it, or say that it is done already.
+        """Starts an import, joins it, or returns that it is done.
 
         Raises:
             StaleAttempt, VolumeNotFound, NotSupported, and what a storage raises.
@@ -195,7 +195,7 @@ class Imports:
 
     @staticmethod
     async def _end(job: _Job | None) -> None:
-        """Stop a job where it is; what it has fetched stays."""
+        """Stops a job; the fetched files stay."""
         if job is not None and (work := job.work) is not None:
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)
@@ -208,7 +208,7 @@ class Imports:
             del self._jobs[revision]
 
     async def state(self, key: ImportKey) -> ImportState:
-        """Raises ArtifactNotFound: nothing is known of it. StaleAttempt: a newer one is."""
+        """Returns the state of an import. Raises ArtifactNotFound, or StaleAttempt if there is a newer attempt."""
         job = self._jobs.get(key.revision_id)
         if job is not None and job.request.attempt == key.attempt:
             return job.state()
@@ -235,7 +235,7 @@ class Imports:
             _tell(await self._wipe(key.revision_id, [name for name in AREAS if name != "artifacts"]))
 
     async def delete(self, revision: UUID) -> None:
-        """Remove everything of a revision, on every storage; whatever works on it ends."""
+        """Ends all work on a revision and removes its files from every storage."""
         async with self._alone(revision):
             await self._end(self._jobs.pop(revision, None))
             await self._kept.forget(revision)
@@ -263,7 +263,7 @@ class Imports:
     # What users upload
 
     async def take(self, request: UploadRequest, url_of: UrlOf) -> UploadAnswer:
-        """URLs to put the files of a revision.
+        """Returns URLs to put the files of a revision.
 
         Raises:
             ArtifactRejected, StaleAttempt, VolumeNotFound, InvalidInput.
@@ -293,5 +293,5 @@ class Imports:
         return UploadAnswer(files=tuple(urls))
 
     async def stop(self) -> None:
-        """Leave the imports where they are; managers ask for them again."""
+        """Stops all imports; managers request them again."""
         await asyncio.gather(*(self._end(job) for job in list(self._jobs.values())))

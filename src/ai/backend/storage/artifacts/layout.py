@@ -1,4 +1,4 @@
-"""What a storage holds of a revision, and how an object comes from one storage to another."""
+"""Reads the records and objects of revisions on storages, and copies objects between storages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ai.backend.storage.artifacts.model import MAX_RECORD, Plan, area, files_of,
 
 
 async def load_plan(storage: ObjectStorage, revision: UUID) -> Plan | None:
-    """None: there is none, or none that this version can read."""
+    """Returns the plan of an import, or None if there is no readable one."""
     try:
         return msgspec.json.decode(await storage.get(plan_key(revision), limit=MAX_RECORD), type=Plan)
     except (NoSuchFile, InvalidPath, msgspec.MsgspecError):
@@ -23,7 +23,7 @@ async def load_plan(storage: ObjectStorage, revision: UUID) -> Plan | None:
 
 
 async def load_manifest(storage: ObjectStorage, revision: UUID) -> Manifest | None:
-    """None: the revision is not archived there."""
+    """Returns the manifest of a revision, or None if it is not archived there."""
     try:
         return msgspec.json.decode(await storage.get(manifest_key(revision), limit=MAX_RECORD), type=Manifest)
     except (NoSuchFile, InvalidPath, msgspec.MsgspecError):
@@ -31,32 +31,32 @@ async def load_manifest(storage: ObjectStorage, revision: UUID) -> Manifest | No
 
 
 async def sizes_below(storage: ObjectStorage, prefix: str) -> dict[str, int]:
-    """Path below the prefix -> bytes."""
-    found: dict[str, int] = {}
+    """Returns path below the prefix -> bytes."""
+    sizes: dict[str, int] = {}
     cursor: str | None = None
     while True:
         page = await storage.list(prefix, cursor=cursor)
-        found |= {info.key.removeprefix(prefix): info.size for info in page.objects}
+        sizes |= {info.key.removeprefix(prefix): info.size for info in page.objects}
         if (cursor := page.cursor) is None:
-            return found
+            return sizes
 
 
 async def transfer(
-    source: ObjectStorage, key: str, target: ObjectStorage, target_key: str, size: int, told: Callable[[int], None]
+    source: ObjectStorage, key: str, target: ObjectStorage, target_key: str, size: int, report: Callable[[int], None]
 ) -> None:
-    """Copy an object to another storage, going on with what is there of it.
+    """Copies an object to another storage, resuming a partial copy; ``report`` receives the bytes added.
 
     Raises:
-        NoSuchFile: there is no source.
+        NoSuchFile: the source does not exist.
     """
     await source.stat(key)
     upload = await upload_of(target, target_key, size)
     try:
-        told(upload.offset)
+        report(upload.offset)
         async with aclosing(source.read(key, offset=upload.offset)) as parts:
             async for part in parts:
                 await upload.write(part)
-                told(len(part))
+                report(len(part))
         if upload.offset != size:
             raise Unavailable("An object was cut short while it was copied.", data={"key": key[:256]})
         await upload.publish()
@@ -65,7 +65,7 @@ async def transfer(
 
 
 async def upload_of(storage: ObjectStorage, key: str, size: int) -> ObjectUpload:
-    """One that has at most ``size`` bytes: more are of another file."""
+    """Opens an upload of ``size`` bytes; discards a longer partial one, which is of another file."""
     upload = await storage.open_upload(key, size=size)
     if upload.offset > size:
         await upload.abort()
@@ -74,8 +74,8 @@ async def upload_of(storage: ObjectStorage, key: str, size: int) -> ObjectUpload
 
 
 async def drop_other_attempts(storage: ObjectStorage, revision: UUID, attempt: int) -> None:
-    """Remove what other attempts have archived there, but for the manifest."""
+    """Removes the objects of other attempts, except the manifest."""
     top = area("artifacts", revision)
-    kept = (files_of("artifacts", revision, attempt), manifest_key(revision))
-    old = [key for path in await sizes_below(storage, top) if not (key := top + path).startswith(kept)]
+    current = (files_of("artifacts", revision, attempt), manifest_key(revision))
+    old = [key for path in await sizes_below(storage, top) if not (key := top + path).startswith(current)]
     await storage.delete(old)

@@ -1,4 +1,4 @@
-"""What an import works through, and where the files of a revision lie in a storage.
+"""Records of imports, and the keys of the files of a revision in a storage.
 
 incoming/<revision>/files/...           what users upload, until its import begins
 pulling/<revision>/plan.json            what the revision will be
@@ -27,12 +27,12 @@ AREAS = ("incoming", "pulling", "verifying", "artifacts")
 
 
 def area(name: str, revision: UUID) -> str:
-    """The prefix of all that a revision has in one of :data:`AREAS`."""
+    """Returns the prefix of a revision in one of :data:`AREAS`."""
     return f"{name}/{revision.hex}/"
 
 
 def files_of(name: str, revision: UUID, attempt: int | None = None) -> str:
-    """The prefix of its files there. ``attempt`` is that of the archive."""
+    """Returns the prefix of the files of a revision; ``attempt`` is that of the archive."""
     return f"{area(name, revision)}{'' if attempt is None else f'{attempt}/'}files/"
 
 
@@ -49,7 +49,7 @@ def manifest_key(revision: UUID) -> str:
 
 
 class PlannedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file as its source announces it. ``git_sha1`` is that of a blob in git; None: not announced."""
+    """A file as its source announces it; ``git_sha1`` is that of a git blob, None if not announced."""
 
     path: str
     size: int
@@ -58,7 +58,7 @@ class PlannedFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """All files of a revision, before any of them is here. ``digest`` and ``origin`` go into the manifest."""
+    """The files of a revision as announced by its source. ``digest`` and ``origin`` go into the manifest."""
 
     attempt: int
     digest: str
@@ -71,7 +71,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def fingerprint(self) -> str:
-        """Equal for plans whose files may stand for each other's."""
+        """Returns a hash that is equal for plans with the same contents."""
         return hashlib.sha256(msgspec.json.encode((self.digest, self.origin, self.files))).hexdigest()
 
 
@@ -84,7 +84,7 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one revision may have; sizes in bytes."""
+    """Limits of one revision; sizes in bytes."""
 
     files: int
     file_size: int

@@ -1,4 +1,4 @@
-"""Where an import gets its files from. Each source plans, and then gives the bytes of one file after the other."""
+"""Sources of imports: each plans the files of a revision and then yields the bytes of each."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from ai.backend.storage.artifacts.model import MAX_RECORD, Plan, PlannedFile
 
 
 class FileSource(Protocol):
-    """A registry, as one import sees it. Any call raises what :class:`Fetcher` and :class:`Hub` raise."""
+    """Reads one revision from a registry. Calls raise the errors of :class:`Fetcher` and :class:`Hub`."""
 
     async def plan(self, attempt: int, begun: str | None) -> Plan:
-        """What the revision is now. ``begun`` is the digest of what is half-way here: a branch may have moved on since,
-        and what was wanted is still to be had.
+        """Returns the files of the revision. ``begun`` is the digest of a partial import, which continues even if the
+        branch has moved since.
         """
         ...
 
     def fetch(self, plan: Plan, file: PlannedFile, offset: int) -> AsyncGenerator[bytes, None]:
-        """All bytes from ``offset`` on, or an error. Raises RangeIgnored: only from the beginning."""
+        """Yields the bytes from ``offset`` on. Raises RangeIgnored if the source only sends whole files."""
         ...
 
 
 class FromHub:
-    """A version of a model on a hub."""
+    """Reads a version of a model from a hub."""
 
     def __init__(self, fetcher: Fetcher, source: HubSource) -> None:
         self._source = source
         self._hub = Hub(fetcher, source.url, source.token)
 
     async def plan(self, attempt: int, begun: str | None) -> Plan:
-        wanted = self._source
-        if begun is not None and begun == wanted.digest:
-            wanted = msgspec.structs.replace(wanted, version=begun)
-        digest, files = await self._hub.plan(wanted)
+        source = self._source
+        if begun is not None and begun == source.digest:
+            source = msgspec.structs.replace(source, version=begun)
+        digest, files = await self._hub.plan(source)
         return Plan(attempt=attempt, digest=digest, origin=f"{self._source.url}/{self._source.name}", files=files)
 
     def fetch(self, plan: Plan, file: PlannedFile, offset: int) -> AsyncGenerator[bytes, None]:
@@ -49,7 +49,7 @@ class FromHub:
 
 
 class FromReservoir:
-    """A revision of another installation, which its ticket opens. ``ticket`` may be renewed at any time."""
+    """Reads a revision from another installation; ``ticket`` may be renewed at any time."""
 
     def __init__(self, fetcher: Fetcher, source: ReservoirSource) -> None:
         self._fetcher = fetcher
@@ -67,12 +67,12 @@ class FromReservoir:
         answer = await self._fetcher.answer(url, {}, limit=MAX_RECORD)
         raise_for(answer.status, url.host)
         try:
-            found = msgspec.json.decode(answer.body, type=Manifest)
+            manifest = msgspec.json.decode(answer.body, type=Manifest)
         except msgspec.MsgspecError:
             raise RegistryUnavailable(f"{url.host} answers something that is no manifest.") from None
-        files = tuple(PlannedFile(path=f.path, size=f.size, sha256=f.sha256 or None) for f in found.files)
-        origin = f"{url.origin()}/{found.revision_id}"
-        return Plan(attempt=attempt, digest=found.digest[:MAX_DIGEST], origin=origin, files=files)
+        files = tuple(PlannedFile(path=f.path, size=f.size, sha256=f.sha256 or None) for f in manifest.files)
+        origin = f"{url.origin()}/{manifest.revision_id}"
+        return Plan(attempt=attempt, digest=manifest.digest[:MAX_DIGEST], origin=origin, files=files)
 
     def fetch(self, plan: Plan, file: PlannedFile, offset: int) -> AsyncGenerator[bytes, None]:
         ticket = self._ticket()

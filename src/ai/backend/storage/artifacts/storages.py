@@ -1,6 +1,6 @@
-"""The storages that artifacts lie in: object storages, and volumes, by name.
+"""Storages of artifacts, which are object storages and volumes, by name.
 
-On a volume artifacts are in ``.artifacts`` at its top, beside the quota scopes: see docs/decisions/0094.
+On a volume artifacts lie in ``.artifacts`` at its top, beside the quota scopes: see docs/decisions/0094.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _BUILT_IN = {
 
 
 def load_backend(name: str) -> type[ObjectStorage]:
-    """A storage class by the name of a built-in backend, or as ``package.module:Class``.
+    """Returns a storage class by the name of a built-in backend or ``package.module:Class``.
 
     Raises:
-        InvalidInput: there is no such thing.
-        PluginError: it is no object storage, or one of another version of the SPI.
+        InvalidInput: the backend does not exist.
+        PluginError: it is no object storage, or for another version of the SPI.
     """
-    found: type[ObjectStorage] = load_class(name, ObjectStorage, _BUILT_IN, kind="object storage")
-    return found
+    backend: type[ObjectStorage] = load_class(name, ObjectStorage, _BUILT_IN, kind="object storage")
+    return backend
 
 
 class Storages:
-    """Starts and stops object storages, and finds them and the volumes; which stage lies where by default.
+    """Starts and stops object storages, and finds storages by name or stage.
 
     Raises:
         InvalidInput: a name stands for two storages, or a stage names none.
@@ -72,7 +72,7 @@ class Storages:
         self._stack = AsyncExitStack()
 
     async def start(self) -> None:
-        """On a volume nothing is made before the first artifact. Raises InvalidInput: a place cannot be used."""
+        """Starts the object storages; volumes need nothing. Raises InvalidInput if one is unusable."""
         for storage in self:
             self._stack.push_async_callback(storage.stop)
             if storage.name in self._own:
@@ -85,7 +85,7 @@ class Storages:
         return iter(self._storages.values())
 
     def get(self, name: str) -> ObjectStorage:
-        """Raises VolumeNotFound."""
+        """Returns a storage. Raises VolumeNotFound."""
         try:
             return self._storages[name]
         except KeyError:
@@ -94,6 +94,6 @@ class Storages:
                 data={"storage": name[:64]},
             ) from None
 
-    def of_stage(self, stage: str, asked: str) -> ObjectStorage:
-        """Raises VolumeNotFound."""
-        return self.get(asked or self.defaults[stage])
+    def of_stage(self, stage: str, name: str) -> ObjectStorage:
+        """Returns the named storage, or the default of a stage. Raises VolumeNotFound."""
+        return self.get(name or self.defaults[stage])

@@ -1,1 +1,1 @@
-"""Folders and files for the manager."""
+"""Folders and files on volumes, for the manager."""

@@ -1,4 +1,4 @@
-"""REST routes of folders."""
+"""Manager-facing routes of folders and tasks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ai.backend.infra.http.routes import Call, Schema, route
 from ai.backend.storage.folders.service import Folders
 from ai.backend.storage.tasks import Tasks, TaskStatus
 from ai.backend.storage.volumes.registry import Volumes
-from ai.backend.storage.volumes.schemas import FolderParams, _Api
+from ai.backend.storage.volumes.schemas import FolderParams
 
 
 class CreateBody(FolderParams, frozen=True, kw_only=True):
@@ -36,28 +36,28 @@ class MountParams(FolderParams, frozen=True, kw_only=True):
     subpath: str = "."
 
 
-class FolderApi(_Api):
-    """Folders and tasks."""
+class FolderApi:
+    """Routes about folders and tasks."""
 
     def __init__(self, volumes: Volumes, folders: Folders, tasks: Tasks) -> None:
-        super().__init__(volumes)
+        self._volumes = volumes
         self._folders = folders
         self._tasks = tasks
 
     @route("POST", "/folder/create", body=CreateBody)
     async def create(self, call: Call[CreateBody]) -> None:
-        """Make a folder; one that is there is left as it is."""
-        volume, folder = self._place(call.body)
+        """Creates a folder; does nothing if it exists."""
+        volume, folder = self._volumes.locate(call.body.volume, call.body.vfid)
         await volume.create_folder(folder, mode=call.body.mode)
 
     @route("POST", "/folder/delete", body=FolderParams)
     async def delete(self, call: Call[FolderParams]) -> None:
-        """Make a folder vanish, and end a clone into it."""
-        await self._folders.delete(*self._place(call.body))
+        """Deletes a folder and cancels a clone into it."""
+        await self._folders.delete(*self._volumes.locate(call.body.volume, call.body.vfid))
 
     @route("POST", "/folder/clone", body=CloneBody, status=202)
     async def clone(self, call: Call[CloneBody]) -> dict[str, str]:
-        """Copy a folder in the background."""
+        """Copies a folder in the background."""
         body = call.body
         task = self._folders.clone(
             self._volumes.get(body.src_volume),
@@ -69,7 +69,7 @@ class FolderApi(_Api):
 
     @route("GET", "/task", query=TaskParams)
     async def task(self, call: Call[Any, TaskParams]) -> dict[str, Any]:
-        """How far a task is."""
+        """Returns the progress of a task."""
         task = self._tasks.get(TaskId(call.query.task_id))
         skipped = f" {task.progress.skipped} special files were left out." if task.progress.skipped else ""
         return {
@@ -85,26 +85,26 @@ class FolderApi(_Api):
 
     @route("DELETE", "/task", query=TaskParams)
     async def cancel_task(self, call: Call[Any, TaskParams]) -> None:
-        """Cancel a task."""
+        """Cancels a task."""
         task = self._tasks.get(TaskId(call.query.task_id))
         if task.status == TaskStatus.RUNNING:
             self._tasks.cancel(task.key)
 
     @route("GET", "/folder/mount", query=MountParams)
     async def mount(self, call: Call[Any, MountParams]) -> dict[str, str]:
-        """Where a folder is on every host."""
-        volume, folder = self._place(call.query)
+        """Returns the path of a folder on the nodes."""
+        volume, folder = self._volumes.locate(call.query.volume, call.query.vfid)
         return {"path": str(await volume.mount_path(folder, FolderPath.parse(call.query.subpath)))}
 
     @route("GET", "/folder/usage", query=FolderParams)
     async def usage(self, call: Call[Any, FolderParams]) -> dict[str, int]:
-        """What a folder holds."""
-        volume, folder = self._place(call.query)
+        """Returns files and bytes of a folder."""
+        volume, folder = self._volumes.locate(call.query.volume, call.query.vfid)
         usage = await volume.folder_usage(folder)
         return {"file_count": usage.file_count, "used_bytes": usage.used_bytes}
 
     @route("GET", "/folder/used-bytes", query=FolderParams)
     async def used_bytes(self, call: Call[Any, FolderParams]) -> dict[str, int]:
-        """What a folder takes on the disk."""
-        volume, folder = self._place(call.query)
+        """Returns the bytes of a folder on the disk."""
+        volume, folder = self._volumes.locate(call.query.volume, call.query.vfid)
         return {"used_bytes": (await volume.folder_usage(folder)).used_bytes}

@@ -1,4 +1,4 @@
-"""Files api of folders."""
+"""Manager-facing routes of files, and of tokens for transfers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ai.backend.storage.transfers.model import ArchiveClaims, Claims, DownloadCl
 from ai.backend.storage.transfers.tokens import Tokens
 from ai.backend.storage.transfers.uploads import Uploads
 from ai.backend.storage.volumes.registry import Volumes
-from ai.backend.storage.volumes.schemas import Bytes, FolderParams, _Api
+from ai.backend.storage.volumes.schemas import Bytes, FolderParams
 
 
 class FileBody(FolderParams, frozen=True, kw_only=True):
@@ -65,8 +65,8 @@ class UploadBody(FileBody, frozen=True, kw_only=True):
     size: Bytes
 
 
-class FileApi(_Api):
-    """Files in folders, and tokens for transfers."""
+class FileApi:
+    """Routes about files in folders and tokens for transfers."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class FileApi(_Api):
         page_size: int,
         client_url: str,
     ) -> None:
-        super().__init__(volumes)
+        self._volumes = volumes
         self._folders = folders
         self._uploads = uploads
         self._tasks = tasks
@@ -89,8 +89,8 @@ class FileApi(_Api):
 
     @route("POST", "/folder/file/list", body=ListBody)
     async def list_files(self, call: Call[ListBody]) -> dict[str, Any]:
-        """A page of a directory."""
-        volume, folder = self._place(call.body)
+        """Returns a page of a directory."""
+        volume, folder = self._volumes.locate(call.body.volume, call.body.vfid)
         page = await volume.list_directory(
             folder,
             FolderPath.parse(call.body.relpath),
@@ -101,42 +101,42 @@ class FileApi(_Api):
 
     @route("POST", "/folder/file/mkdir", body=MkdirBody)
     async def mkdir(self, call: Call[MkdirBody]) -> Reply:
-        """Make directories."""
+        """Creates directories."""
         body = call.body
-        volume, folder = self._place(body)
+        volume, folder = self._volumes.locate(body.volume, body.vfid)
         if isinstance(body.relpath, str):
             await volume.make_directory(
                 folder, FolderPath.parse(body.relpath), parents=body.parents, exist_ok=body.exist_ok
             )
             return Reply({"results": {"success": _results([(body.relpath, "made")]), "failed": []}})
-        made, failed = await self._folders.make_directories(
+        created, failed = await self._folders.make_directories(
             volume, folder, body.relpath, parents=body.parents, exist_ok=body.exist_ok
         )
-        results = {"success": _results(made), "failed": _results(failed)}
-        return Reply({"results": results}, 200 if not failed else 207 if made else 422)
+        results = {"success": _results(created), "failed": _results(failed)}
+        return Reply({"results": results}, 200 if not failed else 207 if created else 422)
 
     @route("POST", "/folder/file/rename", body=RenameBody)
     async def rename(self, call: Call[RenameBody]) -> None:
-        """Give a file or directory another name."""
-        volume, folder = self._place(call.body)
+        """Renames a file or directory."""
+        volume, folder = self._volumes.locate(call.body.volume, call.body.vfid)
         await volume.rename(folder, FolderPath.parse(call.body.relpath), call.body.new_name)
 
     @route("POST", "/folder/file/move", body=MoveBody)
     async def move(self, call: Call[MoveBody]) -> None:
-        """Move a file or directory inside its folder."""
-        volume, folder = self._place(call.body)
+        """Moves a file or directory inside its folder."""
+        volume, folder = self._volumes.locate(call.body.volume, call.body.vfid)
         await volume.move(folder, FolderPath.parse(call.body.src_relpath), FolderPath.parse(call.body.dst_relpath))
 
     @route("POST", "/folder/file/delete", body=DeleteBody)
     async def delete(self, call: Call[DeleteBody]) -> None:
-        """Delete files, or with 'recursive' directories."""
-        volume, folder, paths = self._doomed(call.body)
+        """Deletes files, or with 'recursive' directories."""
+        volume, folder, paths = self._targets(call.body)
         await self._folders.delete_files(volume, folder, paths, recursive=call.body.recursive)
 
     @route("POST", "/folder/file/delete-async", body=DeleteBody, status=202)
     async def delete_async(self, call: Call[DeleteBody]) -> dict[str, str]:
-        """The same as a task; also without it directories are removed in the background."""
-        volume, folder, paths = self._doomed(call.body)
+        """Deletes files as a task; directories are always removed in the background."""
+        volume, folder, paths = self._targets(call.body)
         recursive = call.body.recursive
         key = f"delete {call.request_id}"
         task = self._tasks.start(
@@ -144,21 +144,21 @@ class FileApi(_Api):
         )
         return {"bgtask_id": str(task.id)}
 
-    def _doomed(self, body: DeleteBody) -> tuple[AbstractVolume, VFolderId, list[FolderPath]]:
-        return *self._place(body), [FolderPath.parse(text) for text in body.relpaths]
+    def _targets(self, body: DeleteBody) -> tuple[AbstractVolume, VFolderId, list[FolderPath]]:
+        return *self._volumes.locate(body.volume, body.vfid), [FolderPath.parse(text) for text in body.relpaths]
 
     @route("POST", "/folder/file/fetch", body=FileBody, kind="json")
     async def fetch(self, call: Call[FileBody]) -> web.StreamResponse:
-        """The bytes of a file."""
-        volume, folder = self._place(call.body)
+        """Returns the bytes of a file."""
+        volume, folder = self._volumes.locate(call.body.volume, call.body.vfid)
         path = FolderPath.parse(call.body.relpath)
         return await send_file(call.request, await volume.open_file(folder, path), str(path).rpartition("/")[2])
 
     @route("POST", "/folder/file/download", body=DownloadBody)
     async def download(self, call: Call[DownloadBody]) -> dict[str, str]:
-        """A token to download a file, or a directory as an archive."""
+        """Issues a token to download a file, or a directory as an archive."""
         body = call.body
-        volume, folder = self._place(body)
+        volume, folder = self._volumes.locate(body.volume, body.vfid)
         path = FolderPath.parse(body.relpath)
         entry = await volume.stat(folder, path)
         if entry.kind == FileKind.DIRECTORY and not body.archive:
@@ -168,9 +168,9 @@ class FileApi(_Api):
 
     @route("POST", "/folder/file/archive-download-token", body=ArchiveBody)
     async def download_archive(self, call: Call[ArchiveBody]) -> dict[str, str]:
-        """A token to download several files and directories as an archive."""
+        """Issues a token to download several files and directories as an archive."""
         body = call.body
-        volume, folder = self._place(body)
+        volume, folder = self._volumes.locate(body.volume, body.vfid)
         for text in body.files:
             await volume.stat(folder, FolderPath.parse(text))
         claims = ArchiveClaims(
@@ -180,13 +180,13 @@ class FileApi(_Api):
 
     @route("POST", "/folder/file/upload", body=UploadBody)
     async def upload(self, call: Call[UploadBody]) -> dict[str, str]:
-        """A token to upload a file; an empty one is made at once."""
-        volume, folder = self._place(call.body)
+        """Issues a token to upload a file; an empty file is created at once."""
+        volume, folder = self._volumes.locate(call.body.volume, call.body.vfid)
         claims = await self._uploads.request(volume, folder, FolderPath.parse(call.body.relpath), call.body.size)
         return self._ticket(claims, "upload")
 
-    def _ticket(self, claims: Claims, what: str) -> dict[str, str]:
-        return {"token": self._tokens.issue(claims), "url": f"{self.client_url}/{what}"}
+    def _ticket(self, claims: Claims, route: str) -> dict[str, str]:
+        return {"token": self._tokens.issue(claims), "url": f"{self.client_url}/{route}"}
 
 
 def _results(pairs: Sequence[tuple[str, str]]) -> list[dict[str, str]]:

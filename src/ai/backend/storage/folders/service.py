@@ -1,4 +1,4 @@
-"""Folders: made, cloned, deleted."""
+"""Clones and deletes folders, and changes several files at once."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def _key(volume: AbstractVolume, folder: VFolderId) -> str:
 
 
 class Folders:
-    """What a manager asks for that is more than one call of a volume."""
+    """Executes requests of managers that need several calls of a volume."""
 
     def __init__(self, volumes: Volumes, quota: QuotaAccounting, tasks: Tasks) -> None:
         self._volumes = volumes
         self._quota = quota
         self._tasks = tasks
 
-    async def take_up(self) -> None:
-        """Begin again the clones that a former life of the proxy has left."""
+    async def resume(self) -> None:
+        """Resumes the clones that an earlier process has left unfinished."""
         for target_volume in self._volumes:
             for clone in await target_volume.unfinished_clones():
                 try:
@@ -40,7 +40,7 @@ class Folders:
     def clone(
         self, source_volume: AbstractVolume, source: VFolderId, target_volume: AbstractVolume, target: VFolderId
     ) -> Task:
-        """Copy in the background; a copy that is there is a task that is done soon."""
+        """Copies a folder in the background; the task ends at once if the target exists."""
 
         async def work(progress: Progress) -> None:
             if await target_volume.has_folder(target):

@@ -1,1 +1,1 @@
-"""Tus uploads, downloads, tokens."""
+"""Uploads by tus, downloads, and the tokens that authorize them."""

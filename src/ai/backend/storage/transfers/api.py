@@ -1,4 +1,4 @@
-"""The client-facing API: transfers, for whoever holds a token (peer facts 5, wire contract 2.5, tus 1.0)."""
+"""Client-facing routes of transfers, authorized by tokens (peer facts 5, wire contract 2.5, tus 1.0)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _CORS = {
 
 
 async def allow_all_origins(_: web.Request, response: web.StreamResponse) -> None:
-    """The token is what permits, not the page that sends it."""
+    """Allows requests from all origins: only the token authorizes them."""
     response.headers.update(_CORS)
 
 
@@ -63,7 +63,7 @@ class UploadQuery(Schema, frozen=True, kw_only=True):
 
 
 class AnyQuery(Schema, frozen=True, kw_only=True):
-    """Browsers ask with the query of the request that they mean."""
+    """The query of a preflight request, which is that of the actual request."""
 
     token: str | None = None
     archive: bool = False
@@ -76,7 +76,7 @@ def _directory(query: UploadQuery) -> FolderPath | None:
 
 
 class ClientApi:
-    """Downloads and uploads."""
+    """Routes of downloads and uploads."""
 
     def __init__(self, volumes: Volumes, uploads: Uploads, tokens: Tokens, *, upload_expiry_s: float) -> None:
         self._volumes = volumes
@@ -87,18 +87,18 @@ class ClientApi:
 
     @route("GET", "/", auth=False)
     async def info(self, call: Call) -> dict[str, str]:
-        """Which API this is."""
+        """Returns type and version of this API."""
         return {"status": "ok", "type": "client-facing", "storage-proxy": version("backendai")}
 
     @route("OPTIONS", "/", query=AnyQuery, auth=False, limited=False)
     @route("OPTIONS", "/download", query=AnyQuery, auth=False, limited=False)
     @route("OPTIONS", "/download-archive", query=AnyQuery, auth=False, limited=False)
     async def preflight(self, call: Call[Any, AnyQuery]) -> None:
-        """What browsers ask before they send."""
+        """Answers preflight requests of browsers."""
 
     @route("GET", "/download", query=DownloadQuery, auth=False, limited=False, kind="stream")
     async def download(self, call: Call[Any, DownloadQuery]) -> web.StreamResponse:
-        """A file, or a directory as a zip."""
+        """Sends a file, or a directory as a zip."""
         claims = self._tokens.read(call.query.token, DownloadClaims)
         volume, folder = self._volumes.get(claims.volume), VFolderId.parse(claims.vfid)
         path = FolderPath.parse(claims.relpath)
@@ -113,7 +113,7 @@ class ClientApi:
 
     @route("GET", "/download-archive", query=DownloadQuery, auth=False, limited=False, kind="stream")
     async def download_archive(self, call: Call[Any, DownloadQuery]) -> web.StreamResponse:
-        """Several files and directories as a zip."""
+        """Sends several files and directories as a zip."""
         claims = self._tokens.read(call.query.token, ArchiveClaims)
         volume, folder = self._volumes.get(claims.volume), VFolderId.parse(claims.virtual_folder_id)
         paths = [FolderPath.parse(text) for text in claims.files]
@@ -124,7 +124,7 @@ class ClientApi:
 
     @route("OPTIONS", "/upload", query=AnyQuery, auth=False, limited=False)
     async def tus_options(self, call: Call[Any, AnyQuery]) -> web.Response:
-        """What this server knows of tus."""
+        """Returns the supported versions and extensions of tus."""
         return web.Response(
             status=204,
             headers={
@@ -138,7 +138,7 @@ class ClientApi:
 
     @route("POST", "/upload", query=UploadQuery, auth=False, limited=False, kind="upload", audited=False)
     async def tus_create(self, call: Call[Any, UploadQuery]) -> web.Response:
-        """The upload was made with its token; this tells where it is."""
+        """Returns the location of an upload, which was created with its token."""
         if (refusal := _wrong_version(call.request)) is not None:
             return refusal
         claims = self._tokens.read(call.query.token, UploadClaims)
@@ -149,7 +149,7 @@ class ClientApi:
 
     @route("GET", "/upload", query=UploadQuery, auth=False, limited=False)
     async def tus_head(self, call: Call[Any, UploadQuery]) -> web.Response:
-        """How far the upload is."""
+        """Returns the offset of an upload."""
         if (refusal := _wrong_version(call.request)) is not None:
             return refusal
         claims = self._tokens.read(call.query.token, UploadClaims)
@@ -165,7 +165,7 @@ class ClientApi:
 
     @route("PATCH", "/upload", query=UploadQuery, auth=False, limited=False, kind="upload", audited=False)
     async def tus_patch(self, call: Call[Any, UploadQuery]) -> web.Response:
-        """The next bytes of the upload."""
+        """Appends bytes to an upload."""
         request = call.request
         if (refusal := _wrong_version(request)) is not None:
             return refusal
@@ -189,7 +189,7 @@ class ClientApi:
 
     @route("DELETE", "/upload", query=UploadQuery, auth=False, limited=False, audited=False)
     async def tus_delete(self, call: Call[Any, UploadQuery]) -> web.Response:
-        """End the upload; what came is thrown away."""
+        """Cancels an upload and discards its bytes."""
         if (refusal := _wrong_version(call.request)) is not None:
             return refusal
         await self._uploads.drop(self._tokens.read(call.query.token, UploadClaims))
@@ -203,7 +203,7 @@ class ClientApi:
 
 
 def _wrong_version(request: web.Request) -> web.Response | None:
-    """412 for another protocol (tus, "Tus-Version")."""
+    """Returns a reply with status 412 for another version of tus, else None."""
     if request.headers.get("Tus-Resumable") == TUS_VERSION:
         return None
     response = problem_response(InvalidInput(f"Send the header Tus-Resumable: {TUS_VERSION}."))

@@ -1,4 +1,4 @@
-"""Files and directories as one zip, made while it is sent."""
+"""Streams files and directories as one zip."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _LAST_S = 4_354_732_799.0  # the end of 2107 in any time zone
 
 
 class _Ended(Exception):
-    """Nobody reads any more."""
+    """The reader of the stream has ended."""
 
 
 class _Sink:
-    """A file that cannot seek: what is written goes to a queue, which holds up its writer."""
+    """A file without seek that writes to a bounded queue."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, queue: asyncio.Queue[bytes | None]) -> None:
         self._loop = loop
@@ -57,7 +57,7 @@ class _Sink:
 async def stream_zip(
     volume: AbstractVolume, folder: VFolderId, paths: Sequence[FolderPath], threads: ThreadPoolExecutor
 ) -> AsyncGenerator[bytes, None]:
-    """A zip of what is below the paths, stored uncompressed; links stay links, special files are left out.
+    """Yields an uncompressed zip of the paths; links stay links, special files are omitted.
 
     Each path appears under its own last part. The directory at the end of a zip lists all entries, so memory grows with
     their number (some hundred bytes each), not with their size.
@@ -114,7 +114,7 @@ def _write_zip(volume: AbstractVolume, folder: VFolderId, paths: Sequence[Folder
 
 
 def _is_below(name: str, links: set[str]) -> bool:
-    """Whether unpacking would follow a link of this archive: a directory may have become one while it was read."""
+    """Returns whether unpacking would follow a link of this archive, as a directory may become one meanwhile."""
     parts = name.split("/")
     return bool(links) and any("/".join(parts[:depth]) in links for depth in range(1, len(parts) + 1))
 

@@ -1,4 +1,4 @@
-"""Files and archives as HTTP responses (RFC 9110: conditions 13, ranges 14)."""
+"""Sends files and archives as HTTP responses (RFC 9110: conditions 13, ranges 14)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ai.backend.plugin.volume import OpenFile
 
 _READ_BYTES = 1 << 20
 _LAST_S = 253_402_300_799
-"""The last second that has a date (year 9999); users set the times of their files as they like."""
+"""The last second that has a date (year 9999); users may set any time on their files."""
 
 
 def disposition(filename: str) -> str:
-    """A name as an attachment (RFC 6266)."""
+    """Returns the Content-Disposition of an attachment (RFC 6266)."""
     plain = "".join(c if c.isascii() and c.isprintable() and c not in '"\\%' else "_" for c in filename)
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(filename, safe='')}"
 
@@ -28,9 +28,7 @@ class _Missed(Exception):
 
 
 def _range(request: web.Request, size: int) -> tuple[int, int] | None:
-    """The one range that is asked for as (first byte, length); None: the whole file. Several ranges are the whole
-    file.
-    """
+    """Returns the requested range as (first byte, length), or None for the whole file, also for several ranges."""
     text = request.headers.get("Range", "").strip()
     unit, _, spec = text.partition("=")
     first, dash, last = spec.strip().partition("-")
@@ -57,7 +55,7 @@ def _range(request: web.Request, size: int) -> tuple[int, int] | None:
 
 
 def _is_current(request: web.Request, etag: str, modified: datetime) -> bool:
-    """Whether ``If-Range`` lets the range count: the strong tag, or exactly the date, that we would send now."""
+    """Returns whether ``If-Range`` has the current strong tag or date, so that the range applies."""
     condition = request.headers.get("If-Range")
     if condition is None or condition.strip() == etag:
         return True
@@ -74,7 +72,7 @@ def _is_known(request: web.Request, etag: str, modified: datetime) -> bool:
 
 
 async def send_file(request: web.Request, file: OpenFile, filename: str) -> web.StreamResponse:
-    """Send a file or a range of it, and close it."""
+    """Sends a file or a range of it, and closes it."""
     try:
         etag = f'"{file.modified_ns:x}-{file.size:x}"'
         modified = datetime.fromtimestamp(min(max(0, file.modified_ns // 1_000_000_000), _LAST_S), UTC)
@@ -119,7 +117,7 @@ async def _finish(request: web.Request, response: web.StreamResponse) -> web.Str
 
 
 async def _send(request: web.Request, response: web.StreamResponse, fd: int, offset: int, count: int) -> None:
-    """By sendfile(2) where the event loop and the transport can, else in parts.
+    """Sends by sendfile(2) if the event loop and the transport can, else in parts.
 
     Raises:
         ConnectionError: the client is gone, or the file was cut short: the response cannot be what was announced.
@@ -146,7 +144,7 @@ async def _send(request: web.Request, response: web.StreamResponse, fd: int, off
 
 
 async def send_archive(request: web.Request, parts: AsyncIterator[bytes], filename: str) -> web.StreamResponse:
-    """Send a stream whose length nobody knows before; one that breaks off breaks the connection."""
+    """Sends a stream of unknown length; closes the connection if the stream fails."""
     first = await anext(parts)
     response = web.StreamResponse(
         headers={"Content-Type": "application/zip", "Content-Disposition": disposition(filename)}

@@ -1,4 +1,4 @@
-"""Forget uploads that nobody goes on with."""
+"""Removes abandoned uploads."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _PERIOD_S = 600.0
 
 
 async def expire_uploads(volumes: Volumes, uploads: Uploads, *, after_s: float) -> None:
-    """Look at every volume, again and again; runs until it is cancelled."""
+    """Removes expired uploads of all volumes periodically, until cancelled."""
     while True:
         for volume in volumes:
             try:
-                gone = await uploads.expire(volume, time.time() - after_s)
+                removed = await uploads.expire(volume, time.time() - after_s)
             except Exception:
-                log.exception("the uploads of the volume %s could not be looked at", volume.name)
+                log.exception("cannot expire the uploads of the volume %s", volume.name)
             else:
-                if gone:
-                    log.info("forgot %d uploads on the volume %s", gone, volume.name)
+                if removed:
+                    log.info("removed %d expired uploads on the volume %s", removed, volume.name)
         await asyncio.sleep(min(_PERIOD_S, after_s))

@@ -1,4 +1,4 @@
-"""What tokens of transfers claim (peer facts 5)."""
+"""Claims of the tokens of transfers (peer facts 5)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ArchiveClaims(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArtifactClaims(msgspec.Struct, frozen=True, kw_only=True):
-    """All files of one revision, on one storage."""
+    """Permits reading all files of one revision on one storage."""
 
     op: ClassVar[str] = "artifact"
     storage: str
@@ -43,7 +43,7 @@ class ArtifactClaims(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ObjectClaims(msgspec.Struct, frozen=True, kw_only=True):
-    """To read one object of a revision."""
+    """Permits reading one object of a revision."""
 
     op: ClassVar[str] = "get-object"
     storage: str
@@ -52,7 +52,7 @@ class ObjectClaims(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PutObjectClaims(ObjectClaims, frozen=True, kw_only=True):
-    """To store one object of so many bytes."""
+    """Permits storing one object of ``size`` bytes."""
 
     op: ClassVar[str] = "put-object"
     size: int

@@ -1,4 +1,4 @@
-"""The bodies of requests on their way to the disk (docs/decisions/0091).
+"""Writes the bodies of requests to the disk (docs/decisions/0091).
 
 A body of known length that comes without TLS is taken from its socket by the thread that writes it, and needs no
 Python for each piece. aiohttp has parsed the head before, and perhaps the first bytes; for what comes
@@ -23,16 +23,16 @@ from ai.backend.infra.http.errors import BodyTooSlow
 from ai.backend.storage.transfers.uploads import Sink, to_the_end
 
 IDLE_S = 60.0
-"""Seconds without a byte after which an upload's request ends; what came is kept."""
+"""Seconds without a byte after which an upload's request ends; received bytes are stored."""
 _WRITE_BYTES = 1 << 18
 _DIRECT_BYTES = 1 << 18
-"""A body with less than this to come is not worth the change."""
+"""The smallest remainder of a body that is read from the socket directly."""
 _BURST_BYTES = 1 << 26
 _LINGER_MS = 3
 
 
 def body_of(request: web.Request) -> DirectBody | StreamBody:
-    """The body of a request that nothing was read of yet."""
+    """Returns the body of a request that is not read yet."""
     transport, parser = request.transport, getattr(request.protocol, "_parser", None)
     is_plain = transport is not None and transport.get_extra_info("sslcontext") is None
     length = request.content_length
@@ -49,7 +49,7 @@ def body_of(request: web.Request) -> DirectBody | StreamBody:
 
 
 class StreamBody:
-    """A body that aiohttp reads: the next part comes while a thread writes the last one."""
+    """A body that aiohttp reads while a thread writes the previous part."""
 
     is_whole = True
     """Whether the connection can be used for another request, also after an error."""
@@ -62,7 +62,7 @@ class StreamBody:
         self._writing: asyncio.Future[None] | None = None
 
     async def whole(self) -> bytes | None:
-        """All bytes of a small body; None: it is large, or has broken off, as :meth:`pour` will tell."""
+        """Returns all bytes of a small body, or None if it is large or broken off, which :meth:`pour` raises."""
         if self._length is None or self._length > _WRITE_BYTES:
             return None
         try:
@@ -73,7 +73,7 @@ class StreamBody:
         return b"".join(self._waiting)
 
     async def pour(self, sink: Sink, threads: Executor) -> None:
-        """All bytes; if they break off, what came of them.
+        """Writes all bytes, or the received ones if the body breaks off.
 
         Raises:
             BodyTooSlow: nothing comes for :data:`IDLE_S`.
@@ -118,7 +118,7 @@ class StreamBody:
 
 
 class DirectBody:
-    """A body that the thread which writes it takes from the socket itself."""
+    """A body that the writing thread reads from the socket itself."""
 
     def __init__(self, request: web.Request, length: int) -> None:
         self._request = request
@@ -126,7 +126,7 @@ class DirectBody:
         self.is_whole = True
 
     async def whole(self) -> bytes | None:
-        """It is large."""
+        """Returns None: the body is large."""
         return None
 
     async def pour(self, sink: Sink, threads: Executor) -> None:
@@ -165,7 +165,7 @@ class DirectBody:
                 transport.resume_reading()
 
     def _burst(self, connection: socket.socket, first: list[bytes], sink: Sink) -> None:
-        """What came, and what comes at once: a slow sender keeps no thread."""
+        """Writes the bytes available now, so that a slow sender occupies no thread."""
         for part in first:
             self._left -= len(part)
             sink.put(part)
@@ -190,7 +190,7 @@ def _forget_body(request: web.Request) -> None:
 
 
 async def _readable(connection: socket.socket) -> None:
-    """Raises BodyTooSlow."""
+    """Waits until the socket is readable. Raises BodyTooSlow."""
     loop = asyncio.get_running_loop()
     ready = loop.create_future()
 

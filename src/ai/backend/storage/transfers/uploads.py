@@ -1,6 +1,6 @@
-"""Uploads as tus 1.0 has them (https://tus.io/protocols/resumable-upload): bytes come in order, until all are there.
+"""Resumable uploads by tus 1.0 (https://tus.io/protocols/resumable-upload), which append bytes in order.
 
-What came before a connection broke is kept and counts. The file appears when its last byte is on the disk. See
+Bytes received before a connection broke are stored. The file appears when its last byte is on the disk. See
 docs/decisions/0081.
 """
 
@@ -43,10 +43,10 @@ class Body(Protocol):
     """The bytes of one request."""
 
     async def whole(self) -> bytes | None:
-        """All of them, if they are few. None: :meth:`pour` gives them, or as much as comes."""
+        """Returns all bytes of a small body, or None if :meth:`pour` must be called."""
 
     async def pour(self, sink: Sink, threads: Executor) -> None:
-        """Hand them to the sink as they come, in threads, one call at a time; none is under way when this has ended."""
+        """Passes the bytes to the sink in threads, one call at a time; none is running when this returns."""
 
 
 class _Digest(Protocol):
@@ -55,14 +55,14 @@ class _Digest(Protocol):
 
 
 class Sink:
-    """Where the bytes of a body go."""
+    """Writes the bytes of a body to an upload."""
 
     def __init__(self, upload: Upload, digest: _Digest | None) -> None:
         self._upload = upload
         self._digest = digest
 
     def put(self, data: bytes) -> None:
-        """Raises PayloadTooLarge, StorageFull."""
+        """Writes bytes. Raises PayloadTooLarge, StorageFull."""
         size = self._upload.record.size
         if len(data) > size - self._upload.offset:
             raise PayloadTooLarge(f"The upload has {size} bytes.")
@@ -71,12 +71,12 @@ class Sink:
         self._upload.write(data)
 
     def take(self, connection: socket.socket, count: int) -> int:
-        """At most so many bytes of what a connection holds; how many.
+        """Writes up to ``count`` bytes from a connection and returns their number.
 
         Raises:
-            BlockingIOError: it holds nothing now.
-            ConnectionError: it has ended.
-            StorageFull.
+            BlockingIOError: no bytes are available now.
+            ConnectionError: the connection has ended.
+            StorageFull
         """
         if self._digest is None:
             taken = self._upload.receive(connection.fileno(), count)
@@ -91,7 +91,7 @@ class Sink:
 
 @dataclass(frozen=True, slots=True)
 class Checksum:
-    """What a chunk must have; ``algorithm`` is one of :data:`CHECKSUMS`."""
+    """The announced checksum of a chunk; ``algorithm`` is one of :data:`CHECKSUMS`."""
 
     algorithm: str
     value: bytes
@@ -99,7 +99,7 @@ class Checksum:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What one request brings: ``offset`` is where it belongs, ``length`` what it announces, None if it does not."""
+    """The bytes of one request; ``length`` is None if the request does not announce it."""
 
     offset: int
     length: int | None
@@ -108,7 +108,7 @@ class Chunk:
 
 
 class Uploads:
-    """Args: max_size: bytes of one file."""
+    """Manages uploads; ``max_size`` is the largest size of a file in bytes."""
 
     def __init__(self, volumes: Volumes, quota: QuotaAccounting, *, max_size: int) -> None:
         self._volumes = volumes
@@ -117,7 +117,7 @@ class Uploads:
         self._threads = ThreadPoolExecutor(_THREADS, "upload")
 
     async def request(self, volume: AbstractVolume, folder: VFolderId, path: FolderPath, size: int) -> UploadClaims:
-        """Make room for an upload; an empty file is there when this returns.
+        """Reserves space for an upload and returns its claims; an empty file is published at once.
 
         Raises:
             PayloadTooLarge, QuotaExceeded, StorageFull, FolderNotFound, InvalidPath, WrongKindOfFile.
@@ -139,10 +139,10 @@ class Uploads:
         return claims
 
     async def progress(self, claims: UploadClaims, *, directory: FolderPath | None = None) -> int:
-        """How many bytes are there. Raises UploadNotFound, and what :meth:`receive` raises when it publishes.
+        """Returns the offset of an upload. Raises UploadNotFound and the errors of :meth:`receive`.
 
-        All may have come to a proxy that was killed before it published the file. Whoever is told of all bytes sends
-        nothing more, so it is published now.
+        Publishes the file if the proxy was killed between the last byte and the publication, since the client sends
+        nothing more.
         """
         volume, folder = self._place(claims)
         record, offset = await volume.find_upload(folder, claims.session)
@@ -152,7 +152,7 @@ class Uploads:
         return offset
 
     async def drop(self, claims: UploadClaims) -> None:
-        """Raises UploadNotFound, UploadIsBeingWritten."""
+        """Discards an upload. Raises UploadNotFound, UploadIsBeingWritten."""
         volume, folder = self._place(claims)
         record, _ = await volume.find_upload(folder, claims.session)
         await volume.drop_upload(folder, claims.session)
@@ -160,15 +160,16 @@ class Uploads:
             self._quota.settle(volume, folder.scope, record.size, published=False)
 
     async def receive(self, claims: UploadClaims, chunk: Chunk, *, directory: FolderPath | None = None) -> int:
-        """Append a chunk, and publish the file if it was the last; the offset after it.
+        """Appends a chunk, publishes the file after the last one, and returns the new offset.
 
         Args:
-            directory: where in the folder the path of the token begins.
+            directory: directory of the folder to which the path of the token is relative.
 
         Raises:
             UploadNotFound, UploadIsBeingWritten, UploadOffsetMismatch, PayloadTooLarge, ChecksumMismatch, StorageFull,
-            FolderNotFound, InvalidPath, WrongKindOfFile: what came before is kept, but where the checksum is wrong.
-            ConnectionError, BodyTooSlow: from the body; as much as came is kept.
+            FolderNotFound, InvalidPath, WrongKindOfFile: received bytes are stored unless the
+            checksum is wrong.
+            ConnectionError, BodyTooSlow: from the body; received bytes are stored.
         """
         volume, folder = self._place(claims)
         path = FolderPath.parse(claims.relpath)
@@ -211,7 +212,7 @@ class Uploads:
             await self._run(upload.count)
 
     async def _run(self, work: Callable[..., R], *arguments: Any) -> R:
-        """In a thread, to its end: whoever is cancelled meanwhile waits for it, since the upload is closed after it."""
+        """Runs work in a thread to its end, also when cancelled, since the upload is closed afterwards."""
         return await to_the_end(asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments))
 
     def _place(self, claims: UploadClaims) -> tuple[AbstractVolume, VFolderId]:
@@ -221,18 +222,18 @@ class Uploads:
             raise UploadNotFound from None
 
     async def expire(self, volume: AbstractVolume, before: float) -> int:
-        """Forget uploads that wait too long."""
-        gone = await volume.expire_uploads(before)
-        if gone:
+        """Removes uploads without progress since ``before`` and returns their number."""
+        removed = await volume.expire_uploads(before)
+        if removed:
             self._quota.recount()
-        return gone
+        return removed
 
     def stop(self) -> None:
         self._threads.shutdown(wait=False)
 
 
 async def to_the_end(work: asyncio.Future[R]) -> R:
-    """The result of a thread's work; whoever is cancelled meanwhile waits for it."""
+    """Returns the result of work in a thread; if cancelled, waits for its end first."""
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
@@ -241,7 +242,7 @@ async def to_the_end(work: asyncio.Future[R]) -> R:
 
 
 def _open(volume: AbstractVolume, folder: VFolderId, session: str, chunk: Chunk) -> Upload:
-    """Raises UploadNotFound, UploadIsBeingWritten, UploadOffsetMismatch, PayloadTooLarge."""
+    """Opens an upload. Raises UploadNotFound, UploadIsBeingWritten, UploadOffsetMismatch, PayloadTooLarge."""
     upload = volume.open_upload(folder, session)
     try:
         size = upload.record.size
@@ -258,7 +259,7 @@ def _open(volume: AbstractVolume, folder: VFolderId, session: str, chunk: Chunk)
 
 
 def _finish(upload: Upload, path: FolderPath) -> bool:
-    """Publish what is complete; whether it was that now."""
+    """Publishes the file if it is complete; returns whether it did."""
     if upload.offset < upload.record.size or upload.record.state == UploadState.DONE:
         return False
     upload.publish(path)

@@ -1,1 +1,1 @@
-"""Volumes, backends, quotas."""
+"""Volumes, their backends and quota scopes."""

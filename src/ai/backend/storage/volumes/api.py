@@ -1,4 +1,4 @@
-"""The manager-facing API (peer facts 5; docs/reference/storage-proxy-api.md)."""
+"""Manager-facing routes of volumes and quota scopes (peer facts 5; docs/reference/storage-proxy-api.md)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ai.backend.infra.http.routes import Call, Schema, route
 from ai.backend.plugin.volume import VolumeCapability
 from ai.backend.storage.volumes.quotas import QuotaAccounting
 from ai.backend.storage.volumes.registry import Volumes
-from ai.backend.storage.volumes.schemas import Bytes, VolumeParams, _Api
+from ai.backend.storage.volumes.schemas import Bytes, VolumeParams
 
 
 class SomeVolumeParams(Schema, frozen=True, kw_only=True):
@@ -30,29 +30,29 @@ class ScopeBody(ScopeParams, frozen=True, kw_only=True):
     options: QuotaOptions | None = None
 
 
-class VolumeApi(_Api):
-    """Volumes and quota scopes."""
+class VolumeApi:
+    """Routes about volumes and quota scopes."""
 
     def __init__(self, volumes: Volumes, quota: QuotaAccounting, *, node_id: str) -> None:
-        super().__init__(volumes)
+        self._volumes = volumes
         self._quota = quota
         self._node_id = node_id
 
     @route("GET", "/")
     async def info(self, call: Call) -> dict[str, str]:
-        """Which API this is."""
+        """Returns type and version of this API."""
         release = version("backendai")
         return {"status": "ok", "type": "manager-facing", "storage-proxy": release, "node-id": self._node_id}
 
     @route("GET", "/status")
     @route("GET", "/health")
     async def status(self, call: Call) -> dict[str, str]:
-        """That it serves."""
+        """Returns that the API serves."""
         return {"status": "ok"}
 
     @route("GET", "/volumes")
     async def volumes(self, call: Call) -> dict[str, Any]:
-        """Every volume, with what it can do."""
+        """Lists the volumes with their capabilities."""
         return {
             "volumes": [
                 {
@@ -68,25 +68,25 @@ class VolumeApi(_Api):
 
     @route("GET", "/volume/hwinfo", query=VolumeParams)
     async def hwinfo(self, call: Call[Any, VolumeParams]) -> dict[str, Any]:
-        """Whether a volume works."""
-        problem_ = await self._volumes.get(call.query.volume).check()
-        return {"status": "unavailable" if problem_ else "healthy", "status_info": problem_, "metadata": {}}
+        """Returns the health of a volume."""
+        problem = await self._volumes.get(call.query.volume).check()
+        return {"status": "unavailable" if problem else "healthy", "status_info": problem, "metadata": {}}
 
     @route("GET", "/volume/performance-metric", query=VolumeParams)
     async def metric(self, call: Call[Any, VolumeParams]) -> dict[str, Any]:
-        """What a volume has read and written."""
+        """Returns the I/O counters of a volume."""
         volume = self._volumes.get(call.query.volume)
         if VolumeCapability.METRIC not in volume.capabilities:
             raise NotSupported(f"The volume {volume.name} measures nothing.")
-        found = await volume.metric()
-        return {"metric": {name: getattr(found, name) for name in found.__slots__}}
+        metric = await volume.metric()
+        return {"metric": {name: getattr(metric, name) for name in metric.__slots__}}
 
     @route("GET", "/volume/mounts", query=SomeVolumeParams)
     async def mounts(self, call: Call[Any, SomeVolumeParams]) -> dict[str, Any]:
-        """What the volumes lie on, or one of them."""
+        """Lists the file systems under all volumes, or under one."""
         name = call.query.volume
-        wanted = self._volumes if name is None else [self._volumes.get(name)]
-        found = [(volume, await volume.mount()) for volume in wanted]
+        volumes = self._volumes if name is None else [self._volumes.get(name)]
+        mounts = [(volume, await volume.mount()) for volume in volumes]
         return {
             "mounts": [
                 {
@@ -97,20 +97,20 @@ class VolumeApi(_Api):
                     "fstype": mount.fstype,
                     "options": list(mount.options),
                 }
-                for volume, mount in found
+                for volume, mount in mounts
                 if mount is not None
             ]
         }
 
     @route("GET", "/folder/fs-usage", query=VolumeParams)
     async def fs_usage(self, call: Call[Any, VolumeParams]) -> dict[str, int]:
-        """How large and how full a volume is."""
+        """Returns capacity and usage of a volume."""
         usage = await self._volumes.get(call.query.volume).usage()
         return {"capacity_bytes": usage.capacity_bytes, "used_bytes": usage.used_bytes}
 
     @route("POST", "/quota-scope", body=ScopeBody)
     async def create_scope(self, call: Call[ScopeBody]) -> None:
-        """Make a quota scope."""
+        """Creates a quota scope."""
         body = call.body
         volume, scope = self._volumes.get(body.volume), QuotaScopeId.parse(body.qsid)
         await volume.create_scope(scope)
@@ -119,7 +119,7 @@ class VolumeApi(_Api):
 
     @route("GET", "/quota-scope", query=ScopeParams)
     async def describe_scope(self, call: Call[Any, ScopeParams]) -> dict[str, Any]:
-        """What a quota scope uses, and may use."""
+        """Returns usage and limit of a quota scope."""
         volume, scope = self._volumes.get(call.query.volume), QuotaScopeId.parse(call.query.qsid)
         state = await self._quota.describe(volume, scope)
         return {
@@ -131,7 +131,7 @@ class VolumeApi(_Api):
 
     @route("PATCH", "/quota-scope", body=ScopeBody)
     async def limit_scope(self, call: Call[ScopeBody]) -> None:
-        """Set the limit of a quota scope."""
+        """Sets the limit of a quota scope."""
         body = call.body
         if body.options is None:
             raise InvalidInput("There are no options.", data={"options": "required"})
@@ -139,5 +139,5 @@ class VolumeApi(_Api):
 
     @route("DELETE", "/quota-scope/quota", query=ScopeParams)
     async def unlimit_scope(self, call: Call[Any, ScopeParams]) -> None:
-        """Take the limit of a quota scope away."""
+        """Removes the limit of a quota scope."""
         await self._volumes.get(call.query.volume).set_scope_limit(QuotaScopeId.parse(call.query.qsid), None)

@@ -1,8 +1,8 @@
 """Accounting of quota scopes, for volumes that do not enforce limits themselves.
 
-The usage of a scope is what a walk over its folders has found, and what was published since; open uploads reserve their
-whole size. Sessions write besides, so this is soft: it is enforced where the proxy itself adds bytes, and by the last
-walk. Who is refused was judged by a fresh walk. See docs/decisions/0083.
+The usage of a scope is the result of a walk over its folders plus the bytes published since; open uploads reserve their
+whole size. Sessions write too, so the limit is soft: it is enforced where the proxy itself adds bytes. A refusal always
+follows a recent walk. See docs/decisions/0083.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ai.backend.plugin.volume import AbstractVolume, UploadState, VolumeCapabili
 
 log = logging.getLogger(__name__)
 FRESH_S = 5.0
-"""A walk of this age decides over a refusal."""
+"""The largest age of the walk before a refusal, in seconds."""
 _NEARLY_FULL = 1 << 22  # a file system may want room for more than was written
 
 
@@ -46,10 +46,10 @@ class ScopeState:
 
 
 class QuotaAccounting:
-    """What each scope uses.
+    """Accounts the usage of each scope.
 
     Args:
-        scan_interval_s: how old a walk may be that lets an upload in.
+        scan_interval_s: the largest age of a walk that admits an upload.
         clock: monotonic seconds.
     """
 
@@ -59,22 +59,22 @@ class QuotaAccounting:
         self._accounts: dict[tuple[str, QuotaScopeId], _Account] = {}
 
     async def describe(self, volume: AbstractVolume, scope: QuotaScopeId) -> ScopeState:
-        """Raises QuotaScopeNotFound."""
+        """Returns usage and limit of a scope. Raises QuotaScopeNotFound."""
         limit = await volume.scope_limit(scope)
         if VolumeCapability.QUOTA in volume.capabilities:
-            found = await volume.scope_usage(scope)
-            return ScopeState(found.used_bytes, found.file_count, limit, "hard")
+            usage = await volume.scope_usage(scope)
+            return ScopeState(usage.used_bytes, usage.file_count, limit, "hard")
         account = self._account(volume, scope)
         await self._scan(volume, scope, account, older_than_s=FRESH_S)
         return ScopeState(account.used + account.grown, account.files, limit, "soft")
 
-    async def reserve(self, volume: AbstractVolume, scope: QuotaScopeId, wanted: int) -> None:
-        """Let ``wanted`` bytes in, and count them as reserved until :meth:`settle`.
+    async def reserve(self, volume: AbstractVolume, scope: QuotaScopeId, size: int) -> None:
+        """Reserves ``size`` bytes until :meth:`settle`.
 
-        Where the volume enforces limits, this only spares who would be refused the way there.
+        Where the volume enforces limits itself, this only refuses earlier.
 
         Raises:
-            QuotaExceeded: they do not fit.
+            QuotaExceeded: the bytes do not fit.
         """
         account = self._account(volume, scope)
         try:
@@ -83,22 +83,22 @@ class QuotaAccounting:
             limit = None
         if limit is not None and VolumeCapability.QUOTA in volume.capabilities:
             used = (await volume.scope_usage(scope)).used_bytes
-            if used + wanted > limit:
-                raise QuotaExceeded(data={"limit_bytes": limit, "used_bytes": used, "wanted_bytes": wanted})
+            if used + size > limit:
+                raise QuotaExceeded(data={"limit_bytes": limit, "used_bytes": used, "wanted_bytes": size})
         elif limit is not None:
             await self._scan(volume, scope, account, older_than_s=None)
-            if self._total(account) + wanted > limit:
+            if self._total(account) + size > limit:
                 await self._scan(volume, scope, account, older_than_s=FRESH_S)
             elif self._clock() - (account.scanned_at or 0.0) > self._interval_s:
                 self._refresh(volume, scope, account)
             total = self._total(account)
-            if total + wanted > limit:
-                raise QuotaExceeded(data={"limit_bytes": limit, "used_bytes": total, "wanted_bytes": wanted})
+            if total + size > limit:
+                raise QuotaExceeded(data={"limit_bytes": limit, "used_bytes": total, "wanted_bytes": size})
         if account.reserved is not None:
-            account.reserved += wanted
+            account.reserved += size
 
     async def reason(self, volume: AbstractVolume, scope: QuotaScopeId, error: StorageFull) -> BackendError:
-        """What there was no room for something in: the scope, where its volume enforces limits, or the volume."""
+        """Returns QuotaExceeded if a limit that the volume enforces caused the error, else the error itself."""
         if VolumeCapability.QUOTA not in volume.capabilities or (limit := await volume.scope_limit(scope)) is None:
             return error
         used = (await volume.scope_usage(scope)).used_bytes
@@ -107,7 +107,7 @@ class QuotaAccounting:
         return QuotaExceeded(data={"limit_bytes": limit, "used_bytes": used})
 
     def settle(self, volume: AbstractVolume, scope: QuotaScopeId, reserved: int, *, published: bool) -> None:
-        """A reservation has become a file, or nothing."""
+        """Ends a reservation, whose bytes were published or dropped."""
         account = self._account(volume, scope)
         if account.reserved is not None:
             account.reserved = max(0, account.reserved - reserved)
@@ -115,11 +115,11 @@ class QuotaAccounting:
             account.grown += reserved
 
     def touch(self, volume: AbstractVolume, scope: QuotaScopeId) -> None:
-        """Something was removed: what was counted is too much."""
+        """Marks the usage of a scope as outdated after a removal."""
         self._account(volume, scope).stale = True
 
     def recount(self) -> None:
-        """Uploads have expired: count reservations anew when they matter."""
+        """Recomputes all reservations when needed, after uploads have expired."""
         for account in self._accounts.values():
             account.reserved = None
 
@@ -133,7 +133,7 @@ class QuotaAccounting:
     async def _scan(
         self, volume: AbstractVolume, scope: QuotaScopeId, account: _Account, *, older_than_s: float | None
     ) -> None:
-        """Walk, unless a walk of that age is there; None takes any."""
+        """Walks the scope unless the last walk is younger than that; None accepts any."""
         async with account.lock:
             if account.reserved is None:
                 account.reserved = await self._open_uploads(volume, scope)
@@ -143,14 +143,14 @@ class QuotaAccounting:
             before, began = account.grown, self._clock()
             account.reserved = await self._open_uploads(volume, scope)  # other processes end uploads too
             account.stale = False
-            found = await volume.scope_usage(scope)
-            account.used, account.files = found.used_bytes, found.file_count
+            usage = await volume.scope_usage(scope)
+            account.used, account.files = usage.used_bytes, usage.file_count
             account.grown -= before
             account.scanned_at = began
 
     @staticmethod
     async def _open_uploads(volume: AbstractVolume, scope: QuotaScopeId) -> int:
-        """Bytes."""
+        """Returns the bytes that open uploads reserve."""
         uploads = await volume.uploads(scope)
         return sum(upload.size for upload in uploads if upload.state != UploadState.DONE)
 

@@ -1,4 +1,4 @@
-"""The volumes of this proxy, by name."""
+"""Starts the volumes of this proxy and finds them by name."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
 
 from ai.backend.common.errors import VolumeNotFound
+from ai.backend.common.volume_paths import VFolderId
 from ai.backend.plugin.volume import AbstractVolume, VolumeContext
 from ai.backend.storage.config.settings import VolumeSettings
 from ai.backend.storage.volumes.backends import load_class
@@ -17,18 +18,18 @@ _BUILT_IN = {
 
 
 def load_backend(name: str) -> type[AbstractVolume]:
-    """A volume class by the name of a built-in backend, or as ``package.module:Class``.
+    """Returns a volume class by the name of a built-in backend or ``package.module:Class``.
 
     Raises:
-        InvalidInput: there is no such thing.
-        PluginError: it is no volume, or one of another version of the SPI.
+        InvalidInput: the backend does not exist.
+        PluginError: it is no volume class, or for another version of the SPI.
     """
-    found: type[AbstractVolume] = load_class(name, AbstractVolume, _BUILT_IN, kind="volume")
-    return found
+    backend: type[AbstractVolume] = load_class(name, AbstractVolume, _BUILT_IN, kind="volume")
+    return backend
 
 
 class Volumes:
-    """Starts and stops volumes, and finds them."""
+    """Starts, stops and finds volumes."""
 
     def __init__(
         self,
@@ -45,7 +46,7 @@ class Volumes:
         self._stack = AsyncExitStack()
 
     async def start(self) -> None:
-        """Raises InvalidInput: a volume's place cannot be used."""
+        """Starts the volumes. Raises InvalidInput if the path of one is unusable."""
         for volume in self:
             self._stack.push_async_callback(volume.stop)
             await volume.start()
@@ -57,8 +58,12 @@ class Volumes:
         return iter(self._volumes.values())
 
     def get(self, name: str) -> AbstractVolume:
-        """Raises VolumeNotFound."""
+        """Returns a volume. Raises VolumeNotFound."""
         try:
             return self._volumes[name]
         except KeyError:
             raise VolumeNotFound(data={"volume": name[:64]}) from None
+
+    def locate(self, volume: str, vfid: str) -> tuple[AbstractVolume, VFolderId]:
+        """Returns a volume and the parsed id of a folder on it. Raises VolumeNotFound, InvalidInput."""
+        return self.get(volume), VFolderId.parse(vfid)

@@ -1,4 +1,4 @@
-"""Many requests, some at a time."""
+"""Runs many requests, a bounded number at a time."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ R = TypeVar("R")
 
 
 async def bounded(items: Iterable[T], work: Callable[[T], Awaitable[R]], limit: int) -> AsyncIterator[R]:
-    """What ``work`` makes of each item, in the order in which it is done, with at most ``limit`` under way. The first
-    failure ends it."""
+    """Yields the results of ``work`` in order of completion, with at most ``limit`` running. Raises the first error."""
     source = iter(items)
     tasks: set[asyncio.Task[R]] = set()
     done: asyncio.Queue[asyncio.Task[R]] = asyncio.Queue()
@@ -23,9 +22,9 @@ async def bounded(items: Iterable[T], work: Callable[[T], Awaitable[R]], limit: 
     try:
         while True:
             while len(tasks) < limit and (item := next(source, None)) is not None:
-                begun = asyncio.create_task(run(item))
-                begun.add_done_callback(done.put_nowait)
-                tasks.add(begun)
+                task = asyncio.create_task(run(item))
+                task.add_done_callback(done.put_nowait)
+                tasks.add(task)
             if not tasks:
                 return
             task = await done.get()

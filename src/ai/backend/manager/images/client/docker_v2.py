@@ -1,4 +1,4 @@
-"""Registries that speak the OCI distribution API (Docker's own, version 2)."""
+"""Scans registries that serve the OCI distribution API (Docker Registry version 2)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Tags(msgspec.Struct):
 
 
 class DockerScan:
-    """One scan of one registry."""
+    """Executes one scan of one registry."""
 
     def __init__(self, registry: ContainerRegistry, http: RegistryHttp) -> None:
         self._registry = registry
@@ -41,52 +41,52 @@ class DockerScan:
         """See :class:`ai.backend.manager.images.gateway.RegistryScanner`."""
         tags: list[tuple[str, str]] = []
         repositories = await self._repositories()
-        async for repository, found in bounded(repositories, self._tags, CONCURRENCY):
-            tags += [(repository, tag) for tag in found]
+        async for repository, names in bounded(repositories, self._tags, CONCURRENCY):
+            tags += [(repository, tag) for tag in names]
             if len(tags) > MAX_TAGS:
                 raise RegistryUnavailable(f"{self._registry.name} has more than {MAX_TAGS} tags.")
         tally = Tally(self._registry.name, len(tags))
-        async for step in bounded(tags, lambda one: tally.count(f"{one[0]}:{one[1]}", self._look(*one)), CONCURRENCY):
+        async for step in bounded(tags, lambda one: tally.count(f"{one[0]}:{one[1]}", self._images(*one)), CONCURRENCY):
             yield step
 
-    def _is_wanted(self, repository: str) -> bool:
+    def _is_selected(self, repository: str) -> bool:
         projects = self._registry.projects
         return not projects or any(repository == p or repository.startswith(f"{p}/") for p in projects)
 
     async def _repositories(self) -> list[str]:
-        """Those of the projects, sorted; where the registry lists none, the projects are taken for their names."""
+        """Returns the repositories of the projects, sorted; the projects themselves if the registry lists none."""
         try:
             listed = await self._pages(f"/v2/_catalog?n={_PAGE}", "registry:catalog:*")
         except (NotFound, RegistryRefused):
             if not self._registry.projects:
                 raise
             return sorted(name for name in self._registry.projects if is_path(name))
-        return sorted({name for name in listed if is_path(name) and self._is_wanted(name)})
+        return sorted({name for name in listed if is_path(name) and self._is_selected(name)})
 
     async def _pages(self, path: str, scope: str) -> Sequence[str]:
-        found: list[str] = []
+        names: list[str] = []
         where: str | URL = path
         seen: set[str] = set()
         for _ in range(_MAX_PAGES):
             reply = await self._http.get(where, scope=scope)
-            told = reply.json(_Catalog if "_catalog" in path else _Tags)
-            found += (told.repositories if isinstance(told, _Catalog) else told.tags) or ()
+            page = reply.json(_Catalog if "_catalog" in path else _Tags)
+            names += (page.repositories if isinstance(page, _Catalog) else page.tags) or ()
             link = _NEXT.search(reply.headers.get("Link", ""))
             if link is None:
-                return found
+                return names
             where = self._next(link[1], reply.url)
-            if str(where) in seen or len(found) > MAX_TAGS:
+            if str(where) in seen or len(names) > MAX_TAGS:
                 break
             seen.add(str(where))
         raise RegistryUnavailable(f"{self._registry.name} lists without end.")
 
-    def _next(self, link: str, here: URL) -> URL:
-        """The next page; on this registry, whatever host it says."""
+    def _next(self, link: str, current: URL) -> URL:
+        """Returns the URL of the next page, always on the host of this registry."""
         try:
-            there = here.join(URL(link))
+            target = current.join(URL(link))
         except ValueError:
             raise RegistryUnavailable(f"{self._registry.name} names no usable next page.") from None
-        return self._http.base.join(there.relative()) if there.is_absolute() else there
+        return self._http.base.join(target.relative()) if target.is_absolute() else target
 
     async def _tags(self, repository: str) -> tuple[str, list[str]]:
         try:
@@ -95,14 +95,14 @@ class DockerScan:
             return repository, []
         return repository, sorted({tag for tag in listed if is_tag(tag)})
 
-    async def _look(self, repository: str, tag: str) -> list[FoundImage]:
-        """What the tag names, one for each architecture. Raises Unreadable or BackendError."""
+    async def _images(self, repository: str, tag: str) -> list[FoundImage]:
+        """Returns the images of a tag, one per architecture. Raises Unreadable or BackendError."""
         top = await self._manifest(repository, tag)
         digest = manifests.digest_of(top)
         read = manifests.read_manifest(top)
         if isinstance(read, manifests.Manifest):
             return [await self._image(repository, tag, digest, read)]
-        found: list[FoundImage] = []
+        images: list[FoundImage] = []
         problem: Exception = manifests.Unreadable("it has nothing for Linux")
         for child in read:
             try:
@@ -110,12 +110,12 @@ class DockerScan:
                 manifests.check_digest(body, child.digest)
                 inner = manifests.read_manifest(body)
                 if isinstance(inner, manifests.Manifest):
-                    found.append(await self._image(repository, tag, digest, inner, child.architecture))
+                    images.append(await self._image(repository, tag, digest, inner, child.architecture))
             except (manifests.Unreadable, NotFound) as e:
                 problem = e  # a registry may hold an index without all that it names
-        if not found:
+        if not images:
             raise problem
-        return found
+        return images
 
     async def _manifest(self, repository: str, reference: str) -> bytes:
         path = f"/v2/{quote(repository)}/manifests/{quote(reference, safe=':')}"

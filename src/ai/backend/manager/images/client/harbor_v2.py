@@ -1,4 +1,4 @@
-"""Harbor 2, by its own API: it tells labels and architectures without a manifest being fetched."""
+"""Scans Harbor 2 by its own API, which has labels and architectures without fetching manifests."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _Artifact(msgspec.Struct):
 
 
 class HarborScan:
-    """One scan of one registry."""
+    """Executes one scan of one registry."""
 
     def __init__(self, registry: ContainerRegistry, http: RegistryHttp) -> None:
         self._registry = registry
@@ -51,8 +51,8 @@ class HarborScan:
         projects = list(self._registry.projects) or [p.name for p in await self._pages(f"{_API}/projects", _Named)]
         repositories: list[tuple[str, str]] = []
         for project in projects:
-            found = await self._pages(f"{_API}/projects/{quote(project, safe='')}/repositories", _Named)
-            names = {one.name.removeprefix(f"{project}/") for one in found if one.name.startswith(f"{project}/")}
+            listed = await self._pages(f"{_API}/projects/{quote(project, safe='')}/repositories", _Named)
+            names = {one.name.removeprefix(f"{project}/") for one in listed if one.name.startswith(f"{project}/")}
             repositories += [(project, name) for name in sorted(names) if is_path(f"{project}/{name}")]
         tagged: list[tuple[str, str, str, _Artifact]] = []
         async for project, name, artifacts in bounded(repositories, self._artifacts, CONCURRENCY):
@@ -61,21 +61,21 @@ class HarborScan:
                 raise RegistryUnavailable(f"{self._registry.name} has more than {MAX_TAGS} tags.")
         tally = Tally(self._registry.name, len(tagged))
         async for step in bounded(
-            tagged, lambda one: tally.count(f"{one[0]}/{one[1]}:{one[2]}", self._look(*one)), CONCURRENCY
+            tagged, lambda one: tally.count(f"{one[0]}/{one[1]}:{one[2]}", self._images(*one)), CONCURRENCY
         ):
             yield step
 
     async def _pages(self, path: str, kind: type[Any]) -> list[Any]:
-        """Raises NotFound, RegistryRefused, RegistryUnavailable."""
-        found: list[Any] = []
+        """Returns the items of all pages. Raises NotFound, RegistryRefused, RegistryUnavailable."""
+        items: list[Any] = []
         for number in range(1, _MAX_PAGES + 1):
             joint = "&" if "?" in path else "?"
             reply = await self._http.get(f"{path}{joint}page={number}&page_size={_PAGE}", basic=True)
-            page = reply.json(list[kind])  # type: ignore[valid-type]  # a type that is made here
-            found += page
+            page = reply.json(list[kind])  # type: ignore[valid-type]  # built at run time
+            items += page
             if len(page) < _PAGE:
-                return found
-            if len(found) > MAX_TAGS:
+                return items
+            if len(items) > MAX_TAGS:
                 break
         raise RegistryUnavailable(f"{self._registry.name} lists without end.")
 
@@ -87,7 +87,7 @@ class HarborScan:
         path = f"{self._repository(*repository)}/artifacts?with_tag=true"
         return *repository, await self._pages(path, _Artifact)
 
-    async def _look(self, project: str, name: str, tag: str, artifact: _Artifact) -> list[FoundImage]:
+    async def _images(self, project: str, name: str, tag: str, artifact: _Artifact) -> list[FoundImage]:
         if artifact.type != "IMAGE":
             raise Unreadable(f"it is no image but {artifact.type[:32]}")
         if not artifact.references:
@@ -97,15 +97,15 @@ class HarborScan:
             for reference in artifact.references[:256]
             if (reference.platform or {}).get("os") == "linux" and is_digest(reference.child_digest)
         ]
-        found: dict[str, FoundImage] = {}
+        images: dict[str, FoundImage] = {}
         for digest in children:
             path = f"{self._repository(project, name)}/artifacts/{quote(digest, safe='')}"
             child = (await self._http.get(path, basic=True)).json(_Artifact)
             image = self._image(project, name, tag, child, artifact.digest)
-            found.setdefault(image.architecture, image)
-        if not found:
+            images.setdefault(image.architecture, image)
+        if not images:
             raise Unreadable("it has nothing for Linux")
-        return list(found.values())
+        return list(images.values())
 
     def _image(self, project: str, name: str, tag: str, artifact: _Artifact, digest: str) -> FoundImage:
         extra = artifact.extra_attrs or {}

@@ -1,4 +1,4 @@
-"""The scan of a registry, by its type."""
+"""Scans a registry by the client of its type."""
 
 from __future__ import annotations
 
@@ -20,4 +20,4 @@ class HttpRegistryScanner:
                 yield step
 
     async def close(self) -> None:
-        """Nothing is kept between scans."""
+        """Does nothing: each scan closes its own connections."""

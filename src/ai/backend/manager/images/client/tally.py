@@ -1,4 +1,4 @@
-"""Counting what a scan does, and giving up on a registry that has gone away."""
+"""Counts the tags of a scan and ends it when the registry is down."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ _GIVE_UP = 10
 
 
 class Tally:
-    """Of one scan. ``_GIVE_UP`` failures in a row mean that the registry is down, and thousands of tags are not
-    tried."""
+    """Counts the tags of one scan; after ``_GIVE_UP`` failures in a row the registry counts as down."""
 
     def __init__(self, registry: str, total: int) -> None:
         self._registry = registry
@@ -23,10 +22,10 @@ class Tally:
         self._done = 0
         self._lost = 0
 
-    async def count(self, name: str, looking: Awaitable[Sequence[FoundImage]]) -> ScanStep:
-        """The step of one tag. Raises RegistryUnavailable: the registry has gone away."""
+    async def count(self, name: str, reading: Awaitable[Sequence[FoundImage]]) -> ScanStep:
+        """Returns the step of one tag. Raises RegistryUnavailable when the registry is down."""
         try:
-            found = await looking
+            images = await reading
         except Unreadable as e:
             return self._step(name, skipped=str(e))
         except NotFound:
@@ -39,9 +38,9 @@ class Tally:
             return ScanStep(done=self._done, total=self.total, current=name, failed=e.message)
         except BackendError as e:
             return self._step(name, failed=e.message)
-        good = [image for image in found if label_problem(image.labels) is None]
-        problems = [problem for image in found if (problem := label_problem(image.labels))]
-        return self._step(name, tuple(good), skipped=problems[0] if problems and not good else None)
+        usable = [image for image in images if label_problem(image.labels) is None]
+        problems = [problem for image in images if (problem := label_problem(image.labels))]
+        return self._step(name, tuple(usable), skipped=problems[0] if problems and not usable else None)
 
     def _step(
         self, name: str, found: tuple[FoundImage, ...] = (), *, skipped: str | None = None, failed: str | None = None

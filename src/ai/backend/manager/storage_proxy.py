@@ -1,0 +1,166 @@
+"""Connections of the manager to the storage proxies, as ``docs/reference/storage-proxy-api.md`` describes them.
+
+The proxies are entries of the shared configuration (peer facts 4.5): ``volumes/proxies/<name>/{manager_api,client_api,
+secret,ssl_verify}``, ``volumes/default_host`` and ``volumes/blocked/<proxy:volume>``, the operations that nobody may
+use there. The entries are read again every two seconds, so a change needs no restart.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from ai.backend.common.errors import (
+    AuthenticationFailed,
+    BackendError,
+    Forbidden,
+    Unavailable,
+    VolumeNotFound,
+    from_wire,
+)
+from ai.backend.infra.config_store import ConfigStore
+
+_PROXIES = "volumes/proxies/"
+_DEFAULT_HOST = "volumes/default_host"
+_BLOCKED = "volumes/blocked/"
+_TOKEN_HEADER = "X-BackendAI-Storage-Auth-Token"
+_CONFIG_S = 2.0
+_TIMEOUT = aiohttp.ClientTimeout(total=30.0, sock_connect=5.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ProxySettings:
+    """Addresses and secret of one storage proxy."""
+
+    name: str
+    manager_api: str
+    client_api: str
+    secret: str
+    ssl_verify: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StorageSettings:
+    """Entries of the shared configuration about storage."""
+
+    proxies: Mapping[str, ProxySettings]
+    default_host: str | None
+    blocked: Mapping[str, frozenset[str]]
+
+
+class StorageProxies:
+    """Sends requests to the storage proxies that the shared configuration names."""
+
+    def __init__(self, config: ConfigStore) -> None:
+        self._config = config
+        self._http: aiohttp.ClientSession | None = None
+        self._cached: tuple[float, StorageSettings] | None = None
+
+    async def close(self) -> None:
+        """Closes the HTTP connections. May be called twice."""
+        if self._http is not None:
+            await self._http.close()
+            self._http = None
+
+    async def settings(self) -> StorageSettings:
+        """Returns the settings, at most two seconds old."""
+        if self._cached is None or time.monotonic() - self._cached[0] > _CONFIG_S:
+            self._cached = time.monotonic(), _parse(await self._config.get_prefix("volumes"))
+        return self._cached[1]
+
+    async def names(self) -> Sequence[str]:
+        """Returns the names of all proxies, reachable or not; first the one of the default volume."""
+        settings = await self.settings()
+        default = (settings.default_host or "").partition(":")[0]
+        return sorted(settings.proxies, key=lambda name: (name != default, name))
+
+    async def proxy(self, name: str) -> ProxySettings:
+        """Returns the settings of a proxy. Raises VolumeNotFound."""
+        proxies = (await self.settings()).proxies
+        if name not in proxies:
+            raise VolumeNotFound(f"There is no storage proxy {name[:64]!r}.")
+        return proxies[name]
+
+    async def ask(
+        self, proxy: str, method: str, path: str, body: Any = None, *, timeout: aiohttp.ClientTimeout | None = None
+    ) -> dict[str, Any]:
+        """Calls the manager-facing API of a proxy; ``body`` is anything that msgspec can encode.
+
+        Raises:
+            BackendError: the error that the proxy reports, or Unavailable.
+        """
+        settings = await self.proxy(proxy)
+        try:
+            async with self._session().request(
+                method,
+                settings.manager_api + path,
+                timeout=timeout or _TIMEOUT,
+                data=msgspec.json.encode({} if body is None else body),
+                headers={_TOKEN_HEADER: settings.secret, "Content-Type": "application/json"},
+                ssl=settings.ssl_verify,
+                allow_redirects=False,
+            ) as response:
+                raw = await response.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as e:
+            raise Unavailable(f"The storage proxy {proxy} does not answer: {str(e) or type(e).__name__}") from e
+        return _decode(proxy, response.status, raw)
+
+    def _session(self) -> aiohttp.ClientSession:
+        if self._http is None or self._http.closed:
+            self._http = aiohttp.ClientSession(timeout=_TIMEOUT)
+        return self._http
+
+
+def problem_of(document: Mapping[str, Any], default: str) -> BackendError:
+    """Returns the error that a problem document describes; ``default`` is the message of one without words."""
+    code = str(document.get("type", "")).rpartition("/")[2]
+    message = str(document.get("detail") or document.get("title") or default)
+    data = document.get("data")
+    return from_wire(code or Unavailable.code, message, data if isinstance(data, Mapping) else None)
+
+
+def _parse(entries: Mapping[str, str]) -> StorageSettings:
+    tree: dict[str, dict[str, str]] = {}
+    for path, value in entries.items():
+        name, _, key = path.removeprefix(_PROXIES).partition("/")
+        if path.startswith(_PROXIES) and key:
+            tree.setdefault(name, {})[key] = value
+    proxies = {
+        name: ProxySettings(
+            name=name,
+            manager_api=keys["manager_api"].rstrip("/"),
+            client_api=keys.get("client_api", "").rstrip("/"),
+            secret=keys.get("secret", ""),
+            ssl_verify=keys.get("ssl_verify", "true").lower() not in ("false", "0", "no"),
+        )
+        for name, keys in tree.items()
+        if keys.get("manager_api")
+    }
+    blocked = {
+        path.removeprefix(_BLOCKED): frozenset(value.replace(",", " ").split())
+        for path, value in entries.items()
+        if path.startswith(_BLOCKED)
+    }
+    return StorageSettings(proxies, entries.get(_DEFAULT_HOST), blocked)
+
+
+def _decode(proxy: str, status: int, raw: bytes) -> dict[str, Any]:
+    try:
+        decoded = msgspec.json.decode(raw) if raw else {}
+    except msgspec.DecodeError:
+        decoded = None
+    if not isinstance(decoded, dict):
+        raise Unavailable(f"The storage proxy {proxy} answers {status} with something that is no JSON object.")
+    if status < 400 or "results" in decoded:
+        return decoded
+    if status >= 500 and not decoded.get("type"):
+        raise Unavailable(f"The storage proxy {proxy} answers {status}.")
+    error = problem_of(decoded, f"The storage proxy {proxy} answers {status}.")
+    if type(error) in (AuthenticationFailed, Forbidden):  # other refusals have codes of their own
+        raise Unavailable(f"The storage proxy {proxy} does not take our secret.")
+    raise error
