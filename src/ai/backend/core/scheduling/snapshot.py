@@ -74,7 +74,7 @@ def is_same_agent(one: AgentView, other: AgentView) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingKernel:
-    """One kernel of a pending session. ``architecture`` None: any. ``requirements``: of its devices. ``needs``:
+    """A kernel of a pending session. ``architecture`` None: any. ``requirements``: of its devices. ``needs``:
     features that its agent must have.
 
     ``needs``: features that its agent must have.

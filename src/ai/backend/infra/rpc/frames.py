@@ -43,7 +43,7 @@ class DataOffer(msgspec.Struct, frozen=True):
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True):
-    """One message. ``offer``: with a call that opens a stream."""
+    """A message of the link. ``offer``: with a call that opens a stream."""
 
     kind: int
     id: int = 0

@@ -54,7 +54,7 @@ class ListQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page(Generic[T]):
-    """One page of a list; ``total_count`` counts the items of all pages."""
+    """A page of a list; ``total_count`` counts the items of all pages."""
 
     items: Sequence[T]
     total_count: int

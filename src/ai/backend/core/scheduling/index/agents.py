@@ -168,7 +168,7 @@ class AgentIndex:
 
     @cached_property
     def typical_requests(self) -> dict[str, TypicalRequest]:
-        """What is typically requested: by the workload of the snapshot, else by held and pending kernels."""
+        """Returns the typical requests: those of the snapshot's workload, else those of held and pending kernels."""
         counts: dict[ResourceSlot, float] = {slots: float(count) for slots, count in self._snapshot.workload}
         if not counts:
             held = (h.slots for view in self._snapshot.agents for h in view.held)

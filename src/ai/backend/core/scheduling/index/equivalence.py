@@ -18,7 +18,7 @@ MAX_CLASSES = 4096
 
 @dataclass(slots=True, eq=False)
 class EquivalenceClass:
-    """What decides which agents can serve a session.
+    """The requirements by which agents are feasible for a session; sessions with equal ones share a class.
 
     Attributes:
         whole: what one agent must provide; None for a multi-node session.
