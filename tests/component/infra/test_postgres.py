@@ -15,6 +15,7 @@ from sqlalchemy.util import await_only
 from ai.backend.common.errors import InvalidInput, Unavailable
 from ai.backend.infra.config_store import SQLiteConfigStore
 from ai.backend.infra.database import Database
+from ai.backend.infra.database.postgres import is_committed
 from tests.support.postgres import PostgresServer
 
 pytestmark = pytest.mark.needs("postgres")
@@ -145,6 +146,11 @@ async def test_kills_of_the_server_lose_nothing_and_repeat_nothing(server: Postg
     goes_on = False
     await asyncio.gather(*writers)
     assert await database.run_read(lambda c: c.execute(select(func.max(things.c.n))).scalar_one()) == done
+
+
+async def test_a_transaction_that_a_dead_server_forgot_is_not_committed(database: Database) -> None:
+    """A server that is killed may lose the id of a transaction that never reached its log."""
+    assert not await is_committed(database.engine, "4000000000")
 
 
 async def test_a_server_that_stays_away_is_told(tmp_path: Path) -> None:

@@ -30,6 +30,8 @@ WRITE_LOCK = 0x6261_636B_656E_6461
 """The advisory lock of all writers of one database."""
 _LOCK = text("SELECT pg_advisory_xact_lock(:key), pg_current_xact_id()::text").bindparams(key=WRITE_LOCK)
 _STATUS = text("SELECT pg_xact_status(CAST(CAST(:xid AS text) AS xid8))")
+_UNKNOWN_TRANSACTION = "22023"
+"""Raised for an id that the server has not assigned: it died before the assignment reached its log."""
 _MOST = 200
 _RETRY_S, _RETRY_MAX_S, _RETRY_JITTER = 0.05, 1.0, 0.5
 _BAD_DATA = ("22001", "22003", "22021", "22P05", "22007", "22008")
@@ -160,7 +162,7 @@ class _Batch:
         self._outcomes: list[Outcome] = []
 
     async def commit(self) -> list[Outcome]:
-        if self._xid is not None and await self._is_committed(self._xid):
+        if self._xid is not None and await is_committed(self._engine, self._xid):
             return self._outcomes
         self._xid = None
         async with self._engine.connect() as connection:
@@ -190,10 +192,17 @@ class _Batch:
             raised = translate_error(error)
             return None, raised if isinstance(raised, Exception) else error
 
-    async def _is_committed(self, xid: str) -> bool:
-        while True:
-            async with self._engine.connect() as connection:
+
+async def is_committed(engine: AsyncEngine, xid: str) -> bool:
+    """Return whether a transaction was committed, once it is no longer in progress."""
+    while True:
+        try:
+            async with engine.connect() as connection:
                 status = (await connection.execute(_STATUS, {"xid": xid})).scalar_one()
-            if status != "in progress":
-                return bool(status == "committed")
-            await asyncio.sleep(0.05)
+        except DBAPIError as error:
+            if _state(error) == _UNKNOWN_TRANSACTION:
+                return False
+            raise
+        if status != "in progress":
+            return bool(status == "committed")
+        await asyncio.sleep(0.05)
