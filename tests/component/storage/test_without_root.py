@@ -40,7 +40,7 @@ def process() -> Iterator[ProxyProcess]:
 @pytest.mark.needs("root")
 async def test_folders_live_and_die_under_an_ordinary_user(process: ProxyProcess, http: aiohttp.ClientSession) -> None:
     await asyncio.to_thread(process.start)
-    assert f"belongs to uid {USER}, not {USER + 1}" in (process.root / "proxy.out").read_text()
+    assert f"belong to uid {USER}, not {USER + 1}" in (process.root / "proxy.out").read_text()
     caller = Caller(http, process.manager_url)
     vfid = await caller.folder()
     await caller.put(vfid, "a/b", b"content" * 100_000)
