@@ -3,83 +3,41 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, Protocol
 
-from ariadne import MutationType, ObjectType, QueryType
 from msgspec import to_builtins
 
 from ai.backend.common.errors import NotFound
 from ai.backend.common.slots import format_quantity
+from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.agents.model import Agent, KernelOccupancy
-from ai.backend.manager.graphql import values
-from ai.backend.manager.graphql import values as views
-from ai.backend.manager.graphql.context import Info, answer, context_of, page_of
-from ai.backend.manager.graphql.values import View, _current, json_or_null, slots_json
-from ai.backend.manager.query.model import ListQuery
-
-query = QueryType()
-mutation = MutationType()
-
-
-@mutation.field("modify_agent")
-async def modify_agent(_: Any, info: Info, id: str, props: views.View) -> views.View:  # noqa: A002  # the wire's name
-    context = context_of(info)
-    return await answer(
-        info,
-        "agent",
-        id,
-        lambda: context.services.equipment.modify_agent(
-            context.caller, id, schedulable=props.get("schedulable"), scaling_group=props.get("scaling_group")
-        ),
-    )
-
-
-agent_type = ObjectType("Agent")
-
-
-@query.field("agent")
-async def agent(_: Any, info: Info, agent_id: str) -> values.View | None:
-    context = context_of(info)
-    try:
-        return context.agents([await context.services.cluster.agent(context.caller, agent_id)])[0]
-    except NotFound:
-        return None
-
-
-@query.field("agent_list")
-async def agent_list(_: Any, info: Info, **args: Any) -> values.View:
-    context = context_of(info)
-    page = await context.services.cluster.agents(
-        context.caller,
-        ListQuery(**page_of(args)),
-        status=args.get("status"),
-        scaling_group=args.get("scaling_group"),
-    )
-    return {"items": context.agents(page.items), "total_count": page.total_count}
-
-
-@agent_type.field("devices")
-async def agent_devices(view: values.View, info: Info) -> str:
-    return devices_json(view["devices"], await context_of(info).holdings(view["id"]))
-
+from ai.backend.manager.agents.service import EquipmentService
+from ai.backend.manager.graphql.context import Info, context_of, page_of, run_mutation
+from ai.backend.manager.graphql.resolvers import field, mutation, query
+from ai.backend.manager.graphql.values import View, current_value, json_or_null, slots_json
+from ai.backend.manager.query.model import ListQuery, Page
 
 _PUBLISHED_UNITS = {"percent": "pct", "celsius": "Celsius", **{u: u for u in ("pct", "Celsius", "bytes", "bps")}}
 
 
 def published_units(live_stat: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """An agent's statistics in the units that published clients know there (wire contract, Agent).
+    """Convert an agent's statistics to the units that published clients know (wire contract, Agent).
 
-    They crash on any other, so such a metric is told as a percentage, with its own unit as ``unit``.
+    They crash on any other unit, so such a metric becomes a percentage, with its own unit as ``unit``.
     """
     if live_stat is None:
         return None
 
     def renamed(metric: Mapping[str, Any]) -> dict[str, Any]:
         unit = str(metric.get("unit_hint"))
-        known = _PUBLISHED_UNITS.get(unit)
-        return {**metric, "unit_hint": known} if known is not None else {**metric, "unit_hint": "pct", "unit": unit}
+        published = _PUBLISHED_UNITS.get(unit)
+        return (
+            {**metric, "unit_hint": published}
+            if published is not None
+            else {**metric, "unit_hint": "pct", "unit": unit}
+        )
 
     return {
         "node": {key: renamed(metric) for key, metric in live_stat.get("node", {}).items()},
@@ -91,6 +49,7 @@ def published_units(live_stat: Mapping[str, Any] | None) -> Mapping[str, Any] | 
 
 
 def agent_view(agent: Agent) -> View:
+    """Return the fields of an agent."""
     total, used = agent.available_slots, agent.occupied_slots
     node = (agent.live_stat or {}).get("node", {})
     return {
@@ -111,10 +70,10 @@ def agent_view(agent: Agent) -> View:
         "runtime": agent.runtime,
         "tier": agent.tier,
         "overlay": json.dumps(to_builtins(agent.overlay)) if agent.overlay is not None else None,
-        "runtime_classes": json.dumps([to_builtins(one) for one in agent.runtime_classes]),
+        "runtime_classes": json.dumps([to_builtins(runtime_class) for runtime_class in agent.runtime_classes]),
         "location": agent.location,
         "max_kernels": agent.kernel_limit,
-        "enforcement": json.dumps({name: str(word) for name, word in agent.enforcement.items()}),
+        "enforcement": json.dumps({name: str(level) for name, level in agent.enforcement.items()}),
         "compute_plugins": json.dumps({name: dict(info) for name, info in agent.compute_plugins.items()}, default=str),
         "hardware_metadata": json.dumps(
             {
@@ -128,8 +87,8 @@ def agent_view(agent: Agent) -> View:
         ),
         "local_config": None,
         "devices": agent.devices,
-        "cpu_cur_pct": _current(node, "cpu_util"),
-        "mem_cur_bytes": _current(node, "mem"),
+        "cpu_cur_pct": current_value(node, "cpu_util"),
+        "mem_cur_bytes": current_value(node, "mem"),
         "mem_slots": int(total["mem"]),
         "cpu_slots": float(total["cpu"]),
         "gpu_slots": float(total["cuda.device"] or total["cuda.shares"]),
@@ -142,7 +101,7 @@ def agent_view(agent: Agent) -> View:
 
 
 def devices_json(devices: Sequence[Mapping[str, Any]], holdings: Sequence[KernelOccupancy]) -> str:
-    """Devices as their plugins told of them, with ``allocated``: slot -> what kernels hold of it there."""
+    """Return devices as JSON, as their plugins report them, with ``allocated``: slot -> amount that kernels occupy."""
     allocated: dict[tuple[str, str], Decimal] = {}
     for holding in holdings:
         for slot, per_device in holding.devices.items():
@@ -156,4 +115,60 @@ def devices_json(devices: Sequence[Mapping[str, Any]], holdings: Sequence[Kernel
     return json.dumps([{**device, "allocated": held(device)} for device in devices], default=str)
 
 
-AGENT_BINDABLES = (query, mutation, agent_type)
+class AgentQueries(Protocol):
+    """Reads agents and what kernels occupy on them."""
+
+    async def agent(self, caller: Caller, agent_id: str) -> Agent: ...
+    async def agents(
+        self, caller: Caller, query: ListQuery, *, status: str | None = None, scaling_group: str | None = None
+    ) -> Page[Agent]: ...
+    async def holdings(self, caller: Caller, agent_ids: Collection[str]) -> Mapping[str, Sequence[KernelOccupancy]]: ...
+
+
+class AgentResolvers:
+    """Answers the GraphQL fields of agents."""
+
+    def __init__(self, agents: AgentQueries, equipment: EquipmentService) -> None:
+        self._agents = agents
+        self._equipment = equipment
+
+    @mutation("modify_agent")
+    async def modify_agent(self, info: Info, id: str, props: View) -> View:  # noqa: A002  # the wire's name
+        context = context_of(info)
+        return await run_mutation(
+            info,
+            "agent",
+            id,
+            lambda: self._equipment.modify_agent(
+                context.caller, id, schedulable=props.get("schedulable"), scaling_group=props.get("scaling_group")
+            ),
+        )
+
+    @query("agent")
+    async def agent(self, info: Info, agent_id: str) -> View | None:
+        context = context_of(info)
+        try:
+            return agent_view(await self._agents.agent(context.caller, agent_id))
+        except NotFound:
+            return None
+
+    @query("agent_list")
+    async def agent_list(self, info: Info, **args: Any) -> View:
+        context = context_of(info)
+        page = await self._agents.agents(
+            context.caller,
+            ListQuery(**page_of(args)),
+            status=args.get("status"),
+            scaling_group=args.get("scaling_group"),
+        )
+        return {"items": [agent_view(agent) for agent in page.items], "total_count": page.total_count}
+
+    @field("Agent", "devices")
+    async def agent_devices(self, view: View, info: Info) -> str:
+        context = context_of(info)
+
+        def load(ids: Sequence[str]) -> Awaitable[Mapping[str, Sequence[KernelOccupancy]]]:
+            return self._agents.holdings(context.caller, ids)
+
+        loader = context.loader("occupancy", load)
+        return devices_json(view["devices"], await loader.get(view["id"]) or ())

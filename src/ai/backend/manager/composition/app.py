@@ -124,16 +124,16 @@ def api_endpoints(
         *(endpoints_of(ImagesApi(services.images), tag="images") if services.images is not None else ()),
         *(endpoints_of(UsageApi(services.usage), tag="usage") if services.usage is not None else ()),
         *endpoints_of(PasswordsApi(services.passwords), tag="auth"),
-        *endpoints_of(GraphQLApi(services, options.graphql, _load_schema), tag="graphql"),
+        *endpoints_of(GraphQLApi(services.audit, options.graphql, lambda: _load_schema(services)), tag="graphql"),
         *endpoints_of(HealthApi(metrics, readiness or _always_ready, services.cluster.gauges), tag="health"),
         *endpoints_of(VersionApi(manager=COMPATIBLE_RELEASE, build=_build()), tag="version"),
     ]
 
 
-def _load_schema() -> GraphQLSchema:
+def _load_schema(services: Services) -> GraphQLSchema:
     from ai.backend.manager.composition.graphql_schema import load_schema
 
-    return load_schema()
+    return load_schema(services)
 
 
 def _folder_endpoints(folders: Folders | None) -> list[Endpoint]:

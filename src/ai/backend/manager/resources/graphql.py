@@ -1,4 +1,4 @@
-"""Mutations of resource presets and agents (spec 03-09)."""
+"""GraphQL fields of resource presets and device variants (spec 03-09)."""
 
 from __future__ import annotations
 
@@ -6,23 +6,18 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ariadne import MutationType, QueryType
-
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.slots import BinarySize, ResourceSlot
-from ai.backend.manager.graphql import values
-from ai.backend.manager.graphql import values as views
-from ai.backend.manager.graphql.context import Info, answer, context_of, structured
+from ai.backend.manager.agents.service import EquipmentService
+from ai.backend.manager.graphql.context import Info, context_of, run_mutation, structured
+from ai.backend.manager.graphql.resolvers import mutation, query
 from ai.backend.manager.graphql.values import View, slots_json
 from ai.backend.manager.resources.model import OfferedVariant, ResourcePreset
-
-query = QueryType()
-
-mutation = MutationType()
+from ai.backend.manager.resources.service import ClusterService
 
 
 def _preset_values(props: Mapping[str, Any]) -> dict[str, Any]:
-    """``shared_memory`` is a size as people write it, ``64m``, or bytes."""
+    """Return the changed fields; ``shared_memory`` is a size such as ``64m``, or bytes."""
     values: dict[str, Any] = {}
     if props.get("resource_slots") is not None:
         slots = structured("resource_slots", props["resource_slots"])
@@ -32,46 +27,6 @@ def _preset_values(props: Mapping[str, Any]) -> dict[str, Any]:
     if props.get("shared_memory") is not None:
         values["shared_memory"] = int(BinarySize.parse(str(props["shared_memory"])))
     return values
-
-
-@mutation.field("create_resource_preset")
-@mutation.field("modify_resource_preset")
-async def put_preset(_: Any, info: Info, name: str, props: views.View) -> views.View:
-    context = context_of(info)
-    service = context.services.equipment
-
-    async def work() -> Any:
-        values = _preset_values(props)
-        if info.field_name.startswith("modify"):
-            return await service.modify_preset(context.caller, name, values)
-        return await service.create_preset(context.caller, name, {"resource_slots": ResourceSlot(), **values})
-
-    return await answer(info, "resource_preset", name, work, preset_view)
-
-
-@mutation.field("delete_resource_preset")
-async def delete_preset(_: Any, info: Info, name: str) -> views.View:
-    context = context_of(info)
-    return await answer(
-        info, "resource_preset", name, lambda: context.services.equipment.delete_preset(context.caller, name)
-    )
-
-
-@query.field("resource_presets")
-async def resource_presets(_: Any, info: Info) -> list[values.View]:
-    return [preset_view(p) for p in await context_of(info).services.cluster.presets()]
-
-
-@query.field("resource_preset")
-async def resource_preset(_: Any, info: Info, name: str) -> values.View | None:
-    found: list[values.View] = await resource_presets(_, info)
-    return next((p for p in found if p["name"] == name), None)
-
-
-@query.field("variant_properties")
-async def variant_properties(_: Any, info: Info, scaling_group: str | None = None) -> list[values.View]:
-    context = context_of(info)
-    return [variant_view(v) for v in await context.services.cluster.variants(context.caller, scaling_group)]
 
 
 def preset_view(preset: ResourcePreset) -> View:
@@ -86,4 +41,43 @@ def variant_view(variant: OfferedVariant) -> View:
     return {**variant.to_json(), "devices": json.dumps(dict(variant.devices))}
 
 
-EQUIPMENT_BINDABLES = (query, mutation)
+class PresetResolvers:
+    """Answers the GraphQL fields of resource presets and device variants."""
+
+    def __init__(self, equipment: EquipmentService, cluster: ClusterService) -> None:
+        self._cluster = cluster
+        self._equipment = equipment
+
+    @mutation("create_resource_preset")
+    @mutation("modify_resource_preset")
+    async def put_preset(self, info: Info, name: str, props: View) -> View:
+        context = context_of(info)
+        service = self._equipment
+
+        async def work() -> Any:
+            values = _preset_values(props)
+            if info.field_name.startswith("modify"):
+                return await service.modify_preset(context.caller, name, values)
+            return await service.create_preset(context.caller, name, {"resource_slots": ResourceSlot(), **values})
+
+        return await run_mutation(info, "resource_preset", name, work, preset_view)
+
+    @mutation("delete_resource_preset")
+    async def delete_preset(self, info: Info, name: str) -> View:
+        context = context_of(info)
+        return await run_mutation(
+            info, "resource_preset", name, lambda: self._equipment.delete_preset(context.caller, name)
+        )
+
+    @query("resource_presets")
+    async def resource_presets(self, info: Info) -> list[View]:
+        return [preset_view(p) for p in await self._cluster.presets()]
+
+    @query("resource_preset")
+    async def resource_preset(self, info: Info, name: str) -> View | None:
+        return next((p for p in await self.resource_presets(info) if p["name"] == name), None)
+
+    @query("variant_properties")
+    async def variant_properties(self, info: Info, scaling_group: str | None = None) -> list[View]:
+        context = context_of(info)
+        return [variant_view(v) for v in await self._cluster.variants(context.caller, scaling_group)]

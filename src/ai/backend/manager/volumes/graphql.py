@@ -6,30 +6,20 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ariadne import ObjectType, QueryType
-
-from ai.backend.common.errors import BackendError, NotFound
+from ai.backend.common.errors import BackendError, NotFound, NotSupported
 from ai.backend.common.folders import HostPermission
-from ai.backend.manager.folders.graphql import _folders
-from ai.backend.manager.graphql import values
 from ai.backend.manager.graphql.context import Info, context_of, page_of
+from ai.backend.manager.graphql.resolvers import field, query
+from ai.backend.manager.graphql.values import View, json_or_null
 from ai.backend.manager.query.memory import select
 from ai.backend.manager.query.model import ListQuery
 from ai.backend.manager.volumes.model import Volume
-
-query = QueryType()
-volume_type = ObjectType("StorageVolume")
-
-
-@query.field("vfolder_host_permissions")
-async def vfolder_host_permissions(_: Any, info: Info) -> values.View:
-    context_of(info)
-    return {"vfolder_host_permission_list": [permission.value for permission in HostPermission]}
+from ai.backend.manager.volumes.service import VolumeService
 
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """A volume under the names by which clients filter and order."""
+    """Volume with the field names by which clients filter and order."""
 
     id: str
     backend: str
@@ -42,40 +32,50 @@ class _Listed:
         return cls(volume.host, volume.backend, volume.fsprefix, volume.path, list(volume.capabilities))
 
 
-@query.field("storage_volume_list")
-async def storage_volume_list(_: Any, info: Info, **args: Any) -> values.View:
-    context = context_of(info)
-    found = [_Listed.of(volume) for volume in await _folders(context).volumes.all(context.caller)]
-    page = select(found, ListQuery(**page_of(args)), default="id", descending=False)
-    return {"items": [asdict(volume) for volume in page.items], "total_count": page.total_count}
+class VolumeResolvers:
+    """Answers the GraphQL fields of storage volumes."""
 
+    def __init__(self, volumes: VolumeService | None) -> None:
+        self._volumes = volumes
 
-@query.field("storage_volume")
-async def storage_volume(_: Any, info: Info, id: str) -> values.View | None:  # noqa: A002  # the wire's name
-    context = context_of(info)
-    try:
-        return asdict(_Listed.of(await _folders(context).volumes.get(context.caller, id)))
-    except NotFound:
-        return None
+    def _required(self) -> VolumeService:
+        if self._volumes is None:
+            raise NotSupported("This manager keeps no virtual folders.")
+        return self._volumes
 
+    @query("vfolder_host_permissions")
+    async def vfolder_host_permissions(self, info: Info) -> View:
+        return {"vfolder_host_permission_list": [permission.value for permission in HostPermission]}
 
-@volume_type.field("hardware_metadata")
-@volume_type.field("performance_metric")
-@volume_type.field("usage")
-async def volume_detail(view: values.View, info: Info) -> str | None:
-    """Null where the storage proxy does not tell it."""
-    context = context_of(info)
-    volumes = _folders(context).volumes
-    try:
-        match info.field_name:
-            case "hardware_metadata":
-                return values.json_or_null(asdict(await volumes.health(context.caller, view["id"])))
-            case "performance_metric":
-                return values.json_or_null(dict(await volumes.metric(context.caller, view["id"])))
-            case _:
-                return values.json_or_null(dict(await volumes.usage(context.caller, view["id"])))
-    except BackendError:
-        return None
+    @query("storage_volume_list")
+    async def storage_volume_list(self, info: Info, **args: Any) -> View:
+        context = context_of(info)
+        volumes = [_Listed.of(volume) for volume in await self._required().all(context.caller)]
+        page = select(volumes, ListQuery(**page_of(args)), default="id", descending=False)
+        return {"items": [asdict(volume) for volume in page.items], "total_count": page.total_count}
 
+    @query("storage_volume")
+    async def storage_volume(self, info: Info, id: str) -> View | None:  # noqa: A002  # the wire's name
+        context = context_of(info)
+        try:
+            return asdict(_Listed.of(await self._required().get(context.caller, id)))
+        except NotFound:
+            return None
 
-VOLUME_BINDABLES = (query, volume_type)
+    @field("StorageVolume", "hardware_metadata")
+    @field("StorageVolume", "performance_metric")
+    @field("StorageVolume", "usage")
+    async def volume_detail(self, view: View, info: Info) -> str | None:
+        """Return null where the storage proxy does not report it."""
+        context = context_of(info)
+        volumes = self._required()
+        try:
+            match info.field_name:
+                case "hardware_metadata":
+                    return json_or_null(asdict(await volumes.health(context.caller, view["id"])))
+                case "performance_metric":
+                    return json_or_null(dict(await volumes.metric(context.caller, view["id"])))
+                case _:
+                    return json_or_null(dict(await volumes.usage(context.caller, view["id"])))
+        except BackendError:
+            return None
