@@ -8,12 +8,12 @@ from ai.backend.infra.config_store import ConfigStore, MemoryConfigStore, SQLite
 from ai.backend.infra.database import Database
 from ai.backend.manager.agents.sql import SqlAgentStore
 from ai.backend.manager.agents.store import AgentStore
-from ai.backend.manager.artifacts.sql import SqlArtifactStore
+from ai.backend.manager.artifacts.sql import SqlArtifactStore, link_artifacts
 from ai.backend.manager.artifacts.store import ArtifactStore
 from ai.backend.manager.dotfiles.memory import MemoryDotfileStore
 from ai.backend.manager.dotfiles.sql import SqlDotfileStore
 from ai.backend.manager.dotfiles.store import DotfileStore
-from ai.backend.manager.folders.sql import SqlFolderStore
+from ai.backend.manager.folders.sql import SqlFolderStore, link_mounts
 from ai.backend.manager.folders.store import FolderStore
 from ai.backend.manager.idempotency.memory import MemoryAnswerStore
 from ai.backend.manager.idempotency.sql import SqlAnswerStore
@@ -73,7 +73,7 @@ class Stores:
         journal = SqlJournalStore(database)
         return cls(
             leases=SqlLeaseStore(database) if database.is_shared else None,
-            sessions=SqlSessionStore(database),
+            sessions=SqlSessionStore(database, insert_steps=(link_mounts, link_artifacts)),
             agents=SqlAgentStore(database),
             identities=SqlIdentityStore(database, sealer),
             tasks=journal,

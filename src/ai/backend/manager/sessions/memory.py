@@ -168,7 +168,7 @@ class MemorySessionStore:
         return sorted((s for s in self._memory.sessions.values() if s.status in statuses), key=_age)
 
     async def refreshed(
-        self, statuses: Collection[SessionStatus], known: Callable[[SessionId], Session | None]
+        self, statuses: Collection[SessionStatus], cached: Callable[[SessionId], Session | None]
     ) -> list[Session]:
         return await self.by_status(statuses)
 

@@ -74,9 +74,9 @@ class SessionStore(Protocol):
         ...
 
     async def refreshed(
-        self, statuses: Collection[SessionStatus], known: Callable[[SessionId], Session | None]
+        self, statuses: Collection[SessionStatus], cached: Callable[[SessionId], Session | None]
     ) -> list[Session]:
-        """As ``by_status``; of those that ``known`` has at the version that is stored, its copy."""
+        """As ``by_status``; a session that ``cached`` returns at the stored version is not read again."""
         ...
 
     async def of_kernels(self, kernel_ids: Collection[KernelId]) -> list[Session]: ...
