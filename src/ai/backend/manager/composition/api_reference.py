@@ -11,7 +11,7 @@ from ai.backend.infra.telemetry import Metrics
 from ai.backend.manager.composition.app import ApiOptions, api_endpoints
 from ai.backend.manager.composition.services import Services
 
-_GRAPHQL = """<!-- generated from the schema.graphql of every feature by ai.backend.manager.composition.api_reference; do not edit -->
+_GRAPHQL = """<!-- generated from schema.graphql of all features by ai.backend.manager.composition.api_reference -->
 
 # GraphQL reference of the manager
 

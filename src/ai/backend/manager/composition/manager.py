@@ -1,7 +1,4 @@
-"""The whole manager, wired: :class:`Manager`, for whoever embeds it and for the daemon.
-
-This is the composition root, the only file that knows every adapter.
-"""
+"""The composition root of the manager: :class:`Manager` builds every adapter, service and loop."""
 
 from __future__ import annotations
 
@@ -87,23 +84,23 @@ from ai.backend.manager.templates.service import TemplateService
 from ai.backend.manager.usage.service import UsageService
 
 log = logging.getLogger(__name__)
-_BURY_S = 30.0
+_LOST_TASKS_S = 30.0
 
 
 class Manager:
-    """All of the manager but its HTTP server, which :func:`ai.backend.manager.composition.app.build_app` makes of it.
+    """The manager without its HTTP server, which :func:`ai.backend.manager.composition.app.build_app` builds.
 
     Args:
         settings: see ``manager.toml``.
-        stores: a :class:`Database` or stores of one's own.
-        bus: in-process hints, shared with whoever wants to listen.
+        stores: a :class:`Database`, or the stores themselves.
+        bus: the in-process bus of notifications.
         gateway: the manager's end of the agent link; the caller starts it with :attr:`reports`.
         storage: the storage proxies; by default those that the shared configuration names.
-        artifacts: where artifacts are kept; by default in the same storage proxies.
-        reservoirs: other installations.
+        artifacts: the storage of artifacts; by default the same storage proxies.
+        reservoirs: access to other installations.
         clock, id_generator: time and identity; the system's by default.
-        sealer: seals the secrets in the database; by default they are plain.
-        config: the shared configuration; by default it lies in the database.
+        sealer: encrypts the secrets in the database; by default they are plain.
+        config: the shared configuration; by default in the database.
     """
 
     def __init__(
@@ -131,38 +128,44 @@ class Manager:
         self._stores = Stores.sql(stores, self._sealer, config) if isinstance(stores, Database) else stores
         self._bus = bus
         clock, id_generator = clock or SystemClock(), id_generator or RandomIds()
-        kept = self._stores
-        self._stats = LiveMetrics(kept.sessions)
+        self._stats = LiveMetrics(self._stores.sessions)
         self._devices = DeviceReader()
         self.metrics.expose(self._stats.families)
-        self._slots = SlotCatalogue(kept.agents, kept.sessions)
-        is_shared = kept.leases is not None
-        self._writer = SessionWriter(kept.sessions, bus, on_end=self._forget, is_shared=is_shared)
-        self._identity = IdentityService(kept.identities, kept.sessions, clock, id_generator)
+        self._slots = SlotCatalogue(self._stores.agents, self._stores.sessions)
+        is_shared = self._stores.leases is not None
+        self._writer = SessionWriter(self._stores.sessions, bus, on_end=self._on_session_end, is_shared=is_shared)
+        self._identity = IdentityService(self._stores.identities, self._stores.sessions, clock, id_generator)
         self._hash_password = hash_password
-        self._passwords = PasswordService(kept.identities, self._identity, clock, hash_password, verify_password)
-        self._assignments = Assignments(kept.config)
-        self._owners = DeletedUsersLoop(kept.sessions, kept.identities, self._writer, clock)
-        self._activity = ActivityTracker(kept.activities, clock)
-        self._idle = IdleService(kept.activities, self._activity, kept.identities, kept.config, self._stats, clock)
-        self._defaults = DotfileService(
-            kept.dotfiles, kept.identities, self._identity, max_script_bytes=settings.sessions.max_script_bytes
+        self._passwords = PasswordService(
+            self._stores.identities, self._identity, clock, hash_password, verify_password
         )
-        self._storage = storage or StorageProxies(kept.config)
+        self._assignments = Assignments(self._stores.config)
+        self._owners = DeletedUsersLoop(self._stores.sessions, self._stores.identities, self._writer, clock)
+        self._activity = ActivityTracker(self._stores.activities, clock)
+        self._idle = IdleService(
+            self._stores.activities, self._activity, self._stores.identities, self._stores.config, self._stats, clock
+        )
+        self._dotfiles = DotfileService(
+            self._stores.dotfiles,
+            self._stores.identities,
+            self._identity,
+            max_script_bytes=settings.sessions.max_script_bytes,
+        )
+        self._storage = storage or StorageProxies(self._stores.config)
         if artifacts is None and isinstance(self._storage, StorageProxies):
             artifacts = StorageProxyArtifacts(self._storage, settings.artifacts)
-        self._depot, self._reservoirs = artifacts, reservoirs or SdkReservoirs()
-        finder = SessionFinder(kept.sessions, self._writer, self._identity)
+        self._artifact_gateway, self._reservoirs = artifacts, reservoirs or SdkReservoirs()
+        finder = SessionFinder(self._stores.sessions, self._writer, self._identity)
         self._services = self._make_services(gateway, finder, clock, id_generator)
-        self._presence = KernelReconciler(kept.sessions, self._writer, clock, settings.agents)
+        self._reconciler = KernelReconciler(self._stores.sessions, self._writer, clock, settings.agents)
         self._reports = ReportsService(
-            sessions=kept.sessions,
-            agents=kept.agents,
-            identities=kept.identities,
+            sessions=self._stores.sessions,
+            agents=self._stores.agents,
+            identities=self._stores.identities,
             slots=self._slots,
             writer=self._writer,
             stats=self._stats,
-            presence=self._presence,
+            presence=self._reconciler,
             bus=bus,
             clock=clock,
             settings=settings.agents,
@@ -172,11 +175,11 @@ class Manager:
         )
         self._make_loops(gateway, clock)
         self._tasks: list[asyncio.Task[None]] = []
-        self._leading: list[asyncio.Task[None]] = []
+        self._leader_tasks: list[asyncio.Task[None]] = []
         self._leadership: Leadership | None = None
-        if kept.leases is not None:
+        if self._stores.leases is not None:
             self._leadership = Leadership(
-                kept.leases,
+                self._stores.leases,
                 clock,
                 holder=str(id_generator.uuid()),
                 ttl_s=settings.manager.lease_s,
@@ -186,18 +189,32 @@ class Manager:
             self._reports.leads = lambda: self._leadership is not None and self._leadership.leads
             self._services.tasks.manager = self._leadership.holder
 
+    def _make_folders(self, tasks: TaskService, clock: Clock, id_generator: IdGenerator) -> Folders | None:
+        stores = self._stores
+        if stores.folders is None:
+            return None
+        return Folders.over(
+            stores.folders, self._storage, stores.identities, tasks, clock, id_generator, self.settings.folders
+        )
+
+    def _make_artifacts(self, tasks: TaskService, clock: Clock, id_generator: IdGenerator) -> Artifacts | None:
+        store, gateway = self._stores.artifacts, self._artifact_gateway
+        if store is None or gateway is None:
+            return None
+        return Artifacts.over(store, gateway, self._reservoirs, tasks, self.settings.artifacts, clock, id_generator)
+
     def _make_images(
         self, tasks: TaskService, finder: SessionFinder, gateway: AgentGateway, clock: Clock, id_generator: IdGenerator
     ) -> Images | None:
-        kept = self._stores
-        if kept.images is None:
+        stores = self._stores
+        if stores.images is None:
             return None
         return Images.over(
-            kept.images,
+            stores.images,
             HttpRegistryScanner(),
-            config=SealedConfigStore(kept.config, self._sealer, opens=True),
-            agents=kept.agents,
-            identities=kept.identities,
+            config=SealedConfigStore(stores.config, self._sealer, opens=True),
+            agents=stores.agents,
+            identities=stores.identities,
             identity=self._identity,
             finder=finder,
             gateway=gateway,
@@ -206,41 +223,36 @@ class Manager:
             id_generator=id_generator,
         )
 
-    def _make_services(
-        self, gateway: AgentGateway, finder: SessionFinder, clock: Clock, id_generator: IdGenerator
-    ) -> Services:
-        kept, settings = self._stores, self.settings
-        tasks = TaskService(kept.tasks, self._bus, clock, id_generator)
-        folders = None
-        if kept.folders is not None:
-            folders = Folders.over(
-                kept.folders, self._storage, kept.identities, tasks, clock, id_generator, settings.folders
-            )
-        artifacts = None
-        if kept.artifacts is not None and self._depot is not None:
-            artifacts = Artifacts.over(
-                kept.artifacts, self._depot, self._reservoirs, tasks, settings.artifacts, clock, id_generator
-            )
-        images = self._images = self._make_images(tasks, finder, gateway, clock, id_generator)
-        state = ManagerState(kept.config, clock)
+    def _make_sessions(
+        self,
+        folders: Folders | None,
+        artifacts: Artifacts | None,
+        images: Images | None,
+        state: ManagerState,
+        finder: SessionFinder,
+        clock: Clock,
+        id_generator: IdGenerator,
+    ) -> SessionService:
+        stores, settings = self._stores, self.settings
+        mounts = None
+        if folders is not None:
+            mounts = SessionMounts(folders.mounts, artifacts.mounts if artifacts is not None else None)
         factory = SessionFactory(
-            kept.sessions,
-            kept.agents,
-            kept.identities,
+            stores.sessions,
+            stores.agents,
+            stores.identities,
             self._slots,
             settings.sessions,
             clock,
             id_generator,
             self._devices,
-            SessionMounts(folders.mounts, artifacts.mounts if artifacts is not None else None)
-            if folders is not None
-            else None,
-            self._defaults,
+            mounts,
+            self._dotfiles,
             state,
             images.catalogue if images is not None else None,
         )
-        sessions = SessionService(
-            store=kept.sessions,
+        return SessionService(
+            store=stores.sessions,
             writer=self._writer,
             factory=factory,
             finder=finder,
@@ -250,17 +262,30 @@ class Manager:
             clock=clock,
             settings=settings.sessions,
         )
+
+    def _make_services(
+        self, gateway: AgentGateway, finder: SessionFinder, clock: Clock, id_generator: IdGenerator
+    ) -> Services:
+        stores, settings = self._stores, self.settings
+        tasks = TaskService(stores.tasks, self._bus, clock, id_generator)
+        folders = self._make_folders(tasks, clock, id_generator)
+        artifacts = self._make_artifacts(tasks, clock, id_generator)
+        images = self._images = self._make_images(tasks, finder, gateway, clock, id_generator)
+        state = ManagerState(stores.config, clock)
+        sessions = self._make_sessions(folders, artifacts, images, state, finder, clock, id_generator)
         leaving = folders.leaving if folders is not None else None
         return Services(
             sessions=sessions,
-            defaults=self._defaults,
-            templates=TemplateService(kept.templates, kept.identities, self._identity, sessions, clock, id_generator),
+            defaults=self._dotfiles,
+            templates=TemplateService(
+                stores.templates, stores.identities, self._identity, sessions, clock, id_generator
+            ),
             state=state,
             idle=self._idle,
-            errors=ErrorLogService(kept.errors),
+            errors=ErrorLogService(stores.errors),
             clock=clock,
             execution=ExecutionService(
-                store=kept.sessions,
+                store=stores.sessions,
                 finder=finder,
                 gateway=gateway,
                 stats=self._stats,
@@ -273,17 +298,17 @@ class Manager:
             tunnels=TunnelService(finder, gateway, settings.tunnels, self._activity),
             identity=self._identity,
             administration=TenantService(
-                kept.identities,
+                stores.identities,
                 self._identity,
-                kept.sessions,
+                stores.sessions,
                 leaving,
                 clock,
                 id_generator,
                 (folders.quota_loop,) if folders is not None else (),
             ),
-            equipment=EquipmentService(kept.agents, kept.identities, self._assignments),
+            equipment=EquipmentService(stores.agents, stores.identities, self._assignments),
             people=UserService(
-                kept.identities,
+                stores.identities,
                 self._identity,
                 sessions,
                 leaving,
@@ -293,47 +318,47 @@ class Manager:
                 self._owners,
             ),
             passwords=self._passwords,
-            ssh_keys=SshKeyService(kept.identities, self._identity, clock),
-            resource_groups=ResourceGroupService(kept.identities, kept.agents, kept.sessions, clock),
+            ssh_keys=SshKeyService(stores.identities, self._identity, clock),
+            resource_groups=ResourceGroupService(stores.identities, stores.agents, stores.sessions, clock),
             cluster=ClusterService(
-                kept.agents, kept.sessions, self._identity, self._slots, self._stats, gateway, self._devices
+                stores.agents, stores.sessions, self._identity, self._slots, self._stats, gateway, self._devices
             ),
-            events=EventService(kept.sessions, finder, self._bus),
+            events=EventService(stores.sessions, finder, self._bus),
             tasks=tasks,
-            audit=AuditService(kept.audit, clock),
-            config=ConfigService(SealedConfigStore(kept.config, self._sealer, opens=False)),
-            watchers=WatcherService(kept.agents, kept.config, HttpWatcherGateway()),
+            audit=AuditService(stores.audit, clock),
+            config=ConfigService(SealedConfigStore(stores.config, self._sealer, opens=False)),
+            watchers=WatcherService(stores.agents, stores.config, HttpWatcherGateway()),
             slots=self._slots,
             client_tokens=ClientTokens(
-                kept.answers, window=timedelta(hours=settings.retention.tokens_hours), clock=clock.now
+                stores.answers, window=timedelta(hours=settings.retention.tokens_hours), clock=clock.now
             ),
             folders=folders,
             artifacts=artifacts,
             images=images,
-            usage=UsageService(kept.usage, self._identity, clock) if kept.usage is not None else None,
+            usage=UsageService(stores.usage, self._identity, clock) if stores.usage is not None else None,
         )
 
     def _make_loops(self, gateway: AgentGateway, clock: Clock) -> None:
-        kept, settings = self._stores, self.settings
+        stores, settings = self._stores, self.settings
         images = self._images
         self._launch = LaunchLoop(
-            kept.sessions,
+            stores.sessions,
             self._writer,
             gateway,
             clock,
             settings.sessions,
-            self._defaults,
+            self._dotfiles,
             images.provision if images is not None else None,
             derive=self._sealer.derive,
         )
         self._schedule = ScheduleLoop(
-            kept.sessions,
-            kept.agents,
-            kept.identities,
+            stores.sessions,
+            stores.agents,
+            stores.identities,
             self._writer,
             clock,
             settings.sessions,
-            kept.shares,
+            stores.shares,
             self._devices,
             images=images.catalogue if images is not None else None,
             key_id=self._sealer.newest_id,
@@ -341,58 +366,58 @@ class Manager:
         self._services.resource_groups.after_change.append(self._schedule)
         self._services.equipment.after_change.append(self._schedule)
         self._terminate = TerminateLoop(
-            kept.sessions, kept.agents, self._writer, gateway, clock, settings.sessions, settings.agents
+            stores.sessions, stores.agents, self._writer, gateway, clock, settings.sessions, settings.agents
         )
         self._sweep = WatchdogLoop(
-            sessions=kept.sessions,
-            agents=kept.agents,
-            identities=kept.identities,
+            sessions=stores.sessions,
+            agents=stores.agents,
+            identities=stores.identities,
             writer=self._writer,
             reports=self._reports,
             clock=clock,
             session_settings=settings.sessions,
             agent_settings=settings.agents,
         )
-        self._idle_loop = IdleLoop(kept.sessions, self._idle, self._writer, clock)
-        self._callbacks = WebhookLoop(
-            kept.sessions,
+        self._idle_loop = IdleLoop(stores.sessions, self._idle, self._writer, clock)
+        self._webhooks = WebhookLoop(
+            stores.sessions,
             HttpCallbackSender(
                 refused_networks=settings.callbacks.refused_networks, timeout_s=settings.callbacks.timeout_s
             ),
             clock,
             settings.callbacks,
         )
-        self._retention = RetentionLoop(kept.sessions, kept.answers, clock, settings.retention, kept.errors)
-        self._hints = LoopWakeups(
+        self._retention = RetentionLoop(stores.sessions, stores.answers, clock, settings.retention, stores.errors)
+        self._wakeups = LoopWakeups(
             self._bus,
             self._writer,
             schedule=self._schedule,
             launch=self._launch,
             terminate=self._terminate,
-            callbacks=self._callbacks,
+            callbacks=self._webhooks,
         )
 
     @property
     def services(self) -> Services:
-        """Every use case, for the API."""
+        """The use cases, as the API needs them."""
         return self._services
 
     @property
     def reports(self) -> ReportsService:
-        """What agents report to; hand it to the link."""
+        """The receiver of agents' reports, for the agent link."""
         return self._reports
 
     @property
     def loops(self) -> tuple[PeriodicLoop, ...]:
-        """For tests and simulations, which run ``once`` by hand."""
-        kept = self._services.folders
-        folders = (kept.loop, kept.quota_loop) if kept is not None else ()
-        rest = (self._terminate, self._sweep, self._idle_loop, self._owners, self._callbacks, self._retention)
-        artifacts = (self._services.artifacts.loop,) if self._services.artifacts is not None else ()
+        """The loops, for tests and simulations that call ``once`` themselves."""
+        services = self._services
+        folders = (services.folders.loop, services.folders.quota_loop) if services.folders is not None else ()
+        rest = (self._terminate, self._sweep, self._idle_loop, self._owners, self._webhooks, self._retention)
+        artifacts = (services.artifacts.loop,) if services.artifacts is not None else ()
         return self._schedule, self._launch, *rest, *folders, *artifacts
 
     async def migrate(self) -> None:
-        """Bring the schema up to date; nothing to do without a database."""
+        """Upgrade the schema and encrypt plain secrets; does nothing without a database."""
         if self._database is not None:
             await upgrade(self._database, MIGRATIONS, head=SCHEMA_HEAD)
             await seal_rows(self._database, self._sealer)
@@ -401,55 +426,55 @@ class Manager:
         try:
             await seal_config(self._stores.config, self._sealer)
         except Unavailable as e:
-            log.warning("passwords of container registries are looked at with the next start: %s", e)
+            log.warning("passwords of container registries stay as they are until the next start: %s", e)
 
     async def start(self) -> None:
-        """Migrate and run the loops, or wait for one's turn to. What a former life left half-way goes on at once."""
+        """Migrate, and run the loops at once or when this manager becomes the leader. Unfinished work continues."""
         await self.migrate()
         await self._slots.load()
-        side = [self._identity.run(), self._stats.run(), self._services.audit.run(), self._activity.run()]
+        background = [self._identity.run(), self._stats.run(), self._services.audit.run(), self._activity.run()]
         if self._leadership is None:
             await self._services.tasks.recover()
             await self._begin()
         else:
             await self._leadership.announce()
-            side += [self._leadership.run(), self._services.tasks.run()]
-        self._tasks = [asyncio.create_task(work) for work in side]
+            background += [self._leadership.run(), self._services.tasks.run()]
+        self._tasks = [asyncio.create_task(work) for work in background]
         await asyncio.sleep(0)
 
     async def _begin(self) -> None:
-        """Run the loops."""
+        """Start the loops."""
         self._reports.lead()
-        work = [self._hints.run(), *(loop.run() for loop in self.loops)]
+        work = [self._wakeups.run(), *(loop.run() for loop in self.loops)]
         if self._leadership is not None:
-            work.append(self._bury(self._leadership))
-        self._leading = [asyncio.create_task(loop) for loop in work]
+            work.append(self._fail_lost_tasks(self._leadership))
+        self._leader_tasks = [asyncio.create_task(loop) for loop in work]
 
     async def _end(self) -> None:
-        """Run them no more; what is under way goes on where they run next."""
-        tasks, self._leading = self._leading, []
+        """Stop the loops; the next leader continues unfinished work."""
+        tasks, self._leader_tasks = self._leader_tasks, []
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._launch.stop()
         await self._terminate.stop()
-        await self._callbacks.stop()
+        await self._webhooks.stop()
         if self._services.folders is not None:
             await self._services.folders.loop.stop()
         if self._services.artifacts is not None:
             await self._services.artifacts.loop.stop()
 
-    async def _bury(self, leadership: Leadership) -> None:
-        """Fail the background tasks of managers that are gone, from time to time."""
+    async def _fail_lost_tasks(self, leadership: Leadership) -> None:
+        """Mark background tasks of stopped managers as failed, periodically."""
         while True:
             try:
                 await self._services.tasks.recover(but=await leadership.living())
-            except Exception:  # the next round does it
-                log.exception("background tasks of other managers could not be looked after")
-            await asyncio.sleep(_BURY_S)
+            except Exception:  # the next round tries again
+                log.exception("could not check the background tasks of other managers")
+            await asyncio.sleep(_LOST_TASKS_S)
 
     async def stop(self) -> None:
-        """End the loops and write what is pending. Sessions run on. Safe without ``start`` and twice."""
+        """Stop the loops and write pending data; sessions keep running. Safe without ``start`` and twice."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -468,9 +493,9 @@ class Manager:
             try:
                 await flush()
             except Exception:  # the other writes must still be tried
-                log.exception("could not write what was pending")
+                log.exception("could not write pending data")
 
-    def _forget(self, ended: Session) -> None:
+    def _on_session_end(self, ended: Session) -> None:
         self._stats.forget(ended)
         self._activity.forget(ended)
 
@@ -479,19 +504,19 @@ class Manager:
             await self._leadership.stop()
 
     async def audit(self) -> SlotAudit:
-        """Recompute what the agents' books should say and compare."""
+        """Recompute the occupied slots of every agent and compare."""
         return await self._stores.sessions.audit()
 
     async def scheduling(self, resource_group: str) -> tuple[Snapshot, Policy]:
-        """What the scheduler would decide on now, and how. Raises NotFound."""
+        """Return the input of the scheduler and the policy of a resource group. Raises NotFound."""
         if await self._stores.identities.resource_group(resource_group) is None:
-            known = ", ".join(sorted(g.name for g in await self._stores.identities.resource_groups())) or "none"
-            raise NotFound(f"there is no resource group {resource_group[:64]}; there are: {known}")
+            existing = ", ".join(sorted(g.name for g in await self._stores.identities.resource_groups())) or "none"
+            raise NotFound(f"there is no resource group {resource_group[:64]}; there are: {existing}")
         return await self._schedule.dump(resource_group)
 
     async def called(self, session: str) -> list[Session]:
-        """The live sessions of this name or id, or whose name or id starts so; anybody's. Raises NotFound."""
-        found = await self._stores.sessions.find_live(None, session)
-        if not found:
+        """Return the live sessions of any owner whose name or id is or starts with ``session``. Raises NotFound."""
+        sessions = await self._stores.sessions.find_live(None, session)
+        if not sessions:
             raise NotFound(f"no live session is called {session[:64]}; `backend.ai ps` lists them")
-        return found
+        return sessions

@@ -66,10 +66,10 @@ def _part(kernel: Kernel, name: str) -> tuple[float, float, float] | None:
         return None
     try:
         capacity = metric.get("capacity")
-        told = float(metric["current"]), float(capacity) if capacity else 0.0, float(metric.get("pct") or 0)
+        view = float(metric["current"]), float(capacity) if capacity else 0.0, float(metric.get("pct") or 0)
     except (KeyError, OverflowError, TypeError, ValueError):
         return None
-    return told if all(0 <= value < _COUNTERS for value in told) else None
+    return view if all(0 <= value < _COUNTERS for value in view) else None
 
 
 class IdleService:

@@ -1,4 +1,4 @@
-"""Who sees and who controls a session. Pure."""
+"""Rules of access to sessions. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ai.backend.manager.sessions.model import Session
 
 
 def sees(caller: Caller, session: Session) -> bool:
-    """Superadmins and monitors see all, admins their domain, users their own."""
+    """Return True if the caller sees it: superadmins and monitors see all, admins their domain, users their own."""
     return (
         caller.sees_all
         or session.user_id == caller.user_id
@@ -17,5 +17,5 @@ def sees(caller: Caller, session: Session) -> bool:
 
 
 def controls(caller: Caller, session: Session) -> bool:
-    """As :func:`sees`, but a monitor only looks."""
+    """Return True if the caller may change the session: as :func:`sees`, but not for monitors."""
     return sees(caller, session) and (caller.role is not UserRole.MONITOR or session.user_id == caller.user_id)
