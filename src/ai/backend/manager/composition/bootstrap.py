@@ -1,4 +1,4 @@
-"""Bootstrap of composition."""
+"""The result of a bootstrap."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ai.backend.manager.identity.model import NewKeypair
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootstrapResult:
-    """Which default objects exist now. A keypair is None when it existed already: its secret is not told again."""
+    """The default objects. A keypair is None if it existed already, as its secret is shown once."""
 
     domain: DomainName
     group: GroupId

@@ -37,6 +37,8 @@ from ai.backend.manager.usage.service import UsageService
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
+    """The use cases of the manager."""
+
     sessions: SessionService
     execution: ExecutionService
     tunnels: TunnelService
@@ -63,10 +65,10 @@ class Services:
     errors: ErrorLogService
     clock: Clock
     folders: Folders | None = None
-    """None where nothing keeps them."""
+    """None without a store."""
     artifacts: Artifacts | None = None
-    """None where nothing keeps them."""
+    """None without a store."""
     images: Images | None = None
-    """None where nothing keeps them: then there are those of agents."""
+    """None without a store of images; then the images of agents are used."""
     usage: UsageService | None = None
-    """None where no history is kept."""
+    """None without a store of history."""

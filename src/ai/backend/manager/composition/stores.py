@@ -1,4 +1,4 @@
-"""Where the manager keeps things."""
+"""The stores of the manager."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Stores:
     images: ImageStore | None = None
     usage: UsageStore | None = None
     leases: LeaseStore | None = None
-    """Where several managers share the stores, and one of them runs the loops."""
+    """Set if several managers share the stores; one of them runs the loops."""
 
     @classmethod
     def sql(cls, database: Database, sealer: Sealer | None = None, config: ConfigStore | None = None) -> Stores:
