@@ -1,4 +1,4 @@
-"""What was used lately, in memory."""
+"""Recent usage in memory."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class MemorySessionStore:
             occupied = (agent.occupied_slots + delta).nonzero()
             grows = [name for name, amount in delta.items() if amount > 0]
             if any(occupied[name] > agent.capacity[name] for name in grows):
-                raise InsufficientResource(f"agent {agent_id} has not that much free")
+                raise InsufficientResource(f"agent {agent_id} does not have as much free")
             moved[agent_id] = replace(agent, occupied_slots=occupied)
         return moved
 
@@ -150,8 +150,8 @@ class MemorySessionStore:
         return self._memory.sessions.get(session_id)
 
     async def get_many(self, ids: Iterable[SessionId]) -> list[Session]:
-        found = (self._memory.sessions.get(i) for i in dict.fromkeys(ids))
-        return sorted((s for s in found if s is not None), key=_age)
+        sessions = (self._memory.sessions.get(i) for i in dict.fromkeys(ids))
+        return sorted((s for s in sessions if s is not None), key=_age)
 
     async def find_live(self, access_key: AccessKey | None, ref: str, *, limit: int = 10) -> list[Session]:
         mine = [s for s in self._live if access_key is None or s.access_key == access_key]
@@ -161,20 +161,20 @@ class MemorySessionStore:
         return [s for s in mine if s.name.startswith(ref) or str(s.id).startswith(ref.lower())][:limit]
 
     async def newest_named(self, access_key: AccessKey, name: str) -> Session | None:
-        found = [s for s in self._memory.sessions.values() if (s.access_key, s.name) == (access_key, name)]
-        return max(found, key=lambda s: s.created_at, default=None)
+        sessions = [s for s in self._memory.sessions.values() if (s.access_key, s.name) == (access_key, name)]
+        return max(sessions, key=lambda s: s.created_at, default=None)
 
     async def by_status(self, statuses: Collection[SessionStatus]) -> list[Session]:
         return sorted((s for s in self._memory.sessions.values() if s.status in statuses), key=_age)
 
     async def refreshed(
-        self, statuses: Collection[SessionStatus], known: Callable[[SessionId], Session | None]
+        self, statuses: Collection[SessionStatus], cached: Callable[[SessionId], Session | None]
     ) -> list[Session]:
         return await self.by_status(statuses)
 
     async def of_kernels(self, kernel_ids: Collection[KernelId]) -> list[Session]:
-        wanted = set(kernel_ids)
-        return sorted((s for s in self._memory.sessions.values() if wanted & {k.id for k in s.kernels}), key=_age)
+        ids = set(kernel_ids)
+        return sorted((s for s in self._memory.sessions.values() if ids & {k.id for k in s.kernels}), key=_age)
 
     async def on_agent(self, agent_id: AgentId) -> list[Session]:
         return [s for s in self._live if any(k.agent == agent_id for k in s.kernels)]
@@ -198,7 +198,7 @@ class MemorySessionStore:
         ]
 
     async def search(self, query: SessionQuery) -> Page[Session]:
-        found = [
+        sessions = [
             s
             for s in self._memory.sessions.values()
             if (query.statuses is None or s.status in query.statuses)
@@ -206,7 +206,7 @@ class MemorySessionStore:
             and query.domain_name in (None, s.domain_name)
             and query.group_id in (None, str(s.group_id))
         ]
-        return select(sorted(found, key=lambda s: str(s.id)), query)
+        return select(sorted(sessions, key=lambda s: str(s.id)), query)
 
     async def dependents(self, session_id: SessionId) -> list[Session]:
         return [s for s in self._live if session_id in s.dependencies]
