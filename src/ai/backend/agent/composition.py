@@ -5,20 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from ai.backend.agent.config.settings import INTRINSIC_PLUGINS, AgentSettings
 from ai.backend.agent.devices.inventory import Inventory
 from ai.backend.agent.devices.operations import DeviceOperations
 from ai.backend.agent.devices.plugins import PluginSet
-from ai.backend.agent.directory.directory import DataDirectory
-from ai.backend.agent.directory.record_database import RecordDatabase
+from ai.backend.agent.host import Host
 from ai.backend.agent.images.jobs import ImageJobs
-from ai.backend.agent.kernels.files import FileKernelRecords, FileLeftovers
 from ai.backend.agent.kernels.observer import ObservationQueue
-from ai.backend.agent.kernels.outbox import FileOutbox
-from ai.backend.agent.kit.store import KitStore
+from ai.backend.agent.kernels.store import KernelRecords, Leftovers, Outbox
 from ai.backend.agent.lifecycle.context import AgentContext
 from ai.backend.agent.lifecycle.device_failures import HealthLoop
 from ai.backend.agent.lifecycle.exits import watch_exits
@@ -28,17 +24,15 @@ from ai.backend.agent.link.commands import Commands
 from ai.backend.agent.link.heartbeat import Heartbeat
 from ai.backend.agent.link.report import HeartbeatReporter
 from ai.backend.agent.link.statistics_loop import StatisticsLoop
-from ai.backend.agent.metrics.host import HostMeter
+from ai.backend.agent.main import this_host
 from ai.backend.agent.metrics.processes import Processes
 from ai.backend.agent.metrics.statistics import Statistics
 from ai.backend.agent.networks.networks import Networks
-from ai.backend.agent.networks.underlay import encryption_mark, overlay_report
 from ai.backend.agent.service_ports.forward import PortForwarder
 from ai.backend.agent.service_ports.services import ServiceManager
 from ai.backend.common.errors import BackendError, Unavailable
 from ai.backend.common.wire.link import AgentCommands, ManagerReports
 from ai.backend.infra.loop import PeriodicCall
-from ai.backend.node.linux import ipsec
 from ai.backend.plugin.discovery import PluginSource, find_plugins
 from ai.backend.plugin.runtime import AbstractRuntime
 
@@ -57,6 +51,7 @@ class Agent:
         runtime: not set up yet; the agent sets it up and shuts it down.
         manager: where reports go. It may be unreachable at any time.
         plugins: where accelerators come from; None finds them as the settings say.
+        host: the machine; by default this one, with the data directory of the settings.
     """
 
     def __init__(
@@ -66,17 +61,18 @@ class Agent:
         manager: ManagerReports,
         *,
         plugins: Sequence[PluginSource] | None = None,
+        host: Host | None = None,
     ) -> None:
         self.settings = settings
         self._runtime = runtime
         self._manager = manager
         self._sources = plugins
-        self._directory = DataDirectory(settings.data_dir)
+        self._host = host or this_host(settings)
         self._tasks: list[asyncio.Task[None]] = []
         self._plugins: PluginSet | None = None
         self._supervisor: Supervisor | None = None
         self._images: ImageJobs | None = None
-        self._files: list[FileOutbox | RecordDatabase] = []
+        self._files: list[Outbox | KernelRecords | Leftovers] = []
         self._recovered = asyncio.Event()
         self._commands: Commands | None = None
         self._beat: Callable[[], None] = lambda: None
@@ -87,7 +83,7 @@ class Agent:
 
     async def start(self) -> None:
         """Raises Conflict if another agent uses the data directory, or what the runtime's setup raises."""
-        self._directory.open()
+        self._host.state.open()
         try:
             await self._start()
         except BaseException:
@@ -95,7 +91,8 @@ class Agent:
             raise
 
     async def _start(self) -> None:
-        settings, epoch = self.settings, self._directory.next_epoch()
+        settings, host = self.settings, self._host
+        epoch = host.state.next_epoch()
         node, lifecycles = settings.agent, settings.kernel_lifecycles
         sources = self._sources
         if sources is None:
@@ -112,31 +109,29 @@ class Agent:
             timeout_s=lifecycles.plugin_timeout,
             environment=node.plugin_environment,
         )
-        outbox = FileOutbox(self._directory.path / "outbox.jsonl")
-        database = RecordDatabase(self._directory.path / "records.db")
-        self._files = [outbox, database]
-        database.open()
-        records, leftovers = FileKernelRecords(database), FileLeftovers(database)
-        observer = ObservationQueue(outbox, self._manager, agent_id=node.id, epoch=epoch)
+        outbox, records, leftovers = host.state.outbox(), host.state.kernel_records(), host.state.leftovers()
+        self._files = [outbox, records, leftovers]
+        observer = ObservationQueue(outbox, self._manager, agent_id=node.id, epoch=epoch, wall_clock=host.wall_clock)
         inventory = Inventory(plugins, epoch, settings.resource.allocation_order)
         ports = PortForwarder(self._runtime, settings.services)
-        kits = KitStore(self._directory.path / "kit")
-        desk = ServiceManager(self._runtime, ports, kits, settings.runs)
+        host.kits.open()
+        desk = ServiceManager(self._runtime, ports, host.kits, settings.runs)
         around = AgentContext(
             settings=settings,
             epoch=epoch,
-            secret=self._directory.secret(),
+            secret=host.state.secret(),
             runtime=self._runtime,
-            networks=Networks(self._runtime, partial(ipsec.apply, encryption_mark(settings))),
+            networks=Networks(self._runtime, host.secure),
             desk=desk,
             plugins=plugins,
             inventory=inventory,
             records=records,
             leftovers=leftovers,
             observer=observer,
+            wall_clock=host.wall_clock,
         )
-        statistics = Statistics(self._runtime, plugins, inventory, HostMeter(self._directory.path))
-        processes = Processes(self._runtime, plugins, inventory)
+        statistics = Statistics(self._runtime, plugins, inventory, host.meter, wall_clock=host.wall_clock)
+        processes = Processes(self._runtime, plugins, inventory, wall_clock=host.wall_clock)
         supervisor = self._supervisor = Supervisor(around, statistics)
         reporting = HeartbeatReporter(around, supervisor)
 
@@ -150,7 +145,7 @@ class Agent:
             supervisor, self._runtime, processes, devices, self._images, ports, desk, settings.runs, self._recovered
         )
         await self._runtime.setup()
-        reporting.overlay = await asyncio.to_thread(overlay_report, settings, self._runtime.info())
+        reporting.overlay = await asyncio.to_thread(host.overlay, self._runtime.info())
         await reporting.refresh(asyncio.get_running_loop().time())
         with suppress(BackendError):  # the loop says so, and tries again
             await reporting.refresh_images()
@@ -159,7 +154,7 @@ class Agent:
         await recovery.recover()
         self._recovered.set()
         self._run_loops(around, reporting, supervisor, recovery, statistics, observer)
-        self._spawn(PeriodicCall("kits", _KITS_S, kits.clean).run(), "kits")
+        self._spawn(PeriodicCall("kits", _KITS_S, host.kits.clean).run(), "kits")
 
     def _run_loops(
         self,
@@ -191,7 +186,12 @@ class Agent:
         )
 
         stats = StatisticsLoop(
-            statistics, supervisor, self._manager, agent_id=self.agent_id, interval_s=intervals.statistics
+            statistics,
+            supervisor,
+            self._manager,
+            agent_id=self.agent_id,
+            interval_s=intervals.statistics,
+            wall_clock=self._host.wall_clock,
         )
         for loop in (
             heartbeat,
@@ -229,7 +229,7 @@ class Agent:
         files, self._files = self._files, []
         for file in files:
             file.close()
-        self._directory.close()
+        self._host.state.close()
 
     @property
     def commands(self) -> AgentCommands:

@@ -7,7 +7,6 @@ repeated: a fetched image is there, a removed one is gone, and of a cut-off comm
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +27,7 @@ class _Job:
     current: int = 0
     total: int = 0
     ended_at: float | None = None
-    asked_at: float = field(default_factory=time.monotonic)
+    asked_at: float = field(default_factory=lambda: asyncio.get_running_loop().time())
 
 
 class ImageJobs:
@@ -50,7 +49,7 @@ class ImageJobs:
         job = self._jobs.get(req.job_id)
         if job is None:
             job = self._begin(req)
-        job.asked_at = time.monotonic()
+        job.asked_at = asyncio.get_running_loop().time()
         await asyncio.wait({job.task}, timeout=min(max(0.0, req.wait_s), _MAX_WAIT_S))
         return _told(job)
 
@@ -73,7 +72,7 @@ class ImageJobs:
             job.current, job.total = current, total
 
         job = _Job(asyncio.create_task(self._run(req, tell), name=f"image-job-{req.job_id}"))
-        job.task.add_done_callback(lambda _: setattr(job, "ended_at", time.monotonic()))
+        job.task.add_done_callback(lambda _: setattr(job, "ended_at", asyncio.get_running_loop().time()))
         self._jobs[req.job_id] = job
         return job
 
@@ -104,7 +103,7 @@ class ImageJobs:
                 return {**told, "digest": made.digest, "config_digest": made.config_digest}
 
     def _forget(self) -> None:
-        before = time.monotonic() - self._kept_s
+        before = asyncio.get_running_loop().time() - self._kept_s
         for job_id, job in list(self._jobs.items()):
             if job.ended_at is not None and job.ended_at < before:
                 del self._jobs[job_id]

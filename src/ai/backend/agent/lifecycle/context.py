@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,7 +23,10 @@ from ai.backend.plugin.runtime import AbstractRuntime
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentContext:
-    """The agent around one kernel. ``secret`` never leaves it, only what is derived from it."""
+    """The agent around one kernel. ``secret`` never leaves it, only what is derived from it.
+
+    ``wall_clock`` tells the seconds since the epoch, for what is written down or told.
+    """
 
     settings: AgentSettings
     epoch: int
@@ -34,6 +39,7 @@ class AgentContext:
     records: KernelRecords
     leftovers: Leftovers
     observer: ObservationQueue
+    wall_clock: Callable[[], float] = time.time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import time
 from collections.abc import Callable
 
 from ai.backend.agent.devices.inventory import Inventory
@@ -80,7 +79,7 @@ class HealthLoop:
     async def _wait(self) -> None:
         """Until there are news, a device may be given back, or the next round."""
         due = self._inventory.health_due()
-        left_s = _ROUND_S if due is None else min(_ROUND_S, max(0.0, due - time.monotonic()))
+        left_s = _ROUND_S if due is None else min(_ROUND_S, max(0.0, due - asyncio.get_running_loop().time()))
         try:
             async with asyncio.timeout(left_s):
                 await self._wake.wait()
@@ -123,7 +122,7 @@ class HealthLoop:
             plugin = handle.plugin
             watched, task = self._watches.get(handle.key, (None, None))
             if watched is plugin and task is not None and not task.done():
-                if time.monotonic() - self._begun.get(handle.key, math.inf) > _ROUND_S:
+                if asyncio.get_running_loop().time() - self._begun.get(handle.key, math.inf) > _ROUND_S:
                     handle.complain("watch_health", None)
                 continue
             if task is not None:
@@ -135,7 +134,7 @@ class HealthLoop:
     async def _watch(self, handle: PluginHandle, plugin: HealthWatching) -> None:
         pause_s = _AGAIN_FIRST_S
         while handle.started:
-            begun = self._begun[handle.key] = time.monotonic()
+            begun = self._begun[handle.key] = asyncio.get_running_loop().time()
             try:
                 async for change in plugin.watch_health():
                     self._note(handle.key, change)
@@ -148,7 +147,7 @@ class HealthLoop:
             handle.complain("watch_health", f"watch_health: {problem:.500}; again in {pause_s:g} s")
             self._look()
             await asyncio.sleep(pause_s)
-            is_lasting = time.monotonic() - begun > _AGAIN_MAX_S
+            is_lasting = asyncio.get_running_loop().time() - begun > _AGAIN_MAX_S
             pause_s = _AGAIN_FIRST_S if is_lasting else min(2 * pause_s, _AGAIN_MAX_S)
 
     def _note(self, key: str, change: DeviceHealthChange) -> None:

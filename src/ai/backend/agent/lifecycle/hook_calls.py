@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
 from typing import Literal
 
 import msgspec
@@ -106,7 +105,7 @@ class HookCalls:
             method=method,
             state=state,
             message=(str(problem) or type(problem).__name__)[:500],
-            since=since or time.time(),
+            since=since or self._around.wall_clock(),
         )
         self._around.observer.report(
             kernel.id, kernel.attempt, kernel.status, KernelEventReason.UNKNOWN, hook_troubles=[trouble]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Sequence
 
 import msgspec
@@ -38,7 +37,7 @@ class HookRetrier:
     def follow(self, kernel: Kernel) -> None:
         """Begin to repeat what the kernel owes, if anything."""
         if kernel.record.owed and kernel.owing_since is None:
-            owing_s = max(0.0, time.time() - kernel.record.owed_since)
+            owing_s = max(0.0, self._around.wall_clock() - kernel.record.owed_since)
             kernel.owing_since = asyncio.get_running_loop().time() - owing_s
         if kernel.record.owed and kernel not in self._tasks:
             task = asyncio.create_task(self._repeat(kernel), name=f"aftercare-{kernel.id}")
@@ -59,6 +58,9 @@ class HookRetrier:
     def restore(self) -> None:
         """Go on with the leftovers of an earlier life of the agent."""
         for record in self._around.leftovers.load():
+            if not record.owed:  # it could not be removed from a full disk
+                self._around.leftovers.forget(record)
+                continue
             kernel = Kernel(record, self._around.leftovers)
             self._leftovers[kernel.id, record.standing_attempt] = kernel
             self.follow(kernel)
@@ -69,7 +71,7 @@ class HookRetrier:
         name = (kernel.id, record.standing_attempt)
         left = self._leftovers.get(name)
         if left is None:
-            record = msgspec.structs.replace(record, phase=Phase.ENDED, owed=[], owed_since=time.time())
+            record = msgspec.structs.replace(record, phase=Phase.ENDED, owed=[], owed_since=self._around.wall_clock())
             left = self._leftovers[name] = Kernel(record, self._around.leftovers)
         left.save(
             owed=[*left.record.owed, key],
@@ -128,7 +130,10 @@ class HookRetrier:
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, _MAX_S)
             for key in list(kernel.record.owed):
-                await self._try(kernel, key)
+                try:
+                    await self._try(kernel, key)
+                except OSError as e:  # the call is made again: hooks are idempotent
+                    log.warning("what became of %s for kernel %s cannot be written: %s", key, kernel.id, e)
 
     async def _try(self, kernel: Kernel, key: str) -> None:
         """One more call; afterwards it is done, given up, or still owed."""

@@ -33,6 +33,7 @@ class HeartbeatReporter:
         self._around = around
         self._supervisor = supervisor
         self._images: Sequence[RuntimeImage] = ()
+        self._number = 0
         self.overlay: OverlayReport | None = None
         """How this node takes part in networks over several; told once it is known."""
 
@@ -51,10 +52,12 @@ class HeartbeatReporter:
 
     def report(self) -> AgentReport:
         around, node = self._around, self._around.settings.agent
+        self._number += 1
         info = around.runtime.info()
         return AgentReport(
             agent_id=node.id,
             epoch=around.epoch,
+            number=self._number,
             version=VERSION,
             architecture=ARCHITECTURE,
             resource_group=node.resource_group,

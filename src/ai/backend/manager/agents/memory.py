@@ -10,6 +10,7 @@ from ai.backend.common.ids import AgentId, ResourceGroupName
 from ai.backend.common.states import AgentStatus
 from ai.backend.common.wire.reports import OverlayReport
 from ai.backend.manager.agents.model import Agent, SlotTypeInfo
+from ai.backend.manager.db.fence import check_fence
 from ai.backend.manager.query.memory import select
 from ai.backend.manager.query.model import ListQuery, Page
 from ai.backend.manager.resources.model import ResourcePreset
@@ -25,28 +26,33 @@ class MemoryAgentStore:
         self._presets: dict[str, ResourcePreset] = {}
 
     async def put_agent(self, agent: Agent) -> None:
+        check_fence()
         known = self._memory.agents.get(agent.id)
         if known is not None:
             agent = replace(agent, occupied_slots=known.occupied_slots, version_id=known.version_id + 1)
         self._memory.agents[agent.id] = agent
 
     async def set_status(self, agent_id: AgentId, status: AgentStatus, *, at: datetime) -> None:
+        check_fence()
         agent = self._memory.agents.get(agent_id)
         if agent is not None:
             lost_at = at if status is AgentStatus.LOST else None
             self._memory.agents[agent_id] = replace(agent, status=status, status_changed=at, lost_at=lost_at)
 
     async def set_schedulable(self, agent_id: AgentId, schedulable: bool) -> None:
+        check_fence()
         agent = self._memory.agents.get(agent_id)
         if agent is not None:
             self._memory.agents[agent_id] = replace(agent, schedulable=schedulable)
 
     async def set_resource_group(self, agent_id: AgentId, name: ResourceGroupName) -> None:
+        check_fence()
         agent = self._memory.agents.get(agent_id)
         if agent is not None:
             self._memory.agents[agent_id] = replace(agent, scaling_group=name)
 
     async def beat(self, agent_id: AgentId, *, at: datetime) -> None:
+        check_fence()
         agent = self._memory.agents.get(agent_id)
         if agent is not None:
             self._memory.agents[agent_id] = replace(agent, last_heartbeat=at)
@@ -68,6 +74,7 @@ class MemoryAgentStore:
         return page if query.order else replace(page, items=found[query.offset : query.offset + query.limit])
 
     async def add_slot_types(self, slots: Iterable[SlotTypeInfo]) -> None:
+        check_fence()
         self._slots.update({s.slot_name: s for s in slots})
 
     async def slot_types(self) -> list[SlotTypeInfo]:
@@ -77,7 +84,9 @@ class MemoryAgentStore:
         return [self._presets[name] for name in sorted(self._presets)]
 
     async def put_preset(self, preset: ResourcePreset) -> None:
+        check_fence()
         self._presets[preset.name] = preset
 
     async def delete_preset(self, name: str) -> bool:
+        check_fence()
         return self._presets.pop(name, None) is not None

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from ai.backend.common.ids import UserId
+from ai.backend.manager.db.fence import check_fence
 from ai.backend.manager.logs.model import ErrorReport, KeptError
 from ai.backend.manager.query.model import Page
 
@@ -19,6 +20,7 @@ class MemoryErrorLogStore:
         self._last = 0
 
     async def add_error(self, report: ErrorReport) -> int:
+        check_fence()
         self._last += 1
         self._kept[self._last] = KeptError(id=self._last, report=report)
         return self._last
@@ -45,6 +47,7 @@ class MemoryErrorLogStore:
     async def clear_error(
         self, error_id: int, *, user_id: UserId | None = None, domain_name: str | None = None
     ) -> bool:
+        check_fence()
         found = self._kept.get(error_id)
         if found is None or not _within(found, user_id, domain_name):
             return False
@@ -52,6 +55,7 @@ class MemoryErrorLogStore:
         return True
 
     async def purge_errors(self, *, before: datetime) -> None:
+        check_fence()
         self._kept = {i: one for i, one in self._kept.items() if one.report.created_at >= before}
 
 

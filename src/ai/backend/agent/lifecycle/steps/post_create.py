@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 from ai.backend.agent.kernels.kernel import Kernel
 from ai.backend.agent.lifecycle.context import AgentContext, StepContext
@@ -28,7 +27,7 @@ class PostCreate:
             try:
                 await self._calls.call(key, "post_create", kernel, why)
             except BackendError as e:
-                now = time.time()
+                now = self._around.wall_clock()
                 kernel.save(owed=list(dict.fromkeys([*kernel.record.owed, key])), owed_since=now)
                 kernel.owing_since = None
                 self._calls.tell(kernel, key, "post_create", e, "retrying", now)
@@ -62,7 +61,7 @@ class PostCreate:
         The deadline is of the wall clock and in the record, so that no restart of the agent moves it. In one life of
         the agent it is read once: a wall clock that is set meanwhile moves nothing either.
         """
-        now, limit_s = time.time(), self._around.settings.kernel_lifecycles.termination_deferral
+        now, limit_s = self._around.wall_clock(), self._around.settings.kernel_lifecycles.termination_deferral
         clock = asyncio.get_running_loop().time
         if kernel.record.deferred_until is None:
             kernel.save(deferred_until=now + limit_s)

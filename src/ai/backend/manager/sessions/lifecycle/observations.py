@@ -95,6 +95,8 @@ class ReportsService:
         self._settings = settings
         self._known: dict[AgentId, bytes] = {}
         self._written: dict[AgentId, float] = {}
+        self._newest: dict[AgentId, tuple[int, int]] = {}
+        """Agent -> epoch and number of its newest heartbeat."""
         self.last_seen: dict[AgentId, float] = {}
         """Agent -> monotonic time of its last sign of life in this process."""
         self.leads: Callable[[], bool] = lambda: True
@@ -113,9 +115,11 @@ class ReportsService:
             NotFound: its resource group does not exist. InvalidName, InvalidInput: a malformed report.
         """
         agent_id = AgentId(check_slug(report.agent_id, what="agent_id", allow_dots=True))
+        if self._is_old(agent_id, report):
+            return HeartbeatReply(interval_s=self._settings.heartbeat_interval_s)
         monotonic = self._clock.monotonic()
         self.last_seen[agent_id] = monotonic  # it lives, even if what it says cannot be written now
-        fingerprint = msgspec.msgpack.encode(msgspec.structs.replace(report, kernels=[]))
+        fingerprint = msgspec.msgpack.encode(msgspec.structs.replace(report, kernels=[], number=0))
         if self._known.get(agent_id) != fingerprint:
             is_whole = await self._register(agent_id, report)
             self._known[agent_id] = fingerprint if is_whole else b""
@@ -127,6 +131,15 @@ class ReportsService:
             self._written[agent_id] = monotonic
         unknown = await self._presence.compare(agent_id, report.kernels) if self.leads() else []
         return HeartbeatReply(interval_s=self._settings.heartbeat_interval_s, unknown_kernels=unknown)
+
+    def _is_old(self, agent_id: AgentId, report: AgentReport) -> bool:
+        """Whether a newer report was here before, or this one: what it says is not so any more."""
+        place = report.epoch, report.number
+        if report.number and place <= self._newest.get(agent_id, (0, 0)):
+            log.info("an old heartbeat of agent %s is ignored", agent_id)
+            return True
+        self._newest[agent_id] = place
+        return False
 
     @property
     def registered(self) -> Collection[AgentId]:
@@ -202,6 +215,7 @@ class ReportsService:
     def lead(self) -> None:
         """Begin to lead: what agents are is learnt anew from each of them, and silence counts from now on."""
         self._known.clear()
+        self._presence.forget()
 
     # ---- observations ----
 
