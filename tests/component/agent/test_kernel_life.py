@@ -22,7 +22,7 @@ from ai.backend.common.errors import (
 from ai.backend.common.states import KernelEventReason, KernelStatus, RunMode, RunStatus, SessionType
 from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, RestartKernel
 from ai.backend.common.wire.execution import Execute
-from ai.backend.common.wire.reports import AgentReport, KernelObservation
+from ai.backend.common.wire.reports import AgentReport, ObservationReport
 from ai.backend.plugin.accelerator import Mount, TerminationDeferred, WorkloadConfig
 from ai.backend.plugin.runtime import WorkloadExit
 from tests.component.agent.conftest import Bench
@@ -362,9 +362,9 @@ async def test_a_kernel_is_listed_until_its_end_was_acknowledged(bench: Bench, m
     spec = await bench.run(agent)
     observe, heard = bench.manager.observe, asyncio.Event()
 
-    async def deaf(agent_id: str, epoch: int, observations: list[KernelObservation]) -> int:
+    async def deaf(report: ObservationReport) -> int:
         await heard.wait()
-        return await observe(agent_id, epoch, observations)
+        return await observe(report)
 
     monkeypatch.setattr(bench.manager, "observe", deaf)
     await agent.commands.destroy_kernel(DestroyKernel(kernel_id=spec.kernel_id, attempt=1))

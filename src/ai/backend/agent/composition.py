@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from ai.backend.agent.config.settings import INTRINSIC_PLUGINS, AgentSettings
@@ -13,8 +14,10 @@ from ai.backend.agent.devices.operations import DeviceOperations
 from ai.backend.agent.devices.plugins import PluginSet
 from ai.backend.agent.host import Host
 from ai.backend.agent.images.jobs import ImageJobs
+from ai.backend.agent.kernels.files import DirectoryState
 from ai.backend.agent.kernels.observer import ObservationQueue
-from ai.backend.agent.kernels.store import KernelRecords, Leftovers, Outbox
+from ai.backend.agent.kernels.store import Outbox
+from ai.backend.agent.kit.store import KitStore
 from ai.backend.agent.lifecycle.context import AgentContext
 from ai.backend.agent.lifecycle.device_failures import HealthLoop
 from ai.backend.agent.lifecycle.exits import watch_exits
@@ -24,19 +27,32 @@ from ai.backend.agent.link.commands import Commands
 from ai.backend.agent.link.heartbeat import Heartbeat
 from ai.backend.agent.link.report import HeartbeatReporter
 from ai.backend.agent.link.statistics_loop import StatisticsLoop
-from ai.backend.agent.main import this_host
+from ai.backend.agent.metrics.host import HostMeter
 from ai.backend.agent.metrics.processes import Processes
 from ai.backend.agent.metrics.statistics import Statistics
 from ai.backend.agent.networks.networks import Networks
+from ai.backend.agent.networks.underlay import encryption_mark, overlay_report
 from ai.backend.agent.service_ports.forward import PortForwarder
 from ai.backend.agent.service_ports.services import ServiceManager
 from ai.backend.common.errors import BackendError, Unavailable
 from ai.backend.common.wire.link import AgentCommands, ManagerReports
 from ai.backend.infra.loop import PeriodicCall
+from ai.backend.node.linux import ipsec
 from ai.backend.plugin.discovery import PluginSource, find_plugins
 from ai.backend.plugin.runtime import AbstractRuntime
 
 _KITS_S = 3600.0
+
+
+def this_host(settings: AgentSettings) -> Host:
+    """The machine that the agent runs on, with the data directory of its settings."""
+    return Host(
+        state=DirectoryState(settings.data_dir),
+        kits=KitStore(settings.data_dir / "kit"),
+        meter=HostMeter(settings.data_dir),
+        overlay=partial(overlay_report, settings),
+        secure=partial(ipsec.apply, encryption_mark(settings)),
+    )
 
 
 class Agent:
@@ -72,7 +88,7 @@ class Agent:
         self._plugins: PluginSet | None = None
         self._supervisor: Supervisor | None = None
         self._images: ImageJobs | None = None
-        self._files: list[Outbox | KernelRecords | Leftovers] = []
+        self._outbox: Outbox | None = None
         self._recovered = asyncio.Event()
         self._commands: Commands | None = None
         self._beat: Callable[[], None] = lambda: None
@@ -109,8 +125,8 @@ class Agent:
             timeout_s=lifecycles.plugin_timeout,
             environment=node.plugin_environment,
         )
-        outbox, records, leftovers = host.state.outbox(), host.state.kernel_records(), host.state.leftovers()
-        self._files = [outbox, records, leftovers]
+        records, leftovers = host.state.kernel_records(), host.state.leftovers()
+        outbox = self._outbox = host.state.outbox()
         observer = ObservationQueue(outbox, self._manager, agent_id=node.id, epoch=epoch, wall_clock=host.wall_clock)
         inventory = Inventory(plugins, epoch, settings.resource.allocation_order)
         ports = PortForwarder(self._runtime, settings.services)
@@ -226,9 +242,9 @@ class Agent:
         plugins, self._plugins = self._plugins, None
         if plugins is not None:
             await plugins.stop()
-        files, self._files = self._files, []
-        for file in files:
-            file.close()
+        outbox, self._outbox = self._outbox, None
+        if outbox is not None:
+            outbox.close()
         self._host.state.close()
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import partial
 from pathlib import Path
 
 import click
@@ -13,27 +12,10 @@ from ai.backend.agent.composition import Agent
 from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.agent.devices.survey import PluginInspection as PluginInspection  # noqa: PLC0414  # shown to the command line
 from ai.backend.agent.devices.survey import survey
-from ai.backend.agent.directory.directory import DataDirectory
-from ai.backend.agent.host import Host
-from ai.backend.agent.kit.store import KitStore
-from ai.backend.agent.metrics.host import HostMeter
-from ai.backend.agent.networks.underlay import encryption_mark, overlay_report
 from ai.backend.agent.runtimes import load_runtime
 from ai.backend.infra.process.daemon import config_option, log_level_option, run_daemon
-from ai.backend.node.linux import ipsec
 
 log = logging.getLogger(__name__)
-
-
-def this_host(settings: AgentSettings) -> Host:
-    """The machine that the agent runs on, with the data directory of its settings."""
-    return Host(
-        state=DataDirectory(settings.data_dir),
-        kits=KitStore(settings.data_dir / "kit"),
-        meter=HostMeter(settings.data_dir),
-        overlay=partial(overlay_report, settings),
-        secure=partial(ipsec.apply, encryption_mark(settings)),
-    )
 
 
 async def serve(settings: AgentSettings, stop: asyncio.Event) -> None:

@@ -7,6 +7,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import NAMESPACE_URL, uuid5
 
 from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.common.errors import BackendError
@@ -160,6 +161,7 @@ class Cluster:
 
     async def create(self, request: CreateSession, token: str) -> Session | None:
         """Ask until it is answered, as a client with a token may; None if it is refused."""
+        call_id = uuid5(NAMESPACE_URL, token)
         for _ in range(8):
             managers = self.serving()
             if managers:
@@ -167,7 +169,7 @@ class Cluster:
                 try:
                     async with asyncio.timeout(15.0):
                         reply = await manager.ask(
-                            lambda m: m.services.sessions.create(self._who(), request, client_token=token)
+                            lambda m: m.services.sessions.create(self._who(), request, call_id=call_id)
                         )
                     self.invariants.promise(reply.session.id, token)
                     return reply.session  # type: ignore[no-any-return]  # of a manager

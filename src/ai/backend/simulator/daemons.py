@@ -116,7 +116,7 @@ class ManagerDaemon(Daemon):
             Bus(),
             self.link.manager,
             clock=self.clock,
-            minter=SeededIds(dice.getrandbits(64)),
+            id_generator=SeededIds(dice.getrandbits(64)),
             rng=random.Random(dice.getrandbits(64)),
             callbacks=self._inbox,
             hash_password=str,

@@ -8,10 +8,11 @@ from hashlib import sha256
 import msgspec
 
 from ai.backend.agent.channel.model import RunsRecord
-from ai.backend.agent.kernels.model import KernelRecord, Phase
+from ai.backend.agent.kernels.model import KernelRecord
 from ai.backend.common.errors import Conflict
 from ai.backend.common.ids import KernelId
 from ai.backend.common.wire.reports import KernelObservation
+from ai.backend.core.lifecycle.kernel_phase import Phase
 from ai.backend.simulator.virtual_time import PROCESS, Process, ProcessDied
 from ai.backend.simulator.world import World
 
@@ -151,8 +152,6 @@ class _Records:
     def put_runs(self, kernel_id: str, runs: RunsRecord) -> None:
         self._disk.put(self._disk.runs, kernel_id, _encode(runs))
 
-    def close(self) -> None: ...
-
 
 class _Leftovers:
     def __init__(self, disk: Disk) -> None:
@@ -166,8 +165,6 @@ class _Leftovers:
 
     def forget(self, record: KernelRecord) -> None:
         self._disk.forget(self._disk.leftovers, self._name(record))
-
-    def close(self) -> None: ...
 
     @staticmethod
     def _name(record: KernelRecord) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
-
-from ai.backend.common.errors import BackendError, DeadlineExceeded, Unavailable, from_wire
+from ai.backend.common.errors import Unavailable
 from ai.backend.common.wire.link import AgentCommands, ManagerReports
-from ai.backend.infra.rpc.memory import MemoryAgentEndpoint, MemoryLink, pass_wire
-from ai.backend.infra.rpc.methods import Method, deadline_of
-from ai.backend.infra.rpc.proxies import guarded
+from ai.backend.infra.rpc.frames import Kind, decode
+from ai.backend.infra.rpc.memory import MemoryAgentEndpoint, MemoryConnection, MemoryLink
+from ai.backend.infra.rpc.methods import MAX_MESSAGE_BYTES
+from ai.backend.infra.rpc.multiplexer import Multiplexer
+from ai.backend.infra.rpc.proxies import commands_service, reports_service
 from ai.backend.simulator.virtual_time import PROCESS, Process
 from ai.backend.simulator.world import World
 
@@ -21,7 +20,7 @@ _LATEST_S = 20.0
 class SimulatedLink(MemoryLink):
     """The link of one manager. Handlers run in the process that has started its end.
 
-    The processes may die; what is on its way then is not answered, and the link is found broken a little later.
+    A message to a process that has died is lost, and the connection is found broken a little later.
     """
 
     def __init__(self, world: World) -> None:
@@ -34,100 +33,80 @@ class SimulatedLink(MemoryLink):
         return SimulatedAgentEndpoint(self, agent_id)
 
     def manager_started(self, process: Process, reports: ManagerReports) -> None:
-        self._manager, self._reports = process, reports
+        for agent_id in list(self._connections):
+            self._break(agent_id)
+        self._manager, self.reports = process, reports
 
     def manager_died(self, process: Process) -> None:
         def notice() -> None:
             if self._manager is process:
-                self._reports = None
+                self.reports = None
+                for agent_id in list(self._connections):
+                    self._break(agent_id)
 
         self._world.later(self._world.rng.uniform(0.0, _NOTICED_S), notice)
 
     def agent_started(self, agent_id: str, commands: AgentCommands) -> None:
         process = PROCESS.get()
         assert process is not None
-        self._agents[agent_id], self._commands[agent_id] = process, commands
+        self._break(agent_id)
+        self._agents[agent_id], self.commands[agent_id] = process, commands
 
     def agent_died(self, agent_id: str, process: Process) -> None:
         def notice() -> None:
             if self._agents.get(agent_id) is process:
-                self._commands.pop(agent_id, None)
+                self.commands.pop(agent_id, None)
+                self._break(agent_id)
 
         self._world.later(self._world.rng.uniform(0.0, _NOTICED_S), notice)
 
-    async def run(self, agent_id: str, method: Method, request: object, *, to_agent: bool) -> Any:
-        world, faults, rng = self._world, self._world.faults, self._world.rng
-        self._handler_of(agent_id, to_agent=to_agent)
-        copy = pass_wire(request, method.request)
-        reply: asyncio.Future[Any] = world.loop.create_future()
-        way = f"{method.name} {'to' if to_agent else 'from'} {agent_id}"
-        timeout_s = deadline_of(method, request)
-        deadline = world.loop.call_later(timeout_s, self._expire, reply, f"{way} was not answered in {timeout_s:g} s")
+    def _break(self, agent_id: str) -> None:
+        """Fail what either end waits for. Messages that are on their way still arrive."""
+        connection = self._connections.pop(agent_id, None)
+        if connection is not None:
+            connection.manager.lose(Unavailable(f"the connection with {agent_id} broke off"))
+            connection.agent.lose(Unavailable("the connection with the manager broke off"))
+
+    def _connect(self, agent_id: str, reports: ManagerReports, commands: AgentCommands) -> MemoryConnection:
+        manager_process, agent_process = self._manager, self._agents[agent_id]
+        assert manager_process is not None
+
+        async def to_agent(data: bytes) -> None:
+            self._send(data, agent_process, agent, f"to {agent_id}")
+
+        async def to_manager(data: bytes) -> None:
+            self._send(data, manager_process, manager, f"from {agent_id}")
+
+        manager = Multiplexer(
+            f"agent {agent_id}",
+            to_agent,
+            service=reports_service(reports, agent_id),
+            max_message_bytes=MAX_MESSAGE_BYTES,
+        )
+        agent = Multiplexer(
+            "the manager", to_manager, service=commands_service(commands), max_message_bytes=MAX_MESSAGE_BYTES
+        )
+        return MemoryConnection(manager, agent)
+
+    def _send(self, data: bytes, receiver: Process, end: Multiplexer, way: str) -> None:
+        world, faults = self._world, self._world.faults
+        envelope = decode(data)
+        way = f"{Kind(envelope.kind).name} {envelope.name or envelope.id} {way}"
         if world.chance(faults.lose):
             world.trace("lost", way)
         else:
-            world.later(self._transit_s(), self._deliver, agent_id, method, copy, reply, to_agent, way)
+            world.later(self._transit_s(), self._deliver, data, receiver, end, way)
         if world.chance(faults.repeat):
-            delay_s = rng.uniform(0.0, _LATEST_S)
-            again = pass_wire(request, method.request)
-            world.later(delay_s, self._deliver, agent_id, method, again, None, to_agent, f"{way} again")
-        try:
-            return await reply
-        finally:
-            deadline.cancel()
+            world.later(world.rng.uniform(0.0, _LATEST_S), self._deliver, data, receiver, end, f"{way} again")
 
     def _transit_s(self) -> float:
         world = self._world
         return world.rng.uniform(0.1, _LATEST_S) if world.chance(world.faults.late) else world.rng.uniform(0.001, 0.02)
 
-    @staticmethod
-    def _expire(reply: asyncio.Future[Any], what: str) -> None:
-        if not reply.done():
-            reply.set_exception(DeadlineExceeded(what))
-
-    def _deliver(
-        self,
-        agent_id: str,
-        method: Method,
-        request: object,
-        reply: asyncio.Future[Any] | None,
-        to_agent: bool,
-        way: str,
-    ) -> None:
-        world, process = self._world, self._agents.get(agent_id) if to_agent else self._manager
-        world.trace(way, "arrives" if process is not None and process.is_alive else "finds nobody")
-        if process is None or not process.is_alive:
-            return
-        try:
-            handler = self._handler_of(agent_id, to_agent=to_agent)
-        except Unavailable as e:
-            if reply is not None and not reply.done():
-                reply.set_exception(e)
-            return
-        task = world.spawn(process, guarded(handler, method, request), way)
-        if reply is not None:
-            task.add_done_callback(lambda done: self._answer(done, reply, way), context=world.context)
-        else:
-            task.add_done_callback(lambda done: done.cancelled() or done.exception(), context=world.context)
-
-    def _answer(self, task: asyncio.Task[Any], reply: asyncio.Future[Any], way: str) -> None:
-        error = Unavailable(f"{way} broke off") if task.cancelled() else task.exception()
-        if self._world.chance(self._world.faults.lose):
-            self._world.trace("lost the answer of", way)
-        elif isinstance(error, BackendError):
-            copy = from_wire(error.code, error.message, pass_wire(error.data, dict[str, Any]))
-            self._world.later(self._transit_s(), self._hand_over, reply, None, copy)
-        elif error is None:
-            self._world.later(self._transit_s(), self._hand_over, reply, task.result(), None)
-
-    @staticmethod
-    def _hand_over(reply: asyncio.Future[Any], result: object, error: Exception | None) -> None:
-        if reply.done():
-            return
-        if error is not None:
-            reply.set_exception(error)
-        else:
-            reply.set_result(result)
+    def _deliver(self, data: bytes, receiver: Process, end: Multiplexer, way: str) -> None:
+        self._world.trace(way, "arrives" if receiver.is_alive else "finds nobody")
+        if receiver.is_alive:
+            self._world.loop.call_soon(end.feed, decode(data), context=receiver.context.copy())
 
 
 class SimulatedAgentEndpoint(MemoryAgentEndpoint):

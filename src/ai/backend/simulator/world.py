@@ -140,7 +140,7 @@ def answer(task: asyncio.Task[T], reply: asyncio.Future[T]) -> None:
 
 
 class WrongClock:
-    """The clock of one machine: :class:`ai.backend.manager.events.webhook_gateway.Clock`.
+    """The clock of one machine: :class:`ai.backend.infra.clock.Clock`.
 
     Attributes:
         skew_s: how far the wall clock is ahead of the true time.
@@ -163,7 +163,7 @@ class WrongClock:
 
 
 class SeededIds:
-    """Identities that are the same in each run: :class:`ai.backend.manager.events.webhook_gateway.Minter`."""
+    """Identities that are the same in each run: :class:`ai.backend.infra.clock.IdGenerator`."""
 
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)

@@ -8,9 +8,6 @@ import secrets
 from pathlib import Path
 from typing import IO
 
-from ai.backend.agent.directory.record_database import RecordDatabase
-from ai.backend.agent.kernels.files import FileKernelRecords, FileLeftovers
-from ai.backend.agent.kernels.outbox import FileOutbox
 from ai.backend.common.errors import Conflict
 from ai.backend.infra.atomic_write import write_atomically
 
@@ -21,12 +18,11 @@ _SECRET_BYTES = 32
 
 
 class DataDirectory:
-    """The agent's exclusive hold of its directory: :class:`~ai.backend.agent.kernels.store.DurableState`."""
+    """The agent's exclusive hold of its directory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock: IO[bytes] | None = None
-        self._database = RecordDatabase(path / "records.db")
 
     def open(self) -> None:
         """Create and lock it.
@@ -42,10 +38,8 @@ class DataDirectory:
             lock.close()
             raise Conflict(f"another agent uses {self.path}") from None
         self._lock = lock
-        self._database.open()
 
     def close(self) -> None:
-        self._database.close()
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -59,15 +53,6 @@ class DataDirectory:
             previous = 0
         write_atomically(path, str(previous + 1).encode())
         return previous + 1
-
-    def kernel_records(self) -> FileKernelRecords:
-        return FileKernelRecords(self._database)
-
-    def leftovers(self) -> FileLeftovers:
-        return FileLeftovers(self._database)
-
-    def outbox(self) -> FileOutbox:
-        return FileOutbox(self.path / "outbox.jsonl")
 
     def secret(self) -> bytes:
         """Made at the first start, and known to this agent alone."""

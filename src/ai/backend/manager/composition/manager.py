@@ -40,7 +40,7 @@ from ai.backend.manager.db import MIGRATIONS, SCHEMA_HEAD
 from ai.backend.manager.dotfiles.service import DotfileService
 from ai.backend.manager.events.service import EventService
 from ai.backend.manager.events.webhook_client import HttpCallbackSender
-from ai.backend.manager.events.webhook_gateway import Clock, WebhookSender
+from ai.backend.manager.events.webhook_gateway import WebhookSender
 from ai.backend.manager.events.webhook_loop import WebhookLoop
 from ai.backend.manager.execution.service import ExecutionService
 from ai.backend.manager.folders.client import StorageProxies

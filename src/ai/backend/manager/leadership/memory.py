@@ -26,7 +26,7 @@ class _Row:
 
 
 class MemoryLeaseStore:
-    """Implements :class:`ai.backend.manager.leadership.store.LeaseStore`. ``now`` is the clock that all managers share."""
+    """Implements :class:`ai.backend.manager.leadership.store.LeaseStore` on the clock ``now`` of all managers."""
 
     def __init__(self, now: Callable[[], datetime] = _utc_now) -> None:
         self._now = now
