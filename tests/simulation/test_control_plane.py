@@ -180,6 +180,6 @@ def test_a_planted_fault_can_be_planted(mutation: Mutation) -> None:
 
 
 def test_a_planted_fault_whose_text_is_gone_fails() -> None:
-    mutation = Mutation("gone", "agent.services.observations", "no such text", "")
+    mutation = Mutation("gone", "agent.kernels.observer", "no such text", "")
     with pytest.raises(NoSuchText, match="occurs 0 times"), applied(mutation):
         pass
