@@ -13,10 +13,9 @@ from uuid import uuid4
 import pytest
 import pytest_asyncio
 
-from ai.backend.agent.composition import Agent
+from ai.backend.agent.composition import Agent, this_host
 from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.agent.directory.record_database import RecordDatabase
-from ai.backend.agent.composition import this_host
 from ai.backend.common.states import KernelStatus, SessionType
 from ai.backend.common.wire.agent import CreateKernels, KernelSpec
 from ai.backend.common.wire.reports import KernelObservation
