@@ -48,3 +48,23 @@ class Outbox(Protocol):
         """Store exactly these."""
 
     def close(self) -> None: ...
+
+
+class DurableState(Protocol):
+    """Everything that an agent finds again after its death. One agent at a time uses it."""
+
+    def open(self) -> None:
+        """Raises Conflict: another agent uses it."""
+
+    def close(self) -> None: ...
+    def next_epoch(self) -> int:
+        """A number larger than at any start before."""
+        ...
+
+    def secret(self) -> bytes:
+        """Made at the first start, and known to this agent alone."""
+        ...
+
+    def kernel_records(self) -> KernelRecords: ...
+    def leftovers(self) -> Leftovers: ...
+    def outbox(self) -> Outbox: ...

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -41,6 +42,7 @@ from ai.backend.manager.db import MIGRATIONS, SCHEMA_HEAD
 from ai.backend.manager.dotfiles.service import DotfileService
 from ai.backend.manager.events.service import EventService
 from ai.backend.manager.events.webhook_client import HttpCallbackSender
+from ai.backend.manager.events.webhook_gateway import WebhookSender
 from ai.backend.manager.events.webhook_loop import WebhookLoop
 from ai.backend.manager.execution.commits import CommitService
 from ai.backend.manager.execution.service import ExecutionService
@@ -110,7 +112,8 @@ class Manager:
         storage: the storage proxies; by default those that the shared configuration names.
         artifacts: where artifacts are kept; by default in the same storage proxies.
         reservoirs: other installations.
-        clock, id_generator: time and identity; the system's by default.
+        clock, id_generator, rng: the sources of time, identifiers and random numbers; the system's by default.
+        callbacks: sends callbacks to the URLs that sessions name; over HTTP by default.
         sealer: seals the secrets in the database; by default they are plain.
         config: the shared configuration; by default it lies in the database.
     """
@@ -132,6 +135,8 @@ class Manager:
         verify_password: Callable[[str, str], bool] = verify_password,
         sealer: Sealer | None = None,
         config: ConfigStore | None = None,
+        callbacks: WebhookSender | None = None,
+        rng: random.Random | None = None,
     ) -> None:
         self.settings = settings
         self.metrics = metrics or Metrics("manager")
@@ -192,7 +197,7 @@ class Manager:
             log_tail_bytes=settings.sessions.log_tail_bytes,
             is_shared=is_shared,
         )
-        self._make_loops(gateway, clock)
+        self._make_loops(gateway, clock, callbacks, rng)
         self._tasks: list[asyncio.Task[None]] = []
         self._leading: list[asyncio.Task[None]] = []
         self._leadership: Leadership | None = None
@@ -358,7 +363,9 @@ class Manager:
             usage=UsageService(kept.usage, self._identity, clock) if kept.usage is not None else None,
         )
 
-    def _make_loops(self, gateway: AgentGateway, clock: Clock) -> None:
+    def _make_loops(
+        self, gateway: AgentGateway, clock: Clock, callbacks: WebhookSender | None, rng: random.Random | None
+    ) -> None:
         kept, settings = self._stores, self.settings
         images = self._images
         self._launch = LaunchLoop(
@@ -381,6 +388,7 @@ class Manager:
             settings.sessions,
             kept.shares,
             self._devices,
+            rng,
             images=images.catalogue if images is not None else None,
             key_id=self._sealer.newest_id,
         )
@@ -402,7 +410,8 @@ class Manager:
         self._idle_loop = IdleLoop(kept.sessions, self._idle, self._writer, clock)
         self._callbacks = WebhookLoop(
             kept.sessions,
-            HttpCallbackSender(
+            callbacks
+            or HttpCallbackSender(
                 refused_networks=settings.callbacks.refused_networks, timeout_s=settings.callbacks.timeout_s
             ),
             clock,
@@ -434,6 +443,11 @@ class Manager:
         return self._registry
 
     @property
+    def leads(self) -> bool:
+        """Whether this manager runs the loops now."""
+        return bool(self._leading)
+
+    @property
     def loops(self) -> tuple[PeriodicLoop, ...]:
         """For tests and simulations, which run ``once`` by hand."""
         kept = self._services.folders
@@ -458,12 +472,13 @@ class Manager:
         """Migrate and run the loops, or wait for one's turn to. What a former life left half-way goes on at once."""
         await self.migrate()
         await self._slots.load()
-        side = [self._identity.run(), self._stats.run(), self._services.audit.run(), self._activity.run()]
         if self._leadership is None:
             await self._services.tasks.recover()
             await self._begin()
         else:
             await self._leadership.announce()
+        side = [self._identity.run(), self._stats.run(), self._services.audit.run(), self._activity.run()]
+        if self._leadership is not None:
             side += [self._leadership.run(), self._services.tasks.run()]
         self._tasks = [asyncio.create_task(work) for work in side]
         await asyncio.sleep(0)

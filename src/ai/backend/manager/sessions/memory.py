@@ -13,6 +13,7 @@ from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import SessionStatus
 from ai.backend.core.lifecycle.kernel import HOLDING
 from ai.backend.manager.agents.model import Agent, KernelOccupancy
+from ai.backend.manager.db.fence import check_fence
 from ai.backend.manager.query.memory import select
 from ai.backend.manager.query.model import Page
 from ai.backend.manager.sessions.callbacks import Webhook, callback_body, owed_callbacks
@@ -62,6 +63,7 @@ class MemorySessionStore:
         limits: OwnerLimits = UNLIMITED,
     ) -> None:
         m = self._memory
+        check_fence()
         existing = m.sessions.get(session.id) or self._named(session.access_key, session.name)
         if existing is not None:
             raise SessionAlreadyExists(data={"existingSessionId": str(existing.id)})
@@ -76,6 +78,7 @@ class MemorySessionStore:
 
     async def save(self, changes: Sequence[Change], *, ack: ObservationAck | None = None) -> None:
         m = self._memory
+        check_fence()
         for change in changes:
             stored = m.sessions.get(change.old.id)
             if stored is None or stored.version != change.old.version:
@@ -237,12 +240,14 @@ class MemorySessionStore:
         )
 
     async def bump(self, queries: Mapping[SessionId, int], stats: Mapping[KernelId, Mapping[str, Any]]) -> None:
+        check_fence()
         for session in list(self._memory.sessions.values()):
             kernels = tuple(replace(k, last_stat=stats[k.id]) if k.id in stats else k for k in session.kernels)
             count = session.num_queries + queries.get(session.id, 0)
             self._memory.sessions[session.id] = replace(session, kernels=kernels, num_queries=count)
 
     async def put_log(self, kernel_id: KernelId, tail: bytes) -> None:
+        check_fence()
         self._memory.logs[kernel_id] = tail
 
     async def get_log(self, kernel_id: KernelId) -> bytes | None:
@@ -261,6 +266,7 @@ class MemorySessionStore:
         return SlotAudit(drift=drift)
 
     async def purge(self, *, before: datetime) -> int:
+        check_fence()
         m = self._memory
         kept = [e for e in m.events if e.at >= before]
         gone = len(m.events) - len(kept)
@@ -284,11 +290,13 @@ class MemorySessionStore:
         return sorted((c for c in first.values() if c.due_at <= now), key=lambda c: (c.due_at, c.id))[:limit]
 
     async def put_off_callback(self, callback_id: int, *, attempts: int, due_at: datetime) -> None:
+        check_fence()
         one = self._memory.callbacks.get(callback_id)
         if one is not None:
             self._memory.callbacks[callback_id] = replace(one, attempts=attempts, due_at=due_at)
 
     async def drop_callback(self, callback_id: int) -> None:
+        check_fence()
         self._memory.callbacks.pop(callback_id, None)
 
 

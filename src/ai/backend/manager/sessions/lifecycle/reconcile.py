@@ -37,23 +37,27 @@ class KernelReconciler:
         self._writer = writer
         self._clock = clock
         self._settings = settings
-        self._missing: dict[AgentId, set[KernelId]] = {}
+        self._missing: dict[AgentId, set[tuple[KernelId, int]]] = {}
 
     async def compare(self, agent_id: AgentId, held: Sequence[KernelPresence]) -> list[KernelPresence]:
         """Act on missing kernels and return the orphans."""
         mine = {str(h.kernel_id): h for h in await self._store.held([agent_id])}
         present = {p.kernel_id for p in held}
-        missing = {h.kernel_id for text, h in mine.items() if text not in present and self._is_due(h)}
+        missing = {(h.kernel_id, h.attempt) for text, h in mine.items() if text not in present and self._is_due(h)}
         confirmed = missing & self._missing.get(agent_id, set())
         self._missing[agent_id] = missing
         gone: dict[SessionId, dict[KernelId, int]] = {}
         for holding in mine.values():
-            if holding.kernel_id in confirmed:
+            if (holding.kernel_id, holding.attempt) in confirmed:
                 gone.setdefault(holding.session_id, {})[holding.kernel_id] = holding.attempt
         for session_id, attempts in gone.items():
             await self._handle(session_id, agent_id, attempts)
         suspects = [p for p in held if not p.status.is_final and not _is_due_there(mine.get(p.kernel_id), p)]
         return await self._orphans(agent_id, suspects) if suspects else []
+
+    def forget(self) -> None:
+        """Forget which kernels were missing in earlier heartbeats, so that a kernel must be missing twice again."""
+        self._missing.clear()
 
     def _is_due(self, holding: KernelOccupancy) -> bool:
         """Whether the agent should have it by now. SCHEDULED is the launcher's business: it asks until the agent

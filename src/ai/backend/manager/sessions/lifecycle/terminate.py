@@ -99,7 +99,7 @@ class TerminateLoop(PeriodicLoop):
                     self._note([target])
                     asking.append(self._destroy([target], session.reason, forced=overdue))
             if given_up:
-                await self._abandon(session.id, frozenset(given_up))
+                asking.append(self._abandon(session.id, frozenset(given_up)))
         await asyncio.gather(*asking)
 
     def _note(self, targets: Iterable[KernelTarget]) -> None:
@@ -109,9 +109,12 @@ class TerminateLoop(PeriodicLoop):
     async def _abandon(self, session_id: SessionId, kernels: frozenset[KernelId]) -> None:
         log.warning("giving up %d kernels of session %s: their agents do not end them", len(kernels), session_id)
         event = KernelsAbandoned(kernel_ids=kernels, reason=KernelEventReason.AGENT_LOST, stimulus_id="terminate loop")
-        await self._writer.transition(
-            session_id, lambda s: advance(s, event, now=self._clock.now()), point="commit-abandon"
-        )
+        try:
+            await self._writer.transition(
+                session_id, lambda s: advance(s, event, now=self._clock.now()), point="commit-abandon"
+            )
+        except BackendError as e:  # the next round tries again; the other sessions do not wait for this one
+            log.warning("kernels of session %s could not be given up: %s", session_id, e)
 
     async def _destroy(self, targets: Sequence[KernelTarget], reason: KernelEventReason, *, forced: bool) -> None:
         for target in targets:

@@ -103,7 +103,11 @@ class WatchdogLoop(PeriodicLoop):
         return self._clock.monotonic() - max(self._registry.last_seen.get(agent_id, 0.0), self._awake_since)
 
     async def _watch(self, agent: Agent) -> Agent:
-        if agent.status is AgentStatus.ALIVE and self._silence(agent.id) > self._agent_settings.heartbeat_timeout_s:
+        is_silent = self._silence(agent.id) > self._agent_settings.heartbeat_timeout_s
+        if agent.status is AgentStatus.LOST and not is_silent:
+            # A slow transaction has stored LOST after a heartbeat; the next heartbeat registers the agent again.
+            self._registry.mark_lost(agent.id)
+        if agent.status is AgentStatus.ALIVE and is_silent:
             log.warning("agent %s is silent and counts as lost", agent.id)
             self._registry.mark_lost(agent.id)
             await self._agents.set_status(agent.id, AgentStatus.LOST, at=self._clock.now())
