@@ -51,7 +51,7 @@ def test_the_control_plane_comes_to_rest_and_leaves_nothing(block: int) -> None:
 def play(cluster: Cluster, story: Callable[[Cluster], Coroutine[Any, Any, None]]) -> None:
     async def whole() -> None:
         await cluster.begin()
-        await cluster.settle()
+        await cluster.come_to_rest()
         await story(cluster)
         cluster.invariants.at_rest(cluster)
 
@@ -63,7 +63,7 @@ async def created(cluster: Cluster, count: int, **resources: int | str) -> list[
     request = CreateSession(image="python", enqueue_only=True, resources=resources)
     first = len(cluster.sessions())
     made = [await cluster.create(request, f"made-{first + n}") for n in range(count)]
-    await cluster.settle()
+    await cluster.come_to_rest()
     return [session for session in made if session is not None]
 
 
@@ -91,7 +91,7 @@ def test_an_agent_given_up_frees_its_sessions_and_its_leftovers_are_destroyed_wh
         assert cluster.memory.sessions[first.id].status is SessionStatus.ERROR
         assert lost.node.live(), "it runs on, and nobody counts on it"
         lost.process.go_on()
-        await cluster.settle()
+        await cluster.come_to_rest()
         assert not lost.node.fake.workloads
 
     play(Cluster(11, NO_FAULTS, CALM), story)
@@ -119,7 +119,7 @@ def test_workloads_and_records_outlive_every_daemon() -> None:
         before = {agent.agent_id: agent.node.live() for agent in cluster.agents}
         for daemon in (*cluster.managers.values(), *cluster.agents):
             daemon.process.kill()
-        await cluster.settle()
+        await cluster.come_to_rest()
         assert {agent.agent_id: agent.node.live() for agent in cluster.agents} == before
         assert [cluster.memory.sessions[s.id].status for s in made] == [SessionStatus.RUNNING] * 3
 

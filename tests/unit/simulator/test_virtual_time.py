@@ -28,7 +28,7 @@ def test_hours_pass_at_once_and_timers_fire_in_order(world: World) -> None:
 
     world.loop.run_until_complete(world.spawn(None, story()))
     assert order == [5.0, 60.0, 7200.0]
-    world.loop.bury()
+    world.loop.tear_down()
 
 
 def test_what_asks_for_a_thread_runs_in_place(world: World) -> None:
@@ -39,7 +39,7 @@ def test_what_asks_for_a_thread_runs_in_place(world: World) -> None:
 
     world.loop.run_until_complete(world.spawn(None, story()))
     assert threads == [threading.current_thread()]
-    world.loop.bury()
+    world.loop.tear_down()
 
 
 def test_a_process_that_dies_runs_nothing_more_not_even_what_is_to_be_cleaned_up(world: World) -> None:
@@ -61,7 +61,7 @@ def test_a_process_that_dies_runs_nothing_more_not_even_what_is_to_be_cleaned_up
         assert done == ["died"]
 
     world.loop.run_until_complete(world.spawn(None, story()))
-    world.loop.bury()
+    world.loop.tear_down()
 
 
 def test_a_fuse_ends_a_process_at_one_of_its_steps(world: World) -> None:
@@ -82,7 +82,7 @@ def test_a_fuse_ends_a_process_at_one_of_its_steps(world: World) -> None:
     world.loop.run_until_complete(world.spawn(None, story()))
     assert not process.is_alive
     assert 1 <= steps <= 5
-    world.loop.bury()
+    world.loop.tear_down()
 
 
 def test_a_stopped_process_goes_on_where_it_was(world: World) -> None:
@@ -103,7 +103,7 @@ def test_a_stopped_process_goes_on_where_it_was(world: World) -> None:
 
     world.loop.run_until_complete(world.spawn(None, story()))
     assert times == [60.5]
-    world.loop.bury()
+    world.loop.tear_down()
 
 
 def test_an_endless_loop_is_an_error(world: World) -> None:
@@ -113,7 +113,7 @@ def test_an_endless_loop_is_an_error(world: World) -> None:
 
     with pytest.raises(RuntimeError, match="endless loop"):
         world.loop.run_until_complete(world.spawn(None, story()))
-    world.loop.bury()
+    world.loop.tear_down()
 
 
 def test_sets_of_tasks_are_in_the_order_of_their_making(world: World) -> None:
@@ -125,4 +125,4 @@ def test_sets_of_tasks_are_in_the_order_of_their_making(world: World) -> None:
         await asyncio.gather(*tasks)
 
     world.loop.run_until_complete(world.spawn(None, story()))
-    world.loop.bury()
+    world.loop.tear_down()

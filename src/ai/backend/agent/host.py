@@ -1,4 +1,4 @@
-"""What an agent uses of its machine besides the runtime and the plugins."""
+"""The parts of a machine that its agent uses besides the runtime and the plugins."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Host:
     """The machine of one agent.
 
     Attributes:
-        state: survives the agent.
-        kits: of the services that every session has.
-        meter: measures what no plugin counts.
-        overlay: how the node takes part in networks over several nodes. Blocks.
-        secure: guards these lines to other nodes, and no other ones any more. Blocks; raises OSError.
-        wall_clock: seconds since the epoch.
+        state: the stored state, which survives the agent.
+        kits: the kits of the services that every session has.
+        meter: measures the node's own resources, which no plugin counts.
+        overlay: returns the node's parameters for multi-node networks. Blocks.
+        secure: encrypts exactly these lines to other nodes. Blocks; raises OSError.
+        wall_clock: returns the seconds since the epoch.
     """
 
     state: DurableState

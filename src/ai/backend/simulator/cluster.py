@@ -1,4 +1,4 @@
-"""A whole control plane in one simulated world: managers on one database, agents on their nodes, and users."""
+"""A control plane in one simulated world: managers on one database, agents on their nodes, and users."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Plan:
 
 
 class Cluster:
-    """See the module. It begins with ``begin``."""
+    """Runs the managers, agents and users of one seed; :meth:`begin` starts it."""
 
     def __init__(self, seed: int, faults: Faults, plan: Plan = Plan()) -> None:  # frozen
         self.seed = seed
@@ -141,7 +141,7 @@ class Cluster:
     # ---- what users do
 
     def request(self, number: int) -> CreateSession:
-        """The dice of a session."""
+        """Return a random request for a session."""
         users = self.users
         multi = users.random() < 0.3
         kind = users.choice([SessionType.INTERACTIVE, SessionType.BATCH, SessionType.INTERACTIVE])
@@ -162,7 +162,7 @@ class Cluster:
         )
 
     async def create(self, request: CreateSession, token: str) -> Session | None:
-        """Ask until it is answered, as a client with a token may; None if it is refused."""
+        """Repeat a request with its token until it is answered; None if it is refused."""
         call_id = uuid5(NAMESPACE_URL, token)
         for _ in range(8):
             managers = self.serving()
@@ -203,7 +203,7 @@ class Cluster:
             self.world.trace("user", what, type(e).__name__)
 
     async def act(self) -> None:
-        """Users for as long as the plan says."""
+        """Let users create, end and restart sessions for as long as the plan says."""
         users, plan = self.users, self.plan
         tasks = []
         for number in range(plan.requests):
@@ -218,7 +218,7 @@ class Cluster:
     # ---- what befalls the daemons besides
 
     async def befall(self) -> None:
-        """Stopped processes, full disks, reboots, failed devices, clocks that are set."""
+        """Stop processes, fill disks, reboot nodes, fail devices and set clocks, until cancelled."""
         dice = self.world.rng
         while True:
             await asyncio.sleep(dice.expovariate(1 / 8.0))
@@ -261,8 +261,8 @@ class Cluster:
 
     # ---- the end
 
-    async def settle(self) -> None:
-        """No more faults: let everything come to rest.
+    async def come_to_rest(self) -> None:
+        """Stop all faults and wait until nothing changes any more.
 
         Raises:
             AssertionError: it does not.
@@ -286,7 +286,7 @@ class Cluster:
         raise AssertionError(f"no rest after {_LONGEST_REST_S:.0f} s: {why}")
 
     async def unrest(self) -> str:
-        """Why this is not rest; empty if it is."""
+        """Return why the cluster is not at rest; empty if it is."""
         return self._unrest() or await self._waiting_in_vain() or self._unrest()
 
     def _unrest(self) -> str:
@@ -308,7 +308,7 @@ class Cluster:
         return ""
 
     async def _waiting_in_vain(self) -> str:
-        """Sessions that wait although they fit."""
+        """Return the number of sessions that wait although they fit; empty if there are none."""
         leader = next(m for m in self.managers.values() if m.leads)
         snapshot, policy = await self.world.call(leader.process, lambda: leader.manager.scheduling("default"))  # type: ignore[union-attr]  # it leads
         plan = decide(snapshot, policy, now=leader.clock.now(), rng=random.Random(0))
@@ -317,7 +317,7 @@ class Cluster:
         return ""
 
     async def fill(self) -> None:
-        """A session that needs all of a node runs on each: nothing is taken any more, whoever counts it.
+        """Check that no slot or device is occupied any more: a session of a whole node must run on each node.
 
         Raises:
             AssertionError: one does not run.
@@ -330,13 +330,13 @@ class Cluster:
                 raise AssertionError(f"sessions of whole nodes are {sorted(states)}")
             await asyncio.sleep(_ROUND_S)
         await self.destroy_all()
-        await self.settle()
+        await self.come_to_rest()
 
     def _statuses(self, sessions: Sequence[Session | None]) -> set[str]:
         return {self.memory.sessions[s.id].status.value if s is not None else "refused" for s in sessions}
 
     async def watch(self) -> None:
-        """Look at what takes too long, from time to time."""
+        """Check repeatedly for sessions that stay too long in a transient state."""
         while True:
             await asyncio.sleep(_ROUND_S)
             self.invariants.watch()

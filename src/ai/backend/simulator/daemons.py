@@ -1,4 +1,4 @@
-"""The shipped daemons as simulated processes: they die, are stopped, and start again on what they have left behind."""
+"""The shipped daemons as simulated processes, which die, are stopped, and start again on their stored state."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _START_S = 60.0
 
 
 class Daemon:
-    """One daemon through all of its lives.
+    """Runs a daemon and starts it again after each death.
 
     Attributes:
-        process: of the present life, or of the last one.
-        mean_steps: how many steps a life has on average; None: it lives for ever.
+        process: the current process, or the last one.
+        mean_steps: the average number of steps of a process; None: it does not die.
     """
 
     def __init__(self, world: World, name: str) -> None:
@@ -53,7 +53,7 @@ class Daemon:
         return self.process.is_alive
 
     def start(self) -> None:
-        """Begin a life."""
+        """Start a new process of the daemon."""
         self.lives += 1
         self.process = Process(self.name, self._died)
         if self.mean_steps is not None:
@@ -85,11 +85,11 @@ class Daemon:
         raise NotImplementedError
 
     def dead(self) -> None:
-        """What others notice."""
+        """Break the connections of the dead process."""
 
 
 class ManagerDaemon(Daemon):
-    """A manager with its link; ``manager`` is of the present life, once it has started."""
+    """Runs a manager with its link; ``manager`` is set once the current process has started."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class ManagerDaemon(Daemon):
         return manager is not None and manager.leads
 
     async def ask(self, use: Callable[[Manager], Coroutine[Any, Any, Any]]) -> Any:
-        """A user's request, which is lost with the process."""
+        """Send a user's request, which is lost if the process dies."""
         manager = self.manager
         assert manager is not None
         return await self.world.call(self.process, partial(use, manager))
@@ -171,7 +171,7 @@ class Inbox:
 
 
 class AgentDaemon(Daemon):
-    """An agent on its node, with a link to every manager."""
+    """Runs an agent on its node, with a link to every manager."""
 
     def __init__(
         self,
@@ -221,7 +221,7 @@ class AgentDaemon(Daemon):
 
 
 class _NoKits:
-    """No services in sessions."""
+    """Provides no services in sessions."""
 
     services: frozenset[str] = frozenset()
 

@@ -1,4 +1,4 @@
-"""What an agent keeps, in memory that outlives it, on a disk that may be full and at which it may be killed."""
+"""The stored state of a simulated agent: memory that survives it, with a disk that may be full or kill at a write."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ _observation = msgspec.msgpack.Decoder(KernelObservation).decode
 
 
 class Disk:
-    """What is written, by kind and name.
+    """Stores the written values of one agent by kind and name.
 
     Attributes:
         is_full: nothing can be written.
-        kills: the next write is the last one that its process does, or not even that.
     """
 
     def __init__(self, world: World) -> None:
@@ -41,7 +40,7 @@ class Disk:
         self._world = world
 
     def begin(self, what: str) -> None:
-        """Before a write.
+        """Begin a write.
 
         Raises:
             OSError: the disk is full. ProcessDied: the process is dead from here on.
@@ -57,7 +56,7 @@ class Disk:
             raise ProcessDied
 
     def end(self, what: str) -> None:
-        """After a write. Raises ProcessDied."""
+        """End a write. Raises ProcessDied."""
         process, world = PROCESS.get(), self._world
         if process is not None and world.chance(world.faults.write_fails / 2):
             world.trace("killed after writing", what)
@@ -65,17 +64,17 @@ class Disk:
             raise ProcessDied
 
     def has_news(self, acknowledged: tuple[int, int]) -> bool:
-        """Whether there are observations beyond these, an epoch and a number in it."""
+        """Return whether there are observations after the acknowledged epoch and number."""
         seq = acknowledged[1] if acknowledged[0] == self.epoch else 0
         return any(_observation(value).seq > seq for value in self.outbox)
 
     def live_kernels(self) -> list[tuple[KernelId, int]]:
-        """Kernel and attempt of the records that are not of an end."""
+        """Return the kernel and the attempt of each record that is no tombstone."""
         records = [_record(value) for value in self.kernels.values()]
         return [(r.kernel_id, r.spec.attempt) for r in records if r.phase is not Phase.ENDED]
 
     def owes(self) -> bool:
-        """Whether plugins are still to be called for workloads that are gone."""
+        """Return whether plugins must still be called for removed workloads."""
         return any(_record(value).owed for value in self.leftovers.values())
 
     def put(self, kind: dict[str, bytes], key: str, value: bytes) -> None:
@@ -184,7 +183,7 @@ class _Outbox:
         self._disk.end("an observation")
 
     def replace(self, observations: list[KernelObservation]) -> None:
-        """As the file: what was acknowledged goes when nothing else is left."""
+        """Clear the outbox if nothing remains to be sent, as the file does."""
         if not observations:
             self.rewrite(observations)
 

@@ -13,7 +13,7 @@ from ai.backend.simulator.virtual_time import PROCESS, Process
 from ai.backend.simulator.world import World
 
 _NOTICED_S = 3.0
-"""After so long at most an end notices that the other one is gone."""
+"""The longest time until an end notices that the other one is dead."""
 _LATEST_S = 20.0
 
 
@@ -61,7 +61,7 @@ class SimulatedLink(MemoryLink):
         self._world.later(self._world.rng.uniform(0.0, _NOTICED_S), notice)
 
     def _break(self, agent_id: str) -> None:
-        """Fail what either end waits for. Messages that are on their way still arrive."""
+        """Fail the pending calls of both ends. Messages in transit still arrive."""
         connection = self._connections.pop(agent_id, None)
         if connection is not None:
             connection.manager.lose(Unavailable(f"the connection with {agent_id} broke off"))
@@ -110,7 +110,7 @@ class SimulatedLink(MemoryLink):
 
 
 class SimulatedAgentEndpoint(MemoryAgentEndpoint):
-    """One agent's end of a :class:`SimulatedLink`; it is of the process that starts it."""
+    """The agent's end of a :class:`SimulatedLink`; it belongs to the process that starts it."""
 
     def __init__(self, link: SimulatedLink, agent_id: str) -> None:
         super().__init__(link, agent_id)

@@ -1,5 +1,6 @@
-"""A node that outlives its agents: its workloads, its devices, and the runtime and the plugins through which an agent
-sees them. Both fail, hang and lie as the dice say.
+"""A simulated node that outlives its agents, with its workloads and devices, its runtime and its plugins.
+
+The runtime and the plugins fail, hang and return wrong values at random.
 """
 
 from __future__ import annotations
@@ -58,15 +59,15 @@ _HANG_S = 45.0
 
 
 class Node:
-    """See the module.
+    """Stores the workloads and devices of a node, and the violations that its runtime has seen.
 
     Attributes:
-        process: whatever runs on the node besides the agent; it does not die.
-        unhealthy: device name and id of those that have failed.
+        process: everything that runs on the node besides the agent; it does not die.
+        unhealthy: device name and id of the failed devices.
         owed: kernel, attempt and plugin whose ``pre_create`` has begun and whose ``post_terminate`` has not succeeded.
         removed: workloads that were ended; each attempt of a kernel runs once at most.
         ended_alive: workloads that the agent has ended while they ran.
-        broken: what was done that must never be done.
+        broken: the violations.
         is_plugin_broken: every hook fails.
     """
 
@@ -84,21 +85,21 @@ class Node:
         self.is_plugin_broken = False
 
     def runtime(self) -> SimulatedRuntime:
-        """The runtime of one life of the agent."""
+        """Return a runtime for one process of the agent."""
         return SimulatedRuntime(self)
 
     def sources(self) -> list[PluginSource]:
         return [PluginSource(key, partial(_plugin, self, key)) for key in KINDS]
 
     def reboot(self) -> None:
-        """Every workload and every network is gone; the agent must have died before."""
+        """Remove every workload and every network; the agent must have died before."""
         for workload in list(self.fake.workloads.values()):
             self.process.context.run(self.fake.end, workload, WorkloadExit(signal=9, reason="reboot"))
         self.fake.workloads.clear()
         self.fake.networks.clear()
 
     def end_some(self) -> None:
-        """Programs end by themselves."""
+        """End every second workload, as if its program had exited."""
         for key in self.live()[::2]:
             self.process.context.run(self.fake.end, self.fake.workloads[key], WorkloadExit(code=1, reason="died"))
 
@@ -106,7 +107,7 @@ class Node:
         return [key for key, workload in self.fake.workloads.items() if workload.exit is None]
 
     def check(self) -> list[str]:
-        """What live workloads share that nobody may share."""
+        """Return the kernels with two live workloads and the devices that workloads share."""
         taken: dict[tuple[str, str], Decimal] = {}
         broken = []
         kernels: dict[KernelId, int] = {}
@@ -127,7 +128,7 @@ class Node:
 
 
 class SimulatedRuntime(FakeRuntime):
-    """One agent's hold of a node. What it does goes on when the agent dies meanwhile."""
+    """The runtime of one agent process. Its operations go on if the agent dies meanwhile."""
 
     def __init__(self, node: Node) -> None:
         super().__init__(node.fake, behave=self._dice)
@@ -243,7 +244,7 @@ class SimulatedRuntime(FakeRuntime):
 
 
 class _Channel(RunnerChannel):
-    """What is sent is handled by the runner, which outlives the agent."""
+    """Sends frames to the runner, which handles them even if the agent dies."""
 
     def __init__(self, world: World, process: Process, inner: RunnerChannel) -> None:
         self._world = world
@@ -271,14 +272,14 @@ def _plugin(node: Node, kind: str) -> type[SimulatedPlugin]:
 
 
 class SimulatedPlugin(AbstractComputePlugin):
-    """The devices of one kind on one node, which are of the class."""
+    """The devices of one kind on one node; the class has both as attributes."""
 
     key: ClassVar[DeviceName]
     node: ClassVar[Node]
     version = "1.0"
 
     async def _misbehave(self, what: str) -> bool:
-        """Whether to lie; it may fail or hang first."""
+        """Fail, hang, or return whether the caller returns a wrong value."""
         world = self.node.world
         if self.node.is_plugin_broken and world.faults.misbehave and what in HOOKS:
             raise RuntimeError(f"{what} is broken")

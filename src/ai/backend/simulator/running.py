@@ -32,11 +32,11 @@ async def story(cluster: Cluster) -> None:
         agent.disk.is_full = False
         agent.node.unhealthy.clear()
         agent.node.is_plugin_broken = False
-    await cluster.settle()
+    await cluster.come_to_rest()
     cluster.invariants.at_rest(cluster)
     cluster.rested = {s.status for s in cluster.sessions()}
     await cluster.destroy_all()
-    await cluster.settle()
+    await cluster.come_to_rest()
     cluster.invariants.at_the_end(cluster)
     await cluster.fill()
     cluster.invariants.at_the_end(cluster)
@@ -91,7 +91,7 @@ def run(cluster: Cluster, tale: Callable[[], Coroutine[Any, Any, None]] | None =
             task = world.spawn(None, tale() if tale is not None else story(cluster))
             world.loop.run_until_complete(task)
         finally:
-            world.loop.bury()
+            world.loop.tear_down()
     broken = cluster.invariants.broken + errors
     if broken:
         raise AssertionError("; ".join(broken[:5]))

@@ -1,4 +1,4 @@
-"""The in-memory stores behind a database that may be slow, may refuse, and may lose its answers."""
+"""The stores in memory behind a simulated database, which may be slow, refuse calls or lose answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ai.backend.simulator.world import EPOCH, World
 
 
 def make_stores(world: World, memory: Memory) -> Stores:
-    """Those without faults, for whoever looks from outside."""
+    """Return the stores without faults, for the invariants and for tests."""
     groups = MemoryResourceGroupStore()
     return Stores(
         sessions=MemorySessionStore(memory),
@@ -40,7 +40,7 @@ def make_stores(world: World, memory: Memory) -> Stores:
 
 
 def with_faults(world: World, stores: Stores, committed: Callable[[], None]) -> Stores:
-    """The same stores as a manager sees them. ``committed`` is called after each transaction that may have written."""
+    """Return the stores with faults, for a manager. ``committed`` is called after each transaction that may write."""
     wrapped = {
         field.name: FaultyStore(world, store, field.name, committed)
         for field in fields(stores)
@@ -53,7 +53,7 @@ _CHANGES = frozenset({"insert", "save", "put_agent", "set_status"})
 
 
 class FaultyStore:
-    """Each of its methods is one transaction, see :meth:`World.transaction`."""
+    """Runs each method of a store as one transaction, see :meth:`World.transaction`."""
 
     def __init__(self, world: World, store: object, name: str, committed: Callable[[], None]) -> None:
         self._world = world

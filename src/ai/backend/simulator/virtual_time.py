@@ -17,7 +17,7 @@ from typing import Any, Self
 
 PROCESS: ContextVar[Process | None] = ContextVar("simulated_process", default=None)
 _MOST_STEPS = 100_000
-"""So many steps without a moment passing are an endless loop."""
+"""The number of steps at one point in time that counts as an endless loop."""
 
 
 class ProcessDied(BaseException):
@@ -25,7 +25,7 @@ class ProcessDied(BaseException):
 
 
 class Process:
-    """One simulated operating system process.
+    """A simulated operating system process.
 
     Attributes:
         fuse: after so many more steps it dies; None: it does not.
@@ -44,7 +44,7 @@ class Process:
         self.context.run(PROCESS.set, self)
 
     def enter(self, handle: events.Handle, loop: VirtualLoop) -> bool:
-        """Whether this step is run now."""
+        """Return whether this step is run now."""
         if not self.is_alive:
             return False
         if self._is_stopped:
@@ -96,7 +96,7 @@ class _Task(asyncio.Task[Any]):
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """See the module."""
+    """An event loop whose time jumps to the next timer when nothing is ready."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return timer
 
     def _timer_handle_cancelled(self, handle: events.TimerHandle) -> None:
-        """It is dropped when its time comes."""
+        """Do nothing: the timer is dropped when it is due."""
 
     def _advance(self) -> None:
         """Let the time pass until something is to be done."""
@@ -187,20 +187,20 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return task
 
     def _write_to_self(self) -> None:
-        """Nobody sleeps in a selector."""
+        """Do nothing: the loop has no selector."""
 
     def _check_closed(self) -> None:
-        """What is torn down after the end may still ask for steps; they are not run."""
+        """Accept calls after the end, which :meth:`tear_down` causes; they are not run."""
 
     def _process_events(self, event_list: Any) -> None:
-        """There are none."""
+        """Do nothing: there are no events of sockets."""
 
     def sweep(self) -> None:
         """Forget tasks that are over."""
         self._tasks = [task for task in self._tasks if not task.done()]
 
-    def bury(self) -> None:
-        """Close every coroutine that is left, whatever its ``finally`` blocks make of it, and then the loop."""
+    def tear_down(self) -> None:
+        """Close every remaining coroutine, whatever its ``finally`` blocks do, and then the loop."""
         events._set_running_loop(self)
         try:
             for task in self._tasks:

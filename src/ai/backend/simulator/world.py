@@ -1,4 +1,4 @@
-"""One simulated world: its time, its dice, its faults, and the trace of what has happened."""
+"""The simulated world: its time, random numbers, faults and trace."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ NO_FAULTS = Faults(
 
 
 class World:
-    """See the module. ``faults`` may be replaced while it runs."""
+    """The shared state of a simulation. ``faults`` may be replaced while it runs."""
 
     def __init__(self, seed: int, faults: Faults) -> None:
         self.rng = random.Random(seed)
@@ -60,7 +60,7 @@ class World:
         self.context = copy_context()
         self.context.run(PROCESS.set, None)
         self.lines: list[str] | None = None
-        """The trace in full, where somebody wants to read it."""
+        """The full trace; None unless requested."""
         self._digest = blake2b(digest_size=16)
         self._ids = random.Random(seed ^ 0x5EED)
 
@@ -90,7 +90,7 @@ class World:
         return task
 
     def later(self, delay_s: float, call: Callable[..., object], *args: Any) -> None:
-        """Outside of every process."""
+        """Call a function later, outside of every process."""
         self.loop.call_later(delay_s, call, *args, context=self.context)
 
     async def call(self, process: Process, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -113,7 +113,7 @@ class World:
     # ---- the database
 
     async def transaction(self, name: str, work: Callable[[], Awaitable[T]]) -> T:
-        """One transaction, which may be slow, refused, or committed without an answer."""
+        """Run a transaction, which may be slow, refused, or committed without an answer."""
         faults, rng = self.faults, self.rng
         if self.chance(faults.refuse):
             self.trace("refused", name)
@@ -130,7 +130,7 @@ class World:
 
 
 def answer(task: asyncio.Task[T], reply: asyncio.Future[T]) -> None:
-    """Hand over how a task ended."""
+    """Copy the outcome of a task to a future."""
     if task.cancelled():
         reply.cancel()
     elif (error := task.exception()) is not None:

@@ -70,7 +70,7 @@ class ObservationQueue:
         self._wake.set()
 
     def undelivered_ends(self) -> list[KernelObservation]:
-        """The ends that the manager has not acknowledged."""
+        """Return the ends that the manager has not acknowledged."""
         return [observation for observation in self._pending if observation.status.is_final]
 
     @property
@@ -107,5 +107,5 @@ class ObservationQueue:
         self._pending = [observation for observation in self._pending if observation.seq > seq]
         try:
             self._outbox.replace(self._pending)
-        except OSError as e:  # it is only sent once more after a restart
+        except OSError as e:  # they are only sent once more after a restart
             log.warning("delivered observations stay in the outbox until the next are: %s", e)

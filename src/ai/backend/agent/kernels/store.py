@@ -51,18 +51,18 @@ class Outbox(Protocol):
 
 
 class DurableState(Protocol):
-    """Everything that an agent finds again after its death. One agent at a time uses it."""
+    """Stores the state of an agent that survives a restart. One agent at a time uses it."""
 
     def open(self) -> None:
-        """Raises Conflict: another agent uses it."""
+        """Open the state. Raises Conflict if another agent uses it."""
 
     def close(self) -> None: ...
     def next_epoch(self) -> int:
-        """A number larger than at any start before."""
+        """Return a number that is larger than at any earlier start."""
         ...
 
     def secret(self) -> bytes:
-        """Made at the first start, and known to this agent alone."""
+        """Return the secret of this agent, which is created at the first start."""
         ...
 
     def kernel_records(self) -> KernelRecords: ...

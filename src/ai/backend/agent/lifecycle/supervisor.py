@@ -237,7 +237,7 @@ class Supervisor:
         return list(self.kernels.values())
 
     def presence(self) -> list[KernelPresence]:
-        """The live kernels, and those whose end the manager has not heard of: it must not take them for lost."""
+        """Return the live kernels and those whose end is not acknowledged, which the manager must not count as lost."""
         live = [KernelPresence(kernel_id=k.id, attempt=k.attempt, status=k.status) for k in self.live()]
         ended = {
             end.kernel_id: KernelPresence(kernel_id=end.kernel_id, attempt=end.attempt, status=end.status)

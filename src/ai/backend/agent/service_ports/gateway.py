@@ -10,7 +10,7 @@ class Kits(Protocol):
     """``directory`` holds the kits and is shown to every workload; ``services`` are the names that a kit can serve."""
 
     def open(self) -> None:
-        """Make the directory, before any workload is shown it."""
+        """Create the directory. It must exist before a workload mounts it."""
 
     @property
     def directory(self) -> Path: ...
@@ -23,4 +23,4 @@ class Kits(Protocol):
         ...
 
     async def clean(self) -> None:
-        """Remove what earlier versions of the agent made, once nothing runs from it. Raises Unavailable."""
+        """Remove unused kits of earlier versions of the agent. Raises Unavailable."""

@@ -444,7 +444,7 @@ class Manager:
 
     @property
     def leads(self) -> bool:
-        """Whether this manager runs the loops now."""
+        """True while this manager runs the loops."""
         return bool(self._leading)
 
     @property
