@@ -31,6 +31,11 @@ STDLIB_ONLY = ("node.relay",)
 NEIGHBOURS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("accelerators-see-only-the-spi", ("accelerator",), ("core", "infra", "client", "node")),
     ("runtimes-and-volumes-see-the-spi-and-the-node", ("runtime", "volume"), ("core", "infra", "client")),
+    (
+        "simulator-runs-managers-and-agents-alone",
+        ("simulator",),
+        ("storage", "appproxy", "web", "kubeacc", "client", "runtime", "accelerator", "volume"),
+    ),
     ("client-sees-only-common", ("client",), ("core", "plugin", "infra", "node")),
 )
 
@@ -55,7 +60,7 @@ FEATURES: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("server", "watcher"),
         ("main",),
         ("composition", "watcher_daemon"),
-        ("link",),
+        ("link", "host"),
         ("lifecycle",),
         ("images", "metrics", "networks", "service_ports"),
         ("kernels",),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from uuid import uuid4
 import pytest
 import pytest_asyncio
 
-from ai.backend.agent.composition import Agent
+from ai.backend.agent.composition import Agent, this_host
 from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.agent.directory.record_database import RecordDatabase
 from ai.backend.common.states import KernelStatus, SessionType
@@ -36,7 +38,8 @@ def read_records(data_dir: Path, table: str) -> dict[str, bytes]:
 
 
 class Bench:
-    """What a test of the agent works with; ``agent()`` makes another one on the same node."""
+    """What a test of the agent works with; ``agent()`` makes another one on the same node, whose wall clock is
+    ``wall_clock`` as that is at each look."""
 
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
@@ -44,6 +47,7 @@ class Bench:
         self.manager = FakeManager()
         self.plugins: list[type[FakePlugin]] = [fake_plugin("cpu")]
         self.options: dict[str, Any] = {}
+        self.wall_clock: Callable[[], float] = time.time
         self._agents: list[Agent] = []
 
     def settings(self) -> AgentSettings:
@@ -56,9 +60,13 @@ class Bench:
             raw[table] = {**raw.get(table, {}), **values}
         return AgentSettings.model_validate(raw)
 
+    def _now(self) -> float:
+        return self.wall_clock()
+
     def agent(self) -> Agent:
         sources = [PluginSource(plugin.key, partial(_same, plugin)) for plugin in self.plugins]
-        agent = Agent(self.settings(), self.runtime, self.manager, plugins=sources)
+        host = replace(this_host(self.settings()), wall_clock=self._now)
+        agent = Agent(self.settings(), self.runtime, self.manager, plugins=sources, host=host)
         self._agents.append(agent)
         return agent
 

@@ -97,3 +97,19 @@ async def test_a_kernel_ends_once_there_is_room(bench: Bench, disk: Disk, method
         await agent.commands.destroy_kernel(DestroyKernel(kernel_id=spec.kernel_id, attempt=1))
     async with asyncio.timeout(20):
         await bench.until(spec, S.TERMINATED if method == "post_terminate" else S.ERROR)
+
+
+async def test_a_hook_that_is_repeated_on_a_full_disk_is_repeated_until_that_is_written(
+    bench: Bench, disk: Disk
+) -> None:
+    plugin = _filling(disk, "post_create")
+    plugin.hook_errors["post_create"] = RuntimeError("not yet")
+    bench.plugins = [plugin]
+    disk.was_full = True
+    agent = await bench.start()
+    await bench.run(agent)
+    disk.was_full = False
+    plugin.hook_errors.clear()
+    await bench.manager.wait_for(lambda o: any(t.state == "done" for t in o.hook_troubles))
+    assert disk.was_full
+    await agent.stop()

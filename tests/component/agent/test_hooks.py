@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -281,12 +280,12 @@ async def test_a_post_create_that_fails_is_made_up_for_while_the_kernel_runs(ben
     await destroy(bench, agent, spec)
 
 
-async def test_a_wall_clock_that_is_set_gives_up_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_wall_clock_that_is_set_gives_up_nothing(bench: Bench) -> None:
     mem, _ = acting("mem", post_create=raising(RuntimeError("not yet"), RuntimeError("not yet")))
     bench.plugins = [fake_plugin("cpu"), mem]
     agent, spec = await running(bench)
     tomorrow = time.time() + 2 * 86_400
-    monkeypatch.setattr(hook_retries, "time", SimpleNamespace(time=lambda: tomorrow))
+    bench.wall_clock = lambda: tomorrow
     seen = await bench.manager.wait_for(lambda o: any(t.state in ("done", "given-up") for t in o.hook_troubles))
     assert "done" in {t.state for t in seen.hook_troubles}
     await destroy(bench, agent, spec)

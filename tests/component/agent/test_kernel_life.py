@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from types import SimpleNamespace
 
 import msgspec
 import pytest
 
-from ai.backend.agent.lifecycle.steps import post_create
 from ai.backend.common.errors import (
     Conflict,
     CreationDeferred,
@@ -24,7 +22,7 @@ from ai.backend.common.errors import (
 from ai.backend.common.states import KernelEventReason, KernelStatus, RunMode, RunStatus, SessionType
 from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, RestartKernel
 from ai.backend.common.wire.execution import Execute
-from ai.backend.common.wire.reports import AgentReport
+from ai.backend.common.wire.reports import AgentReport, ObservationReport
 from ai.backend.plugin.accelerator import Mount, TerminationDeferred, WorkloadConfig
 from ai.backend.plugin.runtime import WorkloadExit
 from tests.component.agent.conftest import Bench
@@ -239,7 +237,7 @@ async def test_a_termination_is_deferred_until_its_deadline(bench: Bench) -> Non
     assert plugin.journal.count("cpu.pre_terminate") >= 3
 
 
-async def test_a_clock_that_is_set_moves_no_deadline(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_clock_that_is_set_moves_no_deadline(bench: Bench) -> None:
     """Back by a day at each look."""
     plugin = fake_plugin("cpu", hook_errors={"pre_terminate": TerminationDeferred("saving", retry_after=0.05)})
     bench.plugins = [plugin]
@@ -247,8 +245,7 @@ async def test_a_clock_that_is_set_moves_no_deadline(bench: Bench, monkeypatch: 
     agent = await bench.start()
     spec = await bench.run(agent)
     days = itertools.count()
-    wall = SimpleNamespace(time=lambda: time.time() - next(days) * 86400.0)
-    monkeypatch.setattr(post_create, "time", wall)
+    bench.wall_clock = lambda: time.time() - next(days) * 86400.0
     await agent.commands.destroy_kernel(DestroyKernel(kernel_id=spec.kernel_id, attempt=1))
     async with asyncio.timeout(30):
         await bench.until(spec, S.TERMINATED)
@@ -358,3 +355,25 @@ async def test_a_new_image_is_told_at_once(bench: Bench) -> None:
         while (told := [i.name for i in bench.manager.heartbeats[-1].images]) == ["python"]:
             await bench.manager.next_heartbeat()
     assert told == ["python", "debian:12"]
+
+
+async def test_a_kernel_is_listed_until_its_end_was_acknowledged(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = await bench.start()
+    spec = await bench.run(agent)
+    observe, heard = bench.manager.observe, asyncio.Event()
+
+    async def deaf(report: ObservationReport) -> int:
+        await heard.wait()
+        return await observe(report)
+
+    monkeypatch.setattr(bench.manager, "observe", deaf)
+    await agent.commands.destroy_kernel(DestroyKernel(kernel_id=spec.kernel_id, attempt=1))
+
+    async def until(statuses: list[KernelStatus]) -> None:
+        async with asyncio.timeout(30):
+            while [k.status for k in bench.manager.heartbeats[-1].kernels] != statuses:
+                await bench.manager.next_heartbeat()
+
+    await until([S.TERMINATED])
+    heard.set()
+    await until([])

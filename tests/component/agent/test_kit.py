@@ -66,6 +66,7 @@ def test_the_page_is_what_was_published() -> None:
 async def test_where_it_cannot_be_made_services_say_so(tmp_path: Path) -> None:
     place = tmp_path / "kit"
     store = KitStore(place)
+    store.open()
     place.rmdir()
     place.write_text("in the way")
     with pytest.raises(Unavailable, match="cannot be made"):
@@ -75,6 +76,7 @@ async def test_where_it_cannot_be_made_services_say_so(tmp_path: Path) -> None:
 async def test_those_of_other_versions_go_once_nothing_runs_from_them(kit: Path, tmp_path: Path) -> None:
     place = tmp_path / "kit"
     store = KitStore(place)
+    store.open()
     await store.clean()
     for name in (kit.name, "of-a-session", "of-nobody", ".unfinished.1"):
         (place / name / "bin").mkdir(parents=True)

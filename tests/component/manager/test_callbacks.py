@@ -112,7 +112,7 @@ async def test_a_session_is_followed_through_a_restart_of_the_manager(
     assert end.session.status == "TERMINATED", "nobody waits for the receiver"
     await receiver.until(*LIFE, "terminating")
     if is_killed:  # nothing of the manager runs on, and nothing of it says good-bye
-        for task in [*manager._tasks, *(task for _, task in manager._callbacks._busy.values())]:
+        for task in [*manager._tasks, *(task for _, task in manager._webhooks._busy.values())]:
             task.cancel()
     else:
         await manager.stop()
@@ -122,7 +122,7 @@ async def test_a_session_is_followed_through_a_restart_of_the_manager(
     await receiver.until(*LIFE, "terminating", "terminating", "terminated")
     assert receiver.heard[-2][0] == receiver.heard[-3][0], "a repetition has the same id"
     assert receiver.heard[-1][1]["reason"] == "user-requested"
-    await second._callbacks.drain()
+    await second._webhooks.drain()
     assert await second._stores.sessions.due_callbacks(datetime.now(UTC) + timedelta(days=1), limit=9) == []
     await second.stop()
     if is_killed:

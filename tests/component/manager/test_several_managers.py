@@ -76,7 +76,7 @@ async def pair(agent: FakeAgent) -> AsyncIterator[Pair]:
             vars(loop)["period_s"] = _NEVER_S
         await manager.start()
         await link.manager.start(manager.reports)
-        await _until(lambda: managers[0]._leading)
+        await _until(lambda: managers[0]._leader_tasks)
     made = await managers[0].bootstrap.run()
     assert made.user is not None
     user = await managers[0].services.identity.credentials(made.user.access_key)

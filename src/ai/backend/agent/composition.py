@@ -13,12 +13,11 @@ from ai.backend.agent.config.settings import INTRINSIC_PLUGINS, AgentSettings
 from ai.backend.agent.devices.inventory import Inventory
 from ai.backend.agent.devices.operations import DeviceOperations
 from ai.backend.agent.devices.plugins import PluginSet
-from ai.backend.agent.directory.directory import DataDirectory
-from ai.backend.agent.directory.record_database import RecordDatabase
+from ai.backend.agent.host import Host
 from ai.backend.agent.images.jobs import ImageJobs
-from ai.backend.agent.kernels.files import FileKernelRecords, FileLeftovers
+from ai.backend.agent.kernels.files import DirectoryState
 from ai.backend.agent.kernels.observer import ObservationQueue
-from ai.backend.agent.kernels.outbox import FileOutbox
+from ai.backend.agent.kernels.store import Outbox
 from ai.backend.agent.kit.store import KitStore
 from ai.backend.agent.lifecycle.context import AgentContext
 from ai.backend.agent.lifecycle.device_failures import HealthLoop
@@ -48,6 +47,17 @@ log = logging.getLogger(__name__)
 _KITS_S = 3600.0
 
 
+def this_host(settings: AgentSettings) -> Host:
+    """The machine that the agent runs on, with the data directory of its settings."""
+    return Host(
+        state=DirectoryState(settings.data_dir),
+        kits=KitStore(settings.data_dir / "kit"),
+        meter=HostMeter(settings.data_dir),
+        overlay=partial(overlay_report, settings),
+        secure=partial(ipsec.apply, encryption_mark(settings)),
+    )
+
+
 class Agent:
     """An agent with all its services and loops.
 
@@ -59,6 +69,7 @@ class Agent:
         runtime: a runtime that is not set up; the agent sets it up and shuts it down.
         manager: receives the reports. It may be unreachable at any time.
         plugins: the sources of accelerator plugins; None discovers them by the settings.
+        host: the machine of the agent; None stands for this one, with the data directory of the settings.
     """
 
     def __init__(
@@ -68,17 +79,18 @@ class Agent:
         manager: ManagerReports,
         *,
         plugins: Sequence[PluginSource] | None = None,
+        host: Host | None = None,
     ) -> None:
         self.settings = settings
         self._runtime = runtime
         self._manager = manager
         self._sources = plugins
-        self._directory = DataDirectory(settings.data_dir)
+        self._host = host or this_host(settings)
         self._tasks: list[asyncio.Task[None]] = []
         self._plugins: PluginSet | None = None
         self._supervisor: Supervisor | None = None
         self._images: ImageJobs | None = None
-        self._files: list[FileOutbox | RecordDatabase] = []
+        self._outbox: Outbox | None = None
         self._recovered = asyncio.Event()
         self._commands: Commands | None = None
         self._beat: Callable[[], None] = lambda: None
@@ -89,7 +101,7 @@ class Agent:
 
     async def start(self) -> None:
         """Start. Raises Conflict if another agent uses the data directory, or what the runtime's setup raises."""
-        self._directory.open()
+        self._host.state.open()
         try:
             await self._start()
         except BaseException:
@@ -97,7 +109,8 @@ class Agent:
             raise
 
     async def _start(self) -> None:
-        settings, epoch = self.settings, self._directory.next_epoch()
+        settings, host = self.settings, self._host
+        epoch = host.state.next_epoch()
         node, lifecycles = settings.agent, settings.kernel_lifecycles
         sources = self._sources
         if sources is None:
@@ -114,31 +127,29 @@ class Agent:
             timeout_s=lifecycles.plugin_timeout,
             environment=node.plugin_environment,
         )
-        outbox = FileOutbox(self._directory.path / "outbox.jsonl")
-        database = RecordDatabase(self._directory.path / "records.db")
-        self._files = [outbox, database]
-        database.open()
-        records, leftovers = FileKernelRecords(database), FileLeftovers(database)
-        observer = ObservationQueue(outbox, self._manager, agent_id=node.id, epoch=epoch)
+        records, leftovers = host.state.kernel_records(), host.state.leftovers()
+        outbox = self._outbox = host.state.outbox()
+        observer = ObservationQueue(outbox, self._manager, agent_id=node.id, epoch=epoch, wall_clock=host.wall_clock)
         inventory = Inventory(plugins, epoch, settings.resource.allocation_order)
         ports = PortForwarder(self._runtime, settings.services)
-        kits = KitStore(self._directory.path / "kit")
-        services = ServiceManager(self._runtime, ports, kits, settings.runs)
+        host.kits.open()
+        services = ServiceManager(self._runtime, ports, host.kits, settings.runs)
         context = AgentContext(
             settings=settings,
             epoch=epoch,
-            secret=self._directory.secret(),
+            secret=host.state.secret(),
             runtime=self._runtime,
-            networks=Networks(self._runtime, partial(ipsec.apply, encryption_mark(settings))),
+            networks=Networks(self._runtime, host.secure),
             services=services,
             plugins=plugins,
             inventory=inventory,
             records=records,
             leftovers=leftovers,
             observer=observer,
+            wall_clock=host.wall_clock,
         )
-        statistics = Statistics(self._runtime, plugins, inventory, HostMeter(self._directory.path))
-        processes = Processes(self._runtime, plugins, inventory)
+        statistics = Statistics(self._runtime, plugins, inventory, host.meter, wall_clock=host.wall_clock)
+        processes = Processes(self._runtime, plugins, inventory, wall_clock=host.wall_clock)
         supervisor = self._supervisor = Supervisor(context, statistics)
         reporting = HeartbeatReporter(context, supervisor)
 
@@ -152,7 +163,7 @@ class Agent:
             supervisor, self._runtime, processes, devices, self._images, ports, services, settings.runs, self._recovered
         )
         await self._runtime.setup()
-        reporting.overlay = await asyncio.to_thread(overlay_report, settings, self._runtime.info())
+        reporting.overlay = await asyncio.to_thread(host.overlay, self._runtime.info())
         await reporting.refresh(asyncio.get_running_loop().time())
         with suppress(BackendError):  # the loop logs it and tries again
             await reporting.refresh_images()
@@ -161,7 +172,7 @@ class Agent:
         await recovery.recover()
         self._recovered.set()
         self._run_loops(context, reporting, supervisor, recovery, statistics, observer)
-        self._spawn(PeriodicCall("kits", _KITS_S, kits.clean).run(), "kits")
+        self._spawn(PeriodicCall("kits", _KITS_S, host.kits.clean).run(), "kits")
 
     def _run_loops(
         self,
@@ -193,7 +204,12 @@ class Agent:
         )
 
         stats = StatisticsLoop(
-            statistics, supervisor, self._manager, agent_id=self.agent_id, interval_s=intervals.statistics
+            statistics,
+            supervisor,
+            self._manager,
+            agent_id=self.agent_id,
+            interval_s=intervals.statistics,
+            wall_clock=self._host.wall_clock,
         )
         for loop in (
             heartbeat,
@@ -228,10 +244,10 @@ class Agent:
         plugins, self._plugins = self._plugins, None
         if plugins is not None:
             await plugins.stop()
-        files, self._files = self._files, []
-        for file in files:
-            file.close()
-        self._directory.close()
+        outbox, self._outbox = self._outbox, None
+        if outbox is not None:
+            outbox.close()
+        self._host.state.close()
 
     @property
     def commands(self) -> AgentCommands:

@@ -1,1 +1,1 @@
-"""The core on snapshots and in simulated time."""
+"""The core on snapshots, and whole managers and agents in simulated time."""

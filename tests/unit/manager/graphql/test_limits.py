@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from graphql import GraphQLError, parse
 
-from ai.backend.manager.composition.graphql_schema import load_schema
+from ai.backend.manager.composition.graphql_schema import load_definitions
+from ai.backend.manager.graphql.executor import build_schema
 from ai.backend.manager.graphql.limits import QueryLimits, check_introspection, check_limits, widths_of
 
-WIDTHS = widths_of(load_schema())
+WIDTHS = widths_of(build_schema(load_definitions(), ()))
 
 
 def test_depth_and_cost_are_as_the_settings_say() -> None:

@@ -100,7 +100,7 @@ def test_living_sessions_share_neither_numbers_nor_addresses() -> None:
 
 def test_an_agent_that_takes_no_part_any_more_is_not_joined() -> None:
     agents = {a.id: a for a in (agent(1), agent(2, why_not="no vxlan"))}
-    with pytest.raises(InsufficientResource, match="agent-2 takes no part"):
+    with pytest.raises(InsufficientResource, match="agent-2 does not support"):
         settle(on([1, 2]), agents, [], SETTINGS, random.Random(1))
 
 

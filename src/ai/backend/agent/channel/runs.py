@@ -86,6 +86,7 @@ class RunQueue:
         "_save",
         "_settings",
         "_tasks",
+        "_wall_clock",
     )
 
     def __init__(
@@ -97,12 +98,14 @@ class RunQueue:
         exec_timeout_s: float | None,
         save: Callable[[RunsRecord], None],
         restored: RunsRecord | None = None,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._channel = channel
         self._attempt = attempt
         self._settings = settings
         self._exec_timeout_s = exec_timeout_s
         self._save = save
+        self._wall_clock = wall_clock
         self._acked = 0
         self._runs: dict[str, Run] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -254,7 +257,7 @@ class RunQueue:
         self._is_settled = True
         for run in self._runs.values():
             if run.record.deadline_at is not None and not run.over:
-                self._arm(run, run.record.deadline_at - time.time())
+                self._arm(run, run.record.deadline_at - self._wall_clock())
         self._pump()
 
     def close(self) -> None:
@@ -303,7 +306,7 @@ class RunQueue:
         if run.record.started:
             return
         limit = self._exec_timeout_s
-        deadline = time.time() + limit if limit is not None else None
+        deadline = self._wall_clock() + limit if limit is not None else None
         run.note(started=True, deadline_at=deadline)
         if limit is not None:
             self._persist()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -141,7 +140,7 @@ class Inventory:
 
     async def _refresh(self, handle: PluginHandle) -> bool:
         foreign = partial(self._foreign, handle.key)
-        asked_at = time.monotonic()
+        asked_at = asyncio.get_running_loop().time()
         displays = await handle.call(
             "configurable_slots", lambda p: p.configurable_slots(), check=partial(responses.displays, foreign=foreign)
         )
@@ -222,7 +221,7 @@ class Inventory:
             replace(d, health=DeviceHealth.UNHEALTHY, health_reason=_LOST) if d.device_id in lost else d
             for d in old.answered
         )
-        old.asked_at = time.monotonic()
+        old.asked_at = asyncio.get_running_loop().time()
         self._update_health(handle.key, old)
         return old.devices != before
 
@@ -234,7 +233,7 @@ class Inventory:
             device
             if (reason := self._withheld.get((key, device.device_id))) is None
             else replace(device, health=DeviceHealth.UNHEALTHY, health_reason=reason)
-            for device in tracker.evaluate(kind.answered, kind.asked_at, time.monotonic())
+            for device in tracker.evaluate(kind.answered, kind.asked_at, asyncio.get_running_loop().time())
         )
         kind.slots = {**kind.slots, **slot_totals(kind.devices)}
 
@@ -244,7 +243,7 @@ class Inventory:
         Returns:
             Whether anything changed; :meth:`rebuild` must follow. Until then :meth:`bind` refuses failed devices.
         """
-        kind, now = self.kinds.get(key), time.monotonic()
+        kind, now = self.kinds.get(key), asyncio.get_running_loop().time()
         if kind is None:
             return False
         listed = {device.device_id for device in kind.answered}

@@ -6,7 +6,6 @@ Jobs are not stored. A job that a crash ended begins again with the next poll; e
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,7 +27,7 @@ class _Job:
     current: int = 0
     total: int = 0
     ended_at: float | None = None
-    polled_at: float = field(default_factory=time.monotonic)
+    polled_at: float = field(default_factory=lambda: asyncio.get_running_loop().time())
 
 
 class ImageJobs:
@@ -58,7 +57,7 @@ class ImageJobs:
         job = self._jobs.get(req.job_id)
         if job is None:
             job = self._begin(req)
-        job.polled_at = time.monotonic()
+        job.polled_at = asyncio.get_running_loop().time()
         await asyncio.wait({job.task}, timeout=min(max(0.0, req.wait_s), _MAX_WAIT_S))
         return _state_of(job)
 
@@ -81,7 +80,7 @@ class ImageJobs:
             job.current, job.total = current, total
 
         job = _Job(asyncio.create_task(self._run(req, on_progress), name=f"image-job-{req.job_id}"))
-        job.task.add_done_callback(lambda _: setattr(job, "ended_at", time.monotonic()))
+        job.task.add_done_callback(lambda _: setattr(job, "ended_at", asyncio.get_running_loop().time()))
         self._jobs[req.job_id] = job
         return job
 
@@ -118,7 +117,7 @@ class ImageJobs:
 
     def _drop_expired(self) -> None:
         """Drop old outcomes and cancel jobs that nobody polls any more."""
-        before = time.monotonic() - self._retention_s
+        before = asyncio.get_running_loop().time() - self._retention_s
         for job_id, job in list(self._jobs.items()):
             if job.ended_at is not None and job.ended_at < before:
                 del self._jobs[job_id]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from ai.backend.agent.channel.model import RunsRecord
+from ai.backend.agent.directory.directory import DataDirectory
 from ai.backend.agent.directory.record import RECORD_VERSION
 from ai.backend.agent.directory.record_database import RecordDatabase
 from ai.backend.agent.kernels.model import KernelRecord
+from ai.backend.agent.kernels.outbox import FileOutbox
 
 log = logging.getLogger(__name__)
 T = TypeVar("T", KernelRecord, RunsRecord)
@@ -68,6 +71,35 @@ class FileLeftovers:
     @staticmethod
     def _name(record: KernelRecord) -> str:
         return f"{record.spec.kernel_id}.{record.standing_attempt}"
+
+
+class DirectoryState(DataDirectory):
+    """:class:`~ai.backend.agent.kernels.store.DurableState` in a data directory."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._database = RecordDatabase(path / "records.db")
+
+    def open(self) -> None:
+        super().open()
+        try:
+            self._database.open()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self._database.close()
+        super().close()
+
+    def kernel_records(self) -> FileKernelRecords:
+        return FileKernelRecords(self._database)
+
+    def leftovers(self) -> FileLeftovers:
+        return FileLeftovers(self._database)
+
+    def outbox(self) -> FileOutbox:
+        return FileOutbox(self.path / "outbox.jsonl")
 
 
 def _read(key: str, value: bytes, kind: type[T]) -> T | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -24,11 +25,20 @@ _RETRY_FIRST_S, _RETRY_MAX_S = 0.1, 5.0
 class ObservationQueue:
     """Stores observations and delivers them in order."""
 
-    def __init__(self, outbox: Outbox, manager: ManagerReports, *, agent_id: str, epoch: int) -> None:
+    def __init__(
+        self,
+        outbox: Outbox,
+        manager: ManagerReports,
+        *,
+        agent_id: str,
+        epoch: int,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
         self._outbox = outbox
         self._manager = manager
         self._agent_id = agent_id
         self._epoch = epoch
+        self._wall_clock = wall_clock
         self._pending: list[KernelObservation] = []
         self._wake = asyncio.Event()
         self._seq = 0
@@ -51,13 +61,17 @@ class ObservationQueue:
             attempt=attempt,
             status=status,
             reason=reason,
-            at=time.time(),
+            at=self._wall_clock(),
             seq=self._seq,
             **details,
         )
         self._outbox.append(observation)
         self._pending.append(observation)
         self._wake.set()
+
+    def undelivered_ends(self) -> list[KernelObservation]:
+        """Return the ends that the manager has not acknowledged."""
+        return [observation for observation in self._pending if observation.status.is_final]
 
     @property
     def backlog(self) -> int:
@@ -91,4 +105,7 @@ class ObservationQueue:
 
     def _forget(self, seq: int) -> None:
         self._pending = [observation for observation in self._pending if observation.seq > seq]
-        self._outbox.replace(self._pending)
+        try:
+            self._outbox.replace(self._pending)
+        except OSError as e:  # they are only sent once more after a restart
+            log.warning("delivered observations stay in the outbox until the next are: %s", e)

@@ -48,3 +48,23 @@ class Outbox(Protocol):
         """Store exactly these."""
 
     def close(self) -> None: ...
+
+
+class DurableState(Protocol):
+    """Stores the state of an agent that survives a restart. One agent at a time uses it."""
+
+    def open(self) -> None:
+        """Open the state. Raises Conflict if another agent uses it."""
+
+    def close(self) -> None: ...
+    def next_epoch(self) -> int:
+        """Return a number that is larger than at any earlier start."""
+        ...
+
+    def secret(self) -> bytes:
+        """Return the secret of this agent, which is created at the first start."""
+        ...
+
+    def kernel_records(self) -> KernelRecords: ...
+    def leftovers(self) -> Leftovers: ...
+    def outbox(self) -> Outbox: ...

@@ -18,8 +18,10 @@ class KitStore:
         self._directory = directory
         self._lock = asyncio.Lock()
         self._name: str | None = None
-        directory.mkdir(mode=0o755, exist_ok=True)
         self._services = frozenset({TTYD, SSHD} if importlib.util.find_spec("asyncssh") is not None else {TTYD})
+
+    def open(self) -> None:
+        self._directory.mkdir(mode=0o755, exist_ok=True)
 
     @property
     def directory(self) -> Path:

@@ -23,14 +23,16 @@ RUN_ID = "startup"
 _EXIT_EVENT_S = 2.0
 
 
-async def watch_batch(kernel: Kernel, end: Callable[[Kernel, Termination], None]) -> None:
+async def watch_batch(
+    kernel: Kernel, end: Callable[[Kernel, Termination], None], wall_clock: Callable[[], float] = time.time
+) -> None:
     """Start the command, or follow it again after a restart of the agent; then end the kernel."""
     spec = kernel.record.spec
     assert spec.startup_command
     if kernel.record.batch_since is None:
-        kernel.save(batch_since=time.time())
+        kernel.save(batch_since=wall_clock())
     since = kernel.record.batch_since
-    remaining_s = spec.batch_timeout_s - (time.time() - since) if spec.batch_timeout_s and since is not None else None
+    remaining_s = spec.batch_timeout_s - (wall_clock() - since) if spec.batch_timeout_s and since is not None else None
     message: str | None = None
     exit_code: int | None = None
     reason = KernelEventReason.TASK_FAILED

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,7 +23,10 @@ from ai.backend.plugin.runtime import AbstractRuntime
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentContext:
-    """The services and settings of the agent. Only keys that are derived from ``secret`` leave the agent."""
+    """The services and settings of the agent. Only keys that are derived from ``secret`` leave the agent.
+
+    ``wall_clock`` returns the seconds since the epoch, for times that are stored or sent.
+    """
 
     settings: AgentSettings
     epoch: int
@@ -34,6 +39,7 @@ class AgentContext:
     records: KernelRecords
     leftovers: Leftovers
     observer: ObservationQueue
+    wall_clock: Callable[[], float] = time.time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

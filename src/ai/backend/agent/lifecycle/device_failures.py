@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import time
 from collections.abc import Callable
 
 from ai.backend.agent.devices.inventory import Inventory
@@ -81,7 +80,7 @@ class HealthLoop:
     async def _wait(self) -> None:
         """Wait until a change arrives, a device may be restored, or the next round is due."""
         due = self._inventory.health_due()
-        timeout_s = _ROUND_S if due is None else min(_ROUND_S, max(0.0, due - time.monotonic()))
+        timeout_s = _ROUND_S if due is None else min(_ROUND_S, max(0.0, due - asyncio.get_running_loop().time()))
         try:
             async with asyncio.timeout(timeout_s):
                 await self._wake.wait()
@@ -124,7 +123,7 @@ class HealthLoop:
             plugin = handle.plugin
             watched, task = self._watches.get(handle.key, (None, None))
             if watched is plugin and task is not None and not task.done():
-                if time.monotonic() - self._begun.get(handle.key, math.inf) > _ROUND_S:
+                if asyncio.get_running_loop().time() - self._begun.get(handle.key, math.inf) > _ROUND_S:
                     handle.complain("watch_health", None)
                 continue
             if task is not None:
@@ -136,7 +135,7 @@ class HealthLoop:
     async def _watch(self, handle: PluginHandle, plugin: HealthWatching) -> None:
         backoff = Backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
         while handle.started:
-            begun = self._begun[handle.key] = time.monotonic()
+            begun = self._begun[handle.key] = asyncio.get_running_loop().time()
             try:
                 async for change in plugin.watch_health():
                     self._record(handle.key, change)
@@ -145,7 +144,7 @@ class HealthLoop:
             except Exception as e:
                 log.exception("the health watch of the plugin %s failed", handle.key)
                 problem = f"{type(e).__name__}: {e}"
-            if time.monotonic() - begun > _RETRY_MAX_S:
+            if asyncio.get_running_loop().time() - begun > _RETRY_MAX_S:
                 backoff.reset()
             self._begun[handle.key] = math.inf
             pause_s = backoff.next_s()

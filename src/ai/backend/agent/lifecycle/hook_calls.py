@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
 from typing import Literal
 
 import msgspec
@@ -104,7 +103,7 @@ class HookCalls:
             method=method,
             state=state,
             message=(str(problem) or type(problem).__name__)[:500],
-            since=since or time.time(),
+            since=since or self._context.wall_clock(),
         )
         self._context.observer.report(
             kernel.id, kernel.attempt, kernel.status, KernelEventReason.UNKNOWN, hook_troubles=[trouble]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Sequence
 
 import msgspec
@@ -39,7 +38,7 @@ class HookRetrier:
     def follow(self, kernel: Kernel) -> None:
         """Start to repeat the kernel's failed calls, if there are any."""
         if kernel.record.owed and kernel.owing_since is None:
-            owing_s = max(0.0, time.time() - kernel.record.owed_since)
+            owing_s = max(0.0, self._context.wall_clock() - kernel.record.owed_since)
             kernel.owing_since = asyncio.get_running_loop().time() - owing_s
         if kernel.record.owed and kernel not in self._tasks:
             task = asyncio.create_task(self._repeat(kernel), name=f"aftercare-{kernel.id}")
@@ -60,6 +59,9 @@ class HookRetrier:
     def restore(self) -> None:
         """Resume the leftovers that were stored before the agent was restarted."""
         for record in self._context.leftovers.load():
+            if not record.owed:  # it could not be removed from a full disk
+                self._context.leftovers.forget(record)
+                continue
             kernel = Kernel(record, self._context.leftovers)
             self._leftovers[kernel.id, record.standing_attempt] = kernel
             self.follow(kernel)
@@ -70,7 +72,7 @@ class HookRetrier:
         name = (kernel.id, record.standing_attempt)
         leftover = self._leftovers.get(name)
         if leftover is None:
-            record = msgspec.structs.replace(record, phase=Phase.ENDED, owed=[], owed_since=time.time())
+            record = msgspec.structs.replace(record, phase=Phase.ENDED, owed=[], owed_since=self._context.wall_clock())
             leftover = self._leftovers[name] = Kernel(record, self._context.leftovers)
         leftover.save(
             owed=[*leftover.record.owed, key],
@@ -128,7 +130,10 @@ class HookRetrier:
         while kernel.record.owed:
             await backoff.wait()
             for key in list(kernel.record.owed):
-                await self._try(kernel, key)
+                try:
+                    await self._try(kernel, key)
+                except OSError as e:  # the call is made again: hooks are idempotent
+                    log.warning("the outcome of %s for kernel %s cannot be stored: %s", key, kernel.id, e)
 
     async def _try(self, kernel: Kernel, key: str) -> None:
         """Call once more, and drop the call if it has succeeded or its time limit has passed."""

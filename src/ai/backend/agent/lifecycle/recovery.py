@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import time
 from collections.abc import Collection, Iterable, Sequence
 
 from ai.backend.agent.kernels.kernel import Kernel
@@ -27,7 +27,7 @@ class Recovery:
 
     async def recover(self) -> None:
         """Load every record, remove workloads without one, and resume the kernels."""
-        now, wall_now = time.monotonic(), time.time()
+        now, wall_now = asyncio.get_running_loop().time(), self._context.wall_clock()
         multi_node: list[Kernel] = []
         for record in self._context.records.load():
             kernel_id = record.spec.kernel_id
@@ -103,7 +103,7 @@ class Recovery:
         self._forget_ended()
 
     def _forget_ended(self) -> None:
-        limit = time.monotonic() - self._context.settings.kernel_lifecycles.tombstone
+        limit = asyncio.get_running_loop().time() - self._context.settings.kernel_lifecycles.tombstone
         for kernel_id in self._supervisor.ended.older_than(limit):
             self._context.records.forget(kernel_id)
             self._supervisor.ended.discard(kernel_id)

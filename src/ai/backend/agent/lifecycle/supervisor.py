@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
@@ -98,7 +97,7 @@ class Supervisor:
                     spec=with_shared_texts(spec),
                     phase=Phase.CREATING,
                     status=KernelStatus.PREPARING,
-                    created_at=time.time(),
+                    created_at=self._context.wall_clock(),
                 )
                 kernel = Kernel(record, self._context.records)
                 kernel.registries = req.registries
@@ -238,7 +237,14 @@ class Supervisor:
         return list(self.kernels.values())
 
     def presence(self) -> list[KernelPresence]:
-        return [KernelPresence(kernel_id=k.id, attempt=k.attempt, status=k.status) for k in self.live()]
+        """Return the live kernels and those whose end is not acknowledged, which the manager must not count as lost."""
+        live = [KernelPresence(kernel_id=k.id, attempt=k.attempt, status=k.status) for k in self.live()]
+        ended = {
+            end.kernel_id: KernelPresence(kernel_id=end.kernel_id, attempt=end.attempt, status=end.status)
+            for end in self._context.observer.undelivered_ends()
+            if end.kernel_id not in self.kernels
+        }
+        return [*live, *ended.values()]
 
     # ---- operations
     # ---------------------------------------------------------------------------------------------------
@@ -363,7 +369,9 @@ class Supervisor:
     def _watch_batch(self, kernel: Kernel) -> None:
         spec = kernel.record.spec
         if spec.session_type is SessionType.BATCH and spec.startup_command:
-            task = asyncio.create_task(watch_batch(kernel, self.end), name=f"batch-{kernel.id}")
+            task = asyncio.create_task(
+                watch_batch(kernel, self.end, self._context.wall_clock), name=f"batch-{kernel.id}"
+            )
             self._batches.add(task)
             task.add_done_callback(self._batches.discard)
             task.add_done_callback(_log_failure)
@@ -394,9 +402,9 @@ class Supervisor:
             base=kernel.record.tombstone(),
             status=ending.status,
             ending=ending,
-            ended_at=time.time(),
+            ended_at=self._context.wall_clock(),
         )
-        self.ended.add(kernel.id, time.monotonic())
+        self.ended.add(kernel.id, asyncio.get_running_loop().time())
         del self.kernels[kernel.id]
 
     # ---- after a restart of the agent -------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ class HeartbeatReporter:
         self._context = context
         self._supervisor = supervisor
         self._images: Sequence[RuntimeImage] = ()
+        self._number = 0
         self.overlay: OverlayReport | None = None
         """This node's parameters for multi-node networks; None until they are determined."""
 
@@ -51,10 +52,12 @@ class HeartbeatReporter:
 
     def report(self) -> AgentReport:
         context, node = self._context, self._context.settings.agent
+        self._number += 1
         info = context.runtime.info()
         return AgentReport(
             agent_id=node.id,
             epoch=context.epoch,
+            number=self._number,
             version=VERSION,
             architecture=ARCHITECTURE,
             resource_group=node.resource_group,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from ai.backend.agent.lifecycle.supervisor import Supervisor
 from ai.backend.agent.metrics.statistics import Statistics
@@ -23,6 +24,7 @@ class StatisticsLoop(PeriodicLoop):
         *,
         agent_id: str,
         interval_s: float,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__()
         self.period_s = interval_s
@@ -30,6 +32,7 @@ class StatisticsLoop(PeriodicLoop):
         self._supervisor = supervisor
         self._manager = manager
         self._agent_id = agent_id
+        self._wall_clock = wall_clock
 
     @property
     def name(self) -> str:
@@ -39,7 +42,7 @@ class StatisticsLoop(PeriodicLoop):
         await self._statistics.gather([k for k in self._supervisor.live() if k.phase is Phase.RUNNING])
         report = StatReport(
             agent_id=self._agent_id,
-            at=time.time(),
+            at=self._wall_clock(),
             node=self._statistics.node,
             devices=self._statistics.devices,
             kernels=self._statistics.kernels,

@@ -33,11 +33,13 @@ class Processes:
         inventory: Inventory,
         *,
         clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._runtime = runtime
         self._plugins = plugins
         self._inventory = inventory
         self._clock = clock
+        self._wall_clock = wall_clock
 
     async def busiest(self, kernel: Kernel, *, limit: int) -> list[ProcessInfo]:
         """The busiest processes of a kernel, by their use between two looks a quarter of a second apart.
@@ -65,7 +67,7 @@ class Processes:
         """What the plugins of the kernel's devices know of its processes."""
         kernel_id = kernel.record.kernel_id
         context = StatContext(
-            at=time.time(),
+            at=self._wall_clock(),
             allocations={kernel_id: self._inventory.holding(kernel.id)},
             pids={kernel_id: tuple(pids)},
         )

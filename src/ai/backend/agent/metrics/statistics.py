@@ -58,6 +58,7 @@ class Statistics:
         runtime, plugins, inventory: whom it asks, and about what.
         host: what the agent measures itself.
         clock: monotonic seconds, for rates; a test may replace it.
+        wall_clock: seconds since the epoch.
     """
 
     def __init__(
@@ -68,13 +69,15 @@ class Statistics:
         host: NodeMeter,
         *,
         clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._runtime = runtime
         self._plugins = plugins
         self._inventory = inventory
         self._host = host
         self._clock = clock
-        self._since = time.time()
+        self._wall_clock = wall_clock
+        self._since = wall_clock()
         self._of_node: dict[str | tuple[str, str], Series] = {}
         """By the key of a metric, or by that and the device it is of."""
         self._of_workloads: dict[WorkloadKey, SeriesOfWorkload] = {}
@@ -144,7 +147,7 @@ class Statistics:
 
         async def ask(sieve: MeasurementFilter) -> _Answer:
             context = StatContext(
-                at=time.time(),
+                at=self._wall_clock(),
                 allocations={kernel_id: held[kernel_id] for kernel_id in keys},
                 pids={k: await self._runtime.pids(key) for k, key in keys.items()}
                 if handle.plugin.capabilities.process_metrics

@@ -79,10 +79,13 @@ class AgentReport(Wire, frozen=True, kw_only=True):
     :class:`~ai.backend.common.devices.ComputeDevice` as builtins. ``kernels`` lists ``(kernel id, attempt, status)`` of
     everything that the agent holds. ``enforcement`` maps a limit or isolation to what the runtime really does about it.
     ``location`` are the places that it is in, the widest first. It takes ``kernel_limit`` kernels at once at most.
+    ``number`` counts the reports of one epoch from 1: the manager ignores one that is not newer than the last; 0 is
+    never ignored.
     """
 
     agent_id: str
     epoch: int
+    number: int = 0
     version: str
     architecture: str
     resource_group: str

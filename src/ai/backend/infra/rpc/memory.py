@@ -52,7 +52,7 @@ async def _hand_over(far: StreamPort, kind: Piece, body: Any) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Connection:
+class MemoryConnection:
     """Both ends of the link to one agent."""
 
     manager: Multiplexer
@@ -74,7 +74,7 @@ class MemoryLink:
     def __init__(self, *, deadline_scale: float = 1.0) -> None:
         self._deadline_scale = deadline_scale
         self._streams = MemoryStreams()
-        self._connections: dict[str, _Connection] = {}
+        self._connections: dict[str, MemoryConnection] = {}
         self.reports: ManagerReports | None = None
         self.commands: dict[str, AgentCommands] = {}
         """The started agents by id."""
@@ -86,7 +86,7 @@ class MemoryLink:
     def connected(self) -> Collection[str]:
         return self.commands if self.reports is not None else ()
 
-    def connection(self, agent_id: str) -> _Connection:
+    def connection(self, agent_id: str) -> MemoryConnection:
         """Returns the connection of an agent; it lasts until one of its ends stops.
 
         Raises:
@@ -100,7 +100,7 @@ class MemoryLink:
             self._connections[agent_id] = self._connect(agent_id, self.reports, self.commands[agent_id])
         return self._connections[agent_id]
 
-    def _connect(self, agent_id: str, reports: ManagerReports, commands: AgentCommands) -> _Connection:
+    def _connect(self, agent_id: str, reports: ManagerReports, commands: AgentCommands) -> MemoryConnection:
         async def to_agent(data: bytes) -> None:
             agent.feed(decode(data))
 
@@ -118,7 +118,7 @@ class MemoryLink:
         agent = Multiplexer(
             "the manager", to_manager, service=commands_service(commands), dialer=self._streams, **limits
         )
-        return _Connection(manager, agent)
+        return MemoryConnection(manager, agent)
 
     async def cut(self, agent_id: str) -> None:
         """Ends all calls and streams of one agent, as a lost connection does."""

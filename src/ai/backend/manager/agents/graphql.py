@@ -3,74 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from ariadne import MutationType, ObjectType, QueryType
 from msgspec import to_builtins
 
 from ai.backend.common.errors import NotFound
 from ai.backend.common.slots import format_quantity
 from ai.backend.manager.agents.model import Agent, KernelOccupancy
-from ai.backend.manager.graphql import values
-from ai.backend.manager.graphql.context import Info, answer, context_of, page_of
-from ai.backend.manager.graphql.values import View, _current, json_or_null, slots_json
+from ai.backend.manager.agents.service import AgentService
+from ai.backend.manager.graphql.context import Info, context_of, page_of, run_mutation
+from ai.backend.manager.graphql.resolvers import field, mutation, query
+from ai.backend.manager.graphql.values import View, current_value, json_or_null, slots_json
 from ai.backend.manager.query.model import ListQuery
-
-query = QueryType()
-mutation = MutationType()
-
-
-@mutation.field("modify_agent")
-async def modify_agent(_: Any, info: Info, id: str, props: values.View) -> values.View:  # noqa: A002  # the wire's name
-    context = context_of(info)
-    return await answer(
-        info,
-        "agent",
-        id,
-        lambda: context.services.agents.modify_agent(
-            context.caller, id, schedulable=props.get("schedulable"), scaling_group=props.get("scaling_group")
-        ),
-    )
-
-
-agent_type = ObjectType("Agent")
-
-
-@query.field("agent")
-async def agent(_: Any, info: Info, agent_id: str) -> values.View | None:
-    context = context_of(info)
-    try:
-        return context.agents([await context.services.agents.agent(context.caller, agent_id)])[0]
-    except NotFound:
-        return None
-
-
-@query.field("agent_list")
-async def agent_list(_: Any, info: Info, **args: Any) -> values.View:
-    context = context_of(info)
-    page = await context.services.agents.agents(
-        context.caller,
-        ListQuery(**page_of(args)),
-        status=args.get("status"),
-        scaling_group=args.get("scaling_group"),
-    )
-    return {"items": context.agents(page.items), "total_count": page.total_count}
-
-
-@agent_type.field("devices")
-async def agent_devices(view: values.View, info: Info) -> str:
-    return devices_json(view["devices"], await context_of(info).holdings(view["id"]))
-
 
 _PUBLISHED_UNITS = {"percent": "pct", "celsius": "Celsius", **{u: u for u in ("pct", "Celsius", "bytes", "bps")}}
 
 
 def published_units(live_stat: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Returns an agent's statistics in the units that published clients accept (wire contract, Agent).
+    """Convert an agent's statistics to the units that published clients know (wire contract, Agent).
 
-    They crash on any other unit, so such a metric is returned as a percentage, with its own unit as ``unit``.
+    They crash on any other unit, so such a metric becomes a percentage, with its own unit as ``unit``.
     """
     if live_stat is None:
         return None
@@ -94,6 +48,7 @@ def published_units(live_stat: Mapping[str, Any] | None) -> Mapping[str, Any] | 
 
 
 def agent_view(agent: Agent) -> View:
+    """Return the fields of an agent."""
     total, used = agent.available_slots, agent.occupied_slots
     node = (agent.live_stat or {}).get("node", {})
     return {
@@ -114,10 +69,10 @@ def agent_view(agent: Agent) -> View:
         "runtime": agent.runtime,
         "tier": agent.tier,
         "overlay": json.dumps(to_builtins(agent.overlay)) if agent.overlay is not None else None,
-        "runtime_classes": json.dumps([to_builtins(one) for one in agent.runtime_classes]),
+        "runtime_classes": json.dumps([to_builtins(runtime_class) for runtime_class in agent.runtime_classes]),
         "location": agent.location,
         "max_kernels": agent.kernel_limit,
-        "enforcement": json.dumps({name: str(mode) for name, mode in agent.enforcement.items()}),
+        "enforcement": json.dumps({name: str(level) for name, level in agent.enforcement.items()}),
         "compute_plugins": json.dumps({name: dict(info) for name, info in agent.compute_plugins.items()}, default=str),
         "hardware_metadata": json.dumps(
             {
@@ -131,8 +86,8 @@ def agent_view(agent: Agent) -> View:
         ),
         "local_config": None,
         "devices": agent.devices,
-        "cpu_cur_pct": _current(node, "cpu_util"),
-        "mem_cur_bytes": _current(node, "mem"),
+        "cpu_cur_pct": current_value(node, "cpu_util"),
+        "mem_cur_bytes": current_value(node, "mem"),
         "mem_slots": int(total["mem"]),
         "cpu_slots": float(total["cpu"]),
         "gpu_slots": float(total["cuda.device"] or total["cuda.shares"]),
@@ -145,7 +100,7 @@ def agent_view(agent: Agent) -> View:
 
 
 def devices_json(devices: Sequence[Mapping[str, Any]], holdings: Sequence[KernelOccupancy]) -> str:
-    """Returns the devices as their plugins reported them, with ``allocated``: slot -> amount that kernels hold."""
+    """Return devices as JSON, as their plugins report them, with ``allocated``: slot -> amount that kernels occupy."""
     allocated: dict[tuple[str, str], Decimal] = {}
     for holding in holdings:
         for slot, per_device in holding.devices.items():
@@ -159,4 +114,49 @@ def devices_json(devices: Sequence[Mapping[str, Any]], holdings: Sequence[Kernel
     return json.dumps([{**device, "allocated": held(device)} for device in devices], default=str)
 
 
-AGENT_BINDABLES = (query, mutation, agent_type)
+class AgentResolvers:
+    """Answers the GraphQL fields of agents."""
+
+    def __init__(self, agents: AgentService) -> None:
+        self._agents = agents
+
+    @mutation("modify_agent")
+    async def modify_agent(self, info: Info, id: str, props: View) -> View:  # noqa: A002  # the wire's name
+        context = context_of(info)
+        return await run_mutation(
+            info,
+            "agent",
+            id,
+            lambda: self._agents.modify_agent(
+                context.caller, id, schedulable=props.get("schedulable"), scaling_group=props.get("scaling_group")
+            ),
+        )
+
+    @query("agent")
+    async def agent(self, info: Info, agent_id: str) -> View | None:
+        context = context_of(info)
+        try:
+            return agent_view(await self._agents.agent(context.caller, agent_id))
+        except NotFound:
+            return None
+
+    @query("agent_list")
+    async def agent_list(self, info: Info, **args: Any) -> View:
+        context = context_of(info)
+        page = await self._agents.agents(
+            context.caller,
+            ListQuery(**page_of(args)),
+            status=args.get("status"),
+            scaling_group=args.get("scaling_group"),
+        )
+        return {"items": [agent_view(agent) for agent in page.items], "total_count": page.total_count}
+
+    @field("Agent", "devices")
+    async def agent_devices(self, view: View, info: Info) -> str:
+        context = context_of(info)
+
+        def load(ids: Sequence[str]) -> Awaitable[Mapping[str, Sequence[KernelOccupancy]]]:
+            return self._agents.holdings(context.caller, ids)
+
+        loader = context.loader("occupancy", load)
+        return devices_json(view["devices"], await loader.get(view["id"]) or ())

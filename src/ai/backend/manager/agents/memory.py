@@ -10,6 +10,7 @@ from ai.backend.common.ids import AgentId, ResourceGroupName
 from ai.backend.common.states import AgentStatus
 from ai.backend.common.wire.reports import OverlayReport
 from ai.backend.manager.agents.model import Agent, SlotTypeInfo
+from ai.backend.manager.db.fence import check_fence
 from ai.backend.manager.query.memory import select
 from ai.backend.manager.query.model import ListQuery, Page
 
@@ -23,28 +24,33 @@ class MemoryAgentStore:
         self._slots: dict[str, SlotTypeInfo] = {}
 
     async def put_agent(self, agent: Agent) -> None:
+        check_fence()
         stored = self._agents.get(agent.id)
         if stored is not None:
             agent = replace(agent, occupied_slots=stored.occupied_slots, version_id=stored.version_id + 1)
         self._agents[agent.id] = agent
 
     async def set_status(self, agent_id: AgentId, status: AgentStatus, *, at: datetime) -> None:
+        check_fence()
         agent = self._agents.get(agent_id)
         if agent is not None:
             lost_at = at if status is AgentStatus.LOST else None
             self._agents[agent_id] = replace(agent, status=status, status_changed=at, lost_at=lost_at)
 
     async def set_schedulable(self, agent_id: AgentId, schedulable: bool) -> None:
+        check_fence()
         agent = self._agents.get(agent_id)
         if agent is not None:
             self._agents[agent_id] = replace(agent, schedulable=schedulable)
 
     async def set_resource_group(self, agent_id: AgentId, name: ResourceGroupName) -> None:
+        check_fence()
         agent = self._agents.get(agent_id)
         if agent is not None:
             self._agents[agent_id] = replace(agent, scaling_group=name)
 
     async def beat(self, agent_id: AgentId, *, at: datetime) -> None:
+        check_fence()
         agent = self._agents.get(agent_id)
         if agent is not None:
             self._agents[agent_id] = replace(agent, last_heartbeat=at)
@@ -66,6 +72,7 @@ class MemoryAgentStore:
         return page if query.order else replace(page, items=agents[query.offset : query.offset + query.limit])
 
     async def add_slot_types(self, slots: Iterable[SlotTypeInfo]) -> None:
+        check_fence()
         self._slots.update({s.slot_name: s for s in slots})
 
     async def slot_types(self) -> list[SlotTypeInfo]:

@@ -59,6 +59,8 @@ class AgentRegistry:
         self._fingerprints: dict[AgentId, bytes] = {}
         """Agent -> its registered report; empty if a part of it was refused, which the next heartbeat tries again."""
         self._written: dict[AgentId, float] = {}
+        self._newest: dict[AgentId, tuple[int, int]] = {}
+        """Agent -> epoch and number of its newest heartbeat."""
         self.last_seen: dict[AgentId, float] = {}
         """Agent -> monotonic time of its last report to this process."""
         self.leads: Callable[[], bool] = lambda: True
@@ -72,9 +74,11 @@ class AgentRegistry:
             NotFound: its resource group does not exist. InvalidName, InvalidInput: a malformed report.
         """
         agent_id = AgentId(check_slug(report.agent_id, what="agent_id", allow_dots=True))
+        if self._is_outdated(agent_id, report):
+            return HeartbeatReply(interval_s=self._settings.heartbeat_interval_s)
         monotonic = self._clock.monotonic()
         self.record_contact(agent_id)  # first: the agent lives even if its report cannot be written now
-        fingerprint = msgspec.msgpack.encode(msgspec.structs.replace(report, kernels=[]))
+        fingerprint = msgspec.msgpack.encode(msgspec.structs.replace(report, kernels=[], number=0))
         if self._fingerprints.get(agent_id) != fingerprint:
             is_whole = await self._register(agent_id, report)
             self._fingerprints[agent_id] = fingerprint if is_whole else b""
@@ -86,6 +90,15 @@ class AgentRegistry:
             self._written[agent_id] = monotonic
         unknown = await self._presence.compare(agent_id, report.kernels) if self.leads() else []
         return HeartbeatReply(interval_s=self._settings.heartbeat_interval_s, unknown_kernels=unknown)
+
+    def _is_outdated(self, agent_id: AgentId, report: AgentReport) -> bool:
+        """Return whether this report or a newer one of the agent has arrived before, and record it if not."""
+        position = report.epoch, report.number
+        if report.number and position <= self._newest.get(agent_id, (0, 0)):
+            log.info("an old heartbeat of agent %s is ignored", agent_id)
+            return True
+        self._newest[agent_id] = position
+        return False
 
     @property
     def registered(self) -> Collection[AgentId]:
@@ -101,8 +114,9 @@ class AgentRegistry:
         self._fingerprints.pop(agent_id, None)
 
     def become_leader(self) -> None:
-        """Forgets all registrations, so that every agent registers again."""
+        """Forgets all registrations and missing kernels, so that every agent registers again."""
         self._fingerprints.clear()
+        self._presence.forget()
 
     async def _register(self, agent_id: AgentId, report: AgentReport) -> bool:
         """Stores the agent and returns whether its overlay report was admitted unchanged."""

@@ -56,3 +56,6 @@ class PresenceComparison(Protocol):
     async def compare(self, agent_id: AgentId, held: Sequence[KernelPresence]) -> list[KernelPresence]:
         """Ends the sessions of missing kernels and returns the kernels that the agent should remove."""
         ...
+
+    def forget(self) -> None:
+        """Forgets which kernels were missing in earlier heartbeats."""

@@ -1,4 +1,4 @@
-"""How commands open what they work on."""
+"""Opens databases and configurations for commands."""
 
 from __future__ import annotations
 

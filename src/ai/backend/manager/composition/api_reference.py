@@ -11,7 +11,7 @@ from ai.backend.infra.telemetry import Metrics
 from ai.backend.manager.composition.app import ApiOptions, api_endpoints
 from ai.backend.manager.composition.services import Services
 
-_GRAPHQL = """<!-- generated from schema.graphql by ai.backend.manager.composition.api_reference; do not edit -->
+_GRAPHQL = """<!-- generated from schema.graphql of all features by ai.backend.manager.composition.api_reference -->
 
 # GraphQL reference of the manager
 
@@ -62,19 +62,22 @@ def rest_page() -> str:
 
 
 def graphql_definitions() -> str:
-    """Return the GraphQL definitions of all features as one text."""
-    from ai.backend.manager.composition.graphql_schema import definition_files
+    """Return the GraphQL definitions of all features, merged into one schema."""
+    from graphql import print_schema
 
-    return "\n\n".join(file.read_text(encoding="utf-8").strip() for file in definition_files())
+    from ai.backend.manager.composition.graphql_schema import load_definitions
+    from ai.backend.manager.graphql.executor import build_schema
+
+    return print_schema(build_schema(load_definitions(), ()))
 
 
 def graphql_page() -> str:
     from ai.backend.manager.graphql import limits
 
     head = _GRAPHQL
-    usual = limits.QueryLimits()
-    told = {"PAGE": limits.MAX_PAGE, "TOKENS": limits.MAX_TOKENS, "DEPTH": usual.depth, "COST": usual.cost}
-    for name, value in told.items():
+    defaults = limits.QueryLimits()
+    numbers = {"PAGE": limits.MAX_PAGE, "TOKENS": limits.MAX_TOKENS, "DEPTH": defaults.depth, "COST": defaults.cost}
+    for name, value in numbers.items():
         head = head.replace(f"MAX_{name}", f"{value:,}")
     schema = graphql_definitions()
     return f"{head}```graphql\n{schema}\n```\n"

@@ -130,7 +130,7 @@ def api_endpoints(
         ),
         *(endpoints_of(UsageApi(services.usage), tag="usage") if services.usage is not None else ()),
         *endpoints_of(PasswordsApi(services.passwords), tag="auth"),
-        *endpoints_of(GraphQLApi(services, options.graphql, _load_schema), tag="graphql"),
+        *endpoints_of(GraphQLApi(services.audit, options.graphql, lambda: _load_schema(services)), tag="graphql"),
         *endpoints_of(HealthApi(metrics, readiness or _always_ready, lambda: _gauges(services)), tag="health"),
         *endpoints_of(VersionApi(manager=COMPATIBLE_RELEASE, build=_build()), tag="version"),
     ]
@@ -146,10 +146,10 @@ async def _gauges(services: Services) -> Mapping[str, float]:
     }
 
 
-def _load_schema() -> GraphQLSchema:
+def _load_schema(services: Services) -> GraphQLSchema:
     from ai.backend.manager.composition.graphql_schema import load_schema
 
-    return load_schema()
+    return load_schema(services)
 
 
 def _folder_endpoints(folders: Folders | None, volumes: VolumeService) -> list[Endpoint]:

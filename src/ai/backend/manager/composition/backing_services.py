@@ -1,4 +1,4 @@
-"""The services behind a manager, as its settings name them."""
+"""The external services of a manager, as its settings name them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _LISTED_S = 60
-"""For so long a manager that is gone stays listed."""
+"""Seconds that a stopped manager stays listed."""
 _RETRY_S, _RETRY_MAX_S, _RETRY_JITTER = 0.5, 5.0, 0.5
 
 
 def default_database(settings: ManagerSettings) -> Database:
-    """The database that the settings name; SQLite in the data directory without a name."""
+    """Return the database of the settings; by default SQLite in the data directory."""
     pool_size = settings.db.pool_size if settings.db is not None else 5
     if settings.database_url is not None:
         return Database(settings.database_url, pool_size=pool_size)
@@ -41,7 +41,7 @@ def default_database(settings: ManagerSettings) -> Database:
 
 
 def secrets_file(settings: ManagerSettings) -> Path:
-    """The keys that seal secrets in the database."""
+    """Return the keys that encrypt secrets in the database."""
     return (settings.secrets.key_file or settings.data_dir / "secrets.key").expanduser()
 
 
@@ -88,14 +88,14 @@ def link_key_file(settings: ManagerSettings) -> Path:
 
 
 def agent_keys_folder(settings: ManagerSettings) -> Path:
-    """The public keys of the agents that may connect."""
+    """Return the public keys of the agents that may connect."""
     path = (settings.agent_link.agent_keys or settings.data_dir / "agent-keys").expanduser()
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     return path
 
 
 def etcd_store(settings: ManagerSettings) -> EtcdConfigStore | None:
-    """None where the settings name no etcd."""
+    """Return the etcd of the settings, or None."""
     if settings.etcd is None:
         return None
     from ai.backend.infra.config_store.etcd import EtcdConfigStore
@@ -107,12 +107,12 @@ def etcd_store(settings: ManagerSettings) -> EtcdConfigStore | None:
 
 
 def config_store(settings: ManagerSettings, database: Database) -> ConfigStore:
-    """Where the shared configuration is: etcd if the settings name one."""
+    """Return the shared configuration: in etcd if the settings name one."""
     return etcd_store(settings) or SQLiteConfigStore(database)
 
 
 async def stay_listed(store: EtcdConfigStore, values: Mapping[str, str]) -> None:
-    """Keep these keys until cancelled, whether the server of the store is there now or comes later."""
+    """Keep these keys stored until cancelled; retry while the store is unreachable."""
     backoff, is_listed = Backoff(_RETRY_S, _RETRY_MAX_S, jitter=_RETRY_JITTER), False
     while True:
         try:
@@ -131,7 +131,7 @@ async def stay_listed(store: EtcdConfigStore, values: Mapping[str, str]) -> None
 
 @dataclass(slots=True)
 class BackingServices:
-    """What a manager stands on. ``stop`` lets go of everything; safe without ``start``."""
+    """The services that a manager uses: database, configuration, link. ``stop`` is safe without ``start``."""
 
     database: Database
     config: ConfigStore
@@ -143,7 +143,7 @@ class BackingServices:
 
     @classmethod
     def of(cls, settings: ManagerSettings) -> BackingServices:
-        """Raises InvalidInput for what cannot be connected to at all."""
+        """Raises InvalidInput for settings with which no connection is possible."""
         database = default_database(settings)
         bus, limiter = Bus(), None
         if settings.redis is not None:
@@ -162,7 +162,7 @@ class BackingServices:
                 await start()
 
     def measure(self, metrics: Metrics) -> None:
-        """Show how old what is known of the shared configuration is."""
+        """Expose the age of the cached configuration as a metric."""
         if isinstance(self.config, CachingConfigStore):
             told = "Seconds for which the shared configuration has been read from memory, its server being away."
             store = self.config
@@ -200,7 +200,7 @@ class BackingServices:
 
 
 def advertised(settings: ManagerSettings, bound: str) -> str:
-    """What agents are told: an address of all interfaces becomes the name of this host."""
+    """Return the address for agents: an address of all interfaces becomes the name of this host."""
     if settings.agent_link.advertise is not None:
         return settings.agent_link.advertise
     scheme, _, rest = bound.partition("://")

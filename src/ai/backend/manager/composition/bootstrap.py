@@ -18,7 +18,7 @@ from ai.backend.manager.resource_groups.store import ResourceGroupStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootstrapResult:
-    """The default objects. A keypair is None if it existed before: its secret is shown only once."""
+    """The default objects. A keypair is None if it existed already, as its secret is shown once."""
 
     domain: DomainName
     group: GroupId

@@ -2,47 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from ariadne import load_schema_from_path
 from graphql import GraphQLSchema
 
-from ai.backend.manager.agents.graphql import AGENT_BINDABLES
-from ai.backend.manager.dotfiles.graphql import DOTFILE_BINDABLES
-from ai.backend.manager.folders.graphql import FOLDER_BINDABLES
+from ai.backend.manager.agents.graphql import AgentResolvers
+from ai.backend.manager.composition.services import Services
+from ai.backend.manager.dotfiles.graphql import DotfileResolvers
+from ai.backend.manager.folders.graphql import FolderResolvers
 from ai.backend.manager.graphql.executor import build_schema
-from ai.backend.manager.identity.graphql import IDENTITY_BINDABLES
-from ai.backend.manager.identity.graphql_tenants import ADMINISTRATION_BINDABLES
-from ai.backend.manager.identity.graphql_users import PEOPLE_BINDABLES
-from ai.backend.manager.idle.graphql import IDLE_BINDABLES
-from ai.backend.manager.images.graphql import IMAGE_BINDABLES
-from ai.backend.manager.resource_groups.graphql import RESOURCE_GROUP_BINDABLES
-from ai.backend.manager.resources.graphql import RESOURCE_BINDABLES
-from ai.backend.manager.sessions.graphql import SESSION_BINDABLES
-from ai.backend.manager.volumes.graphql import VOLUME_BINDABLES
-
-_BINDABLES = (
-    *AGENT_BINDABLES,
-    *DOTFILE_BINDABLES,
-    *FOLDER_BINDABLES,
-    *IDENTITY_BINDABLES,
-    *ADMINISTRATION_BINDABLES,
-    *PEOPLE_BINDABLES,
-    *IDLE_BINDABLES,
-    *IMAGE_BINDABLES,
-    *RESOURCE_GROUP_BINDABLES,
-    *RESOURCE_BINDABLES,
-    *SESSION_BINDABLES,
-    *VOLUME_BINDABLES,
-)
+from ai.backend.manager.graphql.resolvers import bindables_of
+from ai.backend.manager.identity.graphql import IdentityResolvers
+from ai.backend.manager.identity.graphql_tenants import TenantResolvers
+from ai.backend.manager.identity.graphql_users import UserResolvers
+from ai.backend.manager.idle.graphql import IdleResolvers
+from ai.backend.manager.images.graphql import ImageResolvers
+from ai.backend.manager.images.model import Image
+from ai.backend.manager.images.service import merge_images
+from ai.backend.manager.resource_groups.graphql import ResourceGroupResolvers
+from ai.backend.manager.resources.graphql import PresetResolvers
+from ai.backend.manager.sessions.graphql import SessionResolvers
+from ai.backend.manager.volumes.graphql import VolumeResolvers
 
 
-def definition_files() -> list[Path]:
-    """Every file of GraphQL definitions, the general one first."""
+def load_definitions() -> str:
+    """Return the GraphQL definitions of all features, the general ones first."""
     manager = Path(__file__).parents[1]
-    return sorted(manager.rglob("*.graphql"), key=lambda path: (path.parent.name != "graphql", path))
+    files = sorted(manager.rglob("*.graphql"), key=lambda path: (path.parent.name != "graphql", path))
+    return "\n".join(load_schema_from_path(str(path)) for path in files)
 
 
-def load_schema() -> GraphQLSchema:
+def load_schema(services: Services) -> GraphQLSchema:
     """Read the definitions of all features and bind their resolvers."""
-    return build_schema("\n".join(load_schema_from_path(str(path)) for path in definition_files()), _BINDABLES)
+
+    async def load_agent_images() -> Sequence[Image]:
+        return merge_images(await services.agents.living())
+
+    resolvers = (
+        AgentResolvers(services.agents),
+        DotfileResolvers(services.defaults),
+        FolderResolvers(services.folders, services.identity),
+        IdentityResolvers(services.identity),
+        TenantResolvers(services.administration),
+        UserResolvers(services.people, services.identity),
+        IdleResolvers(services.idle),
+        ImageResolvers(services.images, load_agent_images),
+        ResourceGroupResolvers(services.resource_groups),
+        PresetResolvers(services.presets, services.resources),
+        SessionResolvers(services.sessions),
+        VolumeResolvers(services.volumes),
+    )
+    return build_schema(load_definitions(), bindables_of(resolvers))

@@ -1,12 +1,10 @@
-"""The whole manager, wired: :class:`Manager`, for whoever embeds it and for the daemon.
-
-This is the composition root, the only file that knows every adapter.
-"""
+"""The composition root of the manager: :class:`Manager` builds every adapter, service and loop."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -41,6 +39,7 @@ from ai.backend.manager.db import MIGRATIONS, SCHEMA_HEAD
 from ai.backend.manager.dotfiles.service import DotfileService
 from ai.backend.manager.events.service import EventService
 from ai.backend.manager.events.webhook_client import HttpCallbackSender
+from ai.backend.manager.events.webhook_gateway import WebhookSender
 from ai.backend.manager.events.webhook_loop import WebhookLoop
 from ai.backend.manager.execution.commits import CommitService
 from ai.backend.manager.execution.service import ExecutionService
@@ -96,23 +95,22 @@ from ai.backend.manager.volumes.gateway import VolumeGateway
 from ai.backend.manager.volumes.service import VolumeService
 
 log = logging.getLogger(__name__)
-_BURY_S = 30.0
+_LOST_TASKS_S = 30.0
 
 
 class Manager:
-    """All of the manager but its HTTP server, which :func:`ai.backend.manager.composition.app.build_app` makes of it.
+    """The manager without its HTTP server, which :func:`ai.backend.manager.composition.app.build_app` builds.
 
     Args:
         settings: see ``manager.toml``.
-        stores: a :class:`Database` or stores of one's own.
-        bus: in-process hints, shared with whoever wants to listen.
+        stores: a :class:`Database`, or the stores themselves.
+        bus: the in-process bus of notifications.
         gateway: the manager's end of the agent link; the caller starts it with :attr:`reports`.
         storage: the storage proxies; by default those that the shared configuration names.
-        artifacts: where artifacts are kept; by default in the same storage proxies.
-        reservoirs: other installations.
-        clock, id_generator: time and identity; the system's by default.
-        sealer: seals the secrets in the database; by default they are plain.
-        config: the shared configuration; by default it lies in the database.
+        artifacts, reservoirs: the storage of artifacts, and other installations; by default the same storage proxies.
+        clock, id_generator, rng: the sources of time, identifiers and random numbers; the system's by default.
+        callbacks: sends webhooks; over HTTP by default.
+        sealer, config: encrypts secrets, by default not at all; the shared configuration, by default in the database.
     """
 
     def __init__(
@@ -132,6 +130,8 @@ class Manager:
         verify_password: Callable[[str, str], bool] = verify_password,
         sealer: Sealer | None = None,
         config: ConfigStore | None = None,
+        callbacks: WebhookSender | None = None,
+        rng: random.Random | None = None,
     ) -> None:
         self.settings = settings
         self.metrics = metrics or Metrics("manager")
@@ -140,51 +140,55 @@ class Manager:
         self._stores = Stores.sql(stores, self._sealer, config) if isinstance(stores, Database) else stores
         self._bus = bus
         clock, id_generator = clock or SystemClock(), id_generator or RandomIds()
-        kept = self._stores
-        self._stats = LiveMetrics(kept.sessions)
+        self._stats = LiveMetrics(self._stores.sessions)
         self._devices = DeviceReader()
         self.metrics.expose(self._stats.families)
-        self._slots = SlotCatalogue(kept.agents, LiveSlotUse(kept.sessions))
-        is_shared = kept.leases is not None
-        self._writer = SessionWriter(kept.sessions, bus, on_end=self._forget, is_shared=is_shared)
-        self._identity = IdentityService(kept.identities, kept.sessions, clock, id_generator)
-        self.bootstrap = Bootstrap(kept.identities, kept.resource_groups, self._identity, clock, id_generator)
+        self._slots = SlotCatalogue(self._stores.agents, LiveSlotUse(self._stores.sessions))
+        is_shared = self._stores.leases is not None
+        self._writer = SessionWriter(self._stores.sessions, bus, on_end=self._on_session_end, is_shared=is_shared)
+        self._identity = IdentityService(self._stores.identities, self._stores.sessions, clock, id_generator)
+        self.bootstrap = Bootstrap(
+            self._stores.identities, self._stores.resource_groups, self._identity, clock, id_generator
+        )
+        group_use = ResourceGroupSessions(self._stores.agents, self._stores.sessions)
         self._resource_groups = ResourceGroupService(
-            kept.resource_groups,
-            kept.identities,
-            self._identity,
-            ResourceGroupSessions(kept.agents, kept.sessions),
-            clock,
+            self._stores.resource_groups, self._stores.identities, self._identity, group_use, clock
         )
         self._hash_password = hash_password
-        self._passwords = PasswordService(kept.identities, self._identity, clock, hash_password, verify_password)
-        self._assignments = Assignments(kept.config)
-        self._owners = DeletedUsersLoop(kept.sessions, kept.identities, self._writer, clock)
-        self._activity = ActivityTracker(kept.activities, clock)
-        self._idle = IdleService(kept.activities, self._activity, kept.identities, kept.config, self._stats, clock)
-        self._defaults = DotfileService(
-            kept.dotfiles, self._identity, max_script_bytes=settings.sessions.max_script_bytes
+        self._passwords = PasswordService(
+            self._stores.identities, self._identity, clock, hash_password, verify_password
         )
-        self._proxies = StorageProxies(kept.config)
+        self._assignments = Assignments(self._stores.config)
+        self._owners = DeletedUsersLoop(self._stores.sessions, self._stores.identities, self._writer, clock)
+        self._activity = ActivityTracker(self._stores.activities, clock)
+        self._idle = IdleService(
+            self._stores.activities, self._activity, self._stores.identities, self._stores.config, self._stats, clock
+        )
+        self._dotfiles = DotfileService(
+            self._stores.dotfiles,
+            self._identity,
+            max_script_bytes=settings.sessions.max_script_bytes,
+        )
+        self._proxies = StorageProxies(self._stores.config)
         self._storage: FolderGateway = storage or StorageProxyFolders(self._proxies)
         self._volumes: VolumeGateway = storage or StorageProxyVolumes(self._proxies)
         if artifacts is None and storage is None:
             artifacts = StorageProxyArtifacts(self._proxies, settings.artifacts)
-        self._depot, self._reservoirs = artifacts, reservoirs or SdkReservoirs()
-        finder = SessionFinder(kept.sessions, self._writer, self._identity)
+        self._artifact_gateway, self._reservoirs = artifacts, reservoirs or SdkReservoirs()
+        finder = SessionFinder(self._stores.sessions, self._writer, self._identity)
         self._services = self._make_services(gateway, finder, clock, id_generator)
         self._registry = AgentRegistry(
-            agents=kept.agents,
-            resource_groups=kept.resource_groups,
+            agents=self._stores.agents,
+            resource_groups=self._stores.resource_groups,
             slots=self._slots,
-            presence=KernelReconciler(kept.sessions, self._writer, clock, settings.agents),
+            presence=KernelReconciler(self._stores.sessions, self._writer, clock, settings.agents),
             bus=bus,
             clock=clock,
             settings=settings.agents,
             assignments=self._assignments,
         )
         self._reports = ObservationService(
-            sessions=kept.sessions,
+            sessions=self._stores.sessions,
             registry=self._registry,
             writer=self._writer,
             stats=self._stats,
@@ -192,13 +196,13 @@ class Manager:
             log_tail_bytes=settings.sessions.log_tail_bytes,
             is_shared=is_shared,
         )
-        self._make_loops(gateway, clock)
+        self._make_loops(gateway, clock, callbacks, rng)
         self._tasks: list[asyncio.Task[None]] = []
-        self._leading: list[asyncio.Task[None]] = []
+        self._leader_tasks: list[asyncio.Task[None]] = []
         self._leadership: Leadership | None = None
-        if kept.leases is not None:
+        if self._stores.leases is not None:
             self._leadership = Leadership(
-                kept.leases,
+                self._stores.leases,
                 clock,
                 holder=str(id_generator.uuid()),
                 ttl_s=settings.manager.lease_s,
@@ -208,72 +212,80 @@ class Manager:
             self._registry.leads = lambda: self._leadership is not None and self._leadership.leads
             self._services.tasks.manager = self._leadership.holder
 
+    def _make_folders(self, tasks: TaskService, clock: Clock, id_generator: IdGenerator) -> Folders | None:
+        stores = self._stores
+        if stores.folders is None:
+            return None
+        return Folders.build(
+            stores.folders,
+            self._storage,
+            self._volumes,
+            stores.identities,
+            tasks,
+            clock,
+            id_generator,
+            self.settings.folders,
+        )
+
+    def _make_artifacts(self, tasks: TaskService, clock: Clock, id_generator: IdGenerator) -> Artifacts | None:
+        store, gateway = self._stores.artifacts, self._artifact_gateway
+        if store is None or gateway is None:
+            return None
+        return Artifacts.build(store, gateway, self._reservoirs, tasks, self.settings.artifacts, clock, id_generator)
+
     def _make_images(
         self, tasks: TaskService, finder: SessionFinder, gateway: AgentGateway, clock: Clock, id_generator: IdGenerator
     ) -> tuple[Images | None, CommitService | None]:
-        kept = self._stores
-        if kept.images is None:
+        stores = self._stores
+        if stores.images is None:
             return None, None
-        config = SealedConfigStore(kept.config, self._sealer, opens=True)
+        config = SealedConfigStore(stores.config, self._sealer, opens=True)
         images = Images.build(
-            kept.images,
+            stores.images,
             HttpRegistryScanner(),
             config=config,
-            agents=kept.agents,
-            identities=kept.identities,
+            agents=stores.agents,
+            identities=stores.identities,
             resource_groups=self._resource_groups,
             gateway=gateway,
             tasks=tasks,
             clock=clock,
             id_generator=id_generator,
         )
-        commits = CommitService(kept.images, images.registries, finder, gateway, tasks, config, clock, id_generator)
+        commits = CommitService(stores.images, images.registries, finder, gateway, tasks, config, clock, id_generator)
         return images, commits
 
-    def _make_services(
-        self, gateway: AgentGateway, finder: SessionFinder, clock: Clock, id_generator: IdGenerator
-    ) -> Services:
-        kept, settings = self._stores, self.settings
-        tasks = TaskService(kept.tasks, self._bus, clock, id_generator)
-        folders = None
-        if kept.folders is not None:
-            folders = Folders.build(
-                kept.folders,
-                self._storage,
-                self._volumes,
-                kept.identities,
-                tasks,
-                clock,
-                id_generator,
-                settings.folders,
-            )
-        artifacts = None
-        if kept.artifacts is not None and self._depot is not None:
-            artifacts = Artifacts.build(
-                kept.artifacts, self._depot, self._reservoirs, tasks, settings.artifacts, clock, id_generator
-            )
-        images, commits = self._make_images(tasks, finder, gateway, clock, id_generator)
-        self._images = images
-        state = ManagerState(kept.config, clock)
+    def _make_sessions(
+        self,
+        folders: Folders | None,
+        artifacts: Artifacts | None,
+        images: Images | None,
+        state: ManagerState,
+        finder: SessionFinder,
+        clock: Clock,
+        id_generator: IdGenerator,
+    ) -> SessionService:
+        stores, settings = self._stores, self.settings
+        mounts = None
+        if folders is not None:
+            mounts = SessionMounts(folders.mounts, artifacts.mounts if artifacts is not None else None)
         factory = SessionFactory(
-            kept.sessions,
-            kept.agents,
-            kept.identities,
-            kept.resource_groups,
+            stores.sessions,
+            stores.agents,
+            stores.identities,
+            stores.resource_groups,
             self._slots,
             settings.sessions,
             clock,
             id_generator,
             self._devices,
-            SessionMounts(folders.mounts, artifacts.mounts if artifacts is not None else None)
-            if folders is not None
-            else None,
-            self._defaults,
+            mounts,
+            self._dotfiles,
             state,
             images.catalogue if images is not None else None,
         )
-        sessions = SessionService(
-            store=kept.sessions,
+        return SessionService(
+            store=stores.sessions,
             writer=self._writer,
             factory=factory,
             finder=finder,
@@ -283,18 +295,32 @@ class Manager:
             clock=clock,
             settings=settings.sessions,
         )
-        owned_sessions = OwnerSessions(kept.sessions, sessions)
+
+    def _make_services(
+        self, gateway: AgentGateway, finder: SessionFinder, clock: Clock, id_generator: IdGenerator
+    ) -> Services:
+        stores, settings = self._stores, self.settings
+        tasks = TaskService(stores.tasks, self._bus, clock, id_generator)
+        folders = self._make_folders(tasks, clock, id_generator)
+        artifacts = self._make_artifacts(tasks, clock, id_generator)
+        images, commits = self._make_images(tasks, finder, gateway, clock, id_generator)
+        self._images = images
+        state = ManagerState(stores.config, clock)
+        sessions = self._make_sessions(folders, artifacts, images, state, finder, clock, id_generator)
+        owned_sessions = OwnerSessions(stores.sessions, sessions)
         leaving = folders.leaving if folders is not None else None
         return Services(
             sessions=sessions,
-            defaults=self._defaults,
-            templates=TemplateService(kept.templates, kept.identities, self._identity, sessions, clock, id_generator),
+            defaults=self._dotfiles,
+            templates=TemplateService(
+                stores.templates, stores.identities, self._identity, sessions, clock, id_generator
+            ),
             state=state,
             idle=self._idle,
-            errors=ErrorLogService(kept.errors),
+            errors=ErrorLogService(stores.errors),
             clock=clock,
             execution=ExecutionService(
-                store=kept.sessions,
+                store=stores.sessions,
                 finder=finder,
                 gateway=gateway,
                 stats=self._stats,
@@ -307,7 +333,7 @@ class Manager:
             tunnels=TunnelService(finder, gateway, settings.tunnels, self._activity),
             identity=self._identity,
             administration=TenantService(
-                kept.identities,
+                stores.identities,
                 self._identity,
                 owned_sessions,
                 leaving,
@@ -316,10 +342,10 @@ class Manager:
                 (folders.quota_loop,) if folders is not None else (),
             ),
             agents=AgentService(
-                kept.agents, kept.sessions, kept.resource_groups, self._assignments, self._stats, gateway
+                stores.agents, stores.sessions, stores.resource_groups, self._assignments, self._stats, gateway
             ),
             people=UserService(
-                kept.identities,
+                stores.identities,
                 self._identity,
                 owned_sessions,
                 leaving,
@@ -329,98 +355,102 @@ class Manager:
                 self._owners,
             ),
             passwords=self._passwords,
-            ssh_keys=SshKeyService(kept.identities, self._identity, clock),
+            ssh_keys=SshKeyService(stores.identities, self._identity, clock),
             resource_groups=self._resource_groups,
             resources=ResourceService(
-                kept.agents,
-                kept.sessions,
+                stores.agents,
+                stores.sessions,
                 self._identity,
                 self._resource_groups,
                 self._slots,
-                kept.presets,
+                stores.presets,
                 self._devices,
             ),
-            presets=PresetService(kept.presets),
-            events=EventService(kept.sessions, finder, self._bus),
+            presets=PresetService(stores.presets),
+            events=EventService(stores.sessions, finder, self._bus),
             tasks=tasks,
-            audit=AuditService(kept.audit, clock),
-            config=ConfigService(SealedConfigStore(kept.config, self._sealer, opens=False)),
-            watchers=WatcherService(kept.agents, kept.config, HttpWatcherGateway()),
+            audit=AuditService(stores.audit, clock),
+            config=ConfigService(SealedConfigStore(stores.config, self._sealer, opens=False)),
+            watchers=WatcherService(stores.agents, stores.config, HttpWatcherGateway()),
             slots=self._slots,
             client_tokens=ClientTokens(
-                kept.answers, window=timedelta(hours=settings.retention.tokens_hours), clock=clock.now
+                stores.answers, window=timedelta(hours=settings.retention.tokens_hours), clock=clock.now
             ),
             folders=folders,
             artifacts=artifacts,
             images=images,
             commits=commits,
             volumes=VolumeService(self._volumes),
-            usage=UsageService(kept.usage, self._identity, clock) if kept.usage is not None else None,
+            usage=UsageService(stores.usage, self._identity, clock) if stores.usage is not None else None,
         )
 
-    def _make_loops(self, gateway: AgentGateway, clock: Clock) -> None:
-        kept, settings = self._stores, self.settings
+    def _make_loops(
+        self, gateway: AgentGateway, clock: Clock, callbacks: WebhookSender | None, rng: random.Random | None
+    ) -> None:
+        stores, settings = self._stores, self.settings
         images = self._images
         self._launch = LaunchLoop(
-            kept.sessions,
+            stores.sessions,
             self._writer,
             gateway,
             clock,
             settings.sessions,
-            self._defaults,
+            self._dotfiles,
             images.provision if images is not None else None,
             derive=self._sealer.derive,
         )
         self._schedule = ScheduleLoop(
-            kept.sessions,
-            kept.agents,
-            kept.identities,
-            kept.resource_groups,
+            stores.sessions,
+            stores.agents,
+            stores.identities,
+            stores.resource_groups,
             self._writer,
             clock,
             settings.sessions,
-            kept.shares,
+            stores.shares,
             self._devices,
+            rng,
             images=images.catalogue if images is not None else None,
             key_id=self._sealer.newest_id,
         )
         self._services.resource_groups.after_change.append(self._schedule)
         self._services.agents.after_change.append(self._schedule)
         self._terminate = TerminateLoop(
-            kept.sessions, kept.agents, self._writer, gateway, clock, settings.sessions, settings.agents
+            stores.sessions, stores.agents, self._writer, gateway, clock, settings.sessions, settings.agents
         )
         self._sweep = WatchdogLoop(
-            sessions=kept.sessions,
-            agents=kept.agents,
-            resource_groups=kept.resource_groups,
+            sessions=stores.sessions,
+            agents=stores.agents,
+            resource_groups=stores.resource_groups,
             writer=self._writer,
             registry=self._registry,
             clock=clock,
             session_settings=settings.sessions,
             agent_settings=settings.agents,
         )
-        self._idle_loop = IdleLoop(kept.sessions, self._idle, self._writer, clock)
-        self._callbacks = WebhookLoop(
-            kept.sessions,
-            HttpCallbackSender(
+        self._idle_loop = IdleLoop(stores.sessions, self._idle, self._writer, clock)
+        self._webhooks = WebhookLoop(
+            stores.sessions,
+            callbacks
+            or HttpCallbackSender(
                 refused_networks=settings.callbacks.refused_networks, timeout_s=settings.callbacks.timeout_s
             ),
             clock,
             settings.callbacks,
         )
-        self._retention = RetentionLoop(kept.sessions, kept.answers, clock, settings.retention, kept.errors)
-        self._hints = LoopWakeups(
+        self._retention = RetentionLoop(stores.sessions, stores.answers, clock, settings.retention, stores.errors)
+        self._wakeups = LoopWakeups(
             self._bus,
             self._writer,
             schedule=self._schedule,
             launch=self._launch,
             terminate=self._terminate,
-            callbacks=self._callbacks,
+            callbacks=self._webhooks,
         )
 
     @property
     def services(self) -> Services:
-        """Every use case, for the API."""
+        """The use cases, as the API needs them."""
         return self._services
 
     @property
@@ -434,16 +464,21 @@ class Manager:
         return self._registry
 
     @property
+    def leads(self) -> bool:
+        """True while this manager runs the loops."""
+        return bool(self._leader_tasks)
+
+    @property
     def loops(self) -> tuple[PeriodicLoop, ...]:
-        """For tests and simulations, which run ``once`` by hand."""
-        kept = self._services.folders
-        folders = (kept.loop, kept.quota_loop) if kept is not None else ()
-        rest = (self._terminate, self._sweep, self._idle_loop, self._owners, self._callbacks, self._retention)
-        artifacts = (self._services.artifacts.loop,) if self._services.artifacts is not None else ()
+        """The loops, for tests and simulations that call ``once`` themselves."""
+        services = self._services
+        folders = (services.folders.loop, services.folders.quota_loop) if services.folders is not None else ()
+        rest = (self._terminate, self._sweep, self._idle_loop, self._owners, self._webhooks, self._retention)
+        artifacts = (services.artifacts.loop,) if services.artifacts is not None else ()
         return self._schedule, self._launch, *rest, *folders, *artifacts
 
     async def migrate(self) -> None:
-        """Bring the schema up to date; nothing to do without a database."""
+        """Upgrade the schema and encrypt plain secrets; does nothing without a database."""
         if self._database is not None:
             await upgrade(self._database, MIGRATIONS, head=SCHEMA_HEAD)
             await seal_rows(self._database, self._sealer)
@@ -452,55 +487,56 @@ class Manager:
         try:
             await seal_config(self._stores.config, self._sealer)
         except Unavailable as e:
-            log.warning("passwords of container registries are looked at with the next start: %s", e)
+            log.warning("passwords of container registries stay as they are until the next start: %s", e)
 
     async def start(self) -> None:
-        """Migrate and run the loops, or wait for one's turn to. What a former life left half-way goes on at once."""
+        """Migrate, and run the loops at once or when this manager becomes the leader. Unfinished work continues."""
         await self.migrate()
         await self._slots.load()
-        side = [self._identity.run(), self._stats.run(), self._services.audit.run(), self._activity.run()]
         if self._leadership is None:
             await self._services.tasks.recover()
             await self._begin()
         else:
             await self._leadership.announce()
-            side += [self._leadership.run(), self._services.tasks.run()]
-        self._tasks = [asyncio.create_task(work) for work in side]
+        background = [self._identity.run(), self._stats.run(), self._services.audit.run(), self._activity.run()]
+        if self._leadership is not None:
+            background += [self._leadership.run(), self._services.tasks.run()]
+        self._tasks = [asyncio.create_task(work) for work in background]
         await asyncio.sleep(0)
 
     async def _begin(self) -> None:
-        """Run the loops."""
+        """Start the loops."""
         self._registry.become_leader()
-        work = [self._hints.run(), *(loop.run() for loop in self.loops)]
+        work = [self._wakeups.run(), *(loop.run() for loop in self.loops)]
         if self._leadership is not None:
-            work.append(self._bury(self._leadership))
-        self._leading = [asyncio.create_task(loop) for loop in work]
+            work.append(self._fail_lost_tasks(self._leadership))
+        self._leader_tasks = [asyncio.create_task(loop) for loop in work]
 
     async def _end(self) -> None:
-        """Run them no more; what is under way goes on where they run next."""
-        tasks, self._leading = self._leading, []
+        """Stop the loops; the next leader continues unfinished work."""
+        tasks, self._leader_tasks = self._leader_tasks, []
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._launch.stop()
         await self._terminate.stop()
-        await self._callbacks.stop()
+        await self._webhooks.stop()
         if self._services.folders is not None:
             await self._services.folders.loop.stop()
         if self._services.artifacts is not None:
             await self._services.artifacts.loop.stop()
 
-    async def _bury(self, leadership: Leadership) -> None:
-        """Fail the background tasks of managers that are gone, from time to time."""
+    async def _fail_lost_tasks(self, leadership: Leadership) -> None:
+        """Mark background tasks of stopped managers as failed, periodically."""
         while True:
             try:
                 await self._services.tasks.recover(but=await leadership.living())
-            except Exception:  # the next round does it
-                log.exception("background tasks of other managers could not be looked after")
-            await asyncio.sleep(_BURY_S)
+            except Exception:  # the next round tries again
+                log.exception("could not check the background tasks of other managers")
+            await asyncio.sleep(_LOST_TASKS_S)
 
     async def stop(self) -> None:
-        """End the loops and write what is pending. Sessions run on. Safe without ``start`` and twice."""
+        """Stop the loops and write pending data; sessions keep running. Safe without ``start`` and twice."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -518,9 +554,9 @@ class Manager:
             try:
                 await flush()
             except Exception:  # the other writes must still be tried
-                log.exception("could not write what was pending")
+                log.exception("could not write pending data")
 
-    def _forget(self, ended: Session) -> None:
+    def _on_session_end(self, ended: Session) -> None:
         self._stats.forget(k.id for k in ended.kernels)
         self._activity.forget(ended)
 
@@ -529,19 +565,19 @@ class Manager:
             await self._leadership.stop()
 
     async def audit(self) -> SlotAudit:
-        """Recompute what the agents' books should say and compare."""
+        """Recompute the occupied slots of every agent and compare."""
         return await self._stores.sessions.audit()
 
     async def scheduling(self, resource_group: str) -> tuple[Snapshot, Policy]:
-        """What the scheduler would decide on now, and how. Raises NotFound."""
+        """Return the input of the scheduler and the policy of a resource group. Raises NotFound."""
         if await self._stores.resource_groups.resource_group(resource_group) is None:
-            known = ", ".join(sorted(g.name for g in await self._stores.resource_groups.resource_groups())) or "none"
-            raise NotFound(f"there is no resource group {resource_group[:64]}; there are: {known}")
+            existing = ", ".join(sorted(g.name for g in await self._stores.resource_groups.resource_groups())) or "none"
+            raise NotFound(f"there is no resource group {resource_group[:64]}; there are: {existing}")
         return await self._schedule.dump(resource_group)
 
     async def called(self, session: str) -> list[Session]:
-        """The live sessions of this name or id, or whose name or id starts so; anybody's. Raises NotFound."""
-        found = await self._stores.sessions.find_live(None, session)
-        if not found:
+        """Return the live sessions of any owner whose name or id is or starts with ``session``. Raises NotFound."""
+        sessions = await self._stores.sessions.find_live(None, session)
+        if not sessions:
             raise NotFound(f"no live session is called {session[:64]}; `backend.ai ps` lists them")
-        return found
+        return sessions

@@ -40,6 +40,8 @@ from ai.backend.manager.volumes.service import VolumeService
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
+    """The use cases of the manager."""
+
     sessions: SessionService
     execution: ExecutionService
     tunnels: TunnelService
@@ -68,11 +70,11 @@ class Services:
     clock: Clock
     volumes: VolumeService
     folders: Folders | None = None
-    """None where nothing keeps them."""
+    """None without a store."""
     artifacts: Artifacts | None = None
-    """None where nothing keeps them."""
+    """None without a store."""
     images: Images | None = None
-    """None where nothing keeps them: then there are those of agents."""
+    """None without a store of images; then the images of agents are used."""
     commits: CommitService | None = None
     usage: UsageService | None = None
-    """None where no history is kept."""
+    """None without a store of history."""

@@ -1,4 +1,4 @@
-"""Where the manager keeps things."""
+"""The stores of the manager."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ class Stores:
     images: ImageStore | None = None
     usage: UsageStore | None = None
     leases: LeaseStore | None = None
-    """Where several managers share the stores, and one of them runs the loops."""
+    """Set if several managers share the stores; one of them runs the loops."""
 
     @classmethod
     def sql(cls, database: Database, sealer: Sealer | None = None, config: ConfigStore | None = None) -> Stores:
         return cls(
             leases=SqlLeaseStore(database) if database.is_shared else None,
-            sessions=SqlSessionStore(database, (link_mounts, link_artifacts)),
+            sessions=SqlSessionStore(database, insert_steps=(link_mounts, link_artifacts)),
             agents=SqlAgentStore(database),
             presets=SqlPresetStore(database),
             identities=SqlIdentityStore(database, sealer, remove_links),

@@ -1,4 +1,4 @@
-"""Turns what is said on the bus into work of the loops."""
+"""Wakes loops on messages of the bus."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ai.backend.manager.sessions.lifecycle.terminate import TerminateLoop
 from ai.backend.manager.sessions.writer import SessionWriter
 from ai.backend.manager.topics import CALLBACK, LAUNCH, SCHEDULE, TERMINATE
 
-_MOST_HINTS = 10_000
+_MAX_MESSAGES = 10_000
 
 
 class LoopWakeups:
-    """A hint that is lost costs time and no work: every loop looks for itself now and then."""
+    """Wakes loops and pushes work to them. A lost message only costs time, as every loop also runs periodically."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class LoopWakeups:
 
     async def run(self) -> None:
         """Listen until cancelled."""
-        with self._bus.subscribe(SCHEDULE, LAUNCH, TERMINATE, CALLBACK, limit=_MOST_HINTS) as hints:
+        with self._bus.subscribe(SCHEDULE, LAUNCH, TERMINATE, CALLBACK, limit=_MAX_MESSAGES) as hints:
             while True:
                 topic, payload = await hints.get()
                 self._dispatch(topic, payload)

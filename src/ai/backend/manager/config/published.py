@@ -1,4 +1,4 @@
-"""Tables of the published ``manager.toml`` (spec 03-02), and what they mean here."""
+"""Tables of the published ``manager.toml`` (spec 03-02), translated to the manager's settings."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class ManagerProcessSettings(TlsSettings):
 
 
 def translated(data: Any) -> Any:
-    """The settings as read from the file, with what published keys say in their places here."""
+    """Return the settings of the file with published keys translated."""
     if not isinstance(data, dict):
         return data
     found = {key: dict(value) if isinstance(value, dict) else value for key, value in data.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ai.backend.common.ids import AccessKey
+from ai.backend.manager.db.fence import check_fence
 from ai.backend.manager.dotfiles.model import Dotfile, DotfileOwner, DotfileScope, with_dotfile
 
 
@@ -19,9 +20,11 @@ class MemoryDotfileStore:
         return list(self._dotfiles.get(owner, ()))
 
     async def put_dotfile(self, owner: DotfileOwner, dotfile: Dotfile, *, is_new: bool) -> None:
+        check_fence()
         self._dotfiles[owner] = with_dotfile(self._dotfiles.get(owner, ()), dotfile, is_new=is_new)
 
     async def drop_dotfile(self, owner: DotfileOwner, path: str) -> bool:
+        check_fence()
         stored = self._dotfiles.get(owner, [])
         self._dotfiles[owner] = [dotfile for dotfile in stored if dotfile.path != path]
         return len(self._dotfiles[owner]) < len(stored)
@@ -34,4 +37,5 @@ class MemoryDotfileStore:
         return self._scripts.get(access_key, "")
 
     async def put_bootstrap_script(self, access_key: AccessKey, script: str) -> None:
+        check_fence()
         self._scripts[access_key] = script

@@ -119,14 +119,14 @@ class ExecutionApi:
     async def complete(self, call: Call[CompleteBody]) -> ResultReply:
         """What could follow at the cursor."""
         options = call.body.options
-        found = await self._execution.complete(
+        candidates = await self._execution.complete(
             caller_of(call),
             call.params["s"],
             call.body.code,
             {"post": options.post, "line": options.line, "row": options.row, "col": options.col},
             owner_access_key=call.owner_access_key,
         )
-        return ResultReply(found)
+        return ResultReply(candidates)
 
     @route("GET", "/session/{s}/logs", query=KernelQuery)
     async def logs(self, call: Call[Nothing, KernelQuery]) -> dict[str, Any]:
@@ -139,13 +139,13 @@ class ExecutionApi:
     @route("GET", "/session/{s}/processes", reply=ProcessList)
     async def processes(self, call: Call) -> ProcessList:
         """The busiest processes of the session now: at most 20 of each kernel."""
-        found = await self._execution.processes(
+        processes = await self._execution.processes(
             caller_of(call), call.params["s"], owner_access_key=call.owner_access_key
         )
         return ProcessList(
             result=[
                 ProcessRow(kernel=host, pid=process.pid, command=process.command, metrics=process.metrics)
-                for host, process in found
+                for host, process in processes
             ]
         )
 
@@ -182,11 +182,11 @@ class ExecutionApi:
     @route("GET", "/session/{s}/download", query=DownloadQuery)
     async def download(self, call: Call[Nothing, DownloadQuery]) -> web.StreamResponse:
         """Files below the home: one multipart part each, which is a tar archive."""
-        wanted = call.query.files
-        if len(wanted) > self._limits.max_download_files:
+        files = call.query.files
+        if len(files) > self._limits.max_download_files:
             raise refuse({"files": f"at most {self._limits.max_download_files} at once"})
         paths = []
-        for name in wanted:
+        for name in files:
             path = home_path(name, field="files")
             if not path:
                 raise refuse({"files": f"{name[:128]!r} names no file"})

@@ -1,4 +1,4 @@
-"""Sessions that become images (spec 03-18 "User-defined Image Commit").
+"""Commits of sessions as images (spec 03-18 "User-defined Image Commit").
 
 ``config/docker/image/commit`` says whether users may: ``false`` forbids it to all but superadmins.
 ``config/docker/image/customized`` is where images of users are pushed, as REGISTRY/PROJECT; without it sessions become
@@ -37,7 +37,7 @@ _UNFIT = re.compile(r"[^A-Za-z0-9_@+.-]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """A commit that has begun. ``path`` is where the archive will be, below the agent's folder of archives; for an
+    """A started commit. ``path`` is where the archive will be, below the agent's folder of archives; for an
     image of a registry its name."""
 
     session: Session
@@ -46,7 +46,7 @@ class Commit:
 
 
 class CommitService:
-    """One at a time for each session."""
+    """Commits sessions, one commit at a time for each session."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class CommitService:
         for name, registry in (await self._registries.all()).items():
             if where.startswith(f"{name}/"):
                 return registry, where.removeprefix(f"{name}/")
-        raise NotSupported(f"Images of users are pushed nowhere: {CUSTOMIZED} names no REGISTRY/PROJECT.")
+        raise NotSupported(f"Images of users cannot be pushed: {CUSTOMIZED} names no REGISTRY/PROJECT.")
 
     async def _session(self, caller: Caller, ref: str, owner_access_key: str | None) -> Session:
         if not caller.is_superadmin and (await self._config.get(ALLOWED) or "").strip().lower() in ("false", "0", "no"):
@@ -147,7 +147,7 @@ class CommitService:
     ) -> Commit:
         agent = session.main.agent
         assert agent is not None
-        asked: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        started: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
 
         async def work(progress: TaskProgress) -> str:
             refusal: Exception | None = Unavailable("The manager stops, or the task was cancelled.")
@@ -158,8 +158,8 @@ class CommitService:
                 refusal = e
                 raise
             finally:
-                if not asked.done():
-                    asked.set_result(refusal)
+                if not started.done():
+                    started.set_result(refusal)
             return await self._carry_out(session, job, registry, progress)
 
         subject = f"{_SUBJECT}{session.id}"
@@ -167,13 +167,13 @@ class CommitService:
             task_id = await self._tasks.start(caller, f"commit {session.name}", work, subject=subject)
         except Conflict as e:
             raise Conflict(f"A commit of {session.name} is under way.", data=e.data) from None
-        refusal = await asyncio.shield(asked)
+        refusal = await asyncio.shield(started)
         if refusal is not None:
             raise refusal
         return Commit(session=session, task_id=task_id, path=path)
 
     async def _ask(self, agent: AgentId, job: ImageJob) -> None:
-        """Have it begun. Raises NotSupported."""
+        """Start it on the agent. Raises NotSupported."""
         state = await self._gateway.agent(agent).image_job(job)
         if state.state == "failed" and state.code == NotSupported.code:
             raise NotSupported(state.message)

@@ -53,8 +53,8 @@ class ImagesApi:
         """Name and URL of the registries whose images the caller's domain may use."""
         caller = caller_of(call)
         allowed = None if caller.is_superadmin else await self._images.catalogue.allowed_registries(caller.domain_name)
-        found = await self._images.registries.all()
-        return {name: registry.url for name, registry in found.items() if is_allowed(name, allowed)}
+        registries = await self._images.registries.all()
+        return {name: registry.url for name, registry in registries.items() if is_allowed(name, allowed)}
 
 
 def _told(begun: Commit) -> dict[str, Any]:

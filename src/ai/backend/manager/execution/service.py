@@ -1,4 +1,4 @@
-"""What a user does inside a running session. All of it goes to the session's main kernel through its agent."""
+"""Operations inside a running session; they go to a kernel through its agent."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _HOME = "/home/work"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """One step of a run. ``run_id`` None mints one, and the reply tells it. ``options`` of batch mode: clean, build,
+    """A step of a run. ``run_id`` None creates an id, which the reply has. ``options`` of batch mode: clean, build,
     buildLog, exec."""
 
     mode: RunMode
@@ -73,16 +73,16 @@ def check_path(path: str) -> str:
     return relative or "."
 
 
-def kernel_of(session: Session, wanted: str | None) -> Kernel:
-    """The kernel of this host name or id; the main one for None. Raises InvalidInput."""
-    if wanted is None:
+def kernel_of(session: Session, ref: str | None) -> Kernel:
+    """Return the kernel of this host name or id, or the main one for None. Raises InvalidInput."""
+    if ref is None:
         return session.main
-    found = next((k for k in session.kernels if wanted in (k.cluster_hostname, str(k.id))), None)
-    if found is None:
-        there_are = ", ".join(k.cluster_hostname for k in session.kernels)
-        message = f"The session has no kernel {wanted[:64]!r}; it has {there_are}."
+    kernel = next((k for k in session.kernels if ref in (k.cluster_hostname, str(k.id))), None)
+    if kernel is None:
+        existing = ", ".join(k.cluster_hostname for k in session.kernels)
+        message = f"The session has no kernel {ref[:64]!r}; it has {existing}."
         raise InvalidInput(message, data={"kernel": "unknown"})
-    return found
+    return kernel
 
 
 class ExecutionService:
@@ -129,7 +129,7 @@ class ExecutionService:
         owner_access_key: str | None = None,
         flush_timeout_s: float = 2.0,
     ) -> RunResult:
-        """One step; also the engine of the WebSocket stream, which calls it until ``finished``."""
+        """Execute a step; the WebSocket stream calls it until ``finished``."""
         session, agent = await self._running(caller, ref, owner_access_key)
         run_id = request.run_id or self._id_generator.token(16)
         if len(run_id) > _MAX_RUN_ID:
@@ -152,7 +152,7 @@ class ExecutionService:
         return result
 
     async def interrupt(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> None:
-        """SIGINT to the running code; harmless if nothing runs."""
+        """Send SIGINT to the running code; does nothing if none runs."""
         session, agent = await self._running(caller, ref, owner_access_key)
         await agent.interrupt(KernelRef(kernel_id=str(session.main.id)))
 
@@ -165,14 +165,14 @@ class ExecutionService:
         *,
         owner_access_key: str | None = None,
     ) -> list[str]:
-        """Completions at the cursor that ``options`` (row, col, line, post) tells."""
+        """Return completions at the cursor; ``options``: row, col, line, post."""
         session, agent = await self._running(caller, ref, owner_access_key)
         return await agent.complete(Complete(kernel_id=str(session.main.id), code=code, options=dict(options)))
 
     async def logs(
         self, caller: Caller, ref: str, *, kernel: str | None = None, owner_access_key: str | None = None
     ) -> str:
-        """Live from the agent; the kept tail once the session has ended. Works for final sessions too.
+        """Return the log from the agent, or the stored tail once the session has ended.
 
         ``kernel`` is a host name or an id, the main one if it is None. Raises InvalidInput if there is none.
         """
@@ -180,19 +180,19 @@ class ExecutionService:
         chosen = kernel_of(session, kernel)
         if session.started_at is None and chosen.agent is None:
             return ""
-        kept = await self._store.get_log(chosen.id)
-        if kept is None and chosen.agent is not None:
+        stored = await self._store.get_log(chosen.id)
+        if stored is None and chosen.agent is not None:
             try:
-                kept = await self._gateway.agent(chosen.agent).read_logs(ReadLogs(kernel_id=str(chosen.id)))
+                stored = await self._gateway.agent(chosen.agent).read_logs(ReadLogs(kernel_id=str(chosen.id)))
             except BackendError:
                 if not session.status.is_final:
                     raise
-        return (kept or b"").decode(errors="replace")
+        return (stored or b"").decode(errors="replace")
 
     async def processes(
         self, caller: Caller, ref: str, *, owner_access_key: str | None = None
     ) -> list[tuple[str, ProcessInfo]]:
-        """The busiest processes of each kernel, with the kernel's host name in the session."""
+        """Return the busiest processes of each kernel, with the kernel's host name."""
         session, _ = await self._running(caller, ref, owner_access_key)
 
         async def of(kernel: Kernel) -> list[tuple[str, ProcessInfo]]:
@@ -222,7 +222,7 @@ class ExecutionService:
     async def download(
         self, caller: Caller, ref: str, paths: Sequence[str], *, owner_access_key: str | None = None
     ) -> list[TarFile]:
-        """At most 5 paths; each answer is a tar archive."""
+        """Return a tar archive for each of at most 5 paths."""
         if not 1 <= len(paths) <= self._files.max_download_files:
             raise LimitExceeded(
                 f"1 to {self._files.max_download_files} files in one download.", data={"files": "too many or none"}
@@ -236,7 +236,7 @@ class ExecutionService:
     async def list_files(
         self, caller: Caller, ref: str, path: str = ".", *, owner_access_key: str | None = None
     ) -> FileListing:
-        """The entries of a directory of the session's home."""
+        """Return the entries of a directory of the session's home."""
         checked = check_path(path)
         session, agent = await self._running(caller, ref, owner_access_key)
         return await agent.list_files(ListFiles(kernel_id=str(session.main.id), path=checked))
@@ -244,14 +244,14 @@ class ExecutionService:
     async def open_pty(
         self, caller: Caller, ref: str, *, rows: int = 24, cols: int = 80, owner_access_key: str | None = None
     ) -> PtyStream:
-        """A terminal in the session; the caller closes it."""
+        """Open a terminal in the session; the caller closes it."""
         session, agent = await self._running(caller, ref, owner_access_key)
         stream = await agent.open_pty(OpenPty(kernel_id=str(session.main.id), rows=rows, cols=cols))
         return _UsedPty(stream, partial(self._activity.touch, session.id))
 
 
 class _UsedPty:
-    """A terminal of which every frame, to or from its user, tells that the session is used."""
+    """A terminal whose frames, in both directions, count as activity of the session."""
 
     def __init__(self, stream: PtyStream, touch: Callable[[], None]) -> None:
         self._stream = stream

@@ -100,8 +100,8 @@ class _Run:
         if first.type is not WSMsgType.TEXT:
             return
         try:
-            wanted = convert(parse_json_object(str(first.data).encode(errors="replace")), StreamRequest)
-            request = run_request(wanted.mode, wanted.code, None, wanted.options)
+            stream_request = convert(parse_json_object(str(first.data).encode(errors="replace")), StreamRequest)
+            request = run_request(stream_request.mode, stream_request.code, None, stream_request.options)
         except BackendError as error:
             await self._tell_error(error)
             return
@@ -148,8 +148,8 @@ class _Run:
             if result.status is RunStatus.WAITING_INPUT:
                 request = replace(request, mode=RunMode.INPUT, code=await self._inbox.get())
 
-    async def _send(self, told: dict[str, Any]) -> None:
-        await self._socket.send_str(msgspec.json.encode(told).decode())
+    async def _send(self, frame: dict[str, Any]) -> None:
+        await self._socket.send_str(msgspec.json.encode(frame).decode())
 
     async def _tell_error(self, error: BackendError) -> None:
         """As the end of the run, since that is all that the published client understands."""

@@ -9,8 +9,8 @@ from ai.backend.common.wire.execution import FileListing, RunResult
 
 
 def run_result(result: RunResult) -> dict[str, Any]:
-    """The Execution Result Object (spec 03-07)."""
-    told: dict[str, Any] = {
+    """Return the Execution Result Object (spec 03-07)."""
+    view: dict[str, Any] = {
         "runId": result.run_id,
         "status": result.status.value,
         "exitCode": result.exit_code,
@@ -19,8 +19,8 @@ def run_result(result: RunResult) -> dict[str, Any]:
         "files": [{"url": None, **file} for file in result.files],
     }
     if result.reason is not None:
-        told["reason"] = result.reason
-    return told
+        view["reason"] = result.reason
+    return view
 
 
 def file_listing(listing: FileListing) -> dict[str, Any]:

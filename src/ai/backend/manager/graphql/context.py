@@ -1,51 +1,130 @@
-"""The root queries. Who may see what is decided in the services; here is only the way there."""
+"""State of one GraphQL request, and helpers that resolvers of every feature use."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeAlias
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from graphql import GraphQLResolveInfo
 
 from ai.backend.common.errors import BackendError, InvalidInput
-from ai.backend.common.ids import AgentId, SessionId
 from ai.backend.infra.http.decode import refuse
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.agents.model import Agent, KernelOccupancy
-from ai.backend.manager.composition.services import Services
-from ai.backend.manager.graphql import values
 from ai.backend.manager.graphql.limits import MAX_PAGE
+from ai.backend.manager.graphql.values import View
 from ai.backend.manager.query.language import parse_filter, parse_order
 from ai.backend.manager.query.model import OrderBy
-from ai.backend.manager.sessions.model import Session
 
 Info: TypeAlias = "GraphQLResolveInfo[Any]"
+T = TypeVar("T")
+V = TypeVar("V")
+
+
+class AuditTrail(Protocol):
+    """Records who changed what."""
+
+    async def record(
+        self,
+        caller: Caller | None,
+        operation: str,
+        *,
+        request_id: str,
+        object_type: str,
+        object_id: str | None,
+        outcome: str,
+    ) -> None: ...
+
+
+class BatchLoader(Generic[T, V]):
+    """Loads a value for each item; the items that resolvers of one level ask for are loaded by one call.
+
+    Args:
+        load: returns the values of some items by their keys; an item without a value is left out.
+        key: returns the key of an item.
+    """
+
+    def __init__(self, load: Callable[[Sequence[T]], Awaitable[Mapping[Any, V]]], key: Callable[[T], Hashable]) -> None:
+        self._load = load
+        self._key = key
+        self._values: dict[Hashable, asyncio.Future[V | None]] = {}
+        self._pending: dict[Hashable, T] = {}
+        self._batches: set[asyncio.Task[None]] = set()
+
+    async def get(self, item: T) -> V | None:
+        """Return the value of an item, or None if it has none. A value is loaded once."""
+        return await asyncio.shield(self._requested(item))
+
+    async def get_many(self, items: Iterable[T]) -> list[V]:
+        """Return the values of those items that have one, in their order."""
+        values = [self._requested(item) for item in items]
+        return [value for value in await asyncio.gather(*map(asyncio.shield, values)) if value is not None]
+
+    def _requested(self, item: T) -> asyncio.Future[V | None]:
+        key = self._key(item)
+        if key not in self._values:
+            if not self._pending:  # the batch starts after the resolvers of this level have run
+                asyncio.get_running_loop().call_soon(self._start_batch)
+            self._pending[key] = item
+            self._values[key] = asyncio.get_running_loop().create_future()
+        return self._values[key]
+
+    def _start_batch(self) -> None:
+        items, self._pending = self._pending, {}
+        batch = asyncio.create_task(self._load_batch(items))
+        self._batches.add(batch)
+        batch.add_done_callback(self._batches.discard)
+
+    async def _load_batch(self, items: Mapping[Hashable, T]) -> None:
+        try:
+            values = await self._load(list(items.values()))
+        except Exception as e:  # noqa: BLE001  # every waiting resolver raises it
+            for key in items:
+                self._values[key].set_exception(e)
+        else:
+            for key in items:
+                self._values[key].set_result(values.get(key))
+
+
+def _identity(item: Any) -> Hashable:
+    key: Hashable = item
+    return key
 
 
 class Context:
-    """One request: who asks, and what has been loaded for it."""
+    """One request: its caller, what the HTTP request says, and the batch loaders of the features."""
 
-    def __init__(self, caller: Caller, services: Services, *, request_id: str = "", address: str = "") -> None:
+    def __init__(
+        self,
+        caller: Caller,
+        audit: AuditTrail,
+        *,
+        request_id: str = "",
+        address: str = "",
+        variables: Mapping[str, Any] | None = None,
+    ) -> None:
         self.caller = caller
         self.address = address
-        self.services = services
-        self._request_id = request_id
-        self.variables: Mapping[str, Any] = {}
+        self.variables = variables or {}
         """As they were sent, declared or not."""
-        self._wanted: set[SessionId] = set()
-        self._dependencies: dict[SessionId, Session] = {}
-        self._listed: set[AgentId] = set()
-        self._holdings: dict[str, Sequence[KernelOccupancy]] = {}
-        self._unjudged: dict[SessionId, Session] = {}
-        self._judged: dict[SessionId, Mapping[str, Any]] = {}
-        self._loading = asyncio.Lock()
+        self._audit = audit
+        self._request_id = request_id
+        self._loaders: dict[str, BatchLoader[Any, Any]] = {}
+
+    def loader(
+        self,
+        name: str,
+        load: Callable[[Sequence[T]], Awaitable[Mapping[Any, V]]],
+        key: Callable[[T], Hashable] = _identity,
+    ) -> BatchLoader[T, V]:
+        """Return the loader of this name for the request; the first call creates it."""
+        return self._loaders.setdefault(name, BatchLoader(load, key))
 
     @asynccontextmanager
     async def audited(self, operation: str, object_type: str, object_id: str) -> AsyncIterator[None]:
-        """Keep who changed what, and how it ended."""
+        """Record in the audit log who changed what, with the outcome of the block."""
         outcome = "success"
         try:
             yield
@@ -53,7 +132,7 @@ class Context:
             outcome = e.code
             raise
         finally:
-            await self.services.audit.record(
+            await self._audit.record(
                 self.caller,
                 operation,
                 request_id=self._request_id,
@@ -62,92 +141,54 @@ class Context:
                 outcome=outcome,
             )
 
-    def sessions(self, sessions: Iterable[Session]) -> list[values.View]:
-        """Views of sessions, whose dependencies and idle checks will be loaded together if they are asked for."""
-        from ai.backend.manager.sessions import graphql as sessions_graphql
-
-        found = list(sessions)
-        self._unjudged.update((session.id, session) for session in found)
-        self._wanted.update(d for session in found for d in session.dependencies)
-        return [sessions_graphql.session_view(session, self.caller) for session in found]
-
-    def agents(self, agents: Iterable[Agent]) -> list[values.View]:
-        """Views of agents, whose allocations will be loaded together if they are asked for."""
-        from ai.backend.manager.agents import graphql as agents_graphql
-
-        found = list(agents)
-        self._listed.update(a.id for a in found)
-        return [agents_graphql.agent_view(agent) for agent in found]
-
-    async def holdings(self, agent_id: str) -> Sequence[KernelOccupancy]:
-        async with self._loading:
-            if self._listed:
-                listed, self._listed = self._listed, set()
-                self._holdings.update(await self.services.agents.holdings(self.caller, listed))
-        return self._holdings.get(agent_id, ())
-
-    async def idle_checks(self, session_id: SessionId) -> Mapping[str, Any]:
-        async with self._loading:
-            if self._unjudged:
-                unjudged, self._unjudged = list(self._unjudged.values()), {}
-                self._judged.update(await self.services.idle.reports(unjudged))
-        return self._judged.get(session_id, {})
-
-    async def dependencies(self, ids: Iterable[SessionId]) -> list[values.View]:
-        async with self._loading:  # resolvers of siblings run at once, and what one loads is for all
-            if self._wanted:
-                wanted, self._wanted = tuple(self._wanted), set()
-                self._dependencies.update(await self.services.sessions.get_many(self.caller, wanted))
-        return self.sessions([self._dependencies[i] for i in ids if i in self._dependencies])
-
 
 def context_of(info: Info) -> Context:
+    """Return the context of the request that a resolver belongs to."""
     context = info.context
     if not isinstance(context, Context):
         raise TypeError("a resolver outside of its endpoint")
     return context
 
 
-def page_of(args: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that every list takes, as fields of a ListQuery.
+def page_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that every list takes, as fields of a ListQuery.
 
     Raises:
         InvalidInput: a page out of range, or a malformed filter or order.
     """
-    limit, offset = args["limit"], args["offset"]
+    limit, offset = arguments["limit"], arguments["offset"]
     if not 1 <= limit <= MAX_PAGE:
         raise refuse({"limit": f"must be between 1 and {MAX_PAGE}"})
     if offset < 0:
         raise refuse({"offset": "must not be negative"})
-    order = parse_order(args.get("order"))
-    if not order and args.get("order_key"):
-        order = tuple(
-            OrderBy(field=o.field, descending=not args.get("order_asc", True)) for o in parse_order(args["order_key"])
-        )
-    return {"limit": limit, "offset": offset, "filter": parse_filter(args.get("filter")), "order": order}
+    order = parse_order(arguments.get("order"))
+    if not order and arguments.get("order_key"):
+        descending = not arguments.get("order_asc", True)
+        order = tuple(OrderBy(field=o.field, descending=descending) for o in parse_order(arguments["order_key"]))
+    return {"limit": limit, "offset": offset, "filter": parse_filter(arguments.get("filter")), "order": order}
 
 
-def structured(field: str, given: Any) -> Any:
-    """JSON in a string, as the published client sends it, or the value itself."""
-    if not isinstance(given, str):
-        return given
+def structured(field: str, value: Any) -> Any:
+    """Decode JSON in a string, as the published client sends it; return any other value unchanged."""
+    if not isinstance(value, str):
+        return value
     try:
-        return json.loads(given)
+        return json.loads(value)
     except ValueError:
         raise InvalidInput(f"{field} is not JSON.", data={field: "malformed"}) from None
 
 
-async def answer(
+async def run_mutation(
     info: Info,
     kind: str,
     name: str,
     work: Callable[[], Awaitable[Any]],
-    view: Callable[[Any], values.View] | None = None,
-) -> values.View:
-    """Do it, keep who did, and say whether it is done; the object is under ``kind``."""
+    view: Callable[[Any], View] | None = None,
+) -> View:
+    """Run a change, audit it, and return ``ok``, ``msg`` and the object under ``kind``."""
     try:
         async with context_of(info).audited(info.field_name, kind, name):
-            made = await work()
+            changed = await work()
     except BackendError as e:
         return {"ok": False, "msg": e.message, kind: None}
-    return {"ok": True, "msg": "success", kind: view(made) if view is not None else None}
+    return {"ok": True, "msg": "success", kind: view(changed) if view is not None else None}

@@ -1,4 +1,4 @@
-"""POST /admin/gql, which is /admin/graphql in the spec (client wire contract 3)."""
+"""The route of GraphQL queries: POST /admin/gql, /admin/graphql in the spec (client wire contract 3)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from msgspec import Meta
 
 from ai.backend.infra.http.routes import Call, Schema, route
 from ai.backend.manager.access.requests import caller_of
-from ai.backend.manager.composition.services import Services
 from ai.backend.manager.graphql.settings import GraphQLSettings
 
 if TYPE_CHECKING:
     from graphql import GraphQLSchema
 
+    from ai.backend.manager.graphql.context import AuditTrail
     from ai.backend.manager.graphql.executor import Executor
 
 MAX_QUERY = 65_536
@@ -30,11 +30,11 @@ class GraphQLBody(Schema, frozen=True, rename={"operation_name": "operationName"
 
 
 class GraphQLApi:
-    """The endpoint; the schema is built at the first query, so that the manager starts without it."""
+    """Serves GraphQL queries. Builds the schema at the first query, which makes the manager start faster."""
 
-    def __init__(self, services: Services, settings: GraphQLSettings, load_schema: Callable[[], GraphQLSchema]) -> None:
+    def __init__(self, audit: AuditTrail, settings: GraphQLSettings, load_schema: Callable[[], GraphQLSchema]) -> None:
         self._settings = settings
-        self._services = services
+        self._audit = audit
         self._load_schema = load_schema
         self._executor: Executor | None = None
         self._building = asyncio.Lock()
@@ -45,9 +45,15 @@ class GraphQLApi:
         from ai.backend.manager.graphql.context import Context
 
         executor = await self._get_executor()
-        context = Context(caller_of(call), self._services, request_id=call.request_id, address=call.address)
-        context.variables = call.body.variables
-        return await executor.execute(call.body.query, call.body.variables, call.body.operation_name, context)
+        body = call.body
+        context = Context(
+            caller_of(call),
+            self._audit,
+            request_id=call.request_id,
+            address=call.address,
+            variables=body.variables,
+        )
+        return await executor.execute(body.query, body.variables, body.operation_name, context)
 
     async def _get_executor(self) -> Executor:
         if self._executor is None:

@@ -1,4 +1,4 @@
-"""Runs a query: cached parse and validation, limits, execution, and errors as clients can read them."""
+"""Runs GraphQL queries: parses and validates with a cache, checks limits, executes, and formats errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ai.backend.manager.graphql.limits import (
 )
 
 log = logging.getLogger(__name__)
-_CACHED = 256
+_CACHED_QUERIES = 256
 _UUID = ScalarType("UUID")
 _DATE_TIME = ScalarType("DateTime")
 _JSON_STRING = ScalarType("JSONString")
@@ -32,12 +32,12 @@ _BIG_INT = ScalarType("BigInt")
 
 
 @_UUID.serializer
-def _tell_uuid(value: Any) -> str:
+def _format_uuid(value: Any) -> str:
     return str(value)
 
 
 @_UUID.value_parser
-def _read_uuid(value: Any) -> UUID:
+def _parse_uuid(value: Any) -> UUID:
     try:
         return UUID(str(value))
     except ValueError:
@@ -45,27 +45,31 @@ def _read_uuid(value: Any) -> UUID:
 
 
 @_DATE_TIME.serializer
-def _tell_date_time(value: datetime) -> str:
+def _format_date_time(value: datetime) -> str:
     return value.isoformat()
 
 
 @_JSON_STRING.serializer
-def _tell_json_string(value: Any) -> str:
+def _format_json_string(value: Any) -> str:
     return str(value)
 
 
 @_BIG_INT.serializer
-def _tell_big_int(value: Any) -> int:
+def _format_big_int(value: Any) -> int:
     return int(value)
 
 
 def build_schema(definitions: str, bindables: Sequence[SchemaBindable]) -> GraphQLSchema:
-    """Bind the resolvers of the features to their definitions; a resolver without a field is an error."""
+    """Return the executable schema of definitions and resolvers.
+
+    Raises:
+        ValueError: a resolver is of a field that the definitions lack.
+    """
     return make_executable_schema(definitions, *bindables, _UUID, _DATE_TIME, _JSON_STRING, _BIG_INT)
 
 
 class Executor:
-    """One schema and the queries that it has seen."""
+    """Executes queries on one schema and caches their parsed documents."""
 
     def __init__(self, limits: QueryLimits, schema: GraphQLSchema) -> None:
         self._limits = limits
@@ -76,16 +80,16 @@ class Executor:
     async def execute(
         self, text: str, variables: Mapping[str, Any], operation: str | None, context: Context
     ) -> dict[str, Any]:
-        """The reply to a query: always ``data``, and ``errors`` if there are any."""
+        """Return the reply to a query: always ``data``, and ``errors`` if there are any."""
         document = self._prepare(text)
         if isinstance(document, list):
-            return {"data": None, "errors": [tell_error(error) for error in document]}
+            return {"data": None, "errors": [format_error(error) for error in document]}
         try:
-            if not self._is_open_to(context):
+            if not self._may_introspect(context):
                 check_introspection(document)
             check_limits(document, variables, self._limits, self._widths)
         except GraphQLError as error:
-            return {"data": None, "errors": [tell_error(error)]}
+            return {"data": None, "errors": [format_error(error)]}
         outcome = execute(
             self.schema,
             document,
@@ -94,21 +98,21 @@ class Executor:
             operation_name=operation,
         )
         result = outcome if isinstance(outcome, ExecutionResult) else await outcome
-        told: dict[str, Any] = {"data": result.data}
+        reply: dict[str, Any] = {"data": result.data}
         if result.errors:
-            told["errors"] = [tell_error(error) for error in result.errors]
-        return told
+            reply["errors"] = [format_error(error) for error in result.errors]
+        return reply
 
-    def _is_open_to(self, context: Context) -> bool:
-        """Whether the schema is told."""
-        who = self._limits.introspection
-        return who == "everybody" or (who == "superadmins" and context.caller.is_superadmin)
+    def _may_introspect(self, context: Context) -> bool:
+        """Return True if the caller may query the schema itself."""
+        allowed = self._limits.introspection
+        return allowed == "everybody" or (allowed == "superadmins" and context.caller.is_superadmin)
 
     def _prepare(self, text: str) -> DocumentNode | list[GraphQLError]:
-        known = self._parsed.get(text)
-        if known is not None:
+        cached = self._parsed.get(text)
+        if cached is not None:
             self._parsed.move_to_end(text)
-            return known
+            return cached
         prepared: DocumentNode | list[GraphQLError]
         try:
             prepared = parse(text, max_tokens=MAX_TOKENS)
@@ -120,22 +124,22 @@ class Executor:
         except RecursionError:
             prepared = [GraphQLError("The query is nested too deeply.")]
         self._parsed[text] = prepared
-        if len(self._parsed) > _CACHED:
+        if len(self._parsed) > _CACHED_QUERIES:
             self._parsed.popitem(last=False)
         return prepared
 
 
-def tell_error(error: GraphQLError) -> dict[str, Any]:
-    """An error as the reply carries it; a fault of ours is logged and not shown."""
-    told: dict[str, Any] = {"message": error.message}
+def format_error(error: GraphQLError) -> dict[str, Any]:
+    """Return an error as the reply carries it; an unexpected exception is logged and its text hidden."""
+    formatted: dict[str, Any] = {"message": error.message}
     if error.locations:
-        told["locations"] = [location.formatted for location in error.locations]
+        formatted["locations"] = [location.formatted for location in error.locations]
     if error.path:
-        told["path"] = error.path
+        formatted["path"] = error.path
     cause = error.original_error
     if isinstance(cause, BackendError):
-        told["message"] = cause.message
-        told["extensions"] = {
+        formatted["message"] = cause.message
+        formatted["extensions"] = {
             "code": cause.code,
             "type": PROBLEM_BASE + cause.code,
             "status": int(status_of(cause)),
@@ -143,6 +147,6 @@ def tell_error(error: GraphQLError) -> dict[str, Any]:
         }
     elif cause is not None and not isinstance(cause, GraphQLError):
         log.error("a resolver failed", exc_info=cause)
-        told["message"] = "Something went wrong inside the platform."
-        told["extensions"] = {"code": "internal-error"}
-    return told
+        formatted["message"] = "Something went wrong inside the platform."
+        formatted["extensions"] = {"code": "internal-error"}
+    return formatted

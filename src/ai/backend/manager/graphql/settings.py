@@ -1,4 +1,4 @@
-"""Settings of graphql."""
+"""Settings of GraphQL queries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ai.backend.infra.settings import Settings
 
 
 class GraphQLSettings(Settings):
-    """What one GraphQL query may ask for."""
+    """Limits of one GraphQL query."""
 
     max_depth: int = Field(16, ge=4, description="How deep selections may be nested.")
     max_cost: int = Field(

@@ -1,4 +1,4 @@
-"""Objects of the manager as GraphQL tells them.
+"""Values of GraphQL replies.
 
 The rules are the published client's (wire contract 3.3): a ``JSONString`` that may not be null is ``"{}"`` when empty,
 a list is never null, ``shmem`` is plain bytes, and what only superadmins may see is null for others.
@@ -16,14 +16,17 @@ View = dict[str, Any]
 
 
 def slots_json(slots: ResourceSlot) -> str:
+    """Return slots as JSON text."""
     return json.dumps(slots.to_json())
 
 
 def json_or_null(value: Any) -> str | None:
+    """Return a value as JSON text, or None if it is empty."""
     return json.dumps(value, default=str) if value else None
 
 
-def _current(node: Mapping[str, Any], name: str) -> float:
+def current_value(node: Mapping[str, Any], name: str) -> float:
+    """Return the current value of a metric, or 0.0 if it is missing or malformed."""
     metric = node.get(name)
     try:
         return float(metric["current"]) if metric else 0.0

@@ -7,6 +7,7 @@ from datetime import datetime
 from uuid import UUID
 
 from ai.backend.infra.http.client_tokens import Answer, KnownCall
+from ai.backend.manager.db.fence import check_fence
 from ai.backend.manager.idempotency.store import KEPT_BYTES, KEPT_CALLS
 
 
@@ -42,6 +43,7 @@ class MemoryAnswerStore:
         self._rows.pop((access_key, token), None)
 
     async def purge(self, *, before: datetime) -> None:
+        check_fence()
         self._rows = {key: row for key, row in self._rows.items() if row.begun_at >= before}
         for access_key in {key[0] for key in self._rows}:
             self._prune(access_key)

@@ -1,4 +1,4 @@
-"""GraphQL queries of users, keypairs, domains, groups and policies."""
+"""GraphQL fields of identity."""
 
 from __future__ import annotations
 
@@ -7,155 +7,20 @@ from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
-from ariadne import ObjectType, QueryType
-
 from ai.backend.common.ids import UserId
 from ai.backend.common.states import GroupType
 from ai.backend.infra.http.decode import refuse
-from ai.backend.manager.graphql import values
 from ai.backend.manager.graphql.context import Info, context_of, page_of
 from ai.backend.manager.graphql.limits import MAX_PAGE
+from ai.backend.manager.graphql.resolvers import field, query
 from ai.backend.manager.graphql.values import View, slots_json
 from ai.backend.manager.identity.model import Domain, Group, Keypair, ResourcePolicy, StoragePolicy, User
+from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.query.model import ListQuery
-
-query = QueryType()
-
-keypair_type = ObjectType("KeyPair")
-
-
-domain_type = ObjectType("Domain")
-
-
-group_type = ObjectType("Group")
-
-
-@query.field("keypair")
-async def keypair(_: Any, info: Info, access_key: str | None = None, domain_name: str | None = None) -> values.View:
-    context = context_of(info)
-    return keypair_view(await context.services.identity.keypair(context.caller, access_key))
-
-
-@query.field("keypairs")
-async def keypairs(_: Any, info: Info, **args: Any) -> list[values.View]:
-    items: list[values.View] = (await keypair_list(_, info, limit=MAX_PAGE, offset=0, **args))["items"]
-    return items
-
-
-@query.field("keypair_list")
-async def keypair_list(_: Any, info: Info, **args: Any) -> values.View:
-    context = context_of(info)
-    page = await context.services.identity.keypairs(
-        context.caller,
-        ListQuery(**page_of(args)),
-        email=args.get("email"),
-        is_active=args.get("is_active"),
-        domain_name=args.get("domain_name"),
-    )
-    return {"items": [keypair_view(item) for item in page.items], "total_count": page.total_count}
-
-
-@keypair_type.field("projects")
-async def keypair_projects(view: values.View, info: Info) -> list[str]:
-    context = context_of(info)
-    user = await context.services.identity.user(context.caller, uuid=UserId(view["user"]))
-    return [group.name for group in user.groups]
-
-
-@query.field("keypair_resource_policy")
-async def keypair_resource_policy(_: Any, info: Info, name: str | None = None) -> values.View:
-    context = context_of(info)
-    return policy_view(await context.services.identity.resource_policy(context.caller, name))
-
-
-@query.field("keypair_resource_policies")
-async def keypair_resource_policies(_: Any, info: Info) -> list[values.View]:
-    context = context_of(info)
-    return [policy_view(p) for p in await context.services.identity.resource_policies(context.caller)]
-
-
-@query.field("user")
-async def user(_: Any, info: Info, email: str | None = None, domain_name: str | None = None) -> values.View:
-    context = context_of(info)
-    return user_view(await context.services.identity.user(context.caller, email=email, domain_name=domain_name or None))
-
-
-@query.field("user_from_uuid")
-async def user_from_uuid(_: Any, info: Info, user_id: str | None = None, domain_name: str | None = None) -> values.View:
-    context = context_of(info)
-    try:
-        uuid = UserId(UUID(user_id)) if user_id else None
-    except ValueError:
-        raise refuse({"user_id": "not a UUID"}) from None
-    return user_view(await context.services.identity.user(context.caller, uuid=uuid, domain_name=domain_name or None))
-
-
-@query.field("users")
-async def users(_: Any, info: Info, **args: Any) -> list[values.View]:
-    items: list[values.View] = (await user_list(_, info, limit=MAX_PAGE, offset=0, **args))["items"]
-    return items
-
-
-@query.field("user_list")
-async def user_list(_: Any, info: Info, **args: Any) -> values.View:
-    context = context_of(info)
-    status = args.get("status")
-    if status is None and args.get("is_active") is not None:
-        status = "active" if args["is_active"] else "inactive"
-    page = await context.services.identity.users(
-        context.caller,
-        ListQuery(**page_of(args)),
-        status=status,
-        domain_name=args.get("domain_name") or None,
-        group_id=args.get("group_id"),
-    )
-    return {"items": [user_view(item) for item in page.items], "total_count": page.total_count}
-
-
-@query.field("domain")
-async def domain(_: Any, info: Info, name: str | None = None) -> values.View:
-    context = context_of(info)
-    return domain_view(await context.services.identity.domain(context.caller, name))
-
-
-@query.field("domains")
-async def domains(_: Any, info: Info, is_active: bool | None = None) -> list[values.View]:
-    """Return the domains that the caller sees."""
-    context = context_of(info)
-    visible = await context.services.identity.domains(context.caller)
-    return [domain_view(d) for d in visible if is_active in (None, d.is_active)]
 
 
 def _in_domain(groups: Iterable[Group], domain_name: str | None) -> list[Group]:
     return [group for group in groups if domain_name in (None, "", group.domain_name)]
-
-
-@query.field("group")
-async def group(_: Any, info: Info, id: UUID, domain_name: str | None = None) -> values.View | None:  # noqa: A002  # the wire's name
-    context = context_of(info)
-    visible = _in_domain(await context.services.identity.groups(context.caller), domain_name)
-    return next((group_view(g) for g in visible if g.id == id), None)
-
-
-@query.field("groups")
-async def groups(
-    _: Any,
-    info: Info,
-    domain_name: str | None = None,
-    is_active: bool | None = None,
-    type: list[str] | None = None,  # noqa: A002  # the wire's name
-) -> list[values.View]:
-    context = context_of(info)
-    visible = _in_domain(await context.services.identity.groups(context.caller), domain_name)
-    kinds = {word.upper() for word in type} if type is not None else {kind.value for kind in GroupType}
-    return [group_view(g) for g in visible if is_active in (None, g.is_active) and g.type.value in kinds]
-
-
-@query.field("groups_by_name")
-async def groups_by_name(_: Any, info: Info, name: str, domain_name: str | None = None) -> list[values.View]:
-    context = context_of(info)
-    visible = _in_domain(await context.services.identity.groups(context.caller, name=name), domain_name)
-    return [group_view(g) for g in visible]
 
 
 def keypair_view(keypair: Keypair) -> View:
@@ -263,4 +128,117 @@ def group_view(group: Group) -> View:
     }
 
 
-IDENTITY_BINDABLES = (query, keypair_type, domain_type, group_type)
+class IdentityResolvers:
+    """Answers the queries of users, keypairs, domains, groups and policies."""
+
+    def __init__(self, identity: IdentityService) -> None:
+        self._identity = identity
+
+    @query("keypair")
+    async def keypair(self, info: Info, access_key: str | None = None, domain_name: str | None = None) -> View:
+        context = context_of(info)
+        return keypair_view(await self._identity.keypair(context.caller, access_key))
+
+    @query("keypairs")
+    async def keypairs(self, info: Info, **args: Any) -> list[View]:
+        items: list[View] = (await self.keypair_list(info, limit=MAX_PAGE, offset=0, **args))["items"]
+        return items
+
+    @query("keypair_list")
+    async def keypair_list(self, info: Info, **args: Any) -> View:
+        context = context_of(info)
+        page = await self._identity.keypairs(
+            context.caller,
+            ListQuery(**page_of(args)),
+            email=args.get("email"),
+            is_active=args.get("is_active"),
+            domain_name=args.get("domain_name"),
+        )
+        return {"items": [keypair_view(item) for item in page.items], "total_count": page.total_count}
+
+    @field("KeyPair", "projects")
+    async def keypair_projects(self, view: View, info: Info) -> list[str]:
+        context = context_of(info)
+        user = await self._identity.user(context.caller, uuid=UserId(view["user"]))
+        return [group.name for group in user.groups]
+
+    @query("keypair_resource_policy")
+    async def keypair_resource_policy(self, info: Info, name: str | None = None) -> View:
+        context = context_of(info)
+        return policy_view(await self._identity.resource_policy(context.caller, name))
+
+    @query("keypair_resource_policies")
+    async def keypair_resource_policies(self, info: Info) -> list[View]:
+        context = context_of(info)
+        return [policy_view(p) for p in await self._identity.resource_policies(context.caller)]
+
+    @query("user")
+    async def user(self, info: Info, email: str | None = None, domain_name: str | None = None) -> View:
+        context = context_of(info)
+        return user_view(await self._identity.user(context.caller, email=email, domain_name=domain_name or None))
+
+    @query("user_from_uuid")
+    async def user_from_uuid(self, info: Info, user_id: str | None = None, domain_name: str | None = None) -> View:
+        context = context_of(info)
+        try:
+            uuid = UserId(UUID(user_id)) if user_id else None
+        except ValueError:
+            raise refuse({"user_id": "not a UUID"}) from None
+        return user_view(await self._identity.user(context.caller, uuid=uuid, domain_name=domain_name or None))
+
+    @query("users")
+    async def users(self, info: Info, **args: Any) -> list[View]:
+        items: list[View] = (await self.user_list(info, limit=MAX_PAGE, offset=0, **args))["items"]
+        return items
+
+    @query("user_list")
+    async def user_list(self, info: Info, **args: Any) -> View:
+        context = context_of(info)
+        status = args.get("status")
+        if status is None and args.get("is_active") is not None:
+            status = "active" if args["is_active"] else "inactive"
+        page = await self._identity.users(
+            context.caller,
+            ListQuery(**page_of(args)),
+            status=status,
+            domain_name=args.get("domain_name") or None,
+            group_id=args.get("group_id"),
+        )
+        return {"items": [user_view(item) for item in page.items], "total_count": page.total_count}
+
+    @query("domain")
+    async def domain(self, info: Info, name: str | None = None) -> View:
+        context = context_of(info)
+        return domain_view(await self._identity.domain(context.caller, name))
+
+    @query("domains")
+    async def domains(self, info: Info, is_active: bool | None = None) -> list[View]:
+        """Return all domains for superadmins, else the caller's own."""
+        context = context_of(info)
+        domains = await self._identity.domains(context.caller)
+        return [domain_view(d) for d in domains if is_active in (None, d.is_active)]
+
+    @query("group")
+    async def group(self, info: Info, id: UUID, domain_name: str | None = None) -> View | None:  # noqa: A002  # the wire's name
+        context = context_of(info)
+        groups = _in_domain(await self._identity.groups(context.caller), domain_name)
+        return next((group_view(g) for g in groups if g.id == id), None)
+
+    @query("groups")
+    async def groups(
+        self,
+        info: Info,
+        domain_name: str | None = None,
+        is_active: bool | None = None,
+        type: list[str] | None = None,  # noqa: A002  # the wire's name
+    ) -> list[View]:
+        context = context_of(info)
+        groups = _in_domain(await self._identity.groups(context.caller), domain_name)
+        kinds = {word.upper() for word in type} if type is not None else {kind.value for kind in GroupType}
+        return [group_view(g) for g in groups if is_active in (None, g.is_active) and g.type.value in kinds]
+
+    @query("groups_by_name")
+    async def groups_by_name(self, info: Info, name: str, domain_name: str | None = None) -> list[View]:
+        context = context_of(info)
+        groups = _in_domain(await self._identity.groups(context.caller, name=name), domain_name)
+        return [group_view(g) for g in groups]

@@ -1,4 +1,4 @@
-"""GraphQL mutations of domains, groups and policies. A refused one replies ``ok: false`` with the reason."""
+"""Mutations of domains, groups and policies. A refused one replies ``ok: false`` with the reason."""
 
 from __future__ import annotations
 
@@ -6,26 +6,20 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID
 
-from ariadne import MutationType, QueryType
-
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.ids import GroupId, UserId
 from ai.backend.common.images import check_registry_name
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import GroupType
 from ai.backend.common.volume_paths import QuotaScopeKind
-from ai.backend.manager.graphql import values as views
-from ai.backend.manager.graphql.context import Info, answer, context_of, structured
+from ai.backend.manager.graphql.context import Info, context_of, run_mutation, structured
+from ai.backend.manager.graphql.resolvers import mutation, query
+from ai.backend.manager.graphql.values import View
 from ai.backend.manager.identity import graphql
 from ai.backend.manager.identity.host_permissions import read_hosts
-
-query = QueryType()
-mutation = MutationType()
+from ai.backend.manager.identity.tenants import TenantService
 
 _DEFAULT_FOR_UNSPECIFIED = ("LIMITED", "UNLIMITED")
-
-
-# ---- reading what clients send ---------------------------------------------------------------------------
 
 
 def _slots_of(field: str) -> Callable[[Any], ResourceSlot]:
@@ -43,7 +37,7 @@ def _hosts(value: Any) -> dict[str, tuple[str, ...]]:
 
 
 def _registries(value: Any) -> list[str]:
-    """Returns the hosts of registries; the published client sends them as one string with commas."""
+    """Return the hosts of registries; the published client sends them as one string, with commas."""
     names = value.split(",") if isinstance(value, str) else value
     return [check_registry_name(str(name).strip()) for name in names if str(name or "").strip()]
 
@@ -57,12 +51,14 @@ def _group_type(value: Any) -> GroupType:
 
 def _unspecified(value: Any) -> str:
     if str(value) not in _DEFAULT_FOR_UNSPECIFIED:
-        raise InvalidInput("It is LIMITED or UNLIMITED.", data={"default_for_unspecified": "unknown"})
+        raise InvalidInput(
+            "default_for_unspecified is LIMITED or UNLIMITED.", data={"default_for_unspecified": "unknown"}
+        )
     return str(value)
 
 
 def _count(value: Any) -> int:
-    """Returns a limit; the published client writes no limit as null, 0 or a negative number."""
+    """Return a limit; the published client writes no limit as null, 0 or a negative number."""
     return max(0, int(value))
 
 
@@ -109,78 +105,12 @@ _FIELDS: dict[str, tuple[str, ...]] = {
 }
 _FIELDS["group"] = (*_FIELDS["domain"], "domain_name", "type", "resource_policy")
 _FIELDS["domain"] += ("allowed_docker_registries",)
-"""Fields of each object that are stored. Others that clients send are accepted and have no effect."""
+"""Fields of each object that are stored. Other fields that clients send are accepted and have no effect."""
 
 
-def _values(kind: str, props: views.View) -> views.View:
-    stored = ((name, props.get(name)) for name in _FIELDS[kind])
-    return {name: _READERS.get(name, lambda x: x)(value) for name, value in stored if value is not None}
-
-
-# ---- mutations -------------------------------------------------------------------------------------------
-
-
-@mutation.field("create_domain")
-@mutation.field("modify_domain")
-async def put_domain(_: Any, info: Info, name: str, props: views.View) -> views.View:
-    context = context_of(info)
-    service = context.services.administration
-    change = service.create_domain if info.field_name == "create_domain" else service.modify_domain
-    return await answer(
-        info, "domain", name, lambda: change(context.caller, name, _values("domain", props)), graphql.domain_view
-    )
-
-
-@mutation.field("delete_domain")
-@mutation.field("purge_domain")
-async def remove_domain(_: Any, info: Info, name: str) -> views.View:
-    context = context_of(info)
-    service = context.services.administration
-    remove = service.delete_domain if info.field_name == "delete_domain" else service.purge_domain
-    return await answer(info, "domain", name, lambda: remove(context.caller, name))
-
-
-@mutation.field("delete_group")
-@mutation.field("purge_group")
-async def remove_group(_: Any, info: Info, gid: UUID) -> views.View:
-    context = context_of(info)
-    service = context.services.administration
-    remove = service.delete_group if info.field_name == "delete_group" else service.purge_group
-    return await answer(info, "group", str(gid), lambda: remove(context.caller, GroupId(gid)))
-
-
-@mutation.field("create_group")
-async def create_group(_: Any, info: Info, name: str, props: views.View) -> views.View:
-    context = context_of(info)
-    service = context.services.administration
-    return await answer(
-        info,
-        "group",
-        name,
-        lambda: service.create_group(context.caller, name, _values("group", props)),
-        graphql.group_view,
-    )
-
-
-@mutation.field("modify_group")
-async def modify_group(_: Any, info: Info, gid: UUID, props: views.View) -> views.View:
-    context = context_of(info)
-    values = {**props, "domain_name": None}  # a group stays in its domain
-
-    async def work() -> Any:
-        mode = props.get("user_update_mode")
-        if mode not in (None, "add", "remove"):
-            raise InvalidInput("user_update_mode is add or remove.", data={"user_update_mode": "unknown"})
-        users = [UserId(_uuid(text)) for text in props.get("user_uuids") or ()]
-        return await context.services.administration.modify_group(
-            context.caller,
-            GroupId(gid),
-            _values("group", values),
-            add=users if mode == "add" else (),
-            remove=users if mode == "remove" else (),
-        )
-
-    return await answer(info, "group", str(gid), work, graphql.group_view)
+def _values(kind: str, props: View) -> View:
+    values = ((name, props.get(name)) for name in _FIELDS[kind])
+    return {name: _READERS.get(name, lambda x: x)(value) for name, value in values if value is not None}
 
 
 def _uuid(text: Any) -> UUID:
@@ -190,73 +120,131 @@ def _uuid(text: Any) -> UUID:
         raise InvalidInput(f"{str(text)[:64]!r} is not a UUID.", data={"user_uuids": "malformed"}) from None
 
 
-@mutation.field("create_keypair_resource_policy")
-@mutation.field("modify_keypair_resource_policy")
-async def put_policy(_: Any, info: Info, name: str, props: views.View) -> views.View:
-    context = context_of(info)
-    service = context.services.administration
-    change = service.create_policy if info.field_name.startswith("create") else service.modify_policy
-    return await answer(
-        info,
-        "resource_policy",
-        name,
-        lambda: change(context.caller, name, _values("policy", props)),
-        graphql.policy_view,
-    )
-
-
-@mutation.field("delete_keypair_resource_policy")
-async def delete_policy(_: Any, info: Info, name: str) -> views.View:
-    context = context_of(info)
-    service = context.services.administration
-    return await answer(info, "resource_policy", name, lambda: service.delete_policy(context.caller, name))
-
-
 def _kind(info: Info) -> QuotaScopeKind:
     return QuotaScopeKind.USER if "user_resource" in info.field_name else QuotaScopeKind.PROJECT
 
 
-@query.field("user_resource_policies")
-@query.field("project_resource_policies")
-async def storage_policies(_: Any, info: Info) -> list[views.View]:
-    context = context_of(info)
-    policies = await context.services.administration.storage_policies(context.caller, _kind(info))
-    return [graphql.storage_policy_view(policy) for policy in policies]
+class TenantResolvers:
+    """Answers the mutations of domains, groups and policies."""
 
+    def __init__(self, tenants: TenantService) -> None:
+        self._tenants = tenants
 
-@query.field("user_resource_policy")
-@query.field("project_resource_policy")
-async def storage_policy(_: Any, info: Info, name: str | None = None) -> views.View | None:
-    context = context_of(info)
-    policies = await context.services.administration.storage_policies(context.caller, _kind(info), name or "default")
-    return graphql.storage_policy_view(policies[0]) if policies else None
+    @mutation("create_domain")
+    @mutation("modify_domain")
+    async def put_domain(self, info: Info, name: str, props: View) -> View:
+        context = context_of(info)
+        service = self._tenants
+        change = service.create_domain if info.field_name == "create_domain" else service.modify_domain
+        return await run_mutation(
+            info, "domain", name, lambda: change(context.caller, name, _values("domain", props)), graphql.domain_view
+        )
 
+    @mutation("delete_domain")
+    @mutation("purge_domain")
+    async def remove_domain(self, info: Info, name: str) -> View:
+        context = context_of(info)
+        service = self._tenants
+        remove = service.delete_domain if info.field_name == "delete_domain" else service.purge_domain
+        return await run_mutation(info, "domain", name, lambda: remove(context.caller, name))
 
-@mutation.field("create_user_resource_policy")
-@mutation.field("modify_user_resource_policy")
-@mutation.field("create_project_resource_policy")
-@mutation.field("modify_project_resource_policy")
-async def put_storage_policy(_: Any, info: Info, name: str, props: views.View) -> views.View:
-    context = context_of(info)
-    service, kind = context.services.administration, _kind(info)
-    is_new = info.field_name.startswith("create")
-    return await answer(
-        info,
-        "resource_policy",
-        name,
-        lambda: service.put_storage_policy(context.caller, kind, name, _values("storage_policy", props), is_new=is_new),
-        graphql.storage_policy_view,
-    )
+    @mutation("delete_group")
+    @mutation("purge_group")
+    async def remove_group(self, info: Info, gid: UUID) -> View:
+        context = context_of(info)
+        service = self._tenants
+        remove = service.delete_group if info.field_name == "delete_group" else service.purge_group
+        return await run_mutation(info, "group", str(gid), lambda: remove(context.caller, GroupId(gid)))
 
+    @mutation("create_group")
+    async def create_group(self, info: Info, name: str, props: View) -> View:
+        context = context_of(info)
+        service = self._tenants
+        return await run_mutation(
+            info,
+            "group",
+            name,
+            lambda: service.create_group(context.caller, name, _values("group", props)),
+            graphql.group_view,
+        )
 
-@mutation.field("delete_user_resource_policy")
-@mutation.field("delete_project_resource_policy")
-async def delete_storage_policy(_: Any, info: Info, name: str) -> views.View:
-    context = context_of(info)
-    service, kind = context.services.administration, _kind(info)
-    return await answer(
-        info, "resource_policy", name, lambda: service.delete_storage_policy(context.caller, kind, name)
-    )
+    @mutation("modify_group")
+    async def modify_group(self, info: Info, gid: UUID, props: View) -> View:
+        context = context_of(info)
+        values = {**props, "domain_name": None}  # a group stays in its domain
 
+        async def work() -> Any:
+            mode = props.get("user_update_mode")
+            if mode not in (None, "add", "remove"):
+                raise InvalidInput("user_update_mode is add or remove.", data={"user_update_mode": "unknown"})
+            users = [UserId(_uuid(text)) for text in props.get("user_uuids") or ()]
+            return await self._tenants.modify_group(
+                context.caller,
+                GroupId(gid),
+                _values("group", values),
+                add=users if mode == "add" else (),
+                remove=users if mode == "remove" else (),
+            )
 
-ADMINISTRATION_BINDABLES = (query, mutation)
+        return await run_mutation(info, "group", str(gid), work, graphql.group_view)
+
+    @mutation("create_keypair_resource_policy")
+    @mutation("modify_keypair_resource_policy")
+    async def put_policy(self, info: Info, name: str, props: View) -> View:
+        context = context_of(info)
+        service = self._tenants
+        change = service.create_policy if info.field_name.startswith("create") else service.modify_policy
+        return await run_mutation(
+            info,
+            "resource_policy",
+            name,
+            lambda: change(context.caller, name, _values("policy", props)),
+            graphql.policy_view,
+        )
+
+    @mutation("delete_keypair_resource_policy")
+    async def delete_policy(self, info: Info, name: str) -> View:
+        context = context_of(info)
+        service = self._tenants
+        return await run_mutation(info, "resource_policy", name, lambda: service.delete_policy(context.caller, name))
+
+    @query("user_resource_policies")
+    @query("project_resource_policies")
+    async def storage_policies(self, info: Info) -> list[View]:
+        context = context_of(info)
+        policies = await self._tenants.storage_policies(context.caller, _kind(info))
+        return [graphql.storage_policy_view(policy) for policy in policies]
+
+    @query("user_resource_policy")
+    @query("project_resource_policy")
+    async def storage_policy(self, info: Info, name: str | None = None) -> View | None:
+        context = context_of(info)
+        policies = await self._tenants.storage_policies(context.caller, _kind(info), name or "default")
+        return graphql.storage_policy_view(policies[0]) if policies else None
+
+    @mutation("create_user_resource_policy")
+    @mutation("modify_user_resource_policy")
+    @mutation("create_project_resource_policy")
+    @mutation("modify_project_resource_policy")
+    async def put_storage_policy(self, info: Info, name: str, props: View) -> View:
+        context = context_of(info)
+        service, kind = self._tenants, _kind(info)
+        is_new = info.field_name.startswith("create")
+        return await run_mutation(
+            info,
+            "resource_policy",
+            name,
+            lambda: service.put_storage_policy(
+                context.caller, kind, name, _values("storage_policy", props), is_new=is_new
+            ),
+            graphql.storage_policy_view,
+        )
+
+    @mutation("delete_user_resource_policy")
+    @mutation("delete_project_resource_policy")
+    async def delete_storage_policy(self, info: Info, name: str) -> View:
+        context = context_of(info)
+        service, kind = self._tenants, _kind(info)
+        return await run_mutation(
+            info, "resource_policy", name, lambda: service.delete_storage_policy(context.caller, kind, name)
+        )

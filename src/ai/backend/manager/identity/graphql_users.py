@@ -1,4 +1,4 @@
-"""GraphQL mutations of users and keypairs (spec 03-09, client wire contract 3.2)."""
+"""Mutations of users and keypairs (spec 03-09, client wire contract 3.2)."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from enum import StrEnum
 from typing import Any, TypeVar
 from uuid import UUID
 
-from ariadne import MutationType
-
 from ai.backend.common.errors import InvalidInput, NotSupported
 from ai.backend.common.ids import AccessKey, GroupId, UserId
 from ai.backend.common.states import UserRole, UserStatus
 from ai.backend.infra.http.addresses import parse_network
-from ai.backend.manager.graphql import values as views
-from ai.backend.manager.graphql.context import Context, Info, answer, context_of
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.graphql.context import Info, context_of, run_mutation
+from ai.backend.manager.graphql.resolvers import mutation
+from ai.backend.manager.graphql.values import View
 from ai.backend.manager.identity import graphql
+from ai.backend.manager.identity.service import IdentityService
+from ai.backend.manager.identity.users import UserService
 
-mutation = MutationType()
 E = TypeVar("E", bound=StrEnum)
 _USER_FIELDS = (
     "username",
@@ -34,7 +35,7 @@ _MAX_NETWORKS = 64
 
 
 def _member(kind: type[E], field: str, value: Any) -> E:
-    """Returns a member of an enumeration by its value or its name: published clients write either."""
+    """Return a member by its value, or by its name as published clients may write it."""
     word = str(value).strip().lower().replace("_", "-")
     try:
         return kind(word)
@@ -60,12 +61,12 @@ def _user_values(props: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _networks(networks: list[Any]) -> tuple[str, ...]:
-    """Returns networks and addresses in canonical form, without duplicates."""
-    if len(networks) > _MAX_NETWORKS:
+def _networks(texts: list[Any]) -> tuple[str, ...]:
+    """Return networks and addresses in their canonical text; an empty tuple allows every address."""
+    if len(texts) > _MAX_NETWORKS:
         raise InvalidInput(f"At most {_MAX_NETWORKS} networks are allowed.", data={"allowed_client_ip": "too many"})
     try:
-        return tuple(dict.fromkeys(str(parse_network(str(text))) for text in networks if str(text or "").strip()))
+        return tuple(dict.fromkeys(str(parse_network(str(text))) for text in texts if str(text or "").strip()))
     except ValueError as e:
         raise InvalidInput(f"allowed_client_ip: {e}"[:200], data={"allowed_client_ip": "malformed"}) from None
 
@@ -77,53 +78,6 @@ def _uuid(text: Any) -> UUID:
         raise InvalidInput(f"{str(text)[:64]!r} is not a UUID.", data={"group_ids": "malformed"}) from None
 
 
-@mutation.field("create_user")
-async def create_user(_: Any, info: Info, email: str, props: views.View) -> views.View:
-    context = context_of(info)
-    service = context.services.people
-
-    async def work() -> views.View:
-        user, _pair = await service.create_user(context.caller, email, str(props["password"]), _user_values(props))
-        return graphql.user_view(await context.services.identity.user(context.caller, uuid=user.uuid))
-
-    return await answer(info, "user", email, work, lambda view: view)
-
-
-@mutation.field("modify_user")
-async def modify_user(_: Any, info: Info, email: str, props: views.View) -> views.View:
-    context = context_of(info)
-    service = context.services.people
-
-    async def work() -> Any:
-        password = props.get("password")
-        return await service.modify_user(
-            context.caller, email, _user_values(props), password=password or None, address=context.address
-        )
-
-    return await answer(info, "user", email, work, graphql.user_view)
-
-
-@mutation.field("delete_user")
-async def delete_user(_: Any, info: Info, email: str) -> views.View:
-    context = context_of(info)
-    return await answer(info, "user", email, lambda: context.services.people.delete_user(context.caller, email))
-
-
-@mutation.field("purge_user")
-async def purge_user(_: Any, info: Info, email: str, props: views.View) -> views.View:
-    context = context_of(info)
-    purge_shared = bool(props.get("purge_shared_vfolders"))
-    return await answer(
-        info,
-        "user",
-        email,
-        lambda: context.services.people.purge_user(context.caller, email, purge_shared=purge_shared),
-    )
-
-
-# ---- keypairs --------------------------------------------------------------------------------------------
-
-
 def _keypair_values(props: Mapping[str, Any]) -> dict[str, Any]:
     values = {name: props[name] for name in _KEYPAIR_FIELDS if props.get(name) is not None}
     if values.get("rate_limit", 1) < 0:
@@ -131,43 +85,84 @@ def _keypair_values(props: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-async def _email(context: Context, user_id: str) -> str:
-    """Returns the e-mail address of a user, whom clients name by e-mail address or UUID."""
-    try:
-        uuid = UUID(user_id)
-    except ValueError:
-        return user_id
-    return (await context.services.identity.user(context.caller, uuid=UserId(uuid))).email
+class UserResolvers:
+    """Answers the mutations of users and keypairs."""
 
+    def __init__(self, users: UserService, identity: IdentityService) -> None:
+        self._users = users
+        self._identity = identity
 
-@mutation.field("create_keypair")
-async def create_keypair(_: Any, info: Info, user_id: str, props: views.View) -> views.View:
-    context = context_of(info)
+    @mutation("create_user")
+    async def create_user(self, info: Info, email: str, props: View) -> View:
+        context = context_of(info)
+        service = self._users
 
-    async def work() -> views.View:
-        email = await _email(context, user_id)
-        pair = await context.services.people.create_keypair(context.caller, email, _keypair_values(props))
-        keypair = await context.services.identity.keypair(context.caller, pair.access_key)
-        return {**graphql.keypair_view(keypair), "secret_key": pair.secret_key}
+        async def work() -> View:
+            user, _pair = await service.create_user(context.caller, email, str(props["password"]), _user_values(props))
+            return graphql.user_view(await self._identity.user(context.caller, uuid=user.uuid))
 
-    return await answer(info, "keypair", user_id, work, lambda view: view)
+        return await run_mutation(info, "user", email, work, lambda view: view)
 
+    @mutation("modify_user")
+    async def modify_user(self, info: Info, email: str, props: View) -> View:
+        context = context_of(info)
+        service = self._users
 
-@mutation.field("modify_keypair")
-async def modify_keypair(_: Any, info: Info, access_key: str, props: views.View) -> views.View:
-    context = context_of(info)
+        async def work() -> Any:
+            password = props.get("password")
+            return await service.modify_user(
+                context.caller, email, _user_values(props), password=password or None, address=context.address
+            )
 
-    async def work() -> Any:
-        return await context.services.people.modify_keypair(context.caller, access_key, _keypair_values(props))
+        return await run_mutation(info, "user", email, work, graphql.user_view)
 
-    return await answer(info, "keypair", access_key, work, graphql.keypair_view)
+    @mutation("delete_user")
+    async def delete_user(self, info: Info, email: str) -> View:
+        context = context_of(info)
+        return await run_mutation(info, "user", email, lambda: self._users.delete_user(context.caller, email))
 
+    @mutation("purge_user")
+    async def purge_user(self, info: Info, email: str, props: View) -> View:
+        context = context_of(info)
+        purge_shared = bool(props.get("purge_shared_vfolders"))
+        return await run_mutation(
+            info,
+            "user",
+            email,
+            lambda: self._users.purge_user(context.caller, email, purge_shared=purge_shared),
+        )
 
-@mutation.field("delete_keypair")
-async def delete_keypair(_: Any, info: Info, access_key: str) -> views.View:
-    context = context_of(info)
-    key = AccessKey(access_key)
-    return await answer(info, "keypair", key, lambda: context.services.people.delete_keypair(context.caller, key))
+    async def _email(self, caller: Caller, user_id: str) -> str:
+        """Return the e-mail address of a user that a client names by it or by UUID."""
+        try:
+            uuid = UUID(user_id)
+        except ValueError:
+            return user_id
+        return (await self._identity.user(caller, uuid=UserId(uuid))).email
 
+    @mutation("create_keypair")
+    async def create_keypair(self, info: Info, user_id: str, props: View) -> View:
+        context = context_of(info)
 
-PEOPLE_BINDABLES = (mutation,)
+        async def work() -> View:
+            email = await self._email(context.caller, user_id)
+            pair = await self._users.create_keypair(context.caller, email, _keypair_values(props))
+            keypair = await self._identity.keypair(context.caller, pair.access_key)
+            return {**graphql.keypair_view(keypair), "secret_key": pair.secret_key}
+
+        return await run_mutation(info, "keypair", user_id, work, lambda view: view)
+
+    @mutation("modify_keypair")
+    async def modify_keypair(self, info: Info, access_key: str, props: View) -> View:
+        context = context_of(info)
+
+        async def work() -> Any:
+            return await self._users.modify_keypair(context.caller, access_key, _keypair_values(props))
+
+        return await run_mutation(info, "keypair", access_key, work, graphql.keypair_view)
+
+    @mutation("delete_keypair")
+    async def delete_keypair(self, info: Info, access_key: str) -> View:
+        context = context_of(info)
+        key = AccessKey(access_key)
+        return await run_mutation(info, "keypair", key, lambda: self._users.delete_keypair(context.caller, key))

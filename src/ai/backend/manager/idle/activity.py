@@ -44,21 +44,21 @@ class ActivityTracker:
         self._dirty.discard(session.id)
 
     async def load(self, session_ids: Collection[SessionId]) -> Mapping[SessionId, Activity]:
-        """What is known of these sessions, here and in the store."""
-        kept = dict(await self._store.activities(session_ids))
+        """Return the activities of sessions: the newest of this process and the store."""
+        stored = dict(await self._store.activities(session_ids))
         for session_id in session_ids:
             seen = self._seen.get(session_id)
             if seen is None:
                 continue
-            known = kept.get(session_id)
-            stored = known.last_access if known is not None else None
-            if stored is None or stored < seen:
-                usage = known.usage if known is not None else {}
-                kept[session_id] = Activity(session_id=session_id, last_access=seen, usage=usage)
-        return kept
+            activity = stored.get(session_id)
+            last_access = activity.last_access if activity is not None else None
+            if last_access is None or last_access < seen:
+                usage = activity.usage if activity is not None else {}
+                stored[session_id] = Activity(session_id=session_id, last_access=seen, usage=usage)
+        return stored
 
     async def flush(self) -> None:
-        """Write what was noted; on failure it stays to be written."""
+        """Write pending accesses; they stay pending on failure."""
         dirty, self._dirty = self._dirty, set()
         if dirty:
             try:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+from operator import attrgetter
 
-from ariadne import ObjectType
-
-from ai.backend.manager.graphql import values
 from ai.backend.manager.graphql.context import Info, context_of
-
-session_type = ObjectType("ComputeSession")
-
-
-@session_type.field("idle_checks")
-async def session_idle_checks(view: values.View, info: Info) -> str:
-    return json.dumps(await context_of(info).idle_checks(view["id"]))
+from ai.backend.manager.graphql.resolvers import field
+from ai.backend.manager.graphql.values import View
+from ai.backend.manager.idle.service import IdleService
 
 
-IDLE_BINDABLES = (session_type,)
+class IdleResolvers:
+    """Answers the field of sessions that holds the idle checks."""
+
+    def __init__(self, idle: IdleService) -> None:
+        self._idle = idle
+
+    @field("ComputeSession", "idle_checks")
+    async def session_idle_checks(self, view: View, info: Info) -> str:
+        loader = context_of(info).loader("idle checks", self._idle.reports, attrgetter("id"))
+        return json.dumps(await loader.get(view["session"]) or {})

@@ -42,15 +42,15 @@ class IdleLoop(PeriodicLoop):
         if self._clock.monotonic() - self._judged_at > _KEEP_S:
             self._windows = {}  # another manager may have led meanwhile, and has kept newer ones
         running = await self._sessions.by_status(JUDGED) if await self._idle.has_limits() else []
-        judged = await self._idle.evaluate(running, self._windows, measure=True)
-        self._windows = {one.session.id: one.usage for one in judged if one.usage is not None}
+        results = await self._idle.evaluate(running, self._windows, measure=True)
+        self._windows = {result.session.id: result.usage for result in results if result.usage is not None}
         now = self._judged_at = self._clock.monotonic()
         if self._windows and now - self._kept_at >= _KEEP_S:
             await self._idle.put_usage(self._windows)
             self._kept_at = now
-        for one in judged:
-            if one.verdict.reason is not None:
-                await self._end(one.session, one.verdict.reason)
+        for result in results:
+            if result.verdict.reason is not None:
+                await self._end(result.session, result.verdict.reason)
 
     async def _end(self, session: Session, reason: KernelEventReason) -> None:
         log.info("session %s is ended: %s", session.id, reason)
@@ -59,7 +59,7 @@ class IdleLoop(PeriodicLoop):
         except BackendError as e:
             log.warning("session %s could not be ended: %s", session.id, e)
 
-    def _step(self, judged: Session, reason: KernelEventReason, now: Session) -> Change | None:
-        if now.status not in JUDGED or now.status_changed != judged.status_changed:
+    def _step(self, result: Session, reason: KernelEventReason, now: Session) -> Change | None:
+        if now.status not in JUDGED or now.status_changed != result.status_changed:
             return None  # it was restarted, or ended, meanwhile
         return advance(now, SessionDestroyRequested(reason=reason, stimulus_id="idle checks"), now=self._clock.now())

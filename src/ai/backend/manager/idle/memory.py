@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from ai.backend.common.ids import SessionId
+from ai.backend.manager.db.fence import check_fence
 from ai.backend.manager.idle.model import Activity
 from ai.backend.manager.sessions.memory import Memory
 
@@ -23,12 +24,14 @@ class MemoryActivityStore:
         return {i: self._kept[i] for i in session_ids if i in self._kept}
 
     async def note_access(self, accesses: Mapping[SessionId, datetime]) -> None:
+        check_fence()
         for session_id, at in accesses.items():
             known = self._of(session_id)
             if known is not None and (known.last_access is None or known.last_access < at):
                 self._kept[session_id] = replace(known, last_access=at)
 
     async def put_usage(self, usage: Mapping[SessionId, Mapping[str, Any]]) -> None:
+        check_fence()
         for session_id, window in usage.items():
             known = self._of(session_id)
             if known is not None:

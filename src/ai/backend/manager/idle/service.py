@@ -1,4 +1,4 @@
-"""Judging which sessions are idle, and telling their users how long they have left (peer facts 4.8)."""
+"""Evaluates which sessions are idle, and reports the remaining time to their users (peer facts 4.8)."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ CONFIG_KEY = "config/idle"
 JUDGED = frozenset({SessionStatus.RUNNING, SessionStatus.RUNNING_DEGRADED})
 _COUNTERS = 2**63
 _SLACK_S = 2 * WRITE_S
-"""How much later than what is stored a user may have been heard of, by this manager's former life or by another."""
+"""Tolerance for accesses that another manager, or this one before a restart, has not stored yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdleCheckResult:
-    """``usage`` is what was judged by, where anything is measured."""
+    """The result of a session; ``usage`` is the measured usage, if any."""
 
     session: Session
     verdict: Verdict
@@ -42,51 +42,51 @@ class IdleCheckResult:
 
 
 def utilization(kernels: Sequence[Kernel], names: Sequence[str]) -> dict[str, float]:
-    """Percent of what the kernels of a session have together; what none of them reports is left out.
+    """Return the utilization of a session in percent of its kernels' capacity; unreported metrics are left out.
 
     Parts and capacities are added where all have them, so that an idle kernel of many does not hide behind a busy one,
     nor a small one count like a large one; else the percentages are averaged.
     """
-    found: dict[str, float] = {}
+    percents: dict[str, float] = {}
     for name in names:
         parts = [part for kernel in kernels if (part := _part(kernel, name)) is not None]
         if not parts:
             continue
         capacities = [capacity for _, capacity, _ in parts if capacity]
         if len(capacities) == len(parts):
-            found[name] = sum(current for current, _, _ in parts) / sum(capacities) * 100
+            percents[name] = sum(current for current, _, _ in parts) / sum(capacities) * 100
         else:
-            found[name] = sum(percent for _, _, percent in parts) / len(parts)
-    return found
+            percents[name] = sum(percent for _, _, percent in parts) / len(parts)
+    return percents
 
 
 def _part(kernel: Kernel, name: str) -> tuple[float, float, float] | None:
-    """Current value, capacity or zero, and percent; None where one of them is nothing that can be measured."""
+    """Return current value, capacity or zero, and percent; None if a value is not a number."""
     metric = (kernel.live_stat or kernel.last_stat or {}).get(name)
     if not isinstance(metric, Mapping):
         return None
     try:
         capacity = metric.get("capacity")
-        told = float(metric["current"]), float(capacity) if capacity else 0.0, float(metric.get("pct") or 0)
+        view = float(metric["current"]), float(capacity) if capacity else 0.0, float(metric.get("pct") or 0)
     except (KeyError, OverflowError, TypeError, ValueError):
         return None
-    return told if all(0 <= value < _COUNTERS for value in told) else None
+    return view if all(0 <= value < _COUNTERS for value in view) else None
 
 
 class IdleService:
-    """The pure rules with what they need to know."""
+    """Evaluates the idle rules with activities, limits and usage of sessions."""
 
     def __init__(
         self,
         activities: ActivityStore,
-        board: ActivityTracker,
+        tracker: ActivityTracker,
         identities: IdentityStore,
         config: ConfigStore,
         stats: LiveMetrics,
         clock: Clock,
     ) -> None:
         self._activities = activities
-        self._board = board
+        self._tracker = tracker
         self._identities = identities
         self._config = config
         self._stats = stats
@@ -94,39 +94,39 @@ class IdleService:
         self._faults: tuple[str, ...] = ()
 
     async def rules(self) -> Rules:
-        """What the shared configuration says; what is malformed is logged when it is new."""
-        kept = await self._config.get_prefix(CONFIG_KEY)
-        rules = read_rules({key.removeprefix(CONFIG_KEY).lstrip("/"): value for key, value in kept.items()})
+        """Return the rules of the shared configuration; new malformed values are logged."""
+        values = await self._config.get_prefix(CONFIG_KEY)
+        rules = read_rules({key.removeprefix(CONFIG_KEY).lstrip("/"): value for key, value in values.items()})
         for fault in rules.faults if rules.faults != self._faults else ():
             log.warning("%s/%s", CONFIG_KEY, fault)
         self._faults = rules.faults
         return rules
 
     async def has_limits(self) -> bool:
-        """Whether there are any, for whomever."""
+        """Return True if any keypair has limits."""
         rules = await self.rules()
         return rules != Rules(faults=rules.faults) or any(map(_is_bounded, await self._identities.policies()))
 
     async def _limits(self, keys: set[AccessKey], rules: Rules) -> dict[AccessKey, Limits]:
-        """Of those keypairs that have any."""
+        """Return the limits of the keypairs that have any."""
         policies = {p.name: p for p in await self._identities.policies()}
         if rules == Rules(faults=rules.faults) and not any(map(_is_bounded, policies.values())):
             return {}
-        found: dict[AccessKey, Limits] = {}
+        limits_of_keys: dict[AccessKey, Limits] = {}
         for key in keys:
             keypair = await self._identities.keypair(key)
             policy = policies.get(keypair.resource_policy) if keypair is not None else None
-            found[key] = Limits.of(
+            limits_of_keys[key] = Limits.of(
                 rules,
                 idle_timeout_s=policy.idle_timeout if policy is not None else 0,
                 max_lifetime_s=policy.max_session_lifetime if policy is not None else 0,
             )
-        return {key: limits for key, limits in found.items() if limits != Limits()}
+        return {key: limits for key, limits in limits_of_keys.items() if limits != Limits()}
 
     async def evaluate(
         self, sessions: Sequence[Session], windows: Mapping[SessionId, Window] | None = None, *, measure: bool = False
     ) -> list[IdleCheckResult]:
-        """The verdicts on those of the sessions that have limits and run.
+        """Evaluate the running sessions that have limits.
 
         Args:
             sessions: any.
@@ -137,24 +137,28 @@ class IdleService:
         if not running:
             return []
         limits = await self._limits({s.access_key for s in running}, await self.rules())
-        judged = [s for s in running if s.access_key in limits]
-        if not judged:
+        limited = [s for s in running if s.access_key in limits]
+        if not limited:
             return []
-        kept = await self._board.load([s.id for s in judged])
+        activities = await self._tracker.load([s.id for s in limited])
         now = self._clock.now()
-        found = []
-        for session in judged:
-            its = limits[session.access_key]
-            activity = kept.get(session.id, Activity(session_id=session.id))
-            usage = self._usage(session, its, activity, (windows or {}).get(session.id), now if measure else None)
+        results = []
+        for session in limited:
+            session_limits = limits[session.access_key]
+            activity = activities.get(session.id, Activity(session_id=session.id))
+            usage = self._usage(
+                session, session_limits, activity, (windows or {}).get(session.id), now if measure else None
+            )
             subject = Subject(
                 session_type=session.type,
                 started_at=session.started_at or session.created_at,
                 last_access=max(_running_since(session), activity.last_access or session.created_at),
                 usage=usage,
             )
-            found.append(IdleCheckResult(session, evaluate(subject, its, now=now, slack_s=_SLACK_S), usage))
-        return found
+            results.append(
+                IdleCheckResult(session, evaluate(subject, session_limits, now=now, slack_s=_SLACK_S), usage)
+            )
+        return results
 
     def _usage(
         self, session: Session, limits: Limits, activity: Activity, window: Window | None, at: datetime | None
@@ -171,15 +175,15 @@ class IdleService:
         return window.add(at, values) if values else window
 
     async def put_usage(self, windows: Mapping[SessionId, Window]) -> None:
-        """Keep what sessions used, for the next manager."""
+        """Store the usage of sessions."""
         await self._activities.put_usage({i: window.to_json() for i, window in windows.items()})
 
     async def reports(self, sessions: Sequence[Session]) -> Mapping[SessionId, Mapping[str, Any]]:
-        """Session -> checker -> ``remaining``, ``remaining_time_type`` and ``extra``; those without limits are left
-        out (GraphQL ``idle_checks``)."""
+        """Return session -> checker -> ``remaining``, ``remaining_time_type`` and ``extra``; sessions without limits
+        are left out (GraphQL ``idle_checks``)."""
         return {
-            judged.session.id: {name: report.to_json() for name, report in judged.verdict.reports.items()}
-            for judged in await self.evaluate(sessions)
+            result.session.id: {name: report.to_json() for name, report in result.verdict.reports.items()}
+            for result in await self.evaluate(sessions)
         }
 
 

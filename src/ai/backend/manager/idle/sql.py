@@ -24,11 +24,11 @@ class SqlActivityStore:
 
     async def activities(self, session_ids: Collection[SessionId]) -> Mapping[SessionId, Activity]:
         def work(s: Connection) -> dict[SessionId, Activity]:
-            found: dict[SessionId, Activity] = {}
+            activities: dict[SessionId, Activity] = {}
             for part in chunks(session_ids):
                 for row in s.execute(select(tables.activities).where(tables.activities.c.session_id.in_(part))):
-                    found[row.session_id] = Activity(**row._mapping)
-            return found
+                    activities[row.session_id] = Activity(**row._mapping)
+            return activities
 
         return await self._db.run_read(work)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from ai.backend.common.ids import UserId
+from ai.backend.manager.db.fence import check_fence
 from ai.backend.manager.logs.model import AuditRecord, ErrorReport, StoredError
 from ai.backend.manager.query.model import Page
 
@@ -18,6 +19,7 @@ class MemoryAuditStore:
         self._records: list[AuditRecord] = []
 
     async def append(self, records: Sequence[AuditRecord]) -> None:
+        check_fence()
         self._records.extend(records)
 
     async def recent(self, limit: int) -> list[AuditRecord]:
@@ -33,6 +35,7 @@ class MemoryErrorLogStore:
         self._last = 0
 
     async def add_error(self, report: ErrorReport) -> int:
+        check_fence()
         self._last += 1
         self._errors[self._last] = StoredError(id=self._last, report=report)
         return self._last
@@ -59,6 +62,7 @@ class MemoryErrorLogStore:
     async def clear_error(
         self, error_id: int, *, user_id: UserId | None = None, domain_name: str | None = None
     ) -> bool:
+        check_fence()
         error = self._errors.get(error_id)
         if error is None or not _within(error, user_id, domain_name):
             return False
@@ -66,6 +70,7 @@ class MemoryErrorLogStore:
         return True
 
     async def purge_errors(self, *, before: datetime) -> None:
+        check_fence()
         self._errors = {i: error for i, error in self._errors.items() if error.report.created_at >= before}
 
 

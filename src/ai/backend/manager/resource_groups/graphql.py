@@ -6,24 +6,17 @@ import json
 from typing import Any
 from uuid import UUID
 
-from ariadne import MutationType, ObjectType, QueryType
-
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.ids import AccessKey, DomainName, GroupId
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import is_permitted
 from ai.backend.manager.access.permissions import Operation
-from ai.backend.manager.graphql import values
-from ai.backend.manager.graphql.context import Info, answer, context_of, structured
+from ai.backend.manager.graphql.context import Info, context_of, run_mutation, structured
+from ai.backend.manager.graphql.resolvers import field, mutation, query
 from ai.backend.manager.graphql.values import View
 from ai.backend.manager.resource_groups.model import ResourceGroup
-from ai.backend.manager.resource_groups.service import Beneficiary
+from ai.backend.manager.resource_groups.service import Beneficiary, ResourceGroupService
 
-query = QueryType()
-domain_type = ObjectType("Domain")
-group_type = ObjectType("Group")
-
-mutation = MutationType()
 _FIELDS = (
     "description",
     "is_active",
@@ -38,7 +31,7 @@ _FIELDS = (
 )
 
 
-def _values(props: values.View) -> values.View:
+def _values(props: View) -> View:
     return {
         name: structured(name, props[name]) if name.endswith("_opts") else props[name]
         for name in _FIELDS
@@ -46,31 +39,8 @@ def _values(props: values.View) -> values.View:
     }
 
 
-@mutation.field("create_scaling_group")
-@mutation.field("modify_scaling_group")
-async def put(_: Any, info: Info, name: str, props: values.View) -> values.View:
-    context = context_of(info)
-    service = context.services.resource_groups
-    change = service.create if info.field_name.startswith("create") else service.modify
-    return await answer(
-        info,
-        "scaling_group",
-        name,
-        lambda: change(context.caller, name, _values(props)),
-        lambda group: resource_group_view(group, context.caller),
-    )
-
-
-@mutation.field("delete_scaling_group")
-async def delete(_: Any, info: Info, name: str) -> values.View:
-    context = context_of(info)
-    return await answer(
-        info, "scaling_group", name, lambda: context.services.resource_groups.delete(context.caller, name)
-    )
-
-
 def _beneficiary(domain: str | None, user_group: Any, access_key: str | None) -> Beneficiary:
-    """Reads a beneficiary. The published client sends ``user_group`` as a UUID or a string."""
+    """Return the receiver of access; the published client sends ``user_group`` as a UUID or as a string."""
     try:
         return Beneficiary(
             domain_name=DomainName(domain) if domain else None,
@@ -79,82 +49,6 @@ def _beneficiary(domain: str | None, user_group: Any, access_key: str | None) ->
         )
     except ValueError:
         raise InvalidInput("user_group is a UUID.", data={"user_group": "malformed"}) from None
-
-
-@mutation.field("associate_scaling_group_with_domain")
-@mutation.field("associate_scaling_group_with_user_group")
-@mutation.field("associate_scaling_group_with_keypair")
-@mutation.field("disassociate_scaling_group_with_domain")
-@mutation.field("disassociate_scaling_group_with_user_group")
-@mutation.field("disassociate_scaling_group_with_keypair")
-@mutation.field("disassociate_all_scaling_groups_with_domain")
-@mutation.field("disassociate_all_scaling_groups_with_group")
-async def change_association(
-    _: Any,
-    info: Info,
-    scaling_group: str | None = None,
-    domain: str | None = None,
-    user_group: Any = None,
-    access_key: str | None = None,
-) -> values.View:
-    context = context_of(info)
-    service = context.services.resource_groups
-
-    async def work() -> None:
-        beneficiary = _beneficiary(domain, user_group, access_key)
-        if info.field_name.startswith("associate"):
-            await service.associate(context.caller, str(scaling_group), beneficiary)
-        else:
-            await service.dissociate(context.caller, scaling_group, beneficiary)
-
-    return await answer(info, "scaling_group", scaling_group or "all", work)
-
-
-@query.field("scaling_groups")
-async def scaling_groups(
-    _: Any, info: Info, name: str | None = None, is_active: bool | None = None
-) -> list[values.View]:
-    """Return the resource groups that the caller may use."""
-    context = context_of(info)
-    groups = await context.services.resource_groups.available(context.caller, is_active=is_active)
-    return [resource_group_view(g, context.caller) for g in groups if name in (None, g.name)]
-
-
-@query.field("scaling_group")
-async def scaling_group(_: Any, info: Info, name: str | None = None) -> values.View | None:
-    return next(iter(await scaling_groups(_, info, name)), None) if name else None
-
-
-@query.field("scaling_groups_for_domain")
-@query.field("scaling_groups_for_user_group")
-@query.field("scaling_groups_for_keypair")
-async def scaling_groups_for(
-    _: Any,
-    info: Info,
-    domain: str | None = None,
-    user_group: str | None = None,
-    access_key: str | None = None,
-    is_active: bool | None = None,
-) -> list[values.View]:
-    context = context_of(info)
-    groups = await context.services.resource_groups.open_to(
-        context.caller, domain_name=domain, group=user_group, access_key=access_key, is_active=is_active
-    )
-    return [resource_group_view(g, context.caller) for g in groups]
-
-
-@domain_type.field("scaling_groups")
-async def domain_scaling_groups(view: values.View, info: Info) -> list[str]:
-    context = context_of(info)
-    groups = await context.services.resource_groups.open_to(context.caller, domain_name=view["name"])
-    return [g.name for g in groups]
-
-
-@group_type.field("scaling_groups")
-async def group_scaling_groups(view: values.View, info: Info) -> list[str]:
-    context = context_of(info)
-    groups = await context.services.resource_groups.open_to(context.caller, group=str(view["id"]))
-    return [g.name for g in groups]
 
 
 def resource_group_view(group: ResourceGroup, caller: Caller) -> View:
@@ -175,4 +69,97 @@ def resource_group_view(group: ResourceGroup, caller: Caller) -> View:
     }
 
 
-RESOURCE_GROUP_BINDABLES = (query, mutation, domain_type, group_type)
+class ResourceGroupResolvers:
+    """Answers the GraphQL fields of resource groups."""
+
+    def __init__(self, resource_groups: ResourceGroupService) -> None:
+        self._resource_groups = resource_groups
+
+    @mutation("create_scaling_group")
+    @mutation("modify_scaling_group")
+    async def put(self, info: Info, name: str, props: View) -> View:
+        context = context_of(info)
+        service = self._resource_groups
+        change = service.create if info.field_name.startswith("create") else service.modify
+        return await run_mutation(
+            info,
+            "scaling_group",
+            name,
+            lambda: change(context.caller, name, _values(props)),
+            lambda group: resource_group_view(group, context.caller),
+        )
+
+    @mutation("delete_scaling_group")
+    async def delete(self, info: Info, name: str) -> View:
+        context = context_of(info)
+        return await run_mutation(
+            info, "scaling_group", name, lambda: self._resource_groups.delete(context.caller, name)
+        )
+
+    @mutation("associate_scaling_group_with_domain")
+    @mutation("associate_scaling_group_with_user_group")
+    @mutation("associate_scaling_group_with_keypair")
+    @mutation("disassociate_scaling_group_with_domain")
+    @mutation("disassociate_scaling_group_with_user_group")
+    @mutation("disassociate_scaling_group_with_keypair")
+    @mutation("disassociate_all_scaling_groups_with_domain")
+    @mutation("disassociate_all_scaling_groups_with_group")
+    async def change_association(
+        self,
+        info: Info,
+        scaling_group: str | None = None,
+        domain: str | None = None,
+        user_group: Any = None,
+        access_key: str | None = None,
+    ) -> View:
+        context = context_of(info)
+        service = self._resource_groups
+
+        async def work() -> None:
+            beneficiary = _beneficiary(domain, user_group, access_key)
+            if info.field_name.startswith("associate"):
+                await service.associate(context.caller, str(scaling_group), beneficiary)
+            else:
+                await service.dissociate(context.caller, scaling_group, beneficiary)
+
+        return await run_mutation(info, "scaling_group", scaling_group or "all", work)
+
+    @query("scaling_groups")
+    async def scaling_groups(self, info: Info, name: str | None = None, is_active: bool | None = None) -> list[View]:
+        """Return the resource groups that the caller may use."""
+        context = context_of(info)
+        groups = await self._resource_groups.available(context.caller, is_active=is_active)
+        return [resource_group_view(g, context.caller) for g in groups if name in (None, g.name)]
+
+    @query("scaling_group")
+    async def scaling_group(self, info: Info, name: str | None = None) -> View | None:
+        return next(iter(await self.scaling_groups(info, name)), None) if name else None
+
+    @query("scaling_groups_for_domain")
+    @query("scaling_groups_for_user_group")
+    @query("scaling_groups_for_keypair")
+    async def scaling_groups_for(
+        self,
+        info: Info,
+        domain: str | None = None,
+        user_group: str | None = None,
+        access_key: str | None = None,
+        is_active: bool | None = None,
+    ) -> list[View]:
+        context = context_of(info)
+        groups = await self._resource_groups.open_to(
+            context.caller, domain_name=domain, group=user_group, access_key=access_key, is_active=is_active
+        )
+        return [resource_group_view(g, context.caller) for g in groups]
+
+    @field("Domain", "scaling_groups")
+    async def domain_scaling_groups(self, view: View, info: Info) -> list[str]:
+        context = context_of(info)
+        groups = await self._resource_groups.open_to(context.caller, domain_name=view["name"])
+        return [g.name for g in groups]
+
+    @field("Group", "scaling_groups")
+    async def group_scaling_groups(self, view: View, info: Info) -> list[str]:
+        context = context_of(info)
+        groups = await self._resource_groups.open_to(context.caller, group=str(view["id"]))
+        return [g.name for g in groups]

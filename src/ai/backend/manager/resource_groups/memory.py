@@ -8,6 +8,7 @@ from typing import Any
 
 from ai.backend.common.errors import Conflict
 from ai.backend.common.ids import AccessKey, DomainName, GroupId, ResourceGroupName
+from ai.backend.manager.db.fence import check_fence
 from ai.backend.manager.resource_groups.model import ResourceGroup
 
 
@@ -19,16 +20,19 @@ class MemoryResourceGroupStore:
         self._links: set[tuple[str, str, str]] = set()
 
     async def put_resource_group(self, group: ResourceGroup, *, only_new: bool = False) -> None:
+        check_fence()
         if only_new and group.name in self._groups:
             raise Conflict(f"{group.name!r} is taken already.", data={"name": "taken"})
         self._groups[group.name] = group
 
     async def change_resource_group(self, name: str, **values: Any) -> ResourceGroup | None:
+        check_fence()
         if name in self._groups:
             self._groups[name] = replace(self._groups[name], **values)
         return self._groups.get(name)
 
     async def delete_resource_group(self, name: str) -> bool:
+        check_fence()
         self._links = {link for link in self._links if link[0] != name}
         return self._groups.pop(name, None) is not None
 
@@ -63,6 +67,7 @@ class MemoryResourceGroupStore:
         group_id: GroupId | None = None,
         access_key: AccessKey | None = None,
     ) -> None:
+        check_fence()
         self._links |= {(str(resource_group), *target) for target in _targets(domain_name, group_id, access_key)}
 
     async def dissociate(
@@ -73,6 +78,7 @@ class MemoryResourceGroupStore:
         group_id: GroupId | None = None,
         access_key: AccessKey | None = None,
     ) -> int:
+        check_fence()
         targets = _targets(domain_name, group_id, access_key)
         removed = {link for link in self._links if link[1:] in targets and resource_group in (None, link[0])}
         self._links -= removed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ai.backend.manager.db.fence import check_fence
 from ai.backend.manager.resources.model import ResourcePreset
 
 
@@ -15,7 +16,9 @@ class MemoryPresetStore:
         return [self._presets[name] for name in sorted(self._presets)]
 
     async def put_preset(self, preset: ResourcePreset) -> None:
+        check_fence()
         self._presets[preset.name] = preset
 
     async def delete_preset(self, name: str) -> bool:
+        check_fence()
         return self._presets.pop(name, None) is not None

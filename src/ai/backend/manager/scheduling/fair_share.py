@@ -1,4 +1,4 @@
-"""What scopes used lately, for fair share: kept, so that a restart or another manager goes on from there."""
+"""Recent usage of scopes for fair share; stored, so that it survives restarts and changes of the leader."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ai.backend.manager.scheduling.store import ShareStore
 from ai.backend.manager.sessions.store import SessionStore
 
 SAMPLE_S = 60.0
-"""So often what is held is looked at and added to the average, whether anybody waits or not."""
+"""Seconds between samples of the occupied slots."""
 
 
 class FairShareAccounting:
-    """Between two samples what is held now counts as having been held all the time."""
+    """Accounts usage by samples; the current slots count for the whole time since the last sample."""
 
     def __init__(
         self,
@@ -42,16 +42,16 @@ class FairShareAccounting:
     async def used_lately(
         self, group: ResourceGroup, held: Mapping[str, ResourceSlot], now: datetime
     ) -> Mapping[str, ResourceSlot]:
-        """Up to now; ``held`` is what each scope holds now."""
-        kept = await self._store.history(group.name)
-        if kept is None:
+        """Return the decayed usage up to now; ``held`` is what each scope occupies now."""
+        history = await self._store.history(group.name)
+        if history is None:
             return {}
-        elapsed_s = (now - kept.at).total_seconds()
+        elapsed_s = (now - history.at).total_seconds()
         half_life_s = read(group.scheduler_opts).half_life_s
-        return decayed(kept.used, held, elapsed_s=elapsed_s, half_life_s=half_life_s)
+        return decayed(history.used, held, elapsed_s=elapsed_s, half_life_s=half_life_s)
 
     async def sample(self) -> None:
-        """Keep what is used in every group with fair share, if the last time is long enough ago."""
+        """Store the usage of every group with fair share, if a sample is due."""
         began = self._clock.monotonic()
         if began < self._due:
             return

@@ -46,13 +46,13 @@ log = logging.getLogger(__name__)
 _SLOW_S = 5.0
 _CAUSE = "schedule loop"
 _COMPARED = 100
-_LONGEST_S = 10 * 365 * 86_400.0
+_MAX_RUNTIME_S = 10 * 365 * 86_400.0
 
 
 def group_policy(group: ResourceGroup | None) -> Policy:
-    """The policy that a resource group names, with the defaults for what it does not or cannot mean.
+    """Return the policy of a resource group, with defaults for unknown words.
 
-    A strategy that is none of ours is the name of a placement plugin.
+    A placement that is not built in is the name of a placement plugin.
     """
     if group is None:
         return Policy()
@@ -68,10 +68,10 @@ def group_policy(group: ResourceGroup | None) -> Policy:
 
 
 @dataclass(slots=True)
-class _Memory:
-    """What the loop remembers of a resource group between its passes.
+class _GroupState:
+    """The state of a resource group between passes of the loop.
 
-    The scheduler is updated from the database in each pass, and compared with a new one in every hundredth.
+    The scheduler is updated from the store in each pass, and compared with a new one in every hundredth.
     """
 
     node_classes: NodeClassCache
@@ -80,12 +80,9 @@ class _Memory:
     passes: int = 0
 
     def decide(self, snapshot: Snapshot, policy: Policy, *, now: datetime, rng: Rng) -> Plan:
-        """Decides on the scheduler, updated to this snapshot."""
+        """Update the scheduler by this snapshot and decide."""
         self.passes += 1
-        scheduler, self.scheduler = (
-            self.scheduler,
-            None,
-        )  # after a failure its state is unknown, and it is not used again
+        scheduler, self.scheduler = self.scheduler, None  # not used again after a failure: its state is unknown
         with collector_paused():
             if scheduler is None or not scheduler.update(snapshot):
                 scheduler = IncrementalScheduler(snapshot, self.node_classes)
@@ -93,7 +90,7 @@ class _Memory:
                 new = IncrementalScheduler(snapshot, self.node_classes)
                 if new.free != scheduler.free:
                     log.error(
-                        "the scheduler state of resource group %s has drifted, and is rebuilt", snapshot.resource_group
+                        "the scheduler state of resource group %s has drifted and is rebuilt", snapshot.resource_group
                     )
                 scheduler = new
             plan = decide(scheduler, policy, now=now, rng=rng)
@@ -102,7 +99,7 @@ class _Memory:
 
 
 class ScheduleLoop(PeriodicLoop):
-    """One resource group after the other; all placements of a group are one transaction."""
+    """Schedules one resource group after the other; all placements of a group are one transaction."""
 
     def __init__(
         self,
@@ -133,13 +130,13 @@ class ScheduleLoop(PeriodicLoop):
         self._settings = settings
         self._rng = rng or random.Random()
         self._node_classes = NodeClassCache()
-        self._memories: dict[str, _Memory] = {}
+        self._group_states: dict[str, _GroupState] = {}
 
     async def once(self) -> None:
         try:
             await self._shares.sample()
         except BackendError as e:
-            log.warning("what is used could not be kept: %s", e)
+            log.warning("could not store the usage for fair share: %s", e)
         pending = await self._sessions.refreshed([SessionStatus.PENDING], self._writer.written)
         now = self._clock.now()
         self.period_s = _SLOW_S
@@ -147,7 +144,7 @@ class ScheduleLoop(PeriodicLoop):
         for session in pending:
             not_before = session.not_before or now
             if not_before - now > timedelta(seconds=MAX_RETRY_AFTER_S):
-                not_before = now  # it was noted before the wall clock was set back
+                not_before = now  # the wall clock was set back
             due = max(not_before, session.starts_at or now)
             if due > now:
                 self.period_s = min(self.period_s, (due - now).total_seconds() + 0.001)
@@ -163,35 +160,35 @@ class ScheduleLoop(PeriodicLoop):
                 log.warning("resource group %s could not be scheduled: %s", name, e)
 
     async def dump(self, name: str) -> tuple[Snapshot, Policy]:
-        """What the next pass over a resource group would decide on, and how."""
+        """Return the snapshot and the policy of the next pass over a resource group."""
         pending = await self._sessions.by_status([SessionStatus.PENDING])
-        here = [s for s in pending if s.scaling_group == name]
-        return await self.snapshot(name, here), group_policy(await self._resource_groups.resource_group(name))
+        sessions = [s for s in pending if s.scaling_group == name]
+        return await self.snapshot(name, sessions), group_policy(await self._resource_groups.resource_group(name))
 
     async def snapshot(self, name: str, sessions: Sequence[Session]) -> Snapshot:
-        """What :func:`decide` is asked about; also for dumps that ``mgr scheduler replay`` reads."""
+        """Return the input of :func:`decide`; also for dumps that ``mgr scheduler replay`` reads."""
         agents = await self._agents.agents(scaling_group=name)
         if self._images is not None:
             agents = await self._images.with_fetchable(agents, {k.image for s in sessions for k in s.kernels})
         holdings = await self._sessions.held([a.id for a in agents])
-        wanted = [d for s in sessions for d in s.dependencies]
-        dependencies = {d.id: d for d in await self._sessions.get_many(wanted)} if wanted else {}
+        ids = [d for s in sessions for d in s.dependencies]
+        dependencies = {d.id: d for d in await self._sessions.get_many(ids)} if ids else {}
         quotas = await self._quotas.quotas(sessions)
         group = await self._resource_groups.resource_group(name)
-        made = build_snapshot(name, agents, holdings, sessions, dependencies, quotas, self._devices)
-        memory = self._memories.setdefault(name, _Memory(self._node_classes))
+        snapshot = build_snapshot(name, agents, holdings, sessions, dependencies, quotas, self._devices)
+        memory = self._group_states.setdefault(name, _GroupState(self._node_classes))
         policy = group_policy(group)
         options = read(group.scheduler_opts) if group is not None else GroupOptions()
         if group is None or (policy.order not in SHARED_ORDERS and not policy.preempts):
-            return replace(made, last_agent=memory.last_agent)
+            return replace(snapshot, last_agent=memory.last_agent)
         owners = {s.id: s for s in await self._sessions.get_many({h.session_id for h in holdings})}
         held = [(scope_of(owner), h.slots) for h in holdings if (owner := owners.get(h.session_id)) is not None]
         now, now_used = self._clock.now(), occupied(held)
-        spared = timedelta(seconds=min(options.preemption.min_runtime_s, _LONGEST_S))
+        min_runtime = timedelta(seconds=min(options.preemption.min_runtime_s, _MAX_RUNTIME_S))
         return replace(
-            made,
+            snapshot,
             last_agent=memory.last_agent,
-            running=running_sessions(owners.values(), since=now - spared, preemption=options.preemption)
+            running=running_sessions(owners.values(), since=now - min_runtime, preemption=options.preemption)
             if policy.preempts
             else (),
             occupied=now_used,
@@ -202,20 +199,20 @@ class ScheduleLoop(PeriodicLoop):
     async def _schedule(self, name: str, sessions: Sequence[Session], now: datetime) -> None:
         policy = group_policy(await self._resource_groups.resource_group(name))
         snapshot = await self.snapshot(name, sessions)
-        plan = self._memories[name].decide(snapshot, policy, now=now, rng=self._rng)
+        plan = self._group_states[name].decide(snapshot, policy, now=now, rng=self._rng)
         for agent_id, fault in plan.broken_agents:
             log.warning("agent %s is left out of scheduling: %s", agent_id, fault)
         if plan.placements:
-            self._memories[name].last_agent = plan.placements[-1].kernels[-1].agent_id
+            self._group_states[name].last_agent = plan.placements[-1].kernels[-1].agent_id
         by_id = {s.id: s for s in sessions}
-        placed = [change for p in plan.placements if (change := self._place(by_id[p.session_id], p, now)) is not None]
-        placed, without = await self._with_networks(placed, name)
-        await self._commit(placed)
+        changes = [change for p in plan.placements if (change := self._place(by_id[p.session_id], p, now)) is not None]
+        changes, without_network = await self._with_networks(changes, name)
+        await self._commit(changes)
         await self._evict(plan, now)
-        await self._explain([*plan.skips, *without], by_id, now)
+        await self._explain([*plan.skips, *without_network], by_id, now)
 
     async def _commit(self, placed: Sequence[Change]) -> None:
-        """All at once; one by one if somebody was faster with one of them."""
+        """Save all changes at once; one by one if one of them has conflicted."""
         if not placed:
             return
         try:
@@ -236,32 +233,32 @@ class ScheduleLoop(PeriodicLoop):
         return advance(session, SessionScheduled(agents=agents, stimulus_id=_CAUSE), now=now, placed=details)
 
     async def _with_networks(self, placed: list[Change], group: str) -> tuple[list[Change], list[Skip]]:
-        """The changes with the networks that their sessions need, and why others that can have none must wait."""
+        """Return the changes with the networks that their sessions need, and skips of sessions that get none."""
         if not any(needs_overlay(change.new) for change in placed):
             return placed, []
         agents = {a.id: a for a in await self._agents.agents(scaling_group=group)}
         taken = await self._sessions.networks()
-        found: list[Change] = []
-        without: list[Skip] = []
+        ready: list[Change] = []
+        skips: list[Skip] = []
         for change in placed:
             if not needs_overlay(change.new):
-                found.append(change)
+                ready.append(change)
                 continue
             try:
                 vni, network = settle(change.new, agents, taken, self._settings, self._rng, self._key_id())
             except InsufficientResource as e:
                 reason = SkipReason.INSUFFICIENT_RESOURCE
-                without.append(Skip(session_id=change.old.id, reason=reason, message=e.message))
+                skips.append(Skip(session_id=change.old.id, reason=reason, message=e.message))
                 continue
             taken.append((vni, network))
-            found.append(replace(change, new=replace(change.new, vni=vni, network=network)))
-        return found, without
+            ready.append(replace(change, new=replace(change.new, vni=vni, network=network)))
+        return ready, skips
 
     async def _evict(self, plan: Plan, now: datetime) -> None:
-        """End the sessions that make way; their place is kept for those in whose favour they end."""
+        """End the sessions that are preempted; their slots stay reserved for the preempting sessions."""
         evictions = {e.session_id: e for e in plan.evictions}
-        victims = await self._sessions.get_many(list(evictions)) if evictions else []
-        for session in victims:
+        sessions = await self._sessions.get_many(list(evictions)) if evictions else []
+        for session in sessions:
             event = (
                 SessionStartOverRequested(stimulus_id=_CAUSE)
                 if evictions[session.id].starts_over
@@ -275,10 +272,10 @@ class ScheduleLoop(PeriodicLoop):
                     self.wake()
 
     async def _explain(self, skips: Iterable[Skip], sessions: Mapping[SessionId, Session], now: datetime) -> None:
-        """Write why a session waits, when that has changed."""
+        """Store why sessions wait, if the reason has changed."""
         for skip in skips:
             session = sessions[skip.session_id]
-            change = self._cancel(session, skip, now) if skip.is_final else _note(session, skip, now)
+            change = self._cancel(session, skip, now) if skip.is_final else _explained(session, skip, now)
             if change is not None:
                 try:
                     await self._writer.commit([change], point="commit-schedule")
@@ -289,17 +286,17 @@ class ScheduleLoop(PeriodicLoop):
     def _cancel(session: Session, skip: Skip, now: datetime) -> Change | None:
         event = SessionDestroyRequested(reason=KernelEventReason.DEPENDENCY_FAILED, stimulus_id=_CAUSE)
         change = advance(session, event, now=now)
-        noted = _note(session, skip, now)
-        if change is None or noted is None:
+        explained = _explained(session, skip, now)
+        if change is None or explained is None:
             return change
-        return replace(change, new=replace(change.new, status_data=noted.new.status_data))
+        return replace(change, new=replace(change.new, status_data=explained.new.status_data))
 
 
-def _note(session: Session, skip: Skip, now: datetime) -> Change | None:
-    told = {"reason": skip.reason.value, "message": skip.message}
+def _explained(session: Session, skip: Skip, now: datetime) -> Change | None:
+    explanation = {"reason": skip.reason.value, "message": skip.message}
     before = session.status_data.get("scheduler", {})
-    if {name: before.get(name) for name in told} == told:
+    if {name: before.get(name) for name in explanation} == explanation:
         return None
-    scheduler = {**told, "at": now.isoformat(), "retries": before.get("retries", 0) + 1}
+    scheduler = {**explanation, "at": now.isoformat(), "retries": before.get("retries", 0) + 1}
     data = {**session.status_data, "scheduler": scheduler}
     return Change(old=session, new=replace(session, status_info=skip.reason.value, status_data=data))

@@ -1,7 +1,8 @@
-"""What was used lately, in memory."""
+"""Recent usage in memory."""
 
 from __future__ import annotations
 
+from ai.backend.manager.db.fence import check_fence
 from ai.backend.manager.scheduling.model import ShareHistory
 
 
@@ -15,4 +16,5 @@ class MemoryShareStore:
         return self._histories.get(resource_group)
 
     async def put_history(self, resource_group: str, history: ShareHistory) -> None:
+        check_fence()
         self._histories[resource_group] = history

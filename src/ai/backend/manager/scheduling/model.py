@@ -1,4 +1,4 @@
-"""What the scopes of a resource group used lately, for fair share."""
+"""Recent usage of a resource group, for fair share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ai.backend.common.slots import ResourceSlot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareHistory:
-    """``used``: scope (``domain``, ``domain/project``, ``domain/project/user``) -> the decayed average of what it held,
+    """``used``: scope (``domain``, ``domain/project``, ``domain/project/user``) -> the decayed average of its slots,
     as of ``at``; see :func:`ai.backend.core.scheduling.ordering.fair_share.decayed`."""
 
     used: Mapping[str, ResourceSlot]

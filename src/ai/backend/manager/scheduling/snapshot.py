@@ -1,6 +1,6 @@
 """Builds the scheduler's snapshot from the manager's rows.
 
-Only :class:`DeviceReader`, which its owner keeps, remembers something.
+Only :class:`DeviceReader` has state.
 """
 
 from __future__ import annotations
@@ -43,14 +43,16 @@ log = logging.getLogger(__name__)
 
 
 def agent_view(agent: Agent, holdings: Iterable[KernelOccupancy], devices: DeviceReader) -> AgentView:
-    """What the planner sees. What healthy devices have and the agent does not offer is kept from everybody."""
+    """Return an agent for the scheduler. Slots of healthy devices that the agent does not offer are reserved."""
     plugins = devices.plugins_of(agent)
     totals: dict[str, Decimal] = {}
     for plugin in plugins:
         for device in plugin.devices:
             for slot in device.slots if device.health is DeviceHealth.HEALTHY else ():
                 totals[slot.slot_name] = totals.get(slot.slot_name, Decimal(0)) + slot.amount
-    kept = ResourceSlot({n: q - agent.available_slots[n] for n, q in totals.items() if q > agent.available_slots[n]})
+    reserved = ResourceSlot(
+        {n: q - agent.available_slots[n] for n, q in totals.items() if q > agent.available_slots[n]}
+    )
     return AgentView(
         agent_id=agent.id,
         architecture=agent.architecture,
@@ -64,21 +66,23 @@ def agent_view(agent: Agent, holdings: Iterable[KernelOccupancy], devices: Devic
         features=features_of(agent),
         location=agent.location,
         kernel_limit=agent.kernel_limit,
-        reserved=kept,
+        reserved=reserved,
     )
 
 
 def scope_of(session: Session) -> tuple[str, str, str]:
-    """Whose it is: domain, project, user."""
+    """Return the scope of a session: domain, project, user."""
     return session.domain_name, str(session.group_id), str(session.user_id)
 
 
 def running_sessions(
     sessions: Iterable[Session], *, since: datetime, preemption: Preemption
 ) -> tuple[RunningSession, ...]:
-    """What holds slots, for preemption. A session may be preempted if it runs since a time or longer, unless it says
-    ``preemptible: false`` in its resource options. Only a batch session can start over, since its program is all that
-    it is; see :class:`Preemption`."""
+    """Return the sessions that occupy slots, for preemption.
+
+    A session may be preempted if it has run since ``since`` or longer, unless its resource options say
+    ``preemptible: false``. Only a batch session can start over; see :class:`Preemption`.
+    """
     by_default = "true" if preemption.mode == "reschedule" else "false"
     return tuple(
         RunningSession(
@@ -142,7 +146,7 @@ def build_snapshot(
     quotas: Mapping[str, Quota],
     devices: DeviceReader,
 ) -> Snapshot:
-    """One resource group as the scheduler sees it. ``quotas``: those that limit, by
+    """Return a resource group for the scheduler. ``quotas``: those with limits, by
     :func:`ai.backend.manager.resources.quotas.quota_names`."""
     by_agent: dict[str, list[KernelOccupancy]] = {}
     for holding in holdings:

@@ -1,4 +1,4 @@
-"""What was used lately, in SQL."""
+"""Recent usage in SQL."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SqlShareStore:
             row = s.execute(query).one_or_none()
             if row is None:
                 return None
-            # averages, so that memory may be a fraction of a byte
+            # averages may be fractions of bytes
             used = {
                 scope: ResourceSlot({slot: Decimal(quantity) for slot, quantity in slots.items()})
                 for scope, slots in row.used.items()

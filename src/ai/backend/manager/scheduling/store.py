@@ -1,4 +1,4 @@
-"""Keeps what was used lately. One contract suite (tests/contract/store) runs on every implementation."""
+"""The store of recent usage. One contract suite (tests/contract/store) runs on every implementation."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from ai.backend.manager.scheduling.model import ShareHistory
 
 
 class ShareStore(Protocol):
-    """Every method is one transaction."""
+    """Stores recent usage by resource group. Every method is one transaction."""
 
     async def history(self, resource_group: str) -> ShareHistory | None:
-        """The last one; None for a group of which nothing is kept."""
+        """The latest history of a resource group, or None."""
         ...
 
     async def put_history(self, resource_group: str, history: ShareHistory) -> None:
-        """In place of the last one."""
+        """Replace the history of a resource group."""

@@ -69,37 +69,37 @@ class ServicePortsApi:
     @route("GET", "/stream/session/{s}/apps")
     async def apps(self, call: Call) -> list[dict[str, Any]]:
         """The services of a session; of one that runs with their state and what may be given at their start."""
-        found = await self._services.list(caller_of(call), call.params["s"], owner_access_key=call.owner_access_key)
-        return [app(service) for service in found]
+        services = await self._services.list(caller_of(call), call.params["s"], owner_access_key=call.owner_access_key)
+        return [app(service) for service in services]
 
 
 def app(service: OfferedService) -> dict[str, Any]:
-    told: dict[str, Any] = {"name": service.name, "protocol": service.protocol, "ports": list(service.ports)}
+    view: dict[str, Any] = {"name": service.name, "protocol": service.protocol, "ports": list(service.ports)}
     if service.state is not None:
-        told |= {"status": service.state.status, **offer(service.state)}
+        view |= {"status": service.state.status, **offer(service.state)}
         if service.state.reason is not None:
-            told["reason"] = service.state.reason
-    return told
+            view["reason"] = service.state.reason
+    return view
 
 
 def offer(state: ServiceState) -> dict[str, Any]:
     """What clients look for by its presence (wire contract 2.1): absent rather than empty."""
-    told = {
+    view = {
         "url_template": state.url_template,
         "allowed_arguments": state.allowed_arguments,
         "allowed_envs": state.allowed_envs,
     }
-    return {name: value for name, value in told.items() if value}
+    return {name: value for name, value in view.items() if value}
 
 
-def envs_of(given: _Table) -> dict[str, str]:
+def envs_of(values: _Table) -> dict[str, str]:
     """Raises InvalidInput, naming the field; so does :func:`arguments_of`."""
-    return {name: _text(value, "envs") for name, value in _table(given, "envs").items()}
+    return {name: _text(value, "envs") for name, value in _table(values, "envs").items()}
 
 
-def arguments_of(given: _Table) -> dict[str, ArgumentValue]:
+def arguments_of(values: _Table) -> dict[str, ArgumentValue]:
     """One value, a list of several, or none each."""
-    return {name: _value(value) for name, value in _table(given, "arguments").items()}
+    return {name: _value(value) for name, value in _table(values, "arguments").items()}
 
 
 def _value(value: Any) -> ArgumentValue:
@@ -108,13 +108,13 @@ def _value(value: Any) -> ArgumentValue:
     return [_text(one, "arguments") for one in value] if isinstance(value, list) else _text(value, "arguments")
 
 
-def _table(given: _Table, field: str) -> dict[str, Any]:
-    if isinstance(given, str):
+def _table(values: _Table, field: str) -> dict[str, Any]:
+    if isinstance(values, str):
         try:
-            given = msgspec.json.decode(given, type=dict[str, Any]) if given else {}
+            values = msgspec.json.decode(values, type=dict[str, Any]) if values else {}
         except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
             raise refuse({field: "not a JSON object"}) from None
-    return given or {}
+    return values or {}
 
 
 def _text(value: object, field: str) -> str:

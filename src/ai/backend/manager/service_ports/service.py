@@ -1,4 +1,4 @@
-"""Services of sessions, as their users start, stop and look at them. Connections to them are tunnels."""
+"""Starts, stops and lists services of sessions. Connections to them are tunnels."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ServicePorts:
     async def start(
         self, caller: Caller, ref: str, request: ServiceRequest, *, owner_access_key: str | None = None
     ) -> ServiceState:
-        """Answers once it listens; one that runs is left alone.
+        """Start a service and return once it listens; a running one stays.
 
         Raises:
             NotFound: the session has no such service. InvalidInput: it takes no such argument, variable or port.
@@ -67,12 +67,12 @@ class ServicePorts:
         )
 
     async def stop(self, caller: Caller, ref: str, name: str, *, owner_access_key: str | None = None) -> None:
-        """One that does not run is no error. Raises as :meth:`start`."""
+        """Stop a service; no error if it does not run. Raises as :meth:`start`."""
         session, agent = await self._running(caller, ref, owner_access_key)
         await agent.stop_service(StopService(kernel_id=str(session.main.id), name=name))
 
     async def list(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> Sequence[OfferedService]:
-        """What the session offers, whatever state it is in."""
+        """Return the services of a session in any state."""
         session = await self._finder.one(caller, ref, owner_access_key=owner_access_key, may_be_recent=True)
         states: dict[str, ServiceState] = {}
         if session.status in RUNNING_SESSION_STATUSES and session.main.agent is not None and session.service_ports:
@@ -80,7 +80,7 @@ class ServicePorts:
             try:
                 states = {s.name: s for s in await agent.list_services(KernelRef(kernel_id=str(session.main.id)))}
             except BackendError:
-                pass  # the agent is away: what is declared is known all the same
+                pass  # the agent is unreachable; the declared services are still listed
         return [_offered(port, states) for port in session.service_ports if port.get("protocol") != _PRIVATE_PROTOCOL]
 
     async def _running(self, caller: Caller, ref: str, owner: str | None) -> tuple[Session, AgentCommands]:

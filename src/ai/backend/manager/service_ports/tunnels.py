@@ -69,7 +69,7 @@ def release(counts: Counter[SessionId], session: SessionId) -> None:
 
 
 class TunnelService:
-    """Connects; whoever asked carries the bytes and closes."""
+    """Opens tunnels; the caller transfers the bytes and closes."""
 
     def __init__(
         self, finder: SessionFinder, gateway: AgentGateway, settings: TunnelSettings, activity: ActivityTracker
@@ -82,13 +82,13 @@ class TunnelService:
 
     @property
     def open_tunnels(self) -> int:
-        """How many this manager carries now."""
+        """Return the number of open tunnels of this manager."""
         return self._counts.total()
 
     async def open(
         self, caller: Caller, ref: str, request: TunnelRequest, *, owner_access_key: str | None = None
     ) -> Tunnel:
-        """A connection to a service, which is started if it does not run. The caller closes it.
+        """Connect to a service, which is started if it does not run. The caller closes the connection.
 
         Raises:
             SessionNotFound, TooManySessionsMatched, Forbidden: not the caller's session, or no services on its node.
@@ -142,15 +142,15 @@ class TunnelService:
         return await agent.open_port(OpenPort(kernel_id=kernel_id, port=chosen_port(state, ports, request.port)))
 
 
-def chosen_port(state: ServiceState, declared: list[int], wanted: int | None) -> int:
-    """The port inside: by its place among the declared ones, as the workload may have been given others."""
+def chosen_port(state: ServiceState, declared: list[int], requested: int | None) -> int:
+    """Return the actual port by its position among the declared ones, as the workload may have other ports."""
     if not state.ports:
         raise NotSupported(f"The service {state.name} has no port.")
-    if wanted is None:
+    if requested is None:
         return state.ports[0]
-    if wanted in declared and declared.index(wanted) < len(state.ports):
-        return state.ports[declared.index(wanted)]
+    if requested in declared and declared.index(requested) < len(state.ports):
+        return state.ports[declared.index(requested)]
     raise InvalidInput(
-        f"The service {state.name} has no port {wanted}; it has: {', '.join(map(str, declared))}.",
-        data={"port": wanted, "ports": declared},
+        f"The service {state.name} has no port {requested}; it has: {', '.join(map(str, declared))}.",
+        data={"port": requested, "ports": declared},
     )

@@ -47,9 +47,9 @@ class TunnelsApi:
     @route("GET", "/stream/session/{s}/httpproxy", kind="socket", query=TunnelQuery)
     async def proxy(self, call: Call[Nothing, TunnelQuery]) -> web.StreamResponse:
         """Connect to a service of the session, which is started if it does not run; bytes in binary frames."""
-        wanted = tunnel_request(call.query)
+        request = tunnel_request(call.query)
         tunnel = await self._tunnels.open(
-            caller_of(call), call.params["s"], wanted, owner_access_key=call.owner_access_key
+            caller_of(call), call.params["s"], request, owner_access_key=call.owner_access_key
         )
         try:
             # No pongs are waited for: whoever reads slowly answers late, and is there all the same.

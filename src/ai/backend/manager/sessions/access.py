@@ -1,4 +1,4 @@
-"""Who sees and who controls a session. Pure."""
+"""Rules of access to sessions. Pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ai.backend.manager.sessions.model import Session
 
 
 def sees(caller: Caller, session: Session) -> bool:
-    """Superadmins and monitors see all, admins their domain, users their own."""
+    """Return True if the caller sees it: superadmins and monitors see all, admins their domain, users their own."""
     return _permits(caller, Operation.SEE_SESSIONS, session)
 
 
 def controls(caller: Caller, session: Session) -> bool:
-    """As :func:`sees`, but a monitor only looks."""
+    """Return True if the caller may change the session: as :func:`sees`, but not for monitors."""
     return _permits(caller, Operation.CHANGE_SESSIONS, session)
 
 

@@ -46,8 +46,8 @@ class SessionsApi:
 
             request = replace(request, owner_access_key=call.owner_access_key)
         reply = await self._sessions.create(caller_of(call), request, call_id=call.call_id)
-        told = created_session(reply, enqueue_only=request.enqueue_only)
-        return Reply(told, 201 if reply.created else 200)
+        created = created_session(reply, enqueue_only=request.enqueue_only)
+        return Reply(created, 201 if reply.created else 200)
 
     @route("GET", "/session/_/match", query=MatchQuery)
     async def match(self, call: Call[Nothing, MatchQuery]) -> dict[str, Any]:

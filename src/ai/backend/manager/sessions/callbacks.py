@@ -1,4 +1,4 @@
-"""What is to be told to the URL that a session named."""
+"""Events that are posted to the callback URL of a session."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ai.backend.common.ids import AccessKey, SessionId
 from ai.backend.manager.sessions.events import EventDraft
 from ai.backend.manager.sessions.model import Session
 
-_TOLD = ("reason", "result", "exitCode")
+_PAYLOAD_FIELDS = ("reason", "result", "exitCode")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Webhook:
-    """One event that a session's ``callback_url`` has not heard yet.
+    """An event that has not been posted to a session's ``callback_url`` yet.
 
     Attributes:
-        id: grows; those of a session are told in this order.
+        id: increases; the events of a session are posted in this order.
         body: what is posted, as JSON.
-        attempts: how often it was tried in vain.
+        attempts: the number of failed posts.
         due_at: not before.
     """
 
@@ -35,20 +35,20 @@ class Webhook:
 
 
 def callback_body(event: EventDraft, at: datetime) -> dict[str, Any]:
-    """What is posted: nothing that only the owner may know.
+    """Return the posted body; it has nothing that only the owner may know.
 
     Source: docs/decisions/0044; ``type``, ``event``, ``session_id`` and ``when`` are the published manager's.
     """
-    told = {name: event.payload[name] for name in _TOLD if name in event.payload}
+    details = {name: event.payload[name] for name in _PAYLOAD_FIELDS if name in event.payload}
     return {
         "type": "session_lifecycle",
         "event": event.name.removeprefix("session_"),
         "session_id": str(event.session_id),
         "when": at.isoformat(),
-        **told,
+        **details,
     }
 
 
 def owed_callbacks(session: Session, events: Iterable[EventDraft]) -> list[EventDraft]:
-    """Those of ``events`` that the session's URL is to hear: changes of the session's status."""
+    """Return the events that are posted to the session's URL: changes of the session's status."""
     return [e for e in events if e.kernel_id is None] if session.callback_url else []

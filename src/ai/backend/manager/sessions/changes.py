@@ -18,7 +18,7 @@ from ai.backend.manager.sessions.model import Session
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Replace ``old`` by ``new`` if the stored version is still that of ``old``; ``events`` tell the clients.
+    """Replace ``old`` by ``new`` if the stored version is still that of ``old``; ``events`` are for the clients.
 
     ``commands`` are executed once the change is stored.
 
@@ -33,13 +33,13 @@ class Change:
 
     @property
     def is_stored(self) -> bool:
-        """Whether there is something to store, and not only commands to execute."""
+        """True if there is something to store, not only commands to execute."""
         return self.new is not self.old or bool(self.events)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservationAck:
-    """Remember, in the same transaction, that this agent's observations up to ``seq`` of ``epoch`` are applied."""
+    """Records, in the same transaction, that an agent's observations up to ``seq`` of ``epoch`` are applied."""
 
     agent_id: AgentId
     epoch: int
@@ -47,7 +47,7 @@ class ObservationAck:
 
 
 def slot_deltas(changes: Iterable[Change]) -> dict[AgentId, ResourceSlot]:
-    """By how much each agent's occupied slots grow (negative: shrink). Agents without any change are left out."""
+    """Return the change of each agent's occupied slots; agents without a change are left out."""
     deltas: dict[AgentId, ResourceSlot] = {}
     for change in changes:
         for sign, session in ((-1, change.old), (1, change.new)):

@@ -1,4 +1,4 @@
-"""Events, background tasks and audit records: what is told about the past.
+"""Events of sessions and kernels.
 
 Source: client wire contract 2.4, peer facts 4.9 and 4.10.
 """
@@ -15,7 +15,7 @@ from ai.backend.common.ids import AccessKey, DomainName, GroupId, KernelId, Sess
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventDraft:
-    """An event before it is written. Written in the same transaction as the change that it tells."""
+    """An event before it is written, in the same transaction as its change."""
 
     name: str
     session_id: SessionId
@@ -27,8 +27,8 @@ class EventDraft:
 class Event:
     """An event of a session or kernel.
 
-    ``id`` grows monotonically over all events, hence also per session; clients resume after it (Last-Event-ID).
-    ``payload`` is what the client sees as JSON.
+    ``id`` increases over all events; clients resume after it (Last-Event-ID).
+    ``payload`` is sent to clients as JSON.
     """
 
     id: int

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
-
-from ariadne import ObjectType, QueryType
 
 from ai.backend.common.errors import InvalidQuantity, NotFound
 from ai.backend.common.ids import SessionId
@@ -16,23 +14,18 @@ from ai.backend.common.slots import BinarySize
 from ai.backend.common.states import KernelStatus, SessionStatus
 from ai.backend.infra.http.decode import refuse
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.graphql import values
 from ai.backend.manager.graphql.context import Info, context_of, page_of
 from ai.backend.manager.graphql.limits import MAX_PAGE
+from ai.backend.manager.graphql.resolvers import field, query
 from ai.backend.manager.graphql.values import View, json_or_null, slots_json
 from ai.backend.manager.sessions.model import Kernel, Session, SessionQuery
-
-query = QueryType()
-
-session_type = ObjectType("ComputeSession")
-keypair_type = ObjectType("KeyPair")
-agent_type = ObjectType("Agent")
+from ai.backend.manager.sessions.service import SessionService
 
 
 def statuses_of(text: str | None) -> tuple[SessionStatus, ...] | None:
-    """Statuses of a comma-separated list; None where no list is given.
+    """Return the statuses of a comma-separated list; None where no list is given.
 
-    Clients name statuses of kernels among them (spec 03-11: RESIZING, SUSPENDED): no session has those.
+    Statuses that only kernels have (spec 03-11: RESIZING, SUSPENDED) are accepted and match no session.
 
     Raises:
         InvalidInput: there is no such status.
@@ -50,75 +43,15 @@ def _uuid_text(text: str | None, field: str) -> str | None:
         raise refuse({field: "not a UUID"}) from None
 
 
-@query.field("compute_session")
-async def compute_session(_: Any, info: Info, id: UUID) -> values.View | None:  # noqa: A002  # the wire's name
-    context = context_of(info)
-    try:
-        return context.sessions([await context.services.sessions.get_by_id(context.caller, SessionId(id))])[0]
-    except NotFound:
-        return None
-
-
-@query.field("compute_session_list")
-async def compute_session_list(_: Any, info: Info, **args: Any) -> values.View:
-    context = context_of(info)
-    wanted = SessionQuery(
-        **page_of(args),
-        statuses=statuses_of(args.get("status")),
-        access_key=args.get("access_key"),
-        domain_name=args.get("domain_name"),
-        group_id=_uuid_text(args.get("group_id"), "group_id"),
-    )
-    page = await context.services.sessions.search(context.caller, wanted)
-    return {"items": context.sessions(page.items), "total_count": page.total_count}
-
-
-@session_type.field("dependencies")
-async def session_dependencies(view: values.View, info: Info) -> list[values.View]:
-    return await context_of(info).dependencies(view["dependency_ids"])
-
-
-@query.field("compute_container")
-async def compute_container(_: Any, info: Info, id: UUID) -> values.View | None:  # noqa: A002  # the wire's name
-    """By the id of a main kernel, which is its session's."""
-    session = await compute_session(_, info, id)
-    return next((c for c in session["containers"] if c["id"] == id), None) if session is not None else None
-
-
-@query.field("compute_container_list")
-async def compute_container_list(
-    _: Any, info: Info, session_id: UUID, role: str | None = None, **args: Any
-) -> values.View:
-    page = page_of(args)
-    session = await compute_session(_, info, session_id)
-    found = [c for c in session["containers"] if role in (None, c["role"])] if session is not None else []
-    return {"items": found[page["offset"] : page["offset"] + page["limit"]], "total_count": len(found)}
-
-
-@keypair_type.field("compute_sessions")
-async def keypair_sessions(view: values.View, info: Info, status: str | None = None) -> list[values.View]:
-    context = context_of(info)
-    wanted = SessionQuery(limit=MAX_PAGE, access_key=view["access_key"], statuses=statuses_of(status))
-    return context.sessions((await context.services.sessions.search(context.caller, wanted)).items)
-
-
-@agent_type.field("compute_containers")
-async def agent_containers(view: values.View, info: Info, status: str | None = None) -> list[values.View]:
-    context = context_of(info)
-    words = tuple(word.strip().upper() for word in (status or "").split(",") if word.strip())
-    kernels = await context.services.sessions.kernels_of_agent(context.caller, view["id"], statuses=words)
-    return [kernel_view(kernel, None, context.caller) for kernel in kernels]
-
-
 def resource_opts(options: Mapping[str, str]) -> str:
-    """Sizes as plain bytes, which is what the published client can print."""
-    told = dict(options)
-    if "shmem" in told:
+    """Return the options as JSON, sizes in plain bytes, which the published client can print."""
+    values = dict(options)
+    if "shmem" in values:
         try:
-            told["shmem"] = str(int(BinarySize.parse(told["shmem"])))
+            values["shmem"] = str(int(BinarySize.parse(values["shmem"])))
         except InvalidQuantity:
-            told.pop("shmem")
-    return json.dumps(told)
+            values.pop("shmem")
+    return json.dumps(values)
 
 
 def session_view(session: Session, caller: Caller) -> View:
@@ -173,7 +106,7 @@ def session_view(session: Session, caller: Caller) -> View:
         "occupied_slots": occupying,
         "num_queries": session.num_queries,
         "containers": [kernel_view(kernel, session, caller) for kernel in session.kernels],
-        "dependency_ids": session.dependencies,
+        "session": session,  # for resolvers of this and other features
         "abusing_reports": [],
     }
 
@@ -211,4 +144,66 @@ def kernel_view(kernel: Kernel, session: Session | None, caller: Caller) -> View
     }
 
 
-SESSION_BINDABLES = (query, session_type, keypair_type, agent_type)
+class SessionResolvers:
+    """Answers the GraphQL fields of sessions and kernels."""
+
+    def __init__(self, sessions: SessionService) -> None:
+        self._sessions = sessions
+
+    @query("compute_session")
+    async def compute_session(self, info: Info, id: UUID) -> View | None:  # noqa: A002  # the wire's name
+        context = context_of(info)
+        try:
+            return session_view(await self._sessions.get_by_id(context.caller, SessionId(id)), context.caller)
+        except NotFound:
+            return None
+
+    @query("compute_session_list")
+    async def compute_session_list(self, info: Info, **args: Any) -> View:
+        context = context_of(info)
+        selection = SessionQuery(
+            **page_of(args),
+            statuses=statuses_of(args.get("status")),
+            access_key=args.get("access_key"),
+            domain_name=args.get("domain_name"),
+            group_id=_uuid_text(args.get("group_id"), "group_id"),
+        )
+        page = await self._sessions.search(context.caller, selection)
+        return {"items": [session_view(s, context.caller) for s in page.items], "total_count": page.total_count}
+
+    @field("ComputeSession", "dependencies")
+    async def session_dependencies(self, view: View, info: Info) -> list[View]:
+        context = context_of(info)
+
+        def load(ids: Sequence[SessionId]) -> Awaitable[Mapping[SessionId, Session]]:
+            return self._sessions.get_many(context.caller, tuple(ids))
+
+        loader = context.loader("sessions", load)
+        return [session_view(s, context.caller) for s in await loader.get_many(view["session"].dependencies)]
+
+    @query("compute_container")
+    async def compute_container(self, info: Info, id: UUID) -> View | None:  # noqa: A002  # the wire's name
+        """Return a kernel by the id of a main kernel, which is its session's."""
+        session = await self.compute_session(info, id)
+        return next((c for c in session["containers"] if c["id"] == id), None) if session is not None else None
+
+    @query("compute_container_list")
+    async def compute_container_list(self, info: Info, session_id: UUID, role: str | None = None, **args: Any) -> View:
+        page = page_of(args)
+        session = await self.compute_session(info, session_id)
+        containers = [c for c in session["containers"] if role in (None, c["role"])] if session is not None else []
+        return {"items": containers[page["offset"] : page["offset"] + page["limit"]], "total_count": len(containers)}
+
+    @field("KeyPair", "compute_sessions")
+    async def keypair_sessions(self, view: View, info: Info, status: str | None = None) -> list[View]:
+        context = context_of(info)
+        selection = SessionQuery(limit=MAX_PAGE, access_key=view["access_key"], statuses=statuses_of(status))
+        page = await self._sessions.search(context.caller, selection)
+        return [session_view(s, context.caller) for s in page.items]
+
+    @field("Agent", "compute_containers")
+    async def agent_containers(self, view: View, info: Info, status: str | None = None) -> list[View]:
+        context = context_of(info)
+        words = tuple(word.strip().upper() for word in (status or "").split(",") if word.strip())
+        kernels = await self._sessions.kernels_of_agent(context.caller, view["id"], statuses=words)
+        return [kernel_view(kernel, None, context.caller) for kernel in kernels]

@@ -1,4 +1,4 @@
-"""Finding the session that a user means."""
+"""Finds the session that a user names."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class LiveSlotUse:
 
 
 class SessionFinder:
-    """Looks up by name, id, or a prefix of either, bounded by what the caller sees."""
+    """Finds sessions by name, id, or a prefix of either, among those that the caller sees."""
 
     def __init__(self, store: SessionStore, writer: SessionWriter, identity: IdentityService) -> None:
         self._store = store
@@ -64,14 +64,14 @@ class SessionFinder:
         to_change: bool = False,
         may_be_recent: bool = False,
     ) -> Session:
-        """Live sessions first; a final one only by its full id, or as the newest of that name when no live one has it.
+        """Return a live session; a final one only by its full id, or the newest of that name if no live one has it.
 
         Args:
-            caller: who asks.
-            ref: what they typed.
-            owner_access_key: whose sessions are meant.
+            caller: the user of the request.
+            ref: name, id or prefix.
+            owner_access_key: the owner of the session.
             to_change: also require that the caller controls it.
-            may_be_recent: a copy of this process will do.
+            may_be_recent: a cached copy is sufficient.
 
         Raises:
             SessionNotFound, TooManySessionsMatched, Forbidden.
@@ -84,7 +84,7 @@ class SessionFinder:
         if to_change and not controls(caller, session):
             raise Forbidden("You may look at this session only.")
         if to_change and caller.role is UserRole.ADMIN and session.user_id != caller.user_id:
-            # What runs in it runs with the rights of its owner, whose folders are mounted there.
+            # Programs in the session have the rights of its owner, whose folders are mounted.
             await self._identity.resolve_owner(caller, session.access_key)
         return session
 
@@ -96,16 +96,16 @@ class SessionFinder:
             if session is not None and recent is None:
                 self._writer.note([session])
             return session
-        found = await self._store.find_live(owner.access_key, ref, limit=MATCHES)
-        if not found and (scope.is_any_admin or scope.sees_all):
-            found = [s for s in await self._store.find_live(None, ref, limit=MATCHES) if sees(scope, s)]
-        if len(found) > 1:
+        matches = await self._store.find_live(owner.access_key, ref, limit=MATCHES)
+        if not matches and (scope.is_any_admin or scope.sees_all):
+            matches = [s for s in await self._store.find_live(None, ref, limit=MATCHES) if sees(scope, s)]
+        if len(matches) > 1:
             raise TooManySessionsMatched(
-                data={"matches": [{"id": str(s.id), "name": s.name, "status": s.status.value} for s in found]}
+                data={"matches": [{"id": str(s.id), "name": s.name, "status": s.status.value} for s in matches]}
             )
-        return found[0] if found else await self._store.newest_named(owner.access_key, ref)
+        return matches[0] if matches else await self._store.newest_named(owner.access_key, ref)
 
     async def several(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> list[Session]:
-        """Live sessions of the owner that match; an exact name or id alone wins."""
+        """Return the owner's live sessions that match; only the exact match if there is one."""
         owner = await self._identity.resolve_owner(caller, owner_access_key)
         return await self._store.find_live(owner.access_key, ref, limit=MATCHES)

@@ -13,6 +13,7 @@ from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import SessionStatus
 from ai.backend.core.lifecycle.kernel import HOLDING
 from ai.backend.manager.agents.model import Agent, KernelOccupancy
+from ai.backend.manager.db.fence import check_fence
 from ai.backend.manager.query.memory import select
 from ai.backend.manager.query.model import Page
 from ai.backend.manager.sessions.callbacks import Webhook, callback_body, owed_callbacks
@@ -62,6 +63,7 @@ class MemorySessionStore:
         limits: OwnerLimits = UNLIMITED,
     ) -> None:
         m = self._memory
+        check_fence()
         existing = m.sessions.get(session.id) or self._named(session.access_key, session.name)
         if existing is not None:
             raise SessionAlreadyExists(data={"existingSessionId": str(existing.id)})
@@ -76,6 +78,7 @@ class MemorySessionStore:
 
     async def save(self, changes: Sequence[Change], *, ack: ObservationAck | None = None) -> None:
         m = self._memory
+        check_fence()
         for change in changes:
             stored = m.sessions.get(change.old.id)
             if stored is None or stored.version != change.old.version:
@@ -114,7 +117,7 @@ class MemorySessionStore:
             occupied = (agent.occupied_slots + delta).nonzero()
             grows = [name for name, amount in delta.items() if amount > 0]
             if any(occupied[name] > agent.capacity[name] for name in grows):
-                raise InsufficientResource(f"agent {agent_id} has not that much free")
+                raise InsufficientResource(f"agent {agent_id} does not have as much free")
             moved[agent_id] = replace(agent, occupied_slots=occupied)
         return moved
 
@@ -150,8 +153,8 @@ class MemorySessionStore:
         return self._memory.sessions.get(session_id)
 
     async def get_many(self, ids: Iterable[SessionId]) -> list[Session]:
-        found = (self._memory.sessions.get(i) for i in dict.fromkeys(ids))
-        return sorted((s for s in found if s is not None), key=_age)
+        sessions = (self._memory.sessions.get(i) for i in dict.fromkeys(ids))
+        return sorted((s for s in sessions if s is not None), key=_age)
 
     async def find_live(self, access_key: AccessKey | None, ref: str, *, limit: int = 10) -> list[Session]:
         mine = [s for s in self._live if access_key is None or s.access_key == access_key]
@@ -161,20 +164,20 @@ class MemorySessionStore:
         return [s for s in mine if s.name.startswith(ref) or str(s.id).startswith(ref.lower())][:limit]
 
     async def newest_named(self, access_key: AccessKey, name: str) -> Session | None:
-        found = [s for s in self._memory.sessions.values() if (s.access_key, s.name) == (access_key, name)]
-        return max(found, key=lambda s: s.created_at, default=None)
+        sessions = [s for s in self._memory.sessions.values() if (s.access_key, s.name) == (access_key, name)]
+        return max(sessions, key=lambda s: s.created_at, default=None)
 
     async def by_status(self, statuses: Collection[SessionStatus]) -> list[Session]:
         return sorted((s for s in self._memory.sessions.values() if s.status in statuses), key=_age)
 
     async def refreshed(
-        self, statuses: Collection[SessionStatus], known: Callable[[SessionId], Session | None]
+        self, statuses: Collection[SessionStatus], cached: Callable[[SessionId], Session | None]
     ) -> list[Session]:
         return await self.by_status(statuses)
 
     async def of_kernels(self, kernel_ids: Collection[KernelId]) -> list[Session]:
-        wanted = set(kernel_ids)
-        return sorted((s for s in self._memory.sessions.values() if wanted & {k.id for k in s.kernels}), key=_age)
+        ids = set(kernel_ids)
+        return sorted((s for s in self._memory.sessions.values() if ids & {k.id for k in s.kernels}), key=_age)
 
     async def on_agent(self, agent_id: AgentId) -> list[Session]:
         return [s for s in self._live if any(k.agent == agent_id for k in s.kernels)]
@@ -198,7 +201,7 @@ class MemorySessionStore:
         ]
 
     async def search(self, query: SessionQuery) -> Page[Session]:
-        found = [
+        sessions = [
             s
             for s in self._memory.sessions.values()
             if (query.statuses is None or s.status in query.statuses)
@@ -206,7 +209,7 @@ class MemorySessionStore:
             and query.domain_name in (None, s.domain_name)
             and query.group_id in (None, str(s.group_id))
         ]
-        return select(sorted(found, key=lambda s: str(s.id)), query)
+        return select(sorted(sessions, key=lambda s: str(s.id)), query)
 
     async def dependents(self, session_id: SessionId) -> list[Session]:
         return [s for s in self._live if session_id in s.dependencies]
@@ -237,12 +240,14 @@ class MemorySessionStore:
         )
 
     async def bump(self, queries: Mapping[SessionId, int], stats: Mapping[KernelId, Mapping[str, Any]]) -> None:
+        check_fence()
         for session in list(self._memory.sessions.values()):
             kernels = tuple(replace(k, last_stat=stats[k.id]) if k.id in stats else k for k in session.kernels)
             count = session.num_queries + queries.get(session.id, 0)
             self._memory.sessions[session.id] = replace(session, kernels=kernels, num_queries=count)
 
     async def put_log(self, kernel_id: KernelId, tail: bytes) -> None:
+        check_fence()
         self._memory.logs[kernel_id] = tail
 
     async def get_log(self, kernel_id: KernelId) -> bytes | None:
@@ -261,6 +266,7 @@ class MemorySessionStore:
         return SlotAudit(drift=drift)
 
     async def purge(self, *, before: datetime) -> int:
+        check_fence()
         m = self._memory
         kept = [e for e in m.events if e.at >= before]
         gone = len(m.events) - len(kept)
@@ -284,11 +290,13 @@ class MemorySessionStore:
         return sorted((c for c in first.values() if c.due_at <= now), key=lambda c: (c.due_at, c.id))[:limit]
 
     async def put_off_callback(self, callback_id: int, *, attempts: int, due_at: datetime) -> None:
+        check_fence()
         one = self._memory.callbacks.get(callback_id)
         if one is not None:
             self._memory.callbacks[callback_id] = replace(one, attempts=attempts, due_at=due_at)
 
     async def drop_callback(self, callback_id: int) -> None:
+        check_fence()
         self._memory.callbacks.pop(callback_id, None)
 
 

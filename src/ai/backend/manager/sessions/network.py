@@ -1,4 +1,4 @@
-"""The network of a session over several agents, as it was settled when the session was scheduled."""
+"""The network of a session over several agents, as assigned when the session was scheduled."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from ai.backend.common.ids import AgentId
 from ai.backend.common.states import SessionStatus
 
 
-def line_between(one: AgentId, other: AgentId) -> str:
-    """The same from both ends."""
-    return " ".join(sorted((one, other)))
+def line_between(first: AgentId, second: AgentId) -> str:
+    """Return the name of the line between two agents; the same in both orders."""
+    return " ".join(sorted((first, second)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkNode:
-    """One agent in it: where the others reach it (an IPv4 address and a UDP port), and its own address inside."""
+    """An agent in the network: its IPv4 address and UDP port for other agents, and its address inside."""
 
     address: str
     port: int
@@ -25,17 +25,17 @@ class NetworkNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionNetwork:
-    """Everything that its agents have to agree on.
+    """The properties of the network that all of its agents share.
 
     Attributes:
-        subnet: of its addresses; no other living session has any of them.
+        subnet: its addresses; no other live session has any of them.
         mtu: the largest packet in it.
         addresses: of each kernel, by host name.
         places: the agent of each kernel, by host name.
         nodes: its agents.
-        encrypted: whether what goes from agent to agent is.
-        lines: which life of their encrypted line two agents are in, by :func:`line_between`; empty if it is not.
-        key_id: of the sealing key that its secrets follow from, however often there is a newer one.
+        encrypted: True if traffic between agents is encrypted.
+        lines: the nonce of each encrypted line, by :func:`line_between`; empty without encryption.
+        key_id: of the sealing key from which its secrets are derived; newer keys do not change it.
     """
 
     subnet: str
@@ -49,5 +49,5 @@ class SessionNetwork:
 
 
 def lasting(network: SessionNetwork, status: SessionStatus) -> SessionNetwork:
-    """As later sessions may share it: the lines of a session that ends are left by one agent after the other."""
+    """Return the part of a network that later sessions may share: without the lines of a session that is ending."""
     return replace(network, lines={}) if status is SessionStatus.TERMINATING else network

@@ -1,7 +1,7 @@
-"""Networks of sessions over several agents: what all of their agents have to agree on. Pure.
+"""Networks of sessions over several agents: numbers, addresses and keys that all agents share. Pure.
 
-It is settled once, when the session is scheduled: a number of the network (VXLAN) and addresses that no other living
-session has. A session that is scheduled again gets others, so that nothing of the attempt before can be mistaken.
+A network is assigned when the session is scheduled: a number (VXLAN) and addresses that no other live session has. A
+session that is scheduled again gets new ones, so that packets of the previous attempt cannot reach it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ai.backend.manager.sessions.network import NetworkNode, SessionNetwork, lin
 from ai.backend.manager.sessions.settings import SessionSettings
 
 Derive = Callable[[bytes, str], bytes]
-"""From a purpose and the id of a key to 32 bytes that nobody else knows, and that are the same for them each time."""
+"""Derives 32 secret bytes from a purpose and the id of a key; the same input gives the same bytes."""
 
 
 def no_secret(purpose: bytes, key_id: str) -> bytes:
-    """Where no session has a network over several agents."""
+    """Raise LookupError: a :data:`Derive` for managers whose sessions have no networks over several agents."""
     raise LookupError(f"there is no secret to derive {purpose.decode()!r} from")
 
 
@@ -39,7 +39,7 @@ _TRIES = 64
 
 
 def needs_overlay(session: Session) -> bool:
-    """Whether its kernels are in a network over several agents, on however many they are."""
+    """Return True if the kernels of a session need a network over several agents."""
     return session.cluster_mode is ClusterMode.MULTI_NODE and session.cluster_size > 1
 
 
@@ -51,54 +51,53 @@ def settle(
     rng: random.Random,
     key_id: str = "",
 ) -> tuple[int, SessionNetwork]:
-    """The number and the network of a session whose kernels have their agents.
+    """Return the number and the network of a session whose kernels have their agents.
 
     Args:
         session: as it is to be saved.
-        agents: at least those of its kernels, with what they told of themselves.
-        taken: the networks of all living sessions.
-        settings: which numbers and addresses there are.
-        rng: where the search begins: what an agent that is lost keeps is then not given away at once.
-        key_id: of the key that its secrets are to follow from.
+        agents: at least those of its kernels, with their reports.
+        taken: the networks of all live sessions.
+        settings: the available numbers and addresses.
+        rng: randomizes where the search begins, so that numbers that a lost agent still uses are not reused at once.
+        key_id: id of the key from which its secrets are derived.
 
     Raises:
-        InsufficientResource: no numbers or addresses are left, or an agent takes no part in such networks any more.
+        InsufficientResource: no numbers or addresses are free, or an agent does not support such networks any more.
     """
     placed = [(kernel.cluster_hostname, kernel.agent) for kernel in session.kernels if kernel.agent is not None]
-    here = list(dict.fromkeys(agent for _, agent in placed))
-    reports = {agent_id: agents[agent_id].overlay if agent_id in agents else None for agent_id in here}
-    subnet = _subnet(len(placed) + len(here), [IPv4Network(other.subnet) for _, other in taken], settings, rng)
+    members = list(dict.fromkeys(agent for _, agent in placed))
+    reports = {agent_id: agents[agent_id].overlay if agent_id in agents else None for agent_id in members}
+    subnet = _subnet(len(placed) + len(members), [IPv4Network(other.subnet) for _, other in taken], settings, rng)
     nodes: dict[AgentId, NetworkNode] = {}
     encrypted = is_encrypted(session.resource_opts)
     mtu = MAX_PORT
-    for number, (agent_id, told) in enumerate(reports.items(), 1):
-        if told is None or told.why_not:
-            raise InsufficientResource(f"agent {agent_id} takes no part in networks over several nodes any more")
-        port = told.encrypted_port if encrypted else told.port
-        nodes[agent_id] = NetworkNode(address=told.address, port=port, gateway=str(subnet[number]))
-        mtu = min(mtu, told.mtu)
+    for number, (agent_id, overlay) in enumerate(reports.items(), 1):
+        if overlay is None or overlay.why_not:
+            raise InsufficientResource(f"agent {agent_id} does not support networks over several nodes any more")
+        port = overlay.encrypted_port if encrypted else overlay.port
+        nodes[agent_id] = NetworkNode(address=overlay.address, port=port, gateway=str(subnet[number]))
+        mtu = min(mtu, overlay.mtu)
     network = SessionNetwork(
         subnet=str(subnet),
         mtu=mtu - _HEADERS - (_ENCRYPTION if encrypted else 0),
-        addresses={host: str(subnet[len(here) + number]) for number, (host, _) in enumerate(placed, 1)},
+        addresses={host: str(subnet[len(members) + number]) for number, (host, _) in enumerate(placed, 1)},
         places=dict(placed),
         nodes=nodes,
         encrypted=encrypted,
-        lines=_lines(here, taken, rng, key_id) if encrypted else {},
+        lines=_lines(members, taken, rng, key_id) if encrypted else {},
         key_id=key_id,
     )
     return _number({vni for vni, _ in taken}, settings, rng), network
 
 
 def _lines(
-    here: Collection[AgentId], taken: Iterable[tuple[int, SessionNetwork]], rng: random.Random, key_id: str
+    members: Collection[AgentId], taken: Iterable[tuple[int, SessionNetwork]], rng: random.Random, key_id: str
 ) -> dict[str, str]:
-    """A word for the line of each two agents: that of the living sessions which use it, or one that never was, with the
-    id of its key. States that are made anew count their packets from the start, and must not do so with a key that was
-    used; and while one of its sessions lives, a line keeps its key."""
-    living = {line: life for _, other in taken for line, life in other.lines.items()}
-    wanted = (line_between(*pair) for pair in combinations(here, 2))
-    return {line: living.get(line) or f"{key_id}:{rng.getrandbits(64):016x}" for line in wanted}
+    """Return a nonce with the id of its key for the line of each two agents: that of live sessions, or a new one. A new
+    line counts packets from zero and must not reuse a key; a line keeps its key while a session uses it."""
+    existing = {line: life for _, other in taken for line, life in other.lines.items()}
+    lines = (line_between(*pair) for pair in combinations(members, 2))
+    return {line: existing.get(line) or f"{key_id}:{rng.getrandbits(64):016x}" for line in lines}
 
 
 def _number(taken: Collection[int], settings: SessionSettings, rng: random.Random) -> int:
@@ -106,10 +105,10 @@ def _number(taken: Collection[int], settings: SessionSettings, rng: random.Rando
     for _ in range(_TRIES):
         if (vni := rng.randint(first, last)) not in taken:
             return vni
-    left = next((vni for vni in range(first, last + 1) if vni not in taken), None)
-    if left is None:
+    free = next((vni for vni in range(first, last + 1) if vni not in taken), None)
+    if free is None:
         raise InsufficientResource(f"all numbers of networks from {first} to {last} are in use")
-    return left
+    return free
 
 
 def _subnet(addresses: int, taken: Iterable[IPv4Network], settings: SessionSettings, rng: random.Random) -> IPv4Network:
@@ -120,28 +119,27 @@ def _subnet(addresses: int, taken: Iterable[IPv4Network], settings: SessionSetti
     size = 1 << (32 - prefix)
     count = pool.num_addresses // size
     start = int(pool.network_address)
-    busy: set[int] = set()
+    used: set[int] = set()
     for other in taken:
         low, high = int(other.network_address) - start, int(other.broadcast_address) - start
-        busy.update(range(max(0, low // size), min(count - 1, high // size) + 1))
+        used.update(range(max(0, low // size), min(count - 1, high // size) + 1))
     first = rng.randrange(count)
     for step in range(count):
-        if (place := (first + step) % count) not in busy:
-            return IPv4Network((start + place * size, prefix))
+        if (index := (first + step) % count) not in used:
+            return IPv4Network((start + index * size, prefix))
     raise InsufficientResource(f"no addresses of {pool} are left for networks over several nodes")
 
 
 def overlay_info(session: Session, kernel: Kernel, derive: Derive) -> OverlayInfo | None:
-    """What the kernel's agent is told of the session's network; None for a session that has none over several agents.
+    """Return the session's network for the kernel's agent; None for a session without a network over several agents.
 
-    The keys between two agents are theirs, whichever session needs them: one encrypted line carries all of them. They
-    follow from who the agents are, as the link has found out, and not from the addresses that they say they have. A
-    line that was not needed for a while has others.
+    Sessions share the encrypted line between two agents and its keys. The keys are derived from the ids that the link
+    has authenticated, not from reported addresses. A line that was unused for a while has new keys.
     """
     network = session.network
     if network is None or session.vni is None or kernel.agent is None:
         return None
-    here = network.nodes[kernel.agent]
+    own_node = network.nodes[kernel.agent]
 
     def key(source: AgentId, target: AgentId) -> bytes:
         if not network.encrypted:
@@ -152,9 +150,9 @@ def overlay_info(session: Session, kernel: Kernel, derive: Derive) -> OverlayInf
     return OverlayInfo(
         vni=session.vni,
         subnet=network.subnet,
-        gateway=here.gateway,
+        gateway=own_node.gateway,
         mtu=network.mtu,
-        local=UnderlayPeer(address=here.address, port=here.port),
+        local=UnderlayPeer(address=own_node.address, port=own_node.port),
         addresses=dict(network.addresses),
         peers={
             agent_id: UnderlayPeer(

@@ -1,4 +1,4 @@
-"""Sessions: creation, reading, renaming, restart, destruction."""
+"""The use cases of sessions: creation, reading, renaming, restart, destruction."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class SessionService:
 
         Raises:
             InvalidInput, InvalidName, InvalidQuantity: ``data`` maps the wire field to what is wrong.
-            ImageNotFound: ``data.available`` lists what there is.
+            ImageNotFound: ``data.available`` lists the images.
             UnsupportedResource: no agent ever reported a requested slot.
             InsufficientResource: no agent of the resource group, even if empty, could hold it.
             SessionAlreadyExists, LimitExceeded, Forbidden, NotFound (group, domain, resource group).
@@ -107,9 +107,9 @@ class SessionService:
         existing = await self._existing(owner, request, session_id)
         if existing is None:
             session, limits = await self._factory.build(caller, owner, request, session_id)
-            told = [enqueued_event(session)]
+            events = [enqueued_event(session)]
             try:
-                await self._writer.insert(session, told, limits=limits)
+                await self._writer.insert(session, events, limits=limits)
             except SessionAlreadyExists:
                 existing = await self._existing(owner, request, session_id)
                 if existing is None:
@@ -119,10 +119,10 @@ class SessionService:
         return await self._started(existing, request, created=False)
 
     async def _existing(self, owner: Caller, request: CreateSession, session_id: SessionId | None) -> Session | None:
-        """The session that this request names already.
+        """Return the existing session that the request names.
 
         Raises:
-            SessionAlreadyExists: there is one that must not be reused.
+            SessionAlreadyExists: the existing session must not be reused.
         """
         if session_id is not None:
             created = await self._store.get(session_id)
@@ -149,7 +149,7 @@ class SessionService:
     # ---- reading ----
 
     async def get(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> Session:
-        """Live sessions first; a final one only by its full id, or as the newest of that name when no live one has it.
+        """Return a live session; a final one only by its full id, or the newest of that name if no live one has it.
 
         Raises:
             SessionNotFound, TooManySessionsMatched.
@@ -158,11 +158,11 @@ class SessionService:
         return with_live_statistics(session, self._stats)
 
     async def get_by_id(self, caller: Caller, session_id: SessionId) -> Session:
-        """The session with live statistics, whatever its status (GraphQL ``compute_session``)."""
+        """Return a session of any status with live statistics (GraphQL ``compute_session``)."""
         return await self.get(caller, str(session_id))
 
     async def search(self, caller: Caller, query: SessionQuery) -> Page[Session]:
-        """What the caller may see: users their own, admins their domain, superadmins all, with live statistics.
+        """Return sessions with live statistics: users see their own, admins their domain, superadmins all.
 
         A plain user who names another access key gets Forbidden.
         """
@@ -176,12 +176,12 @@ class SessionService:
         return Page(items=[with_live_statistics(s, self._stats) for s in page.items], total_count=page.total_count)
 
     async def match(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> list[SessionMatch]:
-        """Live sessions whose name or id starts with ``ref``, at most 10; an exact name or id alone wins."""
-        found = await self._finder.several(caller, ref, owner_access_key=owner_access_key)
-        return [SessionMatch(id=s.id, name=s.name, status=s.status) for s in found]
+        """Return at most 10 live sessions whose name or id starts with ``ref``, or only the exact match."""
+        sessions = await self._finder.several(caller, ref, owner_access_key=owner_access_key)
+        return [SessionMatch(id=s.id, name=s.name, status=s.status) for s in sessions]
 
     async def kernels_of_agent(self, caller: Caller, agent_id: str, *, statuses: tuple[str, ...] = ()) -> list[Kernel]:
-        """Those of live sessions. Superadmins only; others get an empty list."""
+        """Return the kernels of live sessions on an agent; an empty list for users who do not see all."""
         if not is_permitted(caller, Operation.SEE_AGENTS):
             return []
         sessions = await self._store.on_agent(AgentId(agent_id))
@@ -189,15 +189,15 @@ class SessionService:
         return [k for k in kernels if k.agent == agent_id and (not statuses or k.status in statuses)]
 
     async def get_many(self, caller: Caller, ids: tuple[SessionId, ...]) -> Mapping[SessionId, Session]:
-        """Those of ``ids`` that the caller may see (GraphQL ``dependencies``)."""
+        """Return the sessions of ``ids`` that the caller may see (GraphQL ``dependencies``)."""
         return {s.id: s for s in await self._store.get_many(ids) if sees(caller, s)}
 
     async def concurrency_used(self, access_keys: tuple[AccessKey, ...]) -> Mapping[AccessKey, int]:
-        """How many live sessions each access key has."""
+        """Return the number of live sessions of each access key."""
         return await self._store.count_live(access_keys)
 
     async def count_active(self) -> int:
-        """Live sessions over the whole cluster (``/manager/status``)."""
+        """Return the number of live sessions of the cluster (``/manager/status``)."""
         return sum((await self._store.count_live()).values())
 
     async def recount(self, caller: Caller) -> SlotAudit:
@@ -211,15 +211,15 @@ class SessionService:
     async def status_history(
         self, caller: Caller, ref: str, *, owner_access_key: str | None = None
     ) -> Mapping[str, str | None]:
-        """Lower-cased status -> ISO time of the last entry; ``preparing`` and ``terminated`` are always there."""
+        """Return lower-case status -> ISO time of the last entry; ``preparing`` and ``terminated`` are always there."""
         session = await self._finder.one(caller, ref, owner_access_key=owner_access_key)
-        told = {name.lower(): at for name, at in session.status_history.items()}
-        return {"preparing": None, "terminated": None, **told}
+        history = {name.lower(): at for name, at in session.status_history.items()}
+        return {"preparing": None, "terminated": None, **history}
 
     async def dependency_graph(
         self, caller: Caller, ref: str, *, owner_access_key: str | None = None
     ) -> DependencyNode:
-        """The session and what it depends on, to the depth of 16."""
+        """Return the session and its dependencies, to a depth of 16."""
         session = await self._finder.one(caller, ref, owner_access_key=owner_access_key)
         return await self._node(caller, session, _MAX_DEPTH)
 
@@ -247,23 +247,23 @@ class SessionService:
 
         Raises:
             Conflict: the session is not RUNNING, or ended instead of coming back.
-            DeadlineExceeded: it takes too long; it goes on.
+            DeadlineExceeded: it takes too long; the restart continues.
         """
         session = await self._finder.one(caller, ref, owner_access_key=owner_access_key, to_change=True)
         request = SessionRestartRequested(stimulus_id=caller.stimulus_id)
-        asked = await self._writer.transition(
+        restarting = await self._writer.transition(
             session.id, lambda s: advance(s, request, now=self._clock.now()), point="commit-restart"
         )
-        back = await self._writer.wait_until(
-            asked.id,
-            lambda s: s.version > asked.version and s.status is not SessionStatus.RESTARTING,
+        restarted = await self._writer.wait_until(
+            restarting.id,
+            lambda s: s.version > restarting.version and s.status is not SessionStatus.RESTARTING,
             timeout_s=self._settings.restart_timeout_s,
         )
-        if back is None:
+        if restarted is None:
             raise DeadlineExceeded("The session is still restarting.")
-        if back.status is not SessionStatus.RUNNING:
-            raise Conflict("The session ended while it was restarting.", data={"status": back.status.value})
-        return back
+        if restarted.status is not SessionStatus.RUNNING:
+            raise Conflict("The session ended while it was restarting.", data={"status": restarted.status.value})
+        return restarted
 
     async def destroy(
         self,
@@ -274,35 +274,35 @@ class SessionService:
         forced: bool = False,
         recursive: bool = False,
     ) -> DestroyReply:
-        """PENDING becomes CANCELLED at once, anything else TERMINATING; the end is awaited for a few seconds.
+        """End a session and wait a few seconds: PENDING becomes CANCELLED at once, any other status TERMINATING.
 
         ``recursive`` also ends every live session that depends on it. Repeating it is harmless.
         """
         session = await self._finder.one(caller, ref, owner_access_key=owner_access_key, to_change=True)
-        victims = [*(await self._dependents(session) if recursive else ()), session]
+        sessions = [*(await self._dependents(session) if recursive else ()), session]
         reason = KernelEventReason.FORCE_TERMINATED if forced else KernelEventReason.USER_REQUESTED
         request = SessionDestroyRequested(reason=reason, forced=forced, stimulus_id=caller.stimulus_id)
         last = session
-        for victim in victims:
-            if not victim.status.is_final:
+        for target in sessions:
+            if not target.status.is_final:
                 last = await self._writer.transition(
-                    victim.id, lambda s: advance(s, request, now=self._clock.now()), point="commit-destroy"
+                    target.id, lambda s: advance(s, request, now=self._clock.now()), point="commit-destroy"
                 )
         ended = last
         if not last.status.is_final:
             ended = await self._writer.wait_until(last.id, _has_ended, timeout_s=self._settings.destroy_wait_s) or last
         return DestroyReply(
-            session=ended, stats=self._final_stats(ended), destroyed=tuple(victim.id for victim in victims)
+            session=ended, stats=self._final_stats(ended), destroyed=tuple(target.id for target in sessions)
         )
 
     async def destroy_all(self, caller: Caller) -> int:
-        """End every live session by force; how many there were. Raises Forbidden for others than superadmins."""
+        """End every live session by force and return their number. Raises Forbidden unless a superadmin calls."""
         require(caller, Operation.END_ALL_SESSIONS)
         reason = KernelEventReason.FORCE_TERMINATED
         request = SessionDestroyRequested(reason=reason, forced=True, stimulus_id=caller.stimulus_id)
         live = await self._store.by_status(LIVE_SESSION_STATUSES)
         for session in live:
-            with contextlib.suppress(StaleVersion):  # it is ending, or the caller asks again
+            with contextlib.suppress(StaleVersion):  # the session is ending, or the caller retries
                 await self._writer.transition(
                     session.id, lambda s: advance(s, request, now=self._clock.now()), point="commit-destroy"
                 )
@@ -313,11 +313,11 @@ class SessionService:
         return {**metrics, "status": session.status.value, "version": 2} if metrics else {}
 
     async def _dependents(self, session: Session) -> list[Session]:
-        """Live sessions that depend on this one, directly or not, the furthest first."""
-        found: dict[SessionId, Session] = {}
-        front = [session]
-        while front:
-            below = [d for s in front for d in await self._store.dependents(s.id)]
-            front = [d for d in below if d.id not in found and d.user_id == session.user_id]
-            found.update((d.id, d) for d in front)
-        return list(reversed(found.values()))
+        """Return live sessions that depend on this one, directly or indirectly, the furthest first."""
+        dependents: dict[SessionId, Session] = {}
+        frontier = [session]
+        while frontier:
+            below = [d for s in frontier for d in await self._store.dependents(s.id)]
+            frontier = [d for d in below if d.id not in dependents and d.user_id == session.user_id]
+            dependents.update((d.id, d) for d in frontier)
+        return list(reversed(dependents.values()))

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, Row, String, TextClause, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, String, TextClause, func, insert, or_, select, update
 from sqlalchemy import cast as sql_cast
 from sqlalchemy.exc import IntegrityError
 
@@ -27,13 +27,13 @@ from ai.backend.manager.identity import tables as identity_tables
 from ai.backend.manager.query.model import Page
 from ai.backend.manager.query.sql import compile_filter, compile_order
 from ai.backend.manager.sessions import tables
-from ai.backend.manager.sessions.callbacks import Webhook
 from ai.backend.manager.sessions.changes import Change, ObservationAck, slot_deltas
-from ai.backend.manager.sessions.events import Event, EventDraft
+from ai.backend.manager.sessions.events import EventDraft
 from ai.backend.manager.sessions.model import Kernel, OwnerLimits, Session, SessionQuery, SlotAudit, too_many_sessions
 from ai.backend.manager.sessions.network import SessionNetwork, lasting
 from ai.backend.manager.sessions.sql_bulk import BatchWriter, check_versions, move_slots, update_many
-from ai.backend.manager.sessions.sql_outbox import acknowledge, insert_events, read_due_callbacks, read_events
+from ai.backend.manager.sessions.sql_logs import SqlKernelLogs
+from ai.backend.manager.sessions.sql_outbox import SqlOutbox, acknowledge, insert_events
 from ai.backend.manager.sessions.store import UNLIMITED
 
 _SESSION_FIELDS = tuple(f.name for f in fields(Session) if f.name not in ("kernels", "story"))
@@ -54,12 +54,12 @@ def _session_row(session: Session) -> dict[str, Any]:
 def _difference(
     names: tuple[str, ...], values: Callable[[Any], tuple[Any, ...]], old: object, new: object
 ) -> dict[str, Any]:
-    told = zip(names, values(old), values(new), strict=True)
-    return {name: after for name, before, after in told if after is not before and after != before}
+    columns = zip(names, values(old), values(new), strict=True)
+    return {name: after for name, before, after in columns if after is not before and after != before}
 
 
 def _load(s: Connection, rows: Sequence[Row[Any]]) -> list[Session]:
-    """Sessions with their kernels, in the order of ``rows``."""
+    """Return sessions with their kernels, in the order of ``rows``."""
     kernels: dict[UUID, list[Kernel]] = {}
     for ids in chunks([row.id for row in rows]):
         query = select(tables.kernels).where(tables.kernels.c.session_id.in_(ids)).order_by(tables.kernels.c.local_rank)
@@ -68,9 +68,13 @@ def _load(s: Connection, rows: Sequence[Row[Any]]) -> list[Session]:
     return [Session(**dict(zip(_SESSION_COLUMNS, row, strict=True)), kernels=tuple(kernels[row.id])) for row in rows]
 
 
-def _existing(error: IntegrityError, session_id: UUID | None) -> SessionAlreadyExists:
+def _already_exists(error: IntegrityError, session_id: UUID | None) -> SessionAlreadyExists:
     data = {"existingSessionId": str(session_id)} if session_id is not None else {}
     return SessionAlreadyExists(data=data)
+
+
+InsertStep: TypeAlias = Callable[[Connection, SessionId, Sequence[FolderMount], datetime], None]
+"""Links the mounts of a new session: connection, session, mounts, time of creation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +84,18 @@ class _NewSession:
     limits: OwnerLimits
 
 
-InsertStep: TypeAlias = Callable[[Connection, UUID, Sequence[FolderMount], datetime], None]
-"""Records the mounts of a new session, in the transaction that inserts it: session id, mounts, time of creation."""
+class SqlSessionStore(SqlOutbox, SqlKernelLogs):
+    """Implements :class:`ai.backend.manager.sessions.store.SessionStore`.
 
-
-class SqlSessionStore:
-    """Implements :class:`ai.backend.manager.sessions.store.SessionStore`."""
+    Args:
+        insert_steps: run for each new session in the transaction that inserts it; other features link what it mounts.
+    """
 
     def __init__(self, database: Database, insert_steps: Sequence[InsertStep] = ()) -> None:
-        self._db = database
+        super().__init__(database)
         self._insert_steps = insert_steps
-        # Where each transaction costs round trips, creations that come at once share their statements.
-        self._gatherer = BatchWriter(self._insert_all, self._insert_one) if database.is_shared else None
+        # On a shared database each transaction costs round trips; simultaneous creations share their statements.
+        self._batches = BatchWriter(self._insert_all, self._insert_one) if database.is_shared else None
 
     async def insert(
         self,
@@ -102,7 +106,7 @@ class SqlSessionStore:
     ) -> None:
         new = _NewSession(session, events, limits)
         try:
-            await (self._gatherer.put(new) if self._gatherer is not None else self._insert_one(new))
+            await (self._batches.put(new) if self._batches is not None else self._insert_one(new))
         except IntegrityError as e:
             existing = await self.get(session.id)
             if existing is None:
@@ -110,28 +114,26 @@ class SqlSessionStore:
                 existing = next((x for x in named if x.name == session.name), None)
             if existing is None:
                 raise
-            raise _existing(e, existing.id) from None
+            raise _already_exists(e, existing.id) from None
 
     async def _insert_one(self, new: _NewSession) -> None:
         await self._insert_all([new])
 
-    async def _insert_all(self, several: Sequence[_NewSession]) -> None:
+    async def _insert_all(self, batch: Sequence[_NewSession]) -> None:
         def work(s: Connection) -> None:
-            s.execute(insert(tables.sessions), [_session_row(new.session) for new in several])
-            s.execute(insert(tables.kernels), [_kernel_row(k) for new in several for k in new.session.kernels])
-            links = [
-                {"session_id": new.session.id, "depends_on": d} for new in several for d in new.session.dependencies
-            ]
+            s.execute(insert(tables.sessions), [_session_row(new.session) for new in batch])
+            s.execute(insert(tables.kernels), [_kernel_row(k) for new in batch for k in new.session.kernels])
+            links = [{"session_id": new.session.id, "depends_on": d} for new in batch for d in new.session.dependencies]
             if links:
                 s.execute(insert(tables.session_dependencies), links)
-            for session in (new.session for new in several):
+            for session in (new.session for new in batch):
                 for step in self._insert_steps:
                     step(s, session.id, session.vfolder_mounts, session.created_at)
-            insert_events(s, [(new.session, new.events, new.session.created_at) for new in several])
-            judged: list[tuple[AccessKey, OwnerLimits]] = []
-            for new in several:
-                if (new.session.access_key, new.limits) not in judged:
-                    judged.append((new.session.access_key, new.limits))
+            insert_events(s, [(new.session, new.events, new.session.created_at) for new in batch])
+            checked: list[tuple[AccessKey, OwnerLimits]] = []
+            for new in batch:
+                if (new.session.access_key, new.limits) not in checked:
+                    checked.append((new.session.access_key, new.limits))
                     self._check_limits(s, new.session, new.limits)
 
         await self._db.run_write(work)
@@ -153,9 +155,9 @@ class SqlSessionStore:
                 raise too_many_sessions(limits.max_live)
         if limits.counts_pending:
             k = tables.kernels.c
-            waiting = (c.access_key == key, c.status == SessionStatus.PENDING)
-            wanted = select(c.id, k.requested_slots).join(tables.kernels, k.session_id == c.id).where(*waiting)
-            rows = s.execute(wanted).all()
+            where = (c.access_key == key, c.status == SessionStatus.PENDING)
+            pending = select(c.id, k.requested_slots).join(tables.kernels, k.session_id == c.id).where(*where)
+            rows = s.execute(pending).all()
             limits.check_pending(len({row[0] for row in rows}), sum((row[1] for row in rows), ResourceSlot()))
 
     async def save(self, changes: Sequence[Change], *, ack: ObservationAck | None = None) -> None:
@@ -171,25 +173,25 @@ class SqlSessionStore:
             await self._db.run_write(work)
         except IntegrityError as e:
             if any(c.new.vni is not None and c.new.vni != c.old.vni for c in changes):
-                raise StaleVersion("another session has the number of this one's network") from e
+                raise StaleVersion("another session has the same network number") from e
             named = [await self.newest_named(c.new.access_key, c.new.name) for c in changes if c.old.name != c.new.name]
-            raise _existing(e, next((x.id for x in named if x is not None), None)) from None
+            raise _already_exists(e, next((x.id for x in named if x is not None), None)) from None
 
     @staticmethod
     def _write(s: Connection, changes: Sequence[Change]) -> None:
-        """Change rows, provided that each session is at the version that its change was made from."""
-        told = [
+        """Update rows; raise StaleVersion unless each session is at the version that its change was made from."""
+        updates = [
             (c.old, {**_difference(_SESSION_FIELDS, _session_values, c.old, c.new), "version": c.old.version + 1})
             for c in changes
         ]
-        if len(told) == 1:
-            old, values = told[0]
-            same = (tables.sessions.c.id == old.id, tables.sessions.c.version == old.version)
-            if s.execute(update(tables.sessions).where(*same).values(values)).rowcount != 1:
+        if len(updates) == 1:
+            old, values = updates[0]
+            current = (tables.sessions.c.id == old.id, tables.sessions.c.version == old.version)
+            if s.execute(update(tables.sessions).where(*current).values(values)).rowcount != 1:
                 raise StaleVersion(f"session {old.id} is not at version {old.version} any more")
-        elif told:
-            check_versions(s, {old.id: old.version for old, _ in told})
-            update_many(s, tables.sessions, [(old.id, values) for old, values in told])
+        elif updates:
+            check_versions(s, {old.id: old.version for old, _ in updates})
+            update_many(s, tables.sessions, [(old.id, values) for old, values in updates])
         kernels = [
             (after.id, values)
             for c in changes
@@ -211,14 +213,14 @@ class SqlSessionStore:
         return await self._db.run_read(work)
 
     async def get(self, session_id: SessionId) -> Session | None:
-        found = await self._select(tables.sessions.c.id == session_id)
-        return found[0] if found else None
+        sessions = await self._select(tables.sessions.c.id == session_id)
+        return sessions[0] if sessions else None
 
     async def get_many(self, ids: Iterable[SessionId]) -> list[Session]:
-        found: list[Session] = []
-        for some in chunks(dict.fromkeys(ids)):
-            found += await self._select(tables.sessions.c.id.in_(some))
-        return found
+        sessions: list[Session] = []
+        for part in chunks(dict.fromkeys(ids)):
+            sessions += await self._select(tables.sessions.c.id.in_(part))
+        return sessions
 
     async def find_live(self, access_key: AccessKey | None, ref: str, *, limit: int = 10) -> list[Session]:
         c = tables.sessions.c
@@ -233,26 +235,25 @@ class SqlSessionStore:
     async def newest_named(self, access_key: AccessKey, name: str) -> Session | None:
         c = tables.sessions.c
         order = (c.created_at.desc(), c.id)
-        found = await self._select(c.access_key == access_key, c.name == name, order=order, limit=1)
-        return found[0] if found else None
+        newest = await self._select(c.access_key == access_key, c.name == name, order=order, limit=1)
+        return newest[0] if newest else None
 
     async def by_status(self, statuses: Collection[SessionStatus]) -> list[Session]:
         return await self._select(tables.sessions.c.status.in_(list(statuses)))
 
     async def refreshed(
-        self, statuses: Collection[SessionStatus], known: Callable[[SessionId], Session | None]
+        self, statuses: Collection[SessionStatus], cached: Callable[[SessionId], Session | None]
     ) -> list[Session]:
         c = tables.sessions.c
         query = select(c.id, c.version).where(c.status.in_(list(statuses))).order_by(c.created_at, c.id)
 
         def work(s: Connection) -> list[Session]:
             versions = {row[0]: row[1] for row in s.execute(query)}
-            found = {i: one for i, v in versions.items() if (one := known(i)) is not None and one.version == v}
-            missing = [i for i in versions if i not in found]
-            for some in chunks(missing):
-                rows = s.execute(select(tables.sessions).where(c.id.in_(some))).all()
-                found.update((one.id, one) for one in _load(s, rows))
-            return [found[i] for i in versions]
+            current = {i: copy for i, v in versions.items() if (copy := cached(i)) is not None and copy.version == v}
+            for part in chunks([i for i in versions if i not in current]):
+                rows = s.execute(select(tables.sessions).where(c.id.in_(part))).all()
+                current.update((session.id, session) for session in _load(s, rows))
+            return [current[i] for i in versions]
 
         return await self._db.run_read(work)
 
@@ -377,79 +378,18 @@ class SqlSessionStore:
 
         await self._db.run_write(work)
 
-    async def put_log(self, kernel_id: KernelId, tail: bytes) -> None:
-        def work(s: Connection) -> None:
-            s.execute(delete(tables.kernel_logs).where(tables.kernel_logs.c.kernel_id == kernel_id))
-            s.execute(insert(tables.kernel_logs), {"kernel_id": kernel_id, "tail": tail})
-
-        await self._db.run_write(work)
-
-    async def get_log(self, kernel_id: KernelId) -> bytes | None:
-        def work(s: Connection) -> bytes | None:
-            found = s.execute(select(tables.kernel_logs.c.tail).where(tables.kernel_logs.c.kernel_id == kernel_id))
-            return found.scalar_one_or_none()
-
-        return await self._db.run_read(work)
-
-    async def acked(self, agent_id: AgentId, epoch: int) -> int:
-        c = tables.agent_acks.c
-
-        def work(s: Connection) -> int:
-            found = s.execute(select(c.seq).where(c.agent_id == agent_id, c.epoch == epoch))
-            return found.scalar_one_or_none() or 0
-
-        return await self._db.run_read(work)
-
     async def audit(self) -> SlotAudit:
         c = tables.kernels.c
 
         def work(s: Connection) -> SlotAudit:
             agents = s.execute(select(agents_tables.agents.c.id, agents_tables.agents.c.occupied_slots)).all()
-            holding = c.agent.is_not(None) & c.status.in_(HOLDING)
+            occupying = c.agent.is_not(None) & c.status.in_(HOLDING)
             sums: dict[str, ResourceSlot] = {}
-            for agent_id, slots in s.execute(select(c.agent, c.occupied_slots).where(holding)):
+            for agent_id, slots in s.execute(select(c.agent, c.occupied_slots).where(occupying)):
                 sums[agent_id] = sums.get(agent_id, ResourceSlot()) + slots
             orphans = s.execute(select(c.id).where(c.session_id.not_in(select(tables.sessions.c.id)))).scalars().all()
             none = ResourceSlot()
-            drift = {AgentId(a): (told, sums.get(a, none)) for a, told in agents if told != sums.get(a, none)}
+            drift = {AgentId(a): (slots, sums.get(a, none)) for a, slots in agents if slots != sums.get(a, none)}
             return SlotAudit(drift=drift, orphans=tuple(KernelId(k) for k in orphans))
 
         return await self._db.run_read(work)
-
-    async def purge(self, *, before: datetime) -> int:
-        def work(s: Connection) -> int:
-            gone = s.execute(delete(tables.session_events).where(tables.session_events.c.at < before))
-            stale = select(tables.kernels.c.id).where(tables.kernels.c.terminated_at < before)
-            s.execute(delete(tables.kernel_logs).where(tables.kernel_logs.c.kernel_id.in_(stale)))
-            return int(gone.rowcount)
-
-        return await self._db.run_write(work)
-
-    async def events_after(self, after_id: int, *, limit: int = 1000) -> list[Event]:
-        def work(s: Connection) -> list[Event]:
-            return read_events(s, after_id, limit)
-
-        return await self._db.run_read(work)
-
-    async def last_event_id(self) -> int:
-        def work(s: Connection) -> int:
-            return (s.execute(select(func.max(tables.session_events.c.id)))).scalar_one_or_none() or 0
-
-        return await self._db.run_read(work)
-
-    async def due_callbacks(self, now: datetime, *, limit: int) -> list[Webhook]:
-        return await self._db.run_read(lambda s: read_due_callbacks(s, now, limit))
-
-    async def put_off_callback(self, callback_id: int, *, attempts: int, due_at: datetime) -> None:
-        c = tables.session_callbacks
-
-        def work(s: Connection) -> None:
-            s.execute(update(c).where(c.c.id == callback_id).values(attempts=attempts, due_at=due_at))
-
-        await self._db.run_write(work)
-
-    async def drop_callback(self, callback_id: int) -> None:
-        def work(s: Connection) -> None:
-            s.execute(delete(tables.session_callbacks).where(tables.session_callbacks.c.id == callback_id))
-
-        await self._db.run_write(work)

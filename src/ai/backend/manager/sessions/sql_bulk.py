@@ -23,9 +23,9 @@ def check_versions(s: Connection, versions: Mapping[Any, int]) -> None:
     c = tables.sessions.c
     for part in chunks(versions):
         rows = s.execute(select(c.id, c.version).where(c.id.in_(part)).with_for_update())
-        found = {row.id: row.version for row in rows}
+        stored = {row.id: row.version for row in rows}
         for session_id in part:
-            if found.get(session_id) != versions[session_id]:
+            if stored.get(session_id) != versions[session_id]:
                 raise StaleVersion(f"session {session_id} is not at version {versions[session_id]} any more")
 
 
@@ -42,25 +42,25 @@ def update_many(s: Connection, table: Any, changed: Sequence[tuple[Any, Mapping[
 
 
 def move_slots(s: Connection, deltas: Mapping[AgentId, ResourceSlot]) -> None:
-    """Add to what agents hold, in the order of their names.
+    """Add to the occupied slots of agents, in the order of their names.
 
     Raises:
-        InsufficientResource: one would hold more than it has, devices that have failed included.
+        InsufficientResource: an agent would hold more than it has, failed devices included.
     """
     c = agents_tables.agents.c
-    wanted = sorted(deltas)
+    agent_ids = sorted(deltas)
     changed: list[tuple[Any, Mapping[str, Any]]] = []
-    for part in chunks(wanted):
+    for part in chunks(agent_ids):
         query = select(c.id, c.available_slots, c.occupied_slots).where(c.id.in_(part)).order_by(c.id)
         for agent_id, available, before in s.execute(query.with_for_update()):
             delta = deltas[AgentId(agent_id)]
             occupied = (before + delta).nonzero()
             over = [name for name, amount in delta.items() if amount > 0 and occupied[name] > available[name]]
-            if over:  # perhaps of devices that have failed, which kernels may still hold
+            if over:  # kernels may still hold slots of failed devices
                 withheld = withheld_slots(s.execute(select(c.devices).where(c.id == agent_id)).scalar_one())
                 over = [name for name in over if occupied[name] > available[name] + withheld[name]]
             if over:
-                raise InsufficientResource(f"agent {agent_id} has not that much free")
+                raise InsufficientResource(f"agent {agent_id} does not have as much free")
             changed.append((agent_id, {"occupied_slots": occupied}))
     update_many(s, agents_tables.agents, changed)
 
@@ -72,9 +72,9 @@ class _Waiting:
 
 
 class BatchWriter:
-    """Takes items one by one and writes those that came meanwhile together.
+    """Writes items that arrive during a write together in the next one.
 
-    If a batch fails its items are written one by one, so that each has its own fate.
+    If a batch fails, its items are written one by one, so that each gets its own result.
 
     Args:
         write_all: writes several or none. write_one: writes one.
@@ -89,7 +89,7 @@ class BatchWriter:
         self._worker: asyncio.Task[None] | None = None
 
     async def put(self, item: Any) -> None:
-        """Returns once the item is written; raises what keeps it from that."""
+        """Return once the item is written; raise the error of the write."""
         waiting = _Waiting(item, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         if self._worker is None or self._worker.done():
@@ -101,21 +101,21 @@ class BatchWriter:
             batch, self._waiting = self._waiting[:CHUNK], self._waiting[CHUNK:]
             try:
                 if len(batch) > 1:
-                    await self._write_all([one.item for one in batch])
+                    await self._write_all([waiting.item for waiting in batch])
             except Unavailable as error:
                 outcomes: list[BaseException | None] = [error] * len(batch)
-            except Exception:  # noqa: BLE001  # one of them is at fault, and each is to hear of its own
+            except Exception:  # noqa: BLE001  # one item is at fault; each gets its own error
                 outcomes = await self._one_by_one(batch)
             else:
                 outcomes = [None] * len(batch) if len(batch) > 1 else await self._one_by_one(batch)
-            for one, outcome in zip(batch, outcomes, strict=True):
-                if one.done.cancelled():
+            for waiting, outcome in zip(batch, outcomes, strict=True):
+                if waiting.done.cancelled():
                     continue
                 if outcome is None:
-                    one.done.set_result(None)
+                    waiting.done.set_result(None)
                 else:
-                    one.done.set_exception(outcome)
+                    waiting.done.set_exception(outcome)
 
     async def _one_by_one(self, batch: Sequence[_Waiting]) -> list[BaseException | None]:
-        writes = (self._write_one(one.item) for one in batch)
+        writes = (self._write_one(waiting.item) for waiting in batch)
         return list(await asyncio.gather(*writes, return_exceptions=True))

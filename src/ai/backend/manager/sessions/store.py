@@ -1,4 +1,4 @@
-"""What the manager keeps. One contract suite (tests/contract/store) runs on every implementation.
+"""The store of sessions. One contract suite (tests/contract/store) runs on every implementation.
 
 Every method is one transaction.
 """
@@ -31,7 +31,7 @@ UNLIMITED = OwnerLimits()
 
 
 class SessionStore(Protocol):
-    """Sessions with their kernels, the events outbox and kept logs."""
+    """Stores sessions with their kernels, the outbox of events, and logs."""
 
     async def insert(
         self,
@@ -74,24 +74,24 @@ class SessionStore(Protocol):
         ...
 
     async def refreshed(
-        self, statuses: Collection[SessionStatus], known: Callable[[SessionId], Session | None]
+        self, statuses: Collection[SessionStatus], cached: Callable[[SessionId], Session | None]
     ) -> list[Session]:
-        """As ``by_status``; of those that ``known`` has at the version that is stored, its copy."""
+        """As ``by_status``; a session that ``cached`` returns at the stored version is not read again."""
         ...
 
     async def of_kernels(self, kernel_ids: Collection[KernelId]) -> list[Session]: ...
 
     async def on_agent(self, agent_id: AgentId) -> list[Session]:
-        """Live sessions with a kernel there."""
+        """Live sessions with a kernel on the agent."""
         ...
 
     async def held(self, agent_ids: Collection[AgentId]) -> list[KernelOccupancy]:
-        """Every kernel that holds slots there."""
+        """Kernels that occupy slots of these agents."""
         ...
 
     async def networks(self) -> list[tuple[int, SessionNetwork]]:
-        """Those over several agents that sessions have now, each with its number. Those of sessions that end are
-        without their ``lines``: agents are about to leave these, and would not agree with others on where they are."""
+        """Networks over several agents with their numbers. Those of ending sessions have no ``lines``, since their
+        agents leave them one after the other."""
         ...
 
     async def search(self, query: SessionQuery) -> Page[Session]: ...
@@ -109,7 +109,7 @@ class SessionStore(Protocol):
         group_id: GroupId | None = None,
         domain_name: DomainName | None = None,
     ) -> ResourceSlot:
-        """What the kernels within these bounds hold on agents."""
+        """The slots that kernels within these bounds occupy."""
         ...
 
     async def bump(self, queries: Mapping[SessionId, int], stats: Mapping[KernelId, Mapping[str, Any]]) -> None:
@@ -127,15 +127,15 @@ class SessionStore(Protocol):
         ...
 
     async def purge(self, *, before: datetime) -> int:
-        """Forget events and logs older than ``before``; returns how many events."""
+        """Delete events and logs older than ``before``; returns the number of events."""
         ...
 
     async def events_after(self, after_id: int, *, limit: int = 1000) -> list[Event]: ...
     async def last_event_id(self) -> int: ...
 
     async def due_callbacks(self, now: datetime, *, limit: int) -> list[Webhook]:
-        """Of each session the first callback that it owes, if that is due by now. ``insert`` and ``save`` write them
-        with the events."""
+        """The first pending webhook of each session, if it is due. ``insert`` and ``save`` write webhooks with the
+        events."""
         ...
 
     async def put_off_callback(self, callback_id: int, *, attempts: int, due_at: datetime) -> None: ...

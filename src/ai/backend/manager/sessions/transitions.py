@@ -1,6 +1,6 @@
-"""From the manager's aggregate to the machines of ``core.lifecycle`` and back. Pure.
+"""Applies the state machines of ``core.lifecycle`` to the manager's sessions. Pure.
 
-:func:`advance` makes the facts that a step asks for part of the change; the writer executes the commands.
+:func:`advance` makes slots and events of a step part of the change; the writer executes the commands.
 """
 
 from __future__ import annotations
@@ -39,14 +39,13 @@ MAX_ATTEMPTS = 5
 UNHEALTHY = "unhealthy_devices"
 """Key of ``status_data``."""
 MAX_RETRY_AFTER_S = 3600.0
-"""How long a plugin may ask a session to wait, see :func:`deferred`."""
+"""The longest wait that a plugin may request, see :func:`deferred`."""
 _RETRY_BACKOFF = Backoff(0.5, MAX_RETRY_AFTER_S)
-"""How long a session waits after its creation failed for now."""
+"""The wait of a session after a creation failed temporarily."""
 RELOCATED_FROM = "relocated_from"
-"""Key of a kernel's ``status_data``: the agent of the attempt before, where that was another one."""
+"""Key of a kernel's ``status_data``: the agent of the previous attempt, if it was another one."""
 STARTED_OVER = "started_over"
-"""Key of a session's ``status_data``: how often it had to make way and started over, and how many attempts it had been
-placed in by then."""
+"""Key of a session's ``status_data``: how often it was preempted and started over, and its attempts by then."""
 _TO_THE_START = frozenset({"enqueued", "scheduled", "preparing", "pulling", "prepared", "creating"})
 
 
@@ -76,32 +75,32 @@ def session_state(session: Session) -> SessionState:
 
 
 def _spent(session: Session) -> int:
-    """The attempts before the session started over: those that count are the ones since."""
+    """Return the attempts before the session started over; they do not count."""
     return int(session.status_data.get(STARTED_OVER, {}).get("attempts", 0))
 
 
 def _start_over(session: Session) -> Session:
-    """A session that made way, as it waits again: as if it had not started."""
+    """Reset a preempted session, as if it had not started."""
     times = int(session.status_data.get(STARTED_OVER, {}).get("times", 0)) + 1
-    told = {"times": times, "attempts": max(k.attempt for k in session.kernels)}
+    counts = {"times": times, "attempts": max(k.attempt for k in session.kernels)}
     return replace(
         session,
         started_at=None,
         not_before=None,
-        status_data={**session.status_data, STARTED_OVER: told},
+        status_data={**session.status_data, STARTED_OVER: counts},
     )
 
 
 def _info(old: Session | Kernel, state: SessionState | KernelState) -> str | None:
-    """The reason of a change. Where neither status nor reason changed, what is known stays: it may say more."""
-    is_news = (state.status, state.reason) != (old.status, old.reason)
-    return state.reason.value if is_news and state.reason is not KernelEventReason.UNKNOWN else old.status_info
+    """Return the reason of a change. The stored text stays if neither status nor reason changed."""
+    is_changed = (state.status, state.reason) != (old.status, old.reason)
+    return state.reason.value if is_changed and state.reason is not KernelEventReason.UNKNOWN else old.status_info
 
 
 def _merge_kernel(
     kernel: Kernel, state: KernelState, now: datetime, placed: Mapping[str, Any], slots: Mapping[KernelId, ResourceSlot]
 ) -> Kernel:
-    """``slots``: what kernels occupy from now on."""
+    """``slots``: the slots that kernels occupy after the change."""
     if (kernel.status, kernel.attempt, kernel.agent, kernel.reason, kernel.exit_code) == (
         state.status,
         state.attempt,
@@ -136,9 +135,9 @@ def _merge_kernel(
 
 
 def _reason_of(effect: EmitEvent) -> KernelEventReason:
-    """On the way to its start, what has no reason of its own happens because somebody asked for the session."""
-    is_unasked = effect.reason is KernelEventReason.UNKNOWN and effect.name.partition("_")[2] in _TO_THE_START
-    return KernelEventReason.USER_REQUESTED if is_unasked else effect.reason
+    """Return the reason of an event; events of the start without a reason count as requested by the user."""
+    is_start = effect.reason is KernelEventReason.UNKNOWN and effect.name.partition("_")[2] in _TO_THE_START
+    return KernelEventReason.USER_REQUESTED if is_start else effect.reason
 
 
 def _draft(session: Session, effect: EmitEvent) -> EventDraft:
@@ -186,8 +185,8 @@ def _merge_session(
     if moved:
         changes["status_changed"] = now
     if state.status is SessionStatus.SCHEDULED and moved:
-        kept = {name: value for name, value in session.status_data.items() if name == STARTED_OVER}
-        changes |= {"scheduled_at": now, "status_info": None, "status_data": kept, "not_before": None}
+        data = {name: value for name, value in session.status_data.items() if name == STARTED_OVER}
+        changes |= {"scheduled_at": now, "status_info": None, "status_data": data, "not_before": None}
     if state.status is SessionStatus.RUNNING and session.started_at is None:
         changes |= {"started_at": now, "status_info": None}
     starts_over = False
@@ -211,7 +210,7 @@ def _statuses(transition: Transition) -> tuple[SessionStatus, SessionStatus]:
 
 @dataclass(slots=True)
 class _Facts:
-    """The effects of one change, sorted by who executes them."""
+    """The effects of one change by kind."""
 
     slots: dict[KernelId, ResourceSlot] = field(default_factory=dict)
     events: list[EmitEvent] = field(default_factory=list)
@@ -238,19 +237,19 @@ def advance(
     now: datetime,
     placed: Mapping[KernelId, Mapping[str, Any]] | None = None,
 ) -> Change | None:
-    """Move a session by ``events``.
+    """Apply events to a session.
 
     Args:
         session: as it was read.
         events: applied in order.
-        now: when.
+        now: the time of the change.
         placed: fields of kernels that change with their placement.
 
     Returns:
         The change to save, with the commands to execute afterwards; None if there is neither.
 
     Raises:
-        InvalidTransition: the present status does not admit a request.
+        InvalidTransition: the current status does not allow a request.
     """
     state = session_state(session)
     path: Path = ()
@@ -273,7 +272,7 @@ def advance(
 
 
 def deferred(change: Change, retry_after_s: float | None, now: datetime) -> Change:
-    """The change with at least this long to wait, where it sends the session back to the scheduler."""
+    """Return the change with at least this wait, if it sends the session back to the scheduler."""
     new = change.new
     if new.status is not SessionStatus.PENDING or change.old.status is SessionStatus.PENDING or not retry_after_s:
         return change
@@ -282,18 +281,17 @@ def deferred(change: Change, retry_after_s: float | None, now: datetime) -> Chan
 
 
 def enqueued_event(session: Session) -> EventDraft:
-    """The first event of every session."""
+    """Return the first event of a session."""
     return _draft(session, EmitEvent(name="session_enqueued", session_id=session.id))
 
 
 def note_health(
     session: Session, kernel_id: KernelId, failed: Sequence[UnhealthyDevice]
 ) -> tuple[Session, tuple[EventDraft, ...]]:
-    """The session with what is known of a kernel's failed devices, and an event where that is news.
+    """Return the session with a kernel's failed devices, and the events if they changed.
 
-    ``status_data["unhealthy_devices"]`` of the kernel lists those that it holds now, that of the session those of all
-    its kernels. Devices that have failed are told by ``session_device_unhealthy``, those that are well again by
-    ``session_device_recovered``.
+    ``status_data["unhealthy_devices"]`` of the kernel lists those that it holds, that of the session those of all its
+    kernels. The events are ``session_device_unhealthy`` and ``session_device_recovered``.
     """
     kernel = next(k for k in session.kernels if k.id == kernel_id)
     if kernel.status.is_final:
@@ -303,11 +301,11 @@ def note_health(
     if before == after:
         return session, ()
     data = _without_devices(kernel.status_data)
-    noted = replace(kernel, status_data={**data, UNHEALTHY: list(after.values())} if after else data)
-    kernels = tuple(noted if k.id == kernel_id else k for k in session.kernels)
-    every = [{**d, "kernel_id": str(k.id)} for k in kernels for d in k.status_data.get(UNHEALTHY, ())]
+    updated = replace(kernel, status_data={**data, UNHEALTHY: list(after.values())} if after else data)
+    kernels = tuple(updated if k.id == kernel_id else k for k in session.kernels)
+    all_devices = [{**d, "kernel_id": str(k.id)} for k in kernels for d in k.status_data.get(UNHEALTHY, ())]
     data = _without_devices(session.status_data)
-    session = replace(session, kernels=kernels, status_data={**data, UNHEALTHY: every} if every else data)
+    session = replace(session, kernels=kernels, status_data={**data, UNHEALTHY: all_devices} if all_devices else data)
     news = {
         "unhealthy": [device for key, device in after.items() if before.get(key) != device],
         "recovered": [device for key, device in before.items() if key not in after],
@@ -321,12 +319,12 @@ def _without_devices(status_data: Mapping[str, Any]) -> dict[str, Any]:
 
 def _device_event(session: Session, kernel_id: KernelId, how: str, devices: Sequence[Mapping[str, Any]]) -> EventDraft:
     draft = _draft(session, EmitEvent(name=f"session_device_{how}", session_id=session.id, kernel_id=kernel_id))
-    told = {"reason": f"device-{how}", "devices": [dict(device) for device in devices]}
-    return replace(draft, payload={**draft.payload, **told})
+    details = {"reason": f"device-{how}", "devices": [dict(device) for device in devices]}
+    return replace(draft, payload={**draft.payload, **details})
 
 
 def fold(first: Change, second: Change) -> Change:
-    """Two changes of one session in a row as one."""
+    """Combine two successive changes of one session into one."""
     return Change(
         old=first.old,
         new=second.new,

@@ -69,8 +69,8 @@ def _resources(body: CreateSessionBody) -> Mapping[str, str | int | float] | Non
     if config.instanceMemory is not None:
         legacy["mem"] = config.instanceMemory * _MIB
     if config.instanceGPUs:
-        whole = config.instanceGPUs.is_integer()
-        legacy["cuda.device" if whole else "cuda.shares"] = int(config.instanceGPUs) if whole else config.instanceGPUs
+        total = config.instanceGPUs.is_integer()
+        legacy["cuda.device" if total else "cuda.shares"] = int(config.instanceGPUs) if total else config.instanceGPUs
     return config.resources if not legacy else {**legacy, **(config.resources or {})}
 
 

@@ -1,8 +1,8 @@
-"""The one way of changing sessions.
+"""Changes sessions: saves changes, caches what was written, and notifies loops and waiters.
 
-Keeps the sessions that this process wrote last, so that the next step need not read them: a write states the version
-that it is based on, hence a stale copy costs one more round and never correctness. Of the many that run, and have no
-next step, only a few are kept (docs/decisions/0016).
+Caches the sessions that this process wrote last, so that the next step need not read them: a write states the version
+that it is based on, hence a stale copy costs one more round and never correctness. Few RUNNING sessions are cached, as
+they have no next step (docs/decisions/0016).
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from ai.backend.plugin.crash_points import crash_point
 log = logging.getLogger(__name__)
 
 
-_KEPT = 4096
-_KEPT_RUNNING = 64
-_KEPT_PLACES = 16_384
+_CACHED = 4096
+_CACHED_RUNNING = 64
+_CACHED_AGENTS = 16_384
 _TRIES = 20
-_LOOK_S, _LOOK_SHARED_S = 5.0, 0.5
+_POLL_S, _POLL_SHARED_S = 5.0, 0.5
 
 Step = Callable[[Session], Change | None]
 
 
 class SessionWriter:
-    """Saves changes, tells the loops and the waiters, and calls ``on_end`` for each session that has ended."""
+    """Saves changes, notifies loops and waiters, and calls ``on_end`` for each session that has ended."""
 
     def __init__(
         self, store: SessionStore, bus: Bus, *, on_end: Callable[[Session], None], is_shared: bool = False
@@ -51,29 +51,29 @@ class SessionWriter:
         self._on_end = on_end
         self._recent: OrderedDict[SessionId, Session] = OrderedDict()
         self._running: OrderedDict[SessionId, Session] = OrderedDict()
-        self._places: OrderedDict[KernelId, tuple[SessionId, AgentId]] = OrderedDict()
+        self._agents: OrderedDict[KernelId, tuple[SessionId, AgentId]] = OrderedDict()
         """Of kernels that have an agent."""
         self._waiting: dict[SessionId, set[asyncio.Future[Session]]] = {}
 
     # ---- reading ----
 
     def recent(self, session_id: SessionId) -> Session | None:
-        """The session as this process wrote or read it last; None where other managers write as well."""
+        """Return the cached session; None where other managers write as well."""
         return None if self._is_shared else self.written(session_id)
 
     def written(self, session_id: SessionId) -> Session | None:
-        """As ``recent``, but for whoever acts on it by a change that states its version."""
+        """Return the cached session, for changes that state its version."""
         if session_id in self._running:
             self._running.move_to_end(session_id)
         return self._recent.get(session_id) or self._running.get(session_id)
 
     def recent_of_kernel(self, kernel_id: KernelId) -> Session | None:
-        place = self._places.get(kernel_id)
+        place = self._agents.get(kernel_id)
         return self.written(place[0]) if place is not None else None
 
     def is_on(self, kernel_id: KernelId, agent_id: AgentId) -> bool:
-        """Whether that agent has the kernel, as this process wrote or read it last."""
-        return self._places.get(kernel_id, (None, None))[1] == agent_id
+        """Return True if that agent has the kernel, by the cache."""
+        return self._agents.get(kernel_id, (None, None))[1] == agent_id
 
     async def load(self, session_id: SessionId, *, fresh: bool = False) -> Session:
         """Raises SessionNotFound."""
@@ -83,55 +83,55 @@ class SessionWriter:
         if session is None:
             self._forget(session_id)
             raise SessionNotFound(data={"id": str(session_id)})
-        self._keep(session)
+        self._cache(session)
         return session
 
     def note(self, sessions: Iterable[Session]) -> None:
-        """Remember sessions that were just read from the store."""
+        """Cache sessions that were just read from the store."""
         for session in sessions:
-            known = self.written(session.id)
-            if known is None or known.version <= session.version:
-                self._keep(session)
+            cached = self.written(session.id)
+            if cached is None or cached.version <= session.version:
+                self._cache(session)
 
-    def _keep(self, session: Session) -> None:
+    def _cache(self, session: Session) -> None:
         self._drop(session.id)
         if session.status.is_final:
-            self._lose(session.kernels)
+            self._drop_kernels(session.kernels)
             return
         runs = session.status is SessionStatus.RUNNING
-        kept, limit = (self._running, _KEPT_RUNNING) if runs else (self._recent, _KEPT)
-        kept[session.id] = session
-        if len(kept) > limit:
-            kept.popitem(last=False)
+        cache, limit = (self._running, _CACHED_RUNNING) if runs else (self._recent, _CACHED)
+        cache[session.id] = session
+        if len(cache) > limit:
+            cache.popitem(last=False)
         for kernel in session.kernels:
-            self._places.pop(kernel.id, None)
+            self._agents.pop(kernel.id, None)
             if kernel.agent is not None:
-                self._places[kernel.id] = session.id, kernel.agent
-        while len(self._places) > _KEPT_PLACES:
-            self._places.popitem(last=False)
+                self._agents[kernel.id] = session.id, kernel.agent
+        while len(self._agents) > _CACHED_AGENTS:
+            self._agents.popitem(last=False)
 
     def _drop(self, session_id: SessionId) -> Session | None:
         return self._recent.pop(session_id, None) or self._running.pop(session_id, None)
 
-    def _lose(self, kernels: Iterable[Kernel]) -> None:
+    def _drop_kernels(self, kernels: Iterable[Kernel]) -> None:
         for kernel in kernels:
-            self._places.pop(kernel.id, None)
+            self._agents.pop(kernel.id, None)
 
     def _forget(self, session_id: SessionId) -> None:
-        gone = self._drop(session_id)
-        self._lose(gone.kernels if gone is not None else ())
+        removed = self._drop(session_id)
+        self._drop_kernels(removed.kernels if removed is not None else ())
 
     # ---- writing ----
 
     async def insert(self, session: Session, events: Sequence[EventDraft], *, limits: OwnerLimits) -> None:
-        """As ``SessionStore.insert``. A caller that goes away meanwhile does not stop it."""
+        """Insert a session as ``SessionStore.insert`` does. Cancelling the caller does not stop it."""
         await asyncio.shield(self._insert(session, events, limits))
 
     async def _insert(self, session: Session, events: Sequence[EventDraft], limits: OwnerLimits) -> None:
         crash_point("before-commit-create")
         await self._store.insert(session, events=events, limits=limits)
         crash_point("after-commit-create")
-        self._keep(session)
+        self._cache(session)
         self._bus.publish(OUTBOX)
         if session.callback_url:
             self._bus.publish(CALLBACK)
@@ -144,12 +144,12 @@ class SessionWriter:
         point: str,
         ack: ObservationAck | None = None,
     ) -> list[Session]:
-        """Save all changes or none, execute their commands, and return the sessions as they are now.
+        """Save all changes or none, execute their commands, and return the saved sessions.
 
-        A caller that goes away meanwhile does not stop it.
+        Cancelling the caller does not stop it.
 
         Raises:
-            StaleVersion: the copies kept here are dropped, load again.
+            StaleVersion: the cached copies are dropped; load again.
         """
         return await asyncio.shield(self._commit(changes, point, ack))
 
@@ -164,22 +164,22 @@ class SessionWriter:
         crash_point(f"after-{point}")
         saved = [_saved(change) for change in changes]
         for session in saved:
-            self._keep(session)
-            self._tell_waiters(session)
+            self._cache(session)
+            self._notify_waiters(session)
             if session.status.is_final:
                 self._on_end(session)
         if any(change.events for change in changes):
             self._bus.publish(OUTBOX)
         if any(change.events and change.new.callback_url for change in changes):
             self._bus.publish(CALLBACK)
-        if any(_frees(change) for change in changes):
+        if any(_concerns_scheduler(change) for change in changes):
             self._bus.publish(SCHEDULE)
         for change in changes:
             self._execute(change.commands)
         return saved
 
     def _execute(self, commands: Iterable[Command]) -> None:
-        """Hand commands to the loops that talk to the agents."""
+        """Publish commands to the loops that call the agents."""
         for command in commands:
             match command:
                 case CreateKernels(session_id=session_id) | RestartKernels(session_id=session_id):
@@ -189,19 +189,19 @@ class SessionWriter:
                 case _:
                     assert_never(command)
 
-    async def transition(self, session_id: SessionId, make: Step, *, point: str) -> Session:
-        """Load, decide, save; again while somebody else is faster.
+    async def transition(self, session_id: SessionId, step: Step, *, point: str) -> Session:
+        """Load a session, apply ``step``, save; repeat while another change was faster.
 
         Returns:
-            The session as it is now.
+            The saved session.
 
         Raises:
-            SessionNotFound; whatever ``make`` raises. The story of an InvalidTransition is logged.
+            SessionNotFound; whatever ``step`` raises. The story of an InvalidTransition is logged.
         """
         for attempt in range(_TRIES):
             session = await self.load(session_id, fresh=attempt > 0)
             try:
-                change = make(session)
+                change = step(session)
             except InvalidTransition as e:
                 log.info("%s; its history: %s", e.explain(), dict(session.status_history))
                 raise
@@ -219,7 +219,7 @@ class SessionWriter:
 
     # ---- waiting ----
 
-    def _tell_waiters(self, session: Session) -> None:
+    def _notify_waiters(self, session: Session) -> None:
         for future in self._waiting.get(session.id, ()):
             if not future.done():
                 future.set_result(session)
@@ -227,7 +227,7 @@ class SessionWriter:
     async def wait_until(
         self, session_id: SessionId, reached: Callable[[Session], bool], *, timeout_s: float | None
     ) -> Session | None:
-        """The session once ``reached`` holds for it; None when the time ran out.
+        """Return the session once ``reached`` holds for it; None when the time ran out.
 
         A change made by this process is seen at once, one by another manager within half a second.
         """
@@ -244,11 +244,11 @@ class SessionWriter:
                     session = await self._store.get(session_id)
                 if session is None or reached(session):
                     return session
-                look_s = _LOOK_SHARED_S if self._is_shared else _LOOK_S
-                left = look_s if deadline is None else min(look_s, deadline - loop.time())
-                if left <= 0:
+                poll_s = _POLL_SHARED_S if self._is_shared else _POLL_S
+                timeout = poll_s if deadline is None else min(poll_s, deadline - loop.time())
+                if timeout <= 0:
                     return None
-                await asyncio.wait({future}, timeout=left)
+                await asyncio.wait({future}, timeout=timeout)
                 fresh = not future.done()
                 if future.done():
                     session = future.result()
@@ -265,6 +265,6 @@ def _saved(change: Change) -> Session:
     return replace(change.new, version=change.old.version + 1)
 
 
-def _frees(change: Change) -> bool:
-    """Whether the scheduler has something to look at: slots came back, a session waits again, or a dependency ended."""
+def _concerns_scheduler(change: Change) -> bool:
+    """Return True if the scheduler must run: slots are free, a session is pending again, or a dependency ended."""
     return change.new.status != change.old.status and (change.new.status.is_final or change.new.status == "PENDING")

@@ -70,6 +70,7 @@ class Channel:
             exec_timeout_s=kernel.record.spec.exec_timeout_s or limits.exec_timeout,
             save=partial(self._context.records.put_runs, kernel.id),
             restored=restored,
+            wall_clock=self._context.wall_clock,
         )
         terminals = Terminals(channel, prefix=f"e{epoch}")
         await channel.connect()

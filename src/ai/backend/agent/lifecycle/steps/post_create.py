@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 from ai.backend.agent.kernels.kernel import Kernel
 from ai.backend.agent.lifecycle.context import AgentContext, StepContext
@@ -28,7 +27,7 @@ class PostCreate:
             try:
                 await self._calls.call(key, "post_create", kernel, step)
             except BackendError as e:
-                now = time.time()
+                now = self._context.wall_clock()
                 kernel.save(owed=list(dict.fromkeys([*kernel.record.owed, key])), owed_since=now)
                 kernel.owing_since = None
                 self._calls.report(kernel, key, "post_create", e, "retrying", now)
@@ -62,7 +61,7 @@ class PostCreate:
         The deadline is recorded in wall-clock time, so that a restart of the agent does not move it. It is read once
         after each start of the agent, so that setting the wall clock does not move it either.
         """
-        now, limit_s = time.time(), self._context.settings.kernel_lifecycles.termination_deferral
+        now, limit_s = self._context.wall_clock(), self._context.settings.kernel_lifecycles.termination_deferral
         clock = asyncio.get_running_loop().time
         if kernel.record.deferred_until is None:
             kernel.save(deferred_until=now + limit_s)

@@ -1,4 +1,4 @@
-"""From a request to a session that may be stored: every check that needs no lock."""
+"""Builds a session from a request, with every check that needs no lock."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ from ai.backend.manager.system.service import ManagerState
 
 
 class SessionFactory:
-    """Builds a PENDING session of a request, or says which field of it is wrong."""
+    """Builds PENDING sessions from requests; errors name the field that is wrong."""
 
     def __init__(
         self,
@@ -76,13 +76,13 @@ class SessionFactory:
     ) -> None:
         self._images = images
         self._mounts = mounts
-        self._defaults = defaults
+        self._dotfiles = defaults
         self._state = state
         self._sessions = sessions
         self._agents = agents
-        self._placing = FeasibilityChecker(identities, resource_groups, agents, devices)
+        self._feasibility = FeasibilityChecker(identities, resource_groups, agents, devices)
         self._identities = identities
-        self._known_slots = slots
+        self._slot_catalogue = slots
         self._settings = settings
         self._clock = clock
         self._id_generator = id_generator
@@ -91,7 +91,7 @@ class SessionFactory:
     async def build(
         self, caller: Caller, owner: Caller, request: CreateSession, session_id: SessionId | None = None
     ) -> tuple[Session, OwnerLimits]:
-        """The session, and what its owner may have with it. ``session_id`` None: a new one.
+        """Return the session and the limits of its owner. ``session_id`` None: a new one.
 
         See ``SessionService.create`` for the errors.
         """
@@ -99,23 +99,23 @@ class SessionFactory:
             await self._state.check_running()
         check_shape(request, self._settings)
         now = self._clock.now()
-        place = await self._placing.find(caller, owner, request)
+        candidates = await self._feasibility.find(caller, owner, request)
         encrypted = self._settings.encrypt_networks or is_encrypted(check_flags(request))
         needs = needs_of(request.cluster_size, request.cluster_mode, "", encrypted=encrypted)
         if needs:
-            place = replace(place, agents=with_networks(place.agents, place.resource_group, needs))
-        image = await self._image(owner, place, request.image, request.architecture)
+            candidates = replace(candidates, agents=with_networks(candidates.agents, candidates.resource_group, needs))
+        image = await self._image(owner, candidates, request.image, request.architecture)
         limits = await self._check_policy(owner, request)
         slots = self._slots(request.resources, image)
-        members = await self._members(owner, request, image, slots, place)
+        planned = await self._planned_kernels(owner, request, image, slots, candidates)
         if request.runtime_class:
-            place, members = of_class(request.runtime_class, place, members, self._devices)
-        await self._placing.check_fits(request, members, place)
+            candidates, planned = of_class(request.runtime_class, candidates, planned, self._devices)
+        await self._feasibility.check_fits(request, planned, candidates)
         mounts = await self._resolve_mounts(owner, request)
         bootstrap_script = request.bootstrap_script
-        if self._defaults is not None:
-            bootstrap_script = await self._defaults.bootstrap_script_of(
-                owner, place.domain, place.group.id, request.bootstrap_script, mounts
+        if self._dotfiles is not None:
+            bootstrap_script = await self._dotfiles.bootstrap_script_of(
+                owner, candidates.domain, candidates.group.id, request.bootstrap_script, mounts
             )
         session_id = session_id or SessionId(self._id_generator.uuid())
         session = Session(
@@ -125,9 +125,9 @@ class SessionFactory:
             status=SessionStatus.PENDING,
             status_history={SessionStatus.PENDING.value: now.isoformat()},
             status_changed=now,
-            domain_name=place.domain,
-            group_id=place.group.id,
-            group_name=place.group.name,
+            domain_name=candidates.domain,
+            group_id=candidates.group.id,
+            group_name=candidates.group.name,
             user_id=owner.user_id,
             user_email=owner.email,
             access_key=owner.access_key,
@@ -149,26 +149,26 @@ class SessionFactory:
             callback_url=check_callback(request.callback_url),
             starts_at=parse_start(request.starts_at, now) if request.starts_at else None,
             dependencies=await self._dependencies(owner, request.dependencies),
-            priority=place.priority,
-            scaling_group=place.resource_group,
-            designated_agents=place.designated,
+            priority=candidates.priority,
+            scaling_group=candidates.resource_group,
+            designated_agents=candidates.designated,
             preopen_ports=check_ports(request.preopen_ports),
             batch_timeout_s=request.batch_timeout_s,
             exec_timeout_s=request.exec_timeout_s,
             created_at=now,
-            kernels=self._kernels(session_id, members, now),
+            kernels=self._kernels(session_id, planned, now),
         )
         return session, limits
 
-    async def is_image_of(self, session: Session, wanted: str) -> bool:
-        """Whether ``wanted`` names the image of this session, directly or by an alias that holds now."""
-        if session.image == wanted:
+    async def is_image_of(self, session: Session, reference: str) -> bool:
+        """Return True if ``reference`` names the image of this session, directly or by a current alias."""
+        if session.image == reference:
             return True
         agents = await self._agents.agents(scaling_group=session.scaling_group)
         try:
-            registered, aliases = await self._images.known_as(wanted) if self._images is not None else ((), ())
-            known = merge_images(agents, registered, aliases)
-            return resolve_image(known, wanted, session.architecture).name == session.image
+            registered, aliases = await self._images.known_as(reference) if self._images is not None else ((), ())
+            images = merge_images(agents, registered, aliases)
+            return resolve_image(images, reference, session.architecture).name == session.image
         except ImageNotFound:
             return False
 
@@ -177,43 +177,43 @@ class SessionFactory:
             return await self._mounts.resolve(owner, request.mounts, request.mount_map, request.mount_options)
         for folder in (*request.mounts, *request.mount_map, *request.mount_options):
             raise InvalidInput(
-                f"The folder {folder[:64]!r} cannot be mounted: this cluster keeps no folders.",
+                f"The folder {folder[:64]!r} cannot be mounted: this cluster has no folders.",
                 data={"config.mounts": f"no such folder: {folder[:64]}"},
             )
         return ()
 
-    async def _image(self, owner: Caller, place: Candidates, wanted: str, architecture: str | None) -> Image:
+    async def _image(self, owner: Caller, candidates: Candidates, reference: str, architecture: str | None) -> Image:
         """Raises as :meth:`Catalogue.choose`."""
         if self._images is None:
-            return resolve_image(merge_images(place.agents), wanted, architecture)
-        return await self._images.choose(owner, place.domain, place.agents, wanted, architecture)
+            return resolve_image(merge_images(candidates.agents), reference, architecture)
+        return await self._images.choose(owner, candidates.domain, candidates.agents, reference, architecture)
 
-    async def _members(
-        self, owner: Caller, request: CreateSession, image: Image, slots: ResourceSlot, place: Candidates
+    async def _planned_kernels(
+        self, owner: Caller, request: CreateSession, image: Image, slots: ResourceSlot, candidates: Candidates
     ) -> tuple[PlannedKernel, ...]:
-        """The kernels to be, those of one role in a row."""
+        """Return the kernels of the session, grouped by role."""
         if not request.roles:
             roles = [("main", 1), ("sub", request.cluster_size - 1)]
             return tuple(PlannedKernel(role, i + 1, image, slots) for role, size in roles for i in range(size))
-        found: list[PlannedKernel] = []
+        planned: list[PlannedKernel] = []
         for role in request.roles:
-            its = await self._image(owner, place, role.image, role.architecture)
-            if role.name == "main" and its.name != image.name:
-                its = image  # the request has named another one
-            wanted = {**(role.resources or {}), **((request.resources or {}) if role.name == "main" else {})}
-            needed = self._slots(wanted, its)
+            role_image = await self._image(owner, candidates, role.image, role.architecture)
+            if role.name == "main" and role_image.name != image.name:
+                role_image = image  # the request names another image
+            resources = {**(role.resources or {}), **((request.resources or {}) if role.name == "main" else {})}
+            role_slots = self._slots(resources, role_image)
             environ = check_environ(role.environ, max_bytes=self._settings.max_environ_bytes)
             script = check_text(role.bootstrap_script, "bootstrap_script", self._settings.max_script_bytes)
             options = {"environ": environ, **({"bootstrap_script": script} if script else {})}
-            found += [PlannedKernel(role.name, i + 1, its, needed, options) for i in range(role.replicas)]
-        return tuple(found)
+            planned += [PlannedKernel(role.name, i + 1, role_image, role_slots, options) for i in range(role.replicas)]
+        return tuple(planned)
 
     async def _check_policy(self, owner: Caller, request: CreateSession) -> OwnerLimits:
-        """What the owner may have at a time; whoever inserts the session counts it."""
-        found = await self._identities.policies(name=owner.resource_policy)
-        if not found:
+        """Return the limits of the owner; the insertion of the session checks them."""
+        policies = await self._identities.policies(name=owner.resource_policy)
+        if not policies:
             return OwnerLimits()
-        policy = found[0]
+        policy = policies[0]
         if request.cluster_size > policy.max_containers_per_session:
             limit = policy.max_containers_per_session
             raise LimitExceeded(f"Your policy allows {limit} kernels in a session.", data={"clusterSize": limit})
@@ -224,36 +224,38 @@ class SessionFactory:
         )
 
     def _slots(self, resources: Mapping[str, str | int | float] | None, image: Image) -> ResourceSlot:
-        known = self._known_slots.slot_types
-        asked: dict[str, Decimal] = {}
+        slot_types = self._slot_catalogue.slot_types
+        requested: dict[str, Decimal] = {}
         for name, value in (resources or {}).items():
             check_slot_name(name)
             try:
-                quantity = parse_quantity(value, is_bytes=name in known and known[name].slot_type is SlotType.BYTES)
+                quantity = parse_quantity(
+                    value, is_bytes=name in slot_types and slot_types[name].slot_type is SlotType.BYTES
+                )
             except InvalidQuantity as e:
                 raise InvalidQuantity(f"{name}: {e}", data={"config.resources": f"{name}: malformed"}) from None
-            if name not in known:
+            if name not in slot_types:
                 if not quantity:
                     continue
-                there_are = ", ".join(sorted(known)) or "none"
+                available = ", ".join(sorted(slot_types)) or "none"
                 raise UnsupportedResource(
-                    f"No agent has ever offered the resource slot {name!r}; known slots are {there_are}.",
-                    data={"config.resources": f"unknown slot: {name}", "available": sorted(known)},
+                    f"No agent has ever offered the resource slot {name!r}; known slots are {available}.",
+                    data={"config.resources": f"unknown slot: {name}", "available": sorted(slot_types)},
                 )
             if quantity.is_infinite():
                 raise InvalidQuantity(f"{name} must be finite", data={"config.resources": f"{name}: malformed"})
-            asked[name] = quantity
+            requested[name] = quantity
         minimum = image.min_slots
         for slot in ("cpu", "mem"):
-            if slot in known and slot not in asked:
-                asked[slot] = minimum[slot] or DEFAULT_SLOTS[SlotName(slot)]
+            if slot in slot_types and slot not in requested:
+                requested[slot] = minimum[slot] or DEFAULT_SLOTS[SlotName(slot)]
         for slot, least in minimum.items():
-            if asked.setdefault(slot, least) < least:
+            if requested.setdefault(slot, least) < least:
                 raise InvalidInput(
                     f"The image {image.name} needs at least {least} of {slot}.",
                     data={"config.resources": f"{slot}: below the minimum of the image"},
                 )
-        return ResourceSlot(asked).nonzero()
+        return ResourceSlot(requested).nonzero()
 
     def _options(self, request: CreateSession, slots: ResourceSlot) -> dict[str, str]:
         options = dict(request.resource_opts)
@@ -276,7 +278,7 @@ class SessionFactory:
         }
 
     async def _dependencies(self, owner: Caller, refs: Sequence[str]) -> tuple[SessionId, ...]:
-        found: list[SessionId] = []
+        ids: list[SessionId] = []
         for ref in refs:
             try:
                 session = await self._sessions.get(SessionId(UUID(ref)))
@@ -287,24 +289,24 @@ class SessionFactory:
                 session = exact[0] if len(exact) == 1 else newest
             if session is None or session.user_id != owner.user_id:
                 raise InvalidInput(f"There is no session {ref[:64]!r} to depend on.", data={"dependencies": "unknown"})
-            found.append(session.id)
-        return tuple(dict.fromkeys(found))
+            ids.append(session.id)
+        return tuple(dict.fromkeys(ids))
 
-    def _kernels(self, session_id: SessionId, members: Sequence[PlannedKernel], now: datetime) -> tuple[Kernel, ...]:
+    def _kernels(self, session_id: SessionId, planned: Sequence[PlannedKernel], now: datetime) -> tuple[Kernel, ...]:
         return tuple(
             Kernel(
                 id=KernelId(session_id if rank == 0 else self._id_generator.uuid()),
                 session_id=session_id,
-                cluster_role=member.role,
-                cluster_idx=member.number,
+                cluster_role=kernel.role,
+                cluster_idx=kernel.number,
                 local_rank=rank,
-                cluster_hostname=f"{member.role}{member.number}",
-                image=member.image.name,
-                architecture=member.image.architecture,
+                cluster_hostname=f"{kernel.role}{kernel.number}",
+                image=kernel.image.name,
+                architecture=kernel.image.architecture,
                 status_changed=now,
-                requested_slots=member.slots,
-                role_options=member.options,
+                requested_slots=kernel.slots,
+                role_options=kernel.options,
                 created_at=now,
             )
-            for rank, member in enumerate(members)
+            for rank, kernel in enumerate(planned)
         )

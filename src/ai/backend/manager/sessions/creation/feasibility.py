@@ -1,4 +1,4 @@
-"""Where a session that is asked for belongs, and whether it could ever be there."""
+"""Finds the resource group and agents of a requested session, and checks that it could ever fit there."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ DEFAULT_SLOTS = {SlotName("cpu"): Decimal(1), SlotName("mem"): Decimal(268_435_4
 
 
 def _check_devices(agents: Sequence[Agent], slots: ResourceSlot, devices: DeviceReader) -> None:
-    """Refuse what fits the sums of an agent but never its devices (a part of a share, a share larger than a device).
+    """Refuse slots that fit the sums of an agent but never its devices, as a share larger than a device.
 
     Raises:
-        ResourceError: what the last of the agents says; none of them could take one kernel even if it were empty.
+        ResourceError: no agent could take one kernel even if it were empty; the error of the last agent.
     """
     if all(name in DEFAULT_SLOTS for name in slots.nonzero()):
         return
     refusal: ResourceError | None = None
     for agent in agents:
-        # What has failed may come back.
+        # Failed devices may recover.
         well = [
             replace(p, devices=tuple(replace(d, health=DeviceHealth.HEALTHY) for d in p.devices))
             for p in devices.plugins_of(agent)
@@ -62,13 +62,13 @@ def _check_devices(agents: Sequence[Agent], slots: ResourceSlot, devices: Device
 
 
 def _slot_names(agent: Agent, devices: DeviceReader) -> frozenset[str]:
-    """Every slot of an agent, whether or not one of its devices is healthy now."""
+    """Return every slot of an agent, also those of devices that are unhealthy now."""
     return frozenset(s.slot_name for p in devices.plugins_of(agent) for d in p.devices for s in d.slots)
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Where a session is to be, and the agents that might take it. ``open_groups``: all that are open to its owner."""
+    """The project, resource group and agents for a session. ``open_groups``: all that its owner may use."""
 
     domain: DomainName
     group: Group
@@ -81,7 +81,7 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class PlannedKernel:
-    """One kernel to be. ``number`` counts from 1 in each role."""
+    """A kernel of a session that is being created. ``number`` counts from 1 in each role."""
 
     role: str
     number: int
@@ -91,10 +91,10 @@ class PlannedKernel:
 
 
 def _check_options(caller: Caller, request: CreateSession, group: ResourceGroup) -> int:
-    """What the resource group allows of a session; its priority.
+    """Check a request against the options of the resource group and return its priority.
 
     Raises:
-        InvalidInput: sessions of this type are not for this group, or the priority is larger than users may have.
+        InvalidInput: the group takes no sessions of this type, or the priority is too large.
     """
     options = read(group.scheduler_opts)
     if request.type not in options.allowed_session_types:
@@ -114,15 +114,17 @@ def _check_options(caller: Caller, request: CreateSession, group: ResourceGroup)
 
 
 def of_class(
-    name: str, place: Candidates, members: Sequence[PlannedKernel], devices: DeviceReader
+    name: str, candidates: Candidates, planned: Sequence[PlannedKernel], devices: DeviceReader
 ) -> tuple[Candidates, tuple[PlannedKernel, ...]]:
-    """The agents that have the runtime class, and the kernels with what it costs. Raises as ``with_class``."""
-    agents, cost = with_class(place.agents, name, [m.slots for m in members], place.resource_group, devices)
-    return replace(place, agents=agents), tuple(replace(m, slots=m.slots + cost) for m in members)
+    """Return the agents that have the runtime class, and the kernels with its cost. Raises as ``with_class``."""
+    agents, cost = with_class(
+        candidates.agents, name, [kernel.slots for kernel in planned], candidates.resource_group, devices
+    )
+    return replace(candidates, agents=agents), tuple(replace(kernel, slots=kernel.slots + cost) for kernel in planned)
 
 
 class FeasibilityChecker:
-    """Finds the place of a request among what its owner may use."""
+    """Finds the agents for a request among those that its owner may use, and checks whether it could fit."""
 
     def __init__(
         self, identities: IdentityStore, resource_groups: ResourceGroupStore, agents: AgentStore, devices: DeviceReader
@@ -133,10 +135,10 @@ class FeasibilityChecker:
         self._agents = agents
 
     async def find(self, caller: Caller, owner: Caller, request: CreateSession) -> Candidates:
-        """The group, resource group and agents that ``request`` names, or the first that are open to ``owner``.
+        """Return the group, resource group and agents that ``request`` names, or the first that ``owner`` may use.
 
         Raises:
-            NotFound: what is named is not there for the owner. Forbidden: ``caller`` may not choose agents.
+            NotFound: the owner has no access to what is named. Forbidden: ``caller`` may not choose agents.
             InvalidInput: the resource group refuses such a session.
         """
         domain = DomainName(request.domain or owner.domain_name)
@@ -152,12 +154,12 @@ class FeasibilityChecker:
         allowed = await self._resource_groups.resource_groups(
             domain_name=domain, group_ids=[group.id], access_key=owner.access_key, is_active=True
         )
-        wanted = request.scaling_group
-        chosen = next((r for r in allowed if r.name == wanted), None) if wanted else next(iter(allowed), None)
+        requested = request.scaling_group
+        chosen = next((r for r in allowed if r.name == requested), None) if requested else next(iter(allowed), None)
         if chosen is None:
             raise NotFound(
-                f"There is no resource group {wanted[:64]!r} for you."
-                if wanted
+                f"There is no resource group {requested[:64]!r} for you."
+                if requested
                 else "No resource group is open to you.",
                 data={"config.scalingGroup": "unknown", "available": [r.name for r in allowed]},
             )
@@ -165,61 +167,69 @@ class FeasibilityChecker:
         agents = [a for a in agents if a.status is not AgentStatus.TERMINATED]
         if request.agent_list and not caller.is_any_admin:
             raise Forbidden("Only administrators choose agents.", data={"config.agentList": "not allowed"})
-        known = {a.id for a in agents}
+        agent_ids = {a.id for a in agents}
         for agent in request.agent_list:
-            if agent not in known:
+            if agent not in agent_ids:
                 raise NotFound(f"There is no agent {agent[:64]!r}.", data={"config.agentList": "unknown"})
         open_groups = frozenset(r.name for r in allowed)
         designated = tuple(AgentId(a) for a in request.agent_list)
         priority = _check_options(caller, request, chosen)
         return Candidates(domain, group, chosen.name, open_groups, agents, designated, priority)
 
-    async def check_fits(self, request: CreateSession, members: Sequence[PlannedKernel], place: Candidates) -> None:
-        """Refuse what no agent could hold even if it were empty: it would wait for ever.
+    async def check_fits(
+        self, request: CreateSession, planned: Sequence[PlannedKernel], candidates: Candidates
+    ) -> None:
+        """Refuse a request that no agent could hold even if it were empty, as it would wait forever.
 
         Raises:
             ImageNotFound: no agent has this architecture. UnsupportedResource: no agent has such a slot.
             InsufficientResource, or what the allocator raises: no agent has as much.
         """
-        whole = sum((member.slots for member in members), ResourceSlot())
+        total = sum((kernel.slots for kernel in planned), ResourceSlot())
         is_together = request.cluster_mode is ClusterMode.SINGLE_NODE
-        for member in {member.role: member for member in members}.values():
-            await self._check_holds(member.image, member.slots, whole if is_together else member.slots, place)
+        for kernel in {kernel.role: kernel for kernel in planned}.values():
+            await self._check_capacity(kernel.image, kernel.slots, total if is_together else kernel.slots, candidates)
 
-    async def _check_holds(self, image: Image, slots: ResourceSlot, whole: ResourceSlot, place: Candidates) -> None:
-        candidates = [
+    async def _check_capacity(
+        self, image: Image, slots: ResourceSlot, total: ResourceSlot, candidates: Candidates
+    ) -> None:
+        agents = [
             a
-            for a in place.agents
-            if a.architecture == image.architecture and (not place.designated or a.id in place.designated)
+            for a in candidates.agents
+            if a.architecture == image.architecture and (not candidates.designated or a.id in candidates.designated)
         ]
-        roomy = [a for a in candidates if whole <= a.capacity]
-        if roomy:
-            _check_devices(roomy, slots, self._devices)
+        large_enough = [a for a in agents if total <= a.capacity]
+        if large_enough:
+            _check_devices(large_enough, slots, self._devices)
             return
-        if not candidates:
-            raise ImageNotFound(f"No agent of {place.resource_group} can run {image.name} ({image.architecture}).")
-        await self._check_offered(slots, candidates, place)
-        shortages = {a.id: whole.shortage(a.capacity) for a in candidates}
+        if not agents:
+            raise ImageNotFound(f"No agent of {candidates.resource_group} can run {image.name} ({image.architecture}).")
+        await self._check_offered(slots, agents, candidates)
+        shortages = {a.id: total.shortage(a.capacity) for a in agents}
         closest, lack = min(shortages.items(), key=lambda item: (len(item[1]), sum(item[1].values()), item[0]))
         lacking = ", ".join(f"{name} ({amount} short)" for name, amount in lack.to_json().items())
         raise InsufficientResource(
-            f"No agent of {place.resource_group} could hold this even if it were empty; {closest} comes closest and "
-            f"lacks {lacking}.",
+            f"No agent of {candidates.resource_group} could hold this even if it were empty; {closest} comes closest "
+            f"and lacks {lacking}.",
             data={"config.resources": "larger than every agent", "shortage": lack.to_json()},
         )
 
-    async def _check_offered(self, slots: ResourceSlot, candidates: Sequence[Agent], place: Candidates) -> None:
-        """Refuse a slot that these agents do not have at all; other resource groups are named if they are open."""
-        had = {name for a in candidates for name in _slot_names(a, self._devices)}
-        missing = next((name for name in sorted(slots.nonzero()) if name not in had), None)
+    async def _check_offered(self, slots: ResourceSlot, agents: Sequence[Agent], candidates: Candidates) -> None:
+        """Refuse a slot that these agents lack; the error names other resource groups that the owner may use."""
+        offered = {name for a in agents for name in _slot_names(a, self._devices)}
+        missing = next((name for name in sorted(slots.nonzero()) if name not in offered), None)
         if missing is None:
             return
-        elsewhere = sorted(
-            {a.scaling_group for a in await self._agents.agents() if missing in a.capacity} & place.open_groups
+        other_groups = sorted(
+            {a.scaling_group for a in await self._agents.agents() if missing in a.capacity} & candidates.open_groups
         )
-        where = f"agent {', '.join(place.designated)}" if place.designated else f"resource group {place.resource_group}"
-        hint = f"it is in {', '.join(elsewhere)}" if elsewhere else "nor has any other that is open to you"
+        where = (
+            f"agent {', '.join(candidates.designated)}"
+            if candidates.designated
+            else f"resource group {candidates.resource_group}"
+        )
+        hint = f"it is in {', '.join(other_groups)}" if other_groups else "nor has any other that is open to you"
         raise UnsupportedResource(
             f"The {where} has no resource slot {missing}; {hint}.",
-            data={"config.resources": f"not there: {missing}", "slot": missing, "resource_groups": elsewhere},
+            data={"config.resources": f"not there: {missing}", "slot": missing, "resource_groups": other_groups},
         )

@@ -1,4 +1,4 @@
-"""What a session mounts, of whatever kind."""
+"""Resolves the mounts of a session: folders and artifacts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ai.backend.manager.folders.mounts import MountResolver, check_apart
 
 
 class SessionMounts:
-    """Folders, and artifacts where they are kept."""
+    """Resolves mounts of folders, and of artifacts where the manager has them."""
 
     def __init__(self, folders: MountResolver, artifacts: ArtifactMounts | None) -> None:
         self._folders = folders
@@ -21,25 +21,25 @@ class SessionMounts:
     async def resolve(
         self, owner: Caller, mounts: Sequence[str], mount_map: Mapping[str, str], options: Mapping[str, Any]
     ) -> tuple[FolderMount, ...]:
-        """As :meth:`MountResolver.resolve`, for mounts of every kind."""
+        """Resolve mounts of every kind, as :meth:`MountResolver.resolve`."""
         if self._artifacts is None or not any(map(is_artifact, (*mounts, *mount_map, *options))):
             return await self._folders.resolve(owner, mounts, mount_map, options)
-        mine = [mount for mount in mounts if is_artifact(mount)]
-        found = await self._artifacts.resolve(owner, mine, mount_map, options)
-        rest = await self._folders.resolve(
+        references = [mount for mount in mounts if is_artifact(mount)]
+        artifacts = await self._artifacts.resolve(owner, references, mount_map, options)
+        folders = await self._folders.resolve(
             owner,
             [mount for mount in mounts if not is_artifact(mount)],
-            _without(mount_map, mine),
-            _without(options, mine),
+            _without(mount_map, references),
+            _without(options, references),
         )
-        check_apart((*found, *rest))
-        return (*found, *rest)
+        check_apart((*artifacts, *folders))
+        return (*artifacts, *folders)
 
 
-def _without(given: Mapping[str, Any], artifacts: Sequence[str]) -> dict[str, Any]:
-    """What is said of other mounts than these: a target or option for what is not mounted must be noticed."""
-    return {what: value for what, value in given.items() if not any(_means(what, mount) for mount in artifacts)}
+def _without(values: Mapping[str, Any], references: Sequence[str]) -> dict[str, Any]:
+    """Return the values of other mounts than these; the folders refuse values of mounts that do not exist."""
+    return {name: value for name, value in values.items() if not any(_means(name, mount) for mount in references)}
 
 
-def _means(what: str, mount: str) -> bool:
-    return what == mount or (mount.startswith(what + ":") and is_artifact(what))
+def _means(name: str, mount: str) -> bool:
+    return name == mount or (mount.startswith(name + ":") and is_artifact(name))

@@ -1,4 +1,4 @@
-"""What a request for a session may say, by itself: checks that ask nobody."""
+"""Checks of a session request that need no other data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MAX_REQUIREMENTS = 32
 
 
 def parse_start(text: str, now: datetime) -> datetime:
-    """ISO 8601 (UTC where no zone is named) or a duration from now, as ``90s`` or ``1.5h``.
+    """Parse ISO 8601 (UTC by default) or a duration from now, as ``90s`` or ``1.5h``.
 
     Raises:
         InvalidInput: neither.
@@ -38,7 +38,7 @@ def parse_start(text: str, now: datetime) -> datetime:
 
 
 def check_environ(environ: Mapping[str, str], *, max_bytes: int) -> dict[str, str]:
-    """Names that a shell accepts, values without NUL, everything together not too large."""
+    """Check that a shell accepts the names, that no value has a NUL, and that the total size is allowed."""
     for name, value in environ.items():
         check_env_name(name)
         if "\0" in value:
@@ -49,21 +49,21 @@ def check_environ(environ: Mapping[str, str], *, max_bytes: int) -> dict[str, st
 
 
 def check_text(text: str | None, field: str, limit: int) -> str | None:
-    """``text``, if it has no NUL and at most ``limit`` bytes. Raises InvalidInput with ``field``."""
+    """Return ``text`` if it has no NUL and at most ``limit`` bytes. Raises InvalidInput with ``field``."""
     if text is not None and (len(text.encode()) > limit or "\0" in text):
         raise InvalidInput(f"{field} exceeds {limit} bytes or contains a NUL", data={field: "too large or malformed"})
     return text
 
 
 def check_callback(url: str | None) -> str | None:
-    """``url``, if it is one of HTTP. Raises InvalidInput."""
+    """Return ``url`` if it is an HTTP URL. Raises InvalidInput."""
     if url is None:
         return None
     try:
         parts = urlsplit(url)
     except ValueError:
         parts = urlsplit("")
-    # urlsplit drops line breaks silently, whoever sends the URL on would not
+    # urlsplit drops line breaks silently; the HTTP client would not
     is_text = url.isprintable() and " " not in url
     if len(url) > 2048 or not is_text or parts.scheme not in ("http", "https") or not parts.hostname:
         raise InvalidInput("callback_url is not an http(s) URL", data={"callback_url": "malformed"})
@@ -74,31 +74,30 @@ _WORDS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0"
 
 
 def check_flags(request: CreateSession) -> dict[str, str]:
-    """The resource options that are true or false, in one spelling: whether the session may be ended for others,
-    whether it starts over then, and whether its network is encrypted between agents.
+    """Return the boolean resource options in one spelling: preemptible, restartable and the encryption of the network.
 
     Raises:
         InvalidInput: neither true nor false; or an interactive session is to start over, which would lose what its user
             has done.
     """
-    found: dict[str, str] = {}
+    flags: dict[str, str] = {}
     for name in ("preemptible", "restartable", ENCRYPTION):
         if (value := request.resource_opts.get(name)) is None:
             continue
-        said = _WORDS.get(str(value).strip().lower())
-        if said is None:
+        flag = _WORDS.get(str(value).strip().lower())
+        if flag is None:
             raise InvalidInput(f"{name} is true or false", data={"config.resource_opts": f"{name}: malformed"})
-        if said and name == "restartable" and request.type is not SessionType.BATCH:
+        if flag and name == "restartable" and request.type is not SessionType.BATCH:
             raise InvalidInput(
                 "Only a batch session can start over.",
                 data={"config.resource_opts": "restartable: not a batch session"},
             )
-        found[name] = str(said).lower()
-    return found
+        flags[name] = str(flag).lower()
+    return flags
 
 
 def check_requirements(texts: Sequence[str]) -> tuple[str, ...]:
-    """Requirements in their canonical form, each once. Whether any device meets them is the scheduler's word.
+    """Requirements in their canonical form, each once. The scheduler decides if a device meets them.
 
     Raises:
         InvalidInput: too many of them, or one that is not ``namespace::feature::value`` of printable text.

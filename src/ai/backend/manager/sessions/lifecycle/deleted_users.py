@@ -23,7 +23,7 @@ _REQUEST = SessionDestroyRequested(
 
 
 class DeletedUsersLoop(PeriodicLoop):
-    """A manager that dies after a deletion leaves no session behind: the next pass of any manager ends them."""
+    """Ends these sessions periodically, also when the manager died right after the deletion."""
 
     period_s = 30.0
 

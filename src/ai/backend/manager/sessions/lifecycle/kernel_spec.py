@@ -1,6 +1,6 @@
-"""What an agent is told about a kernel. Pure.
+"""Builds the specification of a kernel for its agent. Pure.
 
-The variables are those of peer facts 2.7 that only the manager knows; the user's own come first, so ours win.
+The variables are those of peer facts 2.7 that only the manager knows; they override the user's own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _replicas(session: Session) -> dict[str, int]:
 
 
 def kernel_environ(session: Session, kernel: Kernel) -> dict[str, str]:
-    """The environment of one kernel."""
+    """Return the environment of one kernel."""
     environ = {
         **session.environ,
         **kernel.role_options.get("environ", {}),
@@ -50,9 +50,9 @@ def kernel_environ(session: Session, kernel: Kernel) -> dict[str, str]:
 
 
 def kernel_spec(
-    session: Session, kernel: Kernel, given: InjectedFiles = _NOTHING, derive: Derive = no_secret
+    session: Session, kernel: Kernel, files: InjectedFiles = _NOTHING, derive: Derive = no_secret
 ) -> KernelSpec:
-    """Everything that an agent needs to create the kernel's present attempt. ``derive``: for networks over agents."""
+    """Return what an agent needs to create the kernel's current attempt. ``derive``: for networks over agents."""
     is_main = kernel.id == session.main.id
     return KernelSpec(
         kernel_id=str(kernel.id),
@@ -88,8 +88,8 @@ def kernel_spec(
         local_rank=kernel.local_rank,
         startup_command=session.startup_command if is_main else None,
         bootstrap_script=kernel.role_options.get("bootstrap_script") or session.bootstrap_script,
-        dotfiles=[FileBlob(path=d.path, data=d.data.encode(), mode=int(d.permission, 8)) for d in given.dotfiles],
-        ssh_public_key=given.ssh_public_key,
+        dotfiles=[FileBlob(path=d.path, data=d.data.encode(), mode=int(d.permission, 8)) for d in files.dotfiles],
+        ssh_public_key=files.ssh_public_key,
         batch_timeout_s=session.batch_timeout_s if is_main else None,
         exec_timeout_s=session.exec_timeout_s,
         preopen_ports=list(session.preopen_ports),

@@ -1,7 +1,7 @@
-"""Sends the creations and restarts that statuses call for.
+"""Sends creations and restarts of kernels to agents.
 
-A SCHEDULED session is created on the agents of its kernels, a RESTARTING one is restarted. The agents are idempotent by
-(kernel, attempt), so after a crash, or when an agent does not answer, everything is simply sent again.
+A SCHEDULED session is created on the agents of its kernels, a RESTARTING one is restarted. Agents are idempotent by
+(kernel, attempt), so everything is sent again after a crash or when an agent does not answer.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ log = logging.getLogger(__name__)
 _FOR_GOOD = (CreationDenied, UnsupportedResource, InvalidInput, NotFound, PluginError)
 """Refusals that another try cannot change. Any other one sends the session back to the scheduler, a few times."""
 _REQUIREMENTS = "requirements"
-"""What an UnsupportedResource names in its data if there is the slot, but no device of it that is as required any more:
-the scheduler, which knows other agents and the news of this one, has the word then."""
+"""Key in the data of an UnsupportedResource if the slot exists, but no device meets the requirements any more; the
+session goes back to the scheduler."""
 _CAUSE = "launch loop"
 _LAUNCHABLE = (SessionStatus.SCHEDULED, SessionStatus.RESTARTING)
 
 
 class LaunchLoop(PeriodicLoop):
-    """See the module."""
+    """Creates and restarts the kernels of scheduled and restarting sessions."""
 
     period_s = 2.0
 
@@ -73,23 +73,23 @@ class LaunchLoop(PeriodicLoop):
     ) -> None:
         super().__init__()
         self._derive = derive
-        self._provision = provision
-        self._defaults = defaults
+        self._image_pulls = provision
+        self._dotfiles = defaults
         self._store = store
         self._writer = writer
         self._gateway = gateway
         self._clock = clock
         first_s = min(settings.retry_backoff_s, MAX_RETRY_AFTER_S)
         self._retry_backoff = Backoff(first_s, MAX_RETRY_AFTER_S)
-        self._under_way: dict[SessionId, asyncio.Task[None]] = {}
+        self._running: dict[SessionId, asyncio.Task[None]] = {}
 
     def push(self, session: Session) -> None:
-        """Launch this session now, unless it is under way."""
-        if session.id in self._under_way:
+        """Launch a session now, unless a launch is running."""
+        if session.id in self._running:
             return
         task = asyncio.create_task(self._launch(session))
-        self._under_way[session.id] = task
-        task.add_done_callback(lambda _: self._under_way.pop(session.id, None))
+        self._running[session.id] = task
+        task.add_done_callback(lambda _: self._running.pop(session.id, None))
 
     async def once(self) -> None:
         for session in await self._store.by_status(_LAUNCHABLE):
@@ -97,8 +97,8 @@ class LaunchLoop(PeriodicLoop):
             self.push(session)
 
     async def stop(self) -> None:
-        """Cancel what is under way; the next start sends it again."""
-        tasks = list(self._under_way.values())
+        """Cancel running launches; the next start sends them again."""
+        tasks = list(self._running.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -109,7 +109,7 @@ class LaunchLoop(PeriodicLoop):
                 await self._restart(session)
             else:
                 await self._create(session)
-        except Exception:  # one session's trouble must not end the others'; the loop sends again
+        except Exception:  # a failure of one session must not affect others; the loop sends again
             log.exception("could not launch session %s", session.id)
 
     async def _create(self, session: Session) -> None:
@@ -117,44 +117,44 @@ class LaunchLoop(PeriodicLoop):
         for kernel in session.kernels:
             if kernel.agent is not None and kernel.status is KernelStatus.SCHEDULED:
                 by_agent.setdefault(kernel.agent, []).append(kernel)
-        given = (
-            await self._defaults.injected_files(session.domain_name, session.group_id, session.access_key)
-            if self._defaults is not None
+        files = (
+            await self._dotfiles.injected_files(session.domain_name, session.group_id, session.access_key)
+            if self._dotfiles is not None
             else InjectedFiles()
         )
         crash_point("before-agent-create")
         agents = list(by_agent)
-        outcomes = await asyncio.gather(*(self._ask(session, a, by_agent[a], given) for a in agents))
+        outcomes = await asyncio.gather(*(self._send(session, a, by_agent[a], files) for a in agents))
         crash_point("after-agent-create")
         refused = {a: error for a, error in zip(agents, outcomes, strict=True) if error is not None}
         attempts = {k.id: k.attempt for k in session.kernels}
         if not refused:
-            await self._settle(session.id, attempts)
+            await self._mark_dispatched(session.id, attempts)
             return
         if all(isinstance(error, Unavailable) for error in refused.values()):
-            # Perhaps they have accepted: only they can tell, so the same attempt is sent until they do or are lost.
+            # They may have accepted, so the same attempt is sent until they answer or are lost.
             return
         failed = frozenset(
             k.id for a, error in refused.items() if not isinstance(error, Unavailable) for k in by_agent[a]
         )
         await self._fail(session.id, attempts, failed, refused)
 
-    async def _ask(
-        self, session: Session, agent_id: AgentId, kernels: Sequence[Kernel], given: InjectedFiles
+    async def _send(
+        self, session: Session, agent_id: AgentId, kernels: Sequence[Kernel], files: InjectedFiles
     ) -> BackendError | None:
-        """None if the agent accepted."""
-        specs = [kernel_spec(session, k, given, self._derive) for k in kernels]
+        """Send the kernels to an agent; return its error, or None if it accepted."""
+        specs = [kernel_spec(session, k, files, self._derive) for k in kernels]
         try:
             request = CreateKernels(kernels=specs)
-            if self._provision is not None:
-                request = await self._provision.request(specs)
+            if self._image_pulls is not None:
+                request = await self._image_pulls.request(specs)
             await self._gateway.agent(agent_id).create_kernels(request)
         except BackendError as e:
             log.warning("agent %s refused session %s: %s: %s", agent_id, session.id, e.code, e.message)
             return e
         return None
 
-    async def _settle(self, session_id: SessionId, attempts: Mapping[KernelId, int]) -> None:
+    async def _mark_dispatched(self, session_id: SessionId, attempts: Mapping[KernelId, int]) -> None:
         """Become PREPARING, unless the agents' observations were faster."""
 
         def make(now: Session) -> Change | None:
@@ -177,7 +177,7 @@ class LaunchLoop(PeriodicLoop):
         failed: frozenset[KernelId],
         refused: Mapping[AgentId, BackendError],
     ) -> None:
-        """``failed`` are the kernels of agents that refused. The session hears the worst refusal, a kernel its own."""
+        """Record the refusals of agents: the worst on the session, its own on each of the ``failed`` kernels."""
         for_good = next(
             (a for a, e in refused.items() if isinstance(e, _FOR_GOOD) and _REQUIREMENTS not in e.data), None
         )
@@ -237,5 +237,5 @@ def _evidence(agent: AgentId, error: BackendError) -> dict[str, Any]:
 
 
 def _same_attempts(session: Session, attempts: Mapping[KernelId, int]) -> bool:
-    """Whether an answer about these attempts still concerns the session."""
+    """Return True if the session is still in these attempts."""
     return all(k.attempt == attempts.get(k.id) for k in session.kernels)

@@ -1,8 +1,7 @@
-"""Comparing what an agent holds with what it should hold.
+"""Compares the kernels of an agent with those that it should have.
 
-Two sided: kernels that only the agent knows are orphans, which it is told to end; kernels that only the manager knows
-are missing. One heartbeat proves nothing, since commands and observations are on their way meanwhile: a kernel counts
-as missing after two heartbeats in a row and a grace.
+Kernels that only the agent has are orphans, which it must end; kernels that only the manager has are missing. Commands
+and observations may be on their way, so a kernel counts as missing after two heartbeats in a row and a grace period.
 """
 
 from __future__ import annotations
@@ -30,39 +29,43 @@ log = logging.getLogger(__name__)
 
 
 class KernelReconciler:
-    """Keeps in memory which kernels were missing the last time."""
+    """Compares kernels at each heartbeat; remembers which were missing the last time."""
 
     def __init__(self, store: SessionStore, writer: SessionWriter, clock: Clock, settings: AgentSettings) -> None:
         self._store = store
         self._writer = writer
         self._clock = clock
         self._settings = settings
-        self._missing: dict[AgentId, set[KernelId]] = {}
+        self._missing: dict[AgentId, set[tuple[KernelId, int]]] = {}
 
-    async def compare(self, agent_id: AgentId, held: Sequence[KernelPresence]) -> list[KernelPresence]:
+    async def compare(self, agent_id: AgentId, reported: Sequence[KernelPresence]) -> list[KernelPresence]:
         """Act on missing kernels and return the orphans."""
-        mine = {str(h.kernel_id): h for h in await self._store.held([agent_id])}
-        present = {p.kernel_id for p in held}
-        missing = {h.kernel_id for text, h in mine.items() if text not in present and self._is_due(h)}
+        expected = {str(h.kernel_id): h for h in await self._store.held([agent_id])}
+        present = {p.kernel_id for p in reported}
+        missing = {(h.kernel_id, h.attempt) for text, h in expected.items() if text not in present and self._is_due(h)}
         confirmed = missing & self._missing.get(agent_id, set())
         self._missing[agent_id] = missing
-        gone: dict[SessionId, dict[KernelId, int]] = {}
-        for holding in mine.values():
-            if holding.kernel_id in confirmed:
-                gone.setdefault(holding.session_id, {})[holding.kernel_id] = holding.attempt
-        for session_id, attempts in gone.items():
+        removed: dict[SessionId, dict[KernelId, int]] = {}
+        for holding in expected.values():
+            if (holding.kernel_id, holding.attempt) in confirmed:
+                removed.setdefault(holding.session_id, {})[holding.kernel_id] = holding.attempt
+        for session_id, attempts in removed.items():
             await self._handle(session_id, agent_id, attempts)
-        suspects = [p for p in held if not p.status.is_final and not _is_due_there(mine.get(p.kernel_id), p)]
+        suspects = [p for p in reported if not p.status.is_final and not _is_due_there(expected.get(p.kernel_id), p)]
         return await self._orphans(agent_id, suspects) if suspects else []
 
+    def forget(self) -> None:
+        """Forget which kernels were missing in earlier heartbeats, so that a kernel must be missing twice again."""
+        self._missing.clear()
+
     def _is_due(self, holding: KernelOccupancy) -> bool:
-        """Whether the agent should have it by now. SCHEDULED is the launcher's business: it asks until the agent
-        has it. A time to come was noted before the wall clock was set back."""
+        """Return True if the agent should have the kernel by now. SCHEDULED kernels belong to the launch loop. A time
+        in the future means that the wall clock was set back."""
         grace, age = timedelta(seconds=self._settings.presence_grace_s), self._clock.now() - holding.status_changed
         return holding.status is not KernelStatus.SCHEDULED and not timedelta() <= age <= grace
 
     async def _orphans(self, agent_id: AgentId, suspects: Sequence[KernelPresence]) -> list[KernelPresence]:
-        """Those that are orphans by the newest rows: a session may have been placed after the first look."""
+        """Return the orphans by the newest rows: a session may have been placed since the first read."""
         ids = [k for p in suspects if (k := _kernel_id(p)) is not None]
         kernels = {str(k.id): k for s in await self._store.of_kernels(ids) for k in s.kernels}
         return [p for p in suspects if _is_orphan(kernels.get(p.kernel_id), agent_id, p.attempt)]
@@ -72,8 +75,8 @@ class KernelReconciler:
         reason, cause = KernelEventReason.WORKLOAD_NOT_FOUND, f"presence report of {agent_id}"
 
         def make(session: Session) -> Change | None:
-            still = [k for k in session.kernels if attempts.get(k.id) == k.attempt and k.agent == agent_id]
-            ids = frozenset(k.id for k in still if len(k.holds))
+            current = [k for k in session.kernels if attempts.get(k.id) == k.attempt and k.agent == agent_id]
+            ids = frozenset(k.id for k in current if len(k.holds))
             if not ids:
                 return None
             now = self._clock.now()

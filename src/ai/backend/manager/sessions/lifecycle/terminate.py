@@ -1,4 +1,4 @@
-"""Ends kernels: what statuses call for, and older attempts that somebody left behind.
+"""Ends kernels: those of TERMINATING sessions, and older attempts that are left over.
 
 A kernel in TERMINATING is asked to end until its agent reports that nothing is left. The end is forced when the
 deadline has passed, and the kernel is given up when its agent is lost or the deadline has passed three times.
@@ -29,11 +29,11 @@ from ai.backend.plugin.crash_points import crash_point
 
 log = logging.getLogger(__name__)
 _AGAIN_S = 1.0
-"""What was sent so lately is not sent again by a round."""
+"""Minimum time before a round sends a request again."""
 
 
 class TerminateLoop(PeriodicLoop):
-    """See the module."""
+    """Ends the kernels of TERMINATING sessions and gives up those whose agents do not answer."""
 
     period_s = 5.0
 
@@ -60,8 +60,8 @@ class TerminateLoop(PeriodicLoop):
         self._sent: dict[KernelTarget, float] = {}
 
     def push(self, effect: DestroyKernels) -> None:
-        """Send now."""
-        self._note(effect.targets)
+        """Send the requests to end kernels now."""
+        self._record_sent(effect.targets)
         task = asyncio.create_task(self._destroy(effect.targets, effect.reason, forced=effect.forced))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -80,7 +80,7 @@ class TerminateLoop(PeriodicLoop):
             return
         agents = {a.id: a for a in await self._agents.agents()}
         self._ages.next_round()
-        asking: list[Awaitable[None]] = []
+        requests: list[Awaitable[None]] = []
         for session in sessions:
             age = self._ages.of(session.id, session.status_changed)
             overdue = age > self._sessions.terminate_timeout_s
@@ -96,22 +96,25 @@ class TerminateLoop(PeriodicLoop):
                     continue
                 target = KernelTarget(kernel_id=kernel.id, agent_id=kernel.agent, attempt=kernel.attempt)
                 if not is_lost and target not in self._sent:
-                    self._note([target])
-                    asking.append(self._destroy([target], session.reason, forced=overdue))
+                    self._record_sent([target])
+                    requests.append(self._destroy([target], session.reason, forced=overdue))
             if given_up:
-                await self._abandon(session.id, frozenset(given_up))
-        await asyncio.gather(*asking)
+                requests.append(self._abandon(session.id, frozenset(given_up)))
+        await asyncio.gather(*requests)
 
-    def _note(self, targets: Iterable[KernelTarget]) -> None:
+    def _record_sent(self, targets: Iterable[KernelTarget]) -> None:
         now = self._clock.monotonic()
         self._sent.update((target, now) for target in targets)
 
     async def _abandon(self, session_id: SessionId, kernels: frozenset[KernelId]) -> None:
         log.warning("giving up %d kernels of session %s: their agents do not end them", len(kernels), session_id)
         event = KernelsAbandoned(kernel_ids=kernels, reason=KernelEventReason.AGENT_LOST, stimulus_id="terminate loop")
-        await self._writer.transition(
-            session_id, lambda s: advance(s, event, now=self._clock.now()), point="commit-abandon"
-        )
+        try:
+            await self._writer.transition(
+                session_id, lambda s: advance(s, event, now=self._clock.now()), point="commit-abandon"
+            )
+        except BackendError as e:  # the next round tries again; the other sessions do not wait for this one
+            log.warning("kernels of session %s could not be given up: %s", session_id, e)
 
     async def _destroy(self, targets: Sequence[KernelTarget], reason: KernelEventReason, *, forced: bool) -> None:
         for target in targets:
@@ -122,7 +125,7 @@ class TerminateLoop(PeriodicLoop):
             try:
                 await self._gateway.agent(target.agent_id).destroy_kernel(request)
             except Unavailable:
-                continue  # asked again by the next round, or given up with its agent
+                continue  # sent again by the next round, or given up with its agent
             except BackendError as e:
                 log.warning("agent %s does not end kernel %s: %s", target.agent_id, target.kernel_id, e)
             crash_point("after-agent-destroy")

@@ -1,4 +1,4 @@
-"""Looks after what nobody reports: silent agents, and sessions that stay in a transient state for too long."""
+"""Handles what nobody reports: silent agents, and sessions that stay in a transient state too long."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ log = logging.getLogger(__name__)
 
 S = SessionStatus
 _TRANSIENT = (*STARTING_SESSION_STATUSES, S.RUNNING_DEGRADED, S.RESTARTING)
-"""Looked at each time. PENDING only where there is a limit, RUNNING only while an agent is lost."""
+"""Statuses that every round checks. PENDING is added where there is a limit, RUNNING while an agent is lost."""
 
 
 class WatchdogLoop(PeriodicLoop):
-    """See the module."""
+    """Marks silent agents as lost and moves sessions whose state lasts too long."""
 
     period_s = 3.0
 
@@ -71,7 +71,7 @@ class WatchdogLoop(PeriodicLoop):
         self._clock = clock
         self._limits = session_settings
         self._agent_settings = agent_settings
-        self._awake_since = self._looked_at = clock.monotonic()
+        self._resumed_at = self._last_round_at = clock.monotonic()
         self._ages = Ages(clock)
 
     async def once(self) -> None:
@@ -92,18 +92,22 @@ class WatchdogLoop(PeriodicLoop):
     # ---- agents ----
 
     def _notice_sleep(self) -> None:
-        """A process that was stopped has heard nobody, and must not blame the agents for it."""
+        """Detect that this process was suspended, so that agents do not count as silent for that time."""
         now = self._clock.monotonic()
-        if now - self._looked_at > self._agent_settings.heartbeat_timeout_s + self.period_s:
-            self._awake_since = now
-        self._looked_at = now
+        if now - self._last_round_at > self._agent_settings.heartbeat_timeout_s + self.period_s:
+            self._resumed_at = now
+        self._last_round_at = now
 
     def _silence(self, agent_id: AgentId) -> float:
-        """Seconds since the last sign of life; the time in which this process did not run does not count."""
-        return self._clock.monotonic() - max(self._registry.last_seen.get(agent_id, 0.0), self._awake_since)
+        """Return seconds since the last heartbeat; time in which this process was suspended does not count."""
+        return self._clock.monotonic() - max(self._registry.last_seen.get(agent_id, 0.0), self._resumed_at)
 
     async def _watch(self, agent: Agent) -> Agent:
-        if agent.status is AgentStatus.ALIVE and self._silence(agent.id) > self._agent_settings.heartbeat_timeout_s:
+        is_silent = self._silence(agent.id) > self._agent_settings.heartbeat_timeout_s
+        if agent.status is AgentStatus.LOST and not is_silent:
+            # A slow transaction has stored LOST after a heartbeat; the next heartbeat registers the agent again.
+            self._registry.mark_lost(agent.id)
+        if agent.status is AgentStatus.ALIVE and is_silent:
             log.warning("agent %s is silent and counts as lost", agent.id)
             self._registry.mark_lost(agent.id)
             await self._agents.set_status(agent.id, AgentStatus.LOST, at=self._clock.now())
@@ -113,7 +117,7 @@ class WatchdogLoop(PeriodicLoop):
     # ---- sessions ----
 
     async def _pending_limits(self) -> dict[str, float]:
-        """Resource group -> how long a session may wait there, in seconds; without a limit there is no entry."""
+        """Return resource group -> limit of the waiting time in seconds; groups without a limit are left out."""
         limits: dict[str, float] = {}
         for group in await self._resource_groups.resource_groups():
             limit = read(group.scheduler_opts).pending_timeout_s
@@ -122,7 +126,7 @@ class WatchdogLoop(PeriodicLoop):
         return limits
 
     def _due(self, session: Session, agents: dict[AgentId, Agent], pending: dict[str, float]) -> SessionEvent | None:
-        """What must happen to this session now, if anything."""
+        """Return the event that is due for a session, or None."""
         age = self._ages.of(session.id, session.status_changed)
         if session.status is S.PENDING:
             since = max(session.created_at, session.starts_at or session.created_at)
@@ -178,7 +182,7 @@ class WatchdogLoop(PeriodicLoop):
         try:
             await self._writer.transition(session.id, make, point="commit-abandon")
         except BackendError as e:
-            log.warning("session %s could not be swept: %s", session.id, e)
+            log.warning("the watchdog could not change session %s: %s", session.id, e)
 
 
 def _is_lost(agent: Agent | None) -> bool:

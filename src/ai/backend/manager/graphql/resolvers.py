@@ -1,0 +1,52 @@
+"""Decorators that mark methods as resolvers of GraphQL fields, and the function that binds them to the schema."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from ariadne import ObjectType
+
+F = TypeVar("F", bound=Callable[..., Any])
+_ROOTS = ("Query", "Mutation")
+_MARK = "__graphql_fields__"
+
+
+def field(type_name: str, name: str) -> Callable[[F], F]:
+    """Mark a method ``(self, view, info, **arguments)`` as the resolver of a field of an object type."""
+
+    def mark(method: F) -> F:
+        setattr(method, _MARK, (*getattr(method, _MARK, ()), (type_name, name)))
+        return method
+
+    return mark
+
+
+def query(name: str) -> Callable[[F], F]:
+    """Mark a method ``(self, info, **arguments)`` as the resolver of a query."""
+    return field("Query", name)
+
+
+def mutation(name: str) -> Callable[[F], F]:
+    """Mark a method ``(self, info, **arguments)`` as the resolver of a mutation."""
+    return field("Mutation", name)
+
+
+def bindables_of(features: Iterable[object]) -> list[ObjectType]:
+    """Return the marked methods of the features' resolvers by object type, to be bound to a schema."""
+    types: dict[str, ObjectType] = {}
+    for feature in features:
+        for method in (getattr(feature, attribute) for attribute in dir(type(feature))):
+            for type_name, name in getattr(method, _MARK, ()):
+                resolver = _without_parent(method) if type_name in _ROOTS else method
+                types.setdefault(type_name, ObjectType(type_name)).set_field(name, resolver)
+    return list(types.values())
+
+
+def _without_parent(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a resolver that drops the parent value, which is None at the root."""
+
+    def resolve(_parent: None, info: Any, **arguments: Any) -> Any:
+        return method(info, **arguments)
+
+    return resolve

@@ -1,0 +1,78 @@
+"""Stores leases in memory; all writing methods of the stores in memory check their fence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from ai.backend.common.errors import Conflict
+from ai.backend.manager.db.fence import check_fence, write_fence
+from ai.backend.manager.leadership.store import Lease
+
+_FORGOTTEN = timedelta(days=1)
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(slots=True)
+class _Row:
+    holder: str
+    token: int
+    expires_at: datetime
+
+
+class MemoryLeaseStore:
+    """Implements :class:`ai.backend.manager.leadership.store.LeaseStore` on the clock ``now`` of all managers."""
+
+    def __init__(self, now: Callable[[], datetime] = _utc_now) -> None:
+        self._now = now
+        self._rows: dict[str, _Row] = {}
+
+    async def acquire(self, name: str, holder: str, *, ttl_s: float) -> Lease | None:
+        check_fence()
+        now, row = self._now(), self._rows.get(name)
+        until = now + timedelta(seconds=ttl_s)
+        if row is None:
+            self._rows[name] = _Row(holder, 1, until)
+            return Lease(name=name, holder=holder, token=1)
+        if row.holder != holder and row.expires_at > now:
+            return None
+        token = row.token if row.holder == holder else row.token + 1
+        self._rows[name] = _Row(holder, token, until)
+        return Lease(name=name, holder=holder, token=token)
+
+    async def release(self, lease: Lease) -> None:
+        check_fence()
+        row = self._rows.get(lease.name)
+        if row is not None and (row.holder, row.token) == (lease.holder, lease.token):
+            self._rows[lease.name] = _Row("", row.token, self._now())
+
+    async def holders(self, prefix: str) -> dict[str, str]:
+        now = self._now()
+        self._rows = {
+            name: row
+            for name, row in self._rows.items()
+            if not name.startswith(prefix) or row.expires_at >= now - _FORGOTTEN
+        }
+        return {
+            name: row.holder
+            for name, row in self._rows.items()
+            if name.startswith(prefix) and row.expires_at > now and row.holder
+        }
+
+    @contextmanager
+    def fenced(self, lease: Lease) -> Iterator[None]:
+        def check() -> None:
+            row = self._rows.get(lease.name)
+            if row is None or (row.holder, row.token) != (lease.holder, lease.token):
+                raise Conflict(f"another manager has the lease {lease.name!r} by now", data={"lease": lease.name})
+
+        before = write_fence.set(check)
+        try:
+            yield
+        finally:
+            write_fence.reset(before)

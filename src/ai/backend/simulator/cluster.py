@@ -1,0 +1,352 @@
+"""A control plane in one simulated world: managers on one database, agents on their nodes, and users."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import NAMESPACE_URL, uuid5
+
+from ai.backend.agent.config.settings import AgentSettings
+from ai.backend.common.errors import BackendError
+from ai.backend.common.ids import SessionId
+from ai.backend.common.states import ClusterMode, SessionStatus, SessionType
+from ai.backend.core.scheduling.decide import decide
+from ai.backend.core.scheduling.policy import Policy
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.composition.bootstrap import Bootstrap
+from ai.backend.manager.config.settings import ManagerSettings
+from ai.backend.manager.identity.service import IdentityService
+from ai.backend.manager.sessions.memory import Memory
+from ai.backend.manager.sessions.model import CreateSession, Session
+from ai.backend.simulator.daemons import AgentDaemon, Inbox, ManagerDaemon
+from ai.backend.simulator.invariants import Invariants, left_over
+from ai.backend.simulator.node import Node
+from ai.backend.simulator.stores import make_stores, with_faults
+from ai.backend.simulator.world import NO_FAULTS, Faults, SeededIds, World, WrongClock
+
+MANAGER_SETTINGS: dict[str, Any] = {
+    "manager": {"lease_s": 6.0},
+    "agents": {"abandon_s": 40.0, "abandon_terminating_s": 20.0, "presence_grace_s": 10.0},
+    "sessions": {
+        "start_timeout_s": 300.0,
+        "restart_timeout_s": 300.0,
+        "terminate_timeout_s": 60.0,
+        "destroy_wait_s": 5.0,
+    },
+    "callbacks": {"attempts": 16},
+}
+AGENT_SETTINGS: dict[str, Any] = {
+    "kernel-lifecycles": {
+        "create-timeout": 20.0,
+        "ready-timeout": 10.0,
+        "plugin-timeout": 6.0,
+        "stop-grace": 2.0,
+        "termination-deferral": 8.0,
+    },
+    "intervals": {"heartbeat": 3.0, "statistics": 30.0, "inventory": 15.0, "images": 60.0, "sync": 7.0},
+}
+RESTING = frozenset(s for s in SessionStatus if s.is_final) | {SessionStatus.RUNNING, SessionStatus.PENDING}
+_LONGEST_REST_S = 900.0
+_ROUND_S = 2.5
+_WELL_S = 120.0
+"""After so long every device counts as well again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How large a world is and what happens in it.
+
+    Attributes:
+        busy_s: how long users act and faults happen.
+        mean_manager_steps, mean_agent_steps: how long daemons live; None: for ever.
+    """
+
+    managers: int = 2
+    agents: int = 3
+    busy_s: float = 60.0
+    requests: int = 12
+    mean_manager_steps: float | None = 6_000.0
+    mean_agent_steps: float | None = 3_000.0
+    policy: Policy = field(default_factory=Policy)
+
+
+class Cluster:
+    """Runs the managers, agents and users of one seed; :meth:`begin` starts it."""
+
+    def __init__(self, seed: int, faults: Faults, plan: Plan = Plan()) -> None:  # frozen
+        self.seed = seed
+        self.plan = plan
+        self.world = world = World(seed, faults)
+        self.memory = Memory()
+        self.stores = make_stores(world, self.memory)
+        self.inbox = Inbox(world)
+        self.users = random.Random(seed + 1)
+        self.created: list[SessionId] = []
+        self.caller: Caller | None = None
+        self.rested: set[SessionStatus] = set()
+        settings = ManagerSettings.model_validate(MANAGER_SETTINGS)
+        self.nodes = [Node(world, f"node-{n}") for n in range(plan.agents)]
+        self.invariants = Invariants(world, self.memory, self.nodes)
+        stores = with_faults(world, self.stores, self.invariants.committed)
+        self.managers = {
+            name: ManagerDaemon(world, name, stores, settings, self.inbox, self._clock())
+            for name in [f"m-{n}" for n in range(plan.managers)]
+        }
+        self.agents = [
+            AgentDaemon(world, node, self.managers, self._agent_settings(n), self._clock())
+            for n, node in enumerate(self.nodes)
+        ]
+
+    @staticmethod
+    def _agent_settings(n: int) -> AgentSettings:
+        node = {"id": f"i-{n}", "location": ["zone", f"rack-{n % 2}"]}
+        return AgentSettings.model_validate({"agent": node, **AGENT_SETTINGS})
+
+    def _clock(self) -> WrongClock:
+        dice, skew_s = self.world.rng, self.world.faults.skew_s
+        drift = dice.uniform(0.95, 1.05) if skew_s else 1.0
+        return WrongClock(self.world, skew_s=dice.uniform(-1.0, 1.0) * skew_s, drift=drift)
+
+    # ---- running
+
+    async def begin(self) -> None:
+        """Fill the database and start every daemon."""
+        clock, policy = WrongClock(self.world), self.plan.policy
+        stores = self.stores
+        ids = SeededIds(self.seed)
+        identity = IdentityService(stores.identities, stores.sessions, clock, ids)
+        made = await Bootstrap(stores.identities, stores.resource_groups, identity, clock, ids).run()
+        assert made.user is not None
+        credentials = await stores.identities.credentials(made.user.access_key)
+        assert credentials is not None
+        self.caller = credentials.caller
+        options = {"preemption": {"enabled": policy.preempts}, "placement": policy.placement}
+        await stores.resource_groups.change_resource_group("default", scheduler=policy.order, scheduler_opts=options)
+        for manager in self.managers.values():
+            manager.mean_steps = self.plan.mean_manager_steps
+            manager.start()
+        for agent in self.agents:
+            agent.mean_steps = self.plan.mean_agent_steps
+            agent.start()
+
+    def sessions(self) -> list[Session]:
+        return list(self.memory.sessions.values())
+
+    def serving(self) -> list[ManagerDaemon]:
+        return [m for m in self.managers.values() if m.is_up and m.manager is not None]
+
+    # ---- what users do
+
+    def request(self, number: int) -> CreateSession:
+        """Return a random request for a session."""
+        users = self.users
+        multi = users.random() < 0.3
+        kind = users.choice([SessionType.INTERACTIVE, SessionType.BATCH, SessionType.INTERACTIVE])
+        batch = kind is SessionType.BATCH
+        return CreateSession(
+            image="python",
+            name=f"session-{number}" if users.random() < 0.7 else None,
+            type=kind,
+            enqueue_only=True,
+            cluster_size=users.randint(2, 3) if multi else 1,
+            cluster_mode=users.choice(list(ClusterMode)) if multi else ClusterMode.SINGLE_NODE,
+            startup_command=users.choice(["sleep 3", "sleep 20", "exit 3", "echo hello"]) if batch else None,
+            resources={"cpu": users.randint(1, 5), "mock.shares": users.choice(["0", "0.3", "0.5", "1"])},
+            priority=users.choice([None, None, 1]),
+            starts_at=users.choice([None, None, None, "30s"]),
+            callback_url=f"https://callbacks.example/{number}" if users.random() < 0.7 else None,
+            batch_timeout_s=users.choice([None, 10.0]) if batch else None,
+        )
+
+    async def create(self, request: CreateSession, token: str) -> Session | None:
+        """Repeat a request with its token until it is answered; None if it is refused."""
+        call_id = uuid5(NAMESPACE_URL, token)
+        for _ in range(8):
+            managers = self.serving()
+            if managers:
+                manager = self.users.choice(managers)
+                try:
+                    async with asyncio.timeout(15.0):
+                        reply = await manager.ask(
+                            lambda m: m.services.sessions.create(self._who(), request, call_id=call_id)
+                        )
+                    self.invariants.promise(reply.session.id, token)
+                    return reply.session  # type: ignore[no-any-return]  # of a manager
+                except (BackendError, TimeoutError) as e:
+                    self.world.trace("create", type(e).__name__)
+            await asyncio.sleep(self.users.uniform(0.5, 3.0))
+        return None
+
+    def _who(self) -> Caller:
+        assert self.caller is not None
+        return self.caller
+
+    async def change(self, session_id: SessionId, what: str) -> None:
+        """Ask once to end or to restart a session."""
+        managers = self.serving()
+        if not managers:
+            return
+        manager, who = self.users.choice(managers), self._who()
+        self.world.trace("user", what, session_id)
+        try:
+            async with asyncio.timeout(60.0):
+                if what == "restart":
+                    await manager.ask(lambda m: m.services.sessions.restart(who, str(session_id)))
+                else:
+                    await manager.ask(
+                        lambda m: m.services.sessions.destroy(who, str(session_id), forced=what == "force")
+                    )
+        except (BackendError, TimeoutError) as e:
+            self.world.trace("user", what, type(e).__name__)
+
+    async def act(self) -> None:
+        """Let users create, end and restart sessions for as long as the plan says."""
+        users, plan = self.users, self.plan
+        tasks = []
+        for number in range(plan.requests):
+            await asyncio.sleep(users.expovariate(plan.requests / plan.busy_s))
+            tasks.append(self.world.spawn(None, self.create(self.request(number), f"token-{number}")))
+            known = [s.id for s in self.sessions() if not s.status.is_final]
+            if known and users.random() < 0.5:
+                what = users.choice(["destroy", "destroy", "force", "restart"])
+                tasks.append(self.world.spawn(None, self.change(users.choice(known), what)))
+        await asyncio.wait(tasks)
+
+    # ---- what befalls the daemons besides
+
+    async def befall(self) -> None:
+        """Stop processes, fill disks, reboot nodes, fail devices and set clocks, until cancelled."""
+        dice = self.world.rng
+        while True:
+            await asyncio.sleep(dice.expovariate(1 / 8.0))
+            agent = dice.choice(self.agents)
+            manager = dice.choice(list(self.managers.values()))
+            kind = dice.choice(
+                ["stop manager", "stop agent", "full", "reboot", "device", "clock", "away", "plugin", "exits"]
+            )
+            self.world.trace("befalls", kind, agent.name, manager.name)
+            match kind:
+                case "stop manager":
+                    self._pause(manager, dice.uniform(1.0, 20.0))
+                case "stop agent":
+                    self._pause(agent, dice.uniform(1.0, 25.0))
+                case "full":
+                    agent.disk.is_full = True
+                    self.world.later(dice.uniform(1.0, 10.0), setattr, agent.disk, "is_full", False)
+                case "reboot" if dice.random() < 0.3:
+                    agent.process.kill()
+                    agent.node.reboot()
+                case "device":
+                    place = dice.choice([("mock", "0"), ("mock", "1"), ("cpu", "3")])
+                    agent.node.unhealthy.add(place)
+                    self.world.later(dice.uniform(5.0, 30.0), agent.node.unhealthy.discard, place)
+                case "plugin":
+                    agent.node.is_plugin_broken = True
+                    self.world.later(dice.uniform(1.0, 20.0), setattr, agent.node, "is_plugin_broken", False)
+                case "exits":
+                    agent.node.end_some()
+                case "clock":
+                    agent.clock.skew_s = dice.uniform(-1.0, 1.0) * self.world.faults.skew_s
+                    manager.clock.skew_s = dice.uniform(-1.0, 1.0) * self.world.faults.skew_s
+                case "away" if dice.random() < 0.3:
+                    self._pause(agent, dice.uniform(60.0, 100.0))
+
+    def _pause(self, daemon: ManagerDaemon | AgentDaemon, duration_s: float) -> None:
+        process = daemon.process
+        process.stop()
+        self.world.later(duration_s, process.go_on)
+
+    # ---- the end
+
+    async def come_to_rest(self) -> None:
+        """Stop all faults and wait until nothing changes any more.
+
+        Raises:
+            AssertionError: it does not.
+        """
+        self.world.faults = NO_FAULTS
+        for daemon in (*self.managers.values(), *self.agents):
+            daemon.mean_steps = None
+            daemon.process.fuse = None
+            daemon.process.go_on()
+        deadline = self.world.now + _LONGEST_REST_S
+        why = "nothing was looked at"
+        rests = 0
+        while self.world.now < deadline:
+            await asyncio.sleep(_ROUND_S)
+            self.world.loop.sweep()
+            self.invariants.watch()
+            why = await self.unrest()
+            rests = rests + 1 if not why else 0
+            if rests >= 2:
+                return
+        raise AssertionError(f"no rest after {_LONGEST_REST_S:.0f} s: {why}")
+
+    async def unrest(self) -> str:
+        """Return why the cluster is not at rest; empty if it is."""
+        return self._unrest() or await self._waiting_in_vain() or self._unrest()
+
+    def _unrest(self) -> str:
+        awake = [f"{s.name} is {s.status}" for s in self.sessions() if s.status not in RESTING]
+        if awake:
+            return "; ".join(awake)
+        leader = next((m for m in self.managers.values() if m.leads), None)
+        if leader is None or leader.manager is None:
+            return "no manager leads"
+        if not all(agent.is_up and agent.agent is not None for agent in self.agents):
+            return "an agent is down"
+        for session in self.sessions():
+            due = session.not_before or session.starts_at
+            left_s = (due - leader.clock.now()).total_seconds() if due is not None else 0.0
+            if session.status is SessionStatus.PENDING and 0.0 < left_s < 3600.0:
+                return f"{session.name} waits for its time"
+        if left := left_over(self.memory, self.agents):
+            return left
+        return ""
+
+    async def _waiting_in_vain(self) -> str:
+        """Return the number of sessions that wait although they fit; empty if there are none."""
+        leader = next(m for m in self.managers.values() if m.leads)
+        snapshot, policy = await self.world.call(leader.process, lambda: leader.manager.scheduling("default"))  # type: ignore[union-attr]  # it leads
+        plan = decide(snapshot, policy, now=leader.clock.now(), rng=random.Random(0))
+        if plan.placements or plan.evictions:
+            return f"{len(plan.placements)} sessions fit, {len(plan.evictions)} are to make way"
+        return ""
+
+    async def fill(self) -> None:
+        """Check that no slot or device is occupied any more: a session of a whole node must run on each node.
+
+        Raises:
+            AssertionError: one does not run.
+        """
+        request = CreateSession(image="python", enqueue_only=True, resources={"cpu": 8, "mock.shares": "2"})
+        made = [await self.create(request, f"whole-{n}") for n in range(len(self.agents))]
+        deadline = self.world.now + _WELL_S
+        while (states := self._statuses(made)) != {SessionStatus.RUNNING}:
+            if self.world.now > deadline:
+                raise AssertionError(f"sessions of whole nodes are {sorted(states)}")
+            await asyncio.sleep(_ROUND_S)
+        await self.destroy_all()
+        await self.come_to_rest()
+
+    def _statuses(self, sessions: Sequence[Session | None]) -> set[str]:
+        return {self.memory.sessions[s.id].status.value if s is not None else "refused" for s in sessions}
+
+    async def watch(self) -> None:
+        """Check repeatedly for sessions that stay too long in a transient state."""
+        while True:
+            await asyncio.sleep(_ROUND_S)
+            self.invariants.watch()
+
+    async def destroy_all(self) -> None:
+        for session in self.sessions():
+            for _ in range(10):
+                if self.memory.sessions[session.id].status.is_final:
+                    break
+                await self.change(session.id, "force")
+                if self.memory.sessions[session.id].status in (SessionStatus.TERMINATING,):
+                    break
+                await asyncio.sleep(1.0)

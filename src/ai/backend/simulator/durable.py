@@ -1,0 +1,195 @@
+"""The stored state of a simulated agent: memory that survives it, with a disk that may be full or kill at a write."""
+
+from __future__ import annotations
+
+import errno
+from hashlib import sha256
+
+import msgspec
+
+from ai.backend.agent.channel.model import RunsRecord
+from ai.backend.agent.kernels.model import KernelRecord
+from ai.backend.common.errors import Conflict
+from ai.backend.common.ids import KernelId
+from ai.backend.common.wire.reports import KernelObservation
+from ai.backend.core.lifecycle.kernel_phase import Phase
+from ai.backend.simulator.virtual_time import PROCESS, Process, ProcessDied
+from ai.backend.simulator.world import World
+
+_encode = msgspec.msgpack.encode
+_record = msgspec.msgpack.Decoder(KernelRecord).decode
+_runs = msgspec.msgpack.Decoder(RunsRecord).decode
+_observation = msgspec.msgpack.Decoder(KernelObservation).decode
+
+
+class Disk:
+    """Stores the written values of one agent by kind and name.
+
+    Attributes:
+        is_full: nothing can be written.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.kernels: dict[str, bytes] = {}
+        self.runs: dict[str, bytes] = {}
+        self.leftovers: dict[str, bytes] = {}
+        self.outbox: list[bytes] = []
+        self.epoch = 0
+        self.is_full = False
+        self.user: Process | None = None
+        self._world = world
+
+    def begin(self, what: str) -> None:
+        """Begin a write.
+
+        Raises:
+            OSError: the disk is full. ProcessDied: the process is dead from here on.
+        """
+        process, world = PROCESS.get(), self._world
+        if process is None or not process.is_alive or process is not self.user:
+            raise ProcessDied
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        if world.chance(world.faults.write_fails / 2):
+            world.trace("killed before writing", what)
+            process.kill()
+            raise ProcessDied
+
+    def end(self, what: str) -> None:
+        """End a write. Raises ProcessDied."""
+        process, world = PROCESS.get(), self._world
+        if process is not None and world.chance(world.faults.write_fails / 2):
+            world.trace("killed after writing", what)
+            process.kill()
+            raise ProcessDied
+
+    def has_news(self, acknowledged: tuple[int, int]) -> bool:
+        """Return whether there are observations after the acknowledged epoch and number."""
+        seq = acknowledged[1] if acknowledged[0] == self.epoch else 0
+        return any(_observation(value).seq > seq for value in self.outbox)
+
+    def live_kernels(self) -> list[tuple[KernelId, int]]:
+        """Return the kernel and the attempt of each record that is no tombstone."""
+        records = [_record(value) for value in self.kernels.values()]
+        return [(r.kernel_id, r.spec.attempt) for r in records if r.phase is not Phase.ENDED]
+
+    def owes(self) -> bool:
+        """Return whether plugins must still be called for removed workloads."""
+        return any(_record(value).owed for value in self.leftovers.values())
+
+    def put(self, kind: dict[str, bytes], key: str, value: bytes) -> None:
+        if kind.get(key) != value:
+            self.begin(key)
+            kind[key] = value
+            self.end(key)
+
+    def forget(self, kind: dict[str, bytes], key: str) -> None:
+        if key in kind:
+            self.begin(key)
+            del kind[key]
+            self.end(key)
+
+
+class MemoryState:
+    """Implements :class:`ai.backend.agent.kernels.store.DurableState` for one life of an agent."""
+
+    def __init__(self, disk: Disk, name: str) -> None:
+        self._disk = disk
+        self._name = name
+
+    def open(self) -> None:
+        user = self._disk.user
+        if user is not None and user.is_alive:
+            raise Conflict("another agent uses this disk")
+        self._disk.user = PROCESS.get()
+
+    def close(self) -> None:
+        self._disk.user = None
+
+    def next_epoch(self) -> int:
+        self._disk.epoch += 1
+        return self._disk.epoch
+
+    def secret(self) -> bytes:
+        return sha256(self._name.encode()).digest()
+
+    def kernel_records(self) -> _Records:
+        return _Records(self._disk)
+
+    def leftovers(self) -> _Leftovers:
+        return _Leftovers(self._disk)
+
+    def outbox(self) -> _Outbox:
+        return _Outbox(self._disk)
+
+
+class _Records:
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    def load(self) -> list[KernelRecord]:
+        return [_record(value) for value in self._disk.kernels.values()]
+
+    def get(self, kernel_id: str) -> KernelRecord | None:
+        value = self._disk.kernels.get(kernel_id)
+        return _record(value) if value is not None else None
+
+    def put(self, record: KernelRecord) -> None:
+        self._disk.put(self._disk.kernels, record.spec.kernel_id, _encode(record))
+
+    def forget(self, kernel_id: str) -> None:
+        self.forget_runs(kernel_id)
+        self._disk.forget(self._disk.kernels, kernel_id)
+
+    def forget_runs(self, kernel_id: str) -> None:
+        self._disk.forget(self._disk.runs, kernel_id)
+
+    def load_runs(self, kernel_id: str) -> RunsRecord | None:
+        value = self._disk.runs.get(kernel_id)
+        return _runs(value) if value is not None else None
+
+    def put_runs(self, kernel_id: str, runs: RunsRecord) -> None:
+        self._disk.put(self._disk.runs, kernel_id, _encode(runs))
+
+
+class _Leftovers:
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    def load(self) -> list[KernelRecord]:
+        return [_record(value) for value in self._disk.leftovers.values()]
+
+    def put(self, record: KernelRecord) -> None:
+        self._disk.put(self._disk.leftovers, self._name(record), _encode(record))
+
+    def forget(self, record: KernelRecord) -> None:
+        self._disk.forget(self._disk.leftovers, self._name(record))
+
+    @staticmethod
+    def _name(record: KernelRecord) -> str:
+        return f"{record.spec.kernel_id}.{record.standing_attempt}"
+
+
+class _Outbox:
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    def load(self) -> list[KernelObservation]:
+        return [_observation(value) for value in self._disk.outbox]
+
+    def append(self, observation: KernelObservation) -> None:
+        self._disk.begin("an observation")
+        self._disk.outbox.append(_encode(observation))
+        self._disk.end("an observation")
+
+    def replace(self, observations: list[KernelObservation]) -> None:
+        """Clear the outbox if nothing remains to be sent, as the file does."""
+        if not observations:
+            self.rewrite(observations)
+
+    def rewrite(self, observations: list[KernelObservation]) -> None:
+        self._disk.begin("the outbox")
+        self._disk.outbox = [_encode(item) for item in observations]
+        self._disk.end("the outbox")
+
+    def close(self) -> None: ...

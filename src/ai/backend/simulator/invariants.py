@@ -1,0 +1,200 @@
+"""The invariants of a simulated control plane: after each transaction, at rest, and at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+from ai.backend.common.ids import AgentId, KernelId, SessionId
+from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.states import KernelEventReason, KernelStatus, SessionResult, SessionStatus, SessionType
+from ai.backend.core.lifecycle import session as machine
+from ai.backend.core.lifecycle.kernel import HOLDING
+from ai.backend.manager.sessions.memory import Memory
+from ai.backend.manager.sessions.model import Session
+from ai.backend.manager.sessions.transitions import session_state
+from ai.backend.plugin.runtime import WorkloadKey
+from ai.backend.simulator.node import Node
+from ai.backend.simulator.world import World
+
+if TYPE_CHECKING:
+    from ai.backend.simulator.cluster import Cluster
+    from ai.backend.simulator.daemons import AgentDaemon
+
+_LASTING = (SessionStatus.PENDING, SessionStatus.RUNNING)
+_TRANSIENT_S = 170.0
+"""Below the deadlines after which a manager gives up what it does not understand."""
+
+
+class Invariants:
+    """Checks the invariants and collects the violations in ``broken``."""
+
+    def __init__(self, world: World, memory: Memory, nodes: Sequence[Node]) -> None:
+        self.broken: list[str] = []
+        self._world = world
+        self._since: dict[SessionId, tuple[SessionStatus, float]] = {}
+        self._memory = memory
+        self._nodes = nodes
+        self._seen: dict[SessionId, Session] = {}
+        self._tokens: dict[str, SessionId] = {}
+
+    def promise(self, session_id: SessionId, token: str) -> None:
+        """Record the session id that a client received for its token."""
+        if self._tokens.setdefault(token, session_id) != session_id:
+            self.broken.append(f"{token} gave two sessions")
+
+    def committed(self) -> None:
+        """Check the sessions that have changed since the last transaction."""
+        memory, changed = self._memory, False
+        for session_id, session in memory.sessions.items():
+            before = self._seen.get(session_id)
+            if before is session:
+                continue
+            changed = True
+            self._seen[session_id] = session
+            self.broken += [f"{session.name}: {text}" for text in machine.check(session_state(session))]
+            self._check_kernels(session)
+            if before is not None and before.status.is_final and session.status is not before.status:
+                self.broken.append(f"{session.name} left {before.status}, which is final")
+        if self._seen.keys() != memory.sessions.keys():
+            self.broken.append("a session is lost")
+        if changed:
+            self._check_slots()
+
+    def _check_kernels(self, session: Session) -> None:
+        if session.reason is KernelEventReason.WORKLOAD_NOT_FOUND and session.status.is_final:
+            ended = {key for node in self._nodes for key in node.ended_alive}
+            if {WorkloadKey(kernel_id=k.id, attempt=k.attempt) for k in session.kernels} <= ended:
+                self.broken.append(f"{session.name} was ended because nothing ran, and it ran")
+        for kernel in session.kernels:
+            if kernel.reason is KernelEventReason.NOT_FOUND_IN_MANAGER:
+                self.broken.append(f"{session.name} was ended as unknown, and is not")
+            holds = kernel.requested_slots if kernel.status in HOLDING else ResourceSlot()
+            if kernel.occupied_slots.nonzero() != holds.nonzero():
+                self.broken.append(f"{session.name}: a kernel in {kernel.status} occupies {kernel.occupied_slots!r}")
+
+    def watch(self) -> None:
+        """Check that no session stays in a transient state."""
+        for session in self._memory.sessions.values():
+            status, since = self._since.get(session.id, (None, 0.0))
+            if status is not session.status:
+                self._since[session.id] = session.status, self._world.now
+            elif session.status not in _LASTING and not status.is_final and self._world.now - since > _TRANSIENT_S:
+                self.broken.append(f"{session.name} is {session.status} for {self._world.now - since:.0f} s")
+                self._since[session.id] = session.status, self._world.now
+
+    def _check_slots(self) -> None:
+        """Check that slots are counted for exactly the kernels that hold some, and that no device is used twice."""
+        memory = self._memory
+        held: dict[str, ResourceSlot] = {}
+        devices: dict[tuple[str, str, str], Decimal] = {}
+        for session in memory.sessions.values():
+            if session.status.is_final:
+                continue
+            for kernel in session.kernels:
+                if kernel.agent is None or kernel.status not in HOLDING:
+                    continue
+                held[kernel.agent] = held.get(kernel.agent, ResourceSlot()) + kernel.requested_slots
+                reported = kernel.devices if kernel.status is KernelStatus.RUNNING else {}
+                for slot, its in reported.items():
+                    for device, quantity in its.items():
+                        place = kernel.agent, slot, device
+                        devices[place] = devices.get(place, Decimal(0)) + Decimal(quantity)
+        for agent in memory.agents.values():
+            if held.get(agent.id, ResourceSlot()).nonzero() != agent.occupied_slots.nonzero():
+                self.broken.append(f"{agent.id} counts {agent.occupied_slots!r}, and {held.get(agent.id)!r} are held")
+        self.broken += [f"{place} is given {quantity} times" for place, quantity in devices.items() if quantity > 1]
+
+    # ---- at rest
+
+    def at_rest(self, cluster: Cluster) -> None:
+        """Check that waiting sessions have a reason and that callbacks, events and results are right."""
+        for session in cluster.sessions():
+            if session.status is SessionStatus.PENDING and not session.status_data.get("scheduler", {}).get("reason"):
+                self.broken.append(f"{session.name} waits and nobody says why")
+        self.broken += [text for session in cluster.sessions() if (text := self._wrong_result(session))]
+        for node in self._nodes:
+            self.broken += node.check() + node.broken
+        self._check_callbacks(cluster)
+        self._check_events(cluster)
+
+    def _check_callbacks(self, cluster: Cluster) -> None:
+        """Check that callbacks arrived in order for each session, and at least once."""
+        received = {one for ids in cluster.inbox.received.values() for one in ids}
+        lost = cluster.memory.callback_id - len(received)
+        if lost:
+            self.broken.append(f"{lost} callbacks never came")
+        for url, ids in cluster.inbox.received.items():
+            first = list(dict.fromkeys(ids))
+            if first != sorted(first):
+                self.broken.append(f"callbacks to {url} came in the order {ids}")
+
+    def _check_events(self, cluster: Cluster) -> None:
+        """Check that the last event of each session fits its row."""
+        last: dict[SessionId, str] = {}
+        for event in cluster.memory.events:
+            if event.session_id is not None and event.kernel_id is None:
+                last[event.session_id] = event.name
+        for session in cluster.sessions():
+            told = last.get(session.id, "")
+            if session.status is SessionStatus.RUNNING and told not in ("session_started", "session_recovered"):
+                self.broken.append(f"{session.name} is RUNNING, and {told} was its last event")
+
+    @staticmethod
+    def _wrong_result(session: Session) -> str:
+        """Return why the result of a batch session contradicts the end of its program; empty if it does not."""
+        if session.type is not SessionType.BATCH or session.status is not SessionStatus.TERMINATED:
+            return ""
+        wanted = {
+            KernelEventReason.TASK_FINISHED: SessionResult.SUCCESS,
+            KernelEventReason.TASK_FAILED: SessionResult.FAILURE,
+        }.get(session.main.reason, session.result)
+        return "" if session.result is wanted else f"{session.name} has {session.main.reason} and {session.result}"
+
+    # ---- at the end
+
+    def at_the_end(self, cluster: Cluster) -> None:
+        self.at_rest(cluster)
+        for session in cluster.sessions():
+            if not session.status.is_final:
+                self.broken.append(f"{session.name} is {session.status} in the end")
+        for agent in cluster.memory.agents.values():
+            if agent.occupied_slots.nonzero():
+                self.broken.append(f"{agent.id} still counts {agent.occupied_slots!r}")
+        for node in self._nodes:
+            if node.fake.workloads:
+                self.broken.append(f"{node.name} has {len(node.fake.workloads)} workloads left")
+            if node.fake.networks:
+                self.broken.append(f"{node.name} has {len(node.fake.networks)} networks left")
+            if node.owed:
+                self.broken.append(f"{node.name}: post_terminate never succeeded for {list(node.owed)[:3]}")
+
+
+def left_over(memory: Memory, agents: Sequence[AgentDaemon]) -> str:
+    """Return the first thing that agents still hold or have not reported; empty for nothing."""
+    counted: set[tuple[KernelId, int]] = {
+        (k.id, k.attempt) for s in memory.sessions.values() for k in s.kernels if k.status in HOLDING
+    }
+    for daemon in agents:
+        strangers = [key for key in daemon.node.fake.workloads if (key.kernel_id, key.attempt) not in counted]
+        if strangers:
+            return f"{daemon.name} has {len(strangers)} workloads that nobody counts on"
+        if any(place not in counted for place in daemon.disk.live_kernels()):
+            return f"{daemon.name} has kernels that nobody counts on"
+        if daemon.disk.has_news(memory.acks.get(AgentId(daemon.agent_id), (0, 0))):
+            return f"{daemon.name} has observations to tell"
+        if daemon.disk.owes():
+            return f"{daemon.name} owes calls of plugins"
+    running = {
+        (k.agent, k.id, k.attempt)
+        for s in memory.sessions.values()
+        if s.status is SessionStatus.RUNNING
+        for k in s.kernels
+    }
+    there = {(daemon.agent_id, key.kernel_id, key.attempt) for daemon in agents for key in daemon.node.live()}
+    if running != there:
+        return f"{len(running - there)} kernels that run have no workload, {len(there - running)} none that runs"
+    if memory.callbacks:
+        return f"{len(memory.callbacks)} callbacks are not told"
+    return ""

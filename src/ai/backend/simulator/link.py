@@ -1,0 +1,120 @@
+"""The link in memory, as a network that loses, repeats, delays and reorders messages."""
+
+from __future__ import annotations
+
+from ai.backend.common.errors import Unavailable
+from ai.backend.common.wire.link import AgentCommands, ManagerReports
+from ai.backend.infra.rpc.frames import Kind, decode
+from ai.backend.infra.rpc.memory import MemoryAgentEndpoint, MemoryConnection, MemoryLink
+from ai.backend.infra.rpc.methods import MAX_MESSAGE_BYTES
+from ai.backend.infra.rpc.multiplexer import Multiplexer
+from ai.backend.infra.rpc.proxies import commands_service, reports_service
+from ai.backend.simulator.virtual_time import PROCESS, Process
+from ai.backend.simulator.world import World
+
+_NOTICED_S = 3.0
+"""The longest time until an end notices that the other one is dead."""
+_LATEST_S = 20.0
+
+
+class SimulatedLink(MemoryLink):
+    """The link of one manager. Handlers run in the process that has started its end.
+
+    A message to a process that has died is lost, and the connection is found broken a little later.
+    """
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+        self._manager: Process | None = None
+        self._agents: dict[str, Process] = {}
+
+    def agent_endpoint(self, agent_id: str) -> SimulatedAgentEndpoint:
+        return SimulatedAgentEndpoint(self, agent_id)
+
+    def manager_started(self, process: Process, reports: ManagerReports) -> None:
+        for agent_id in list(self._connections):
+            self._break(agent_id)
+        self._manager, self.reports = process, reports
+
+    def manager_died(self, process: Process) -> None:
+        def notice() -> None:
+            if self._manager is process:
+                self.reports = None
+                for agent_id in list(self._connections):
+                    self._break(agent_id)
+
+        self._world.later(self._world.rng.uniform(0.0, _NOTICED_S), notice)
+
+    def agent_started(self, agent_id: str, commands: AgentCommands) -> None:
+        process = PROCESS.get()
+        assert process is not None
+        self._break(agent_id)
+        self._agents[agent_id], self.commands[agent_id] = process, commands
+
+    def agent_died(self, agent_id: str, process: Process) -> None:
+        def notice() -> None:
+            if self._agents.get(agent_id) is process:
+                self.commands.pop(agent_id, None)
+                self._break(agent_id)
+
+        self._world.later(self._world.rng.uniform(0.0, _NOTICED_S), notice)
+
+    def _break(self, agent_id: str) -> None:
+        """Fail the pending calls of both ends. Messages in transit still arrive."""
+        connection = self._connections.pop(agent_id, None)
+        if connection is not None:
+            connection.manager.lose(Unavailable(f"the connection with {agent_id} broke off"))
+            connection.agent.lose(Unavailable("the connection with the manager broke off"))
+
+    def _connect(self, agent_id: str, reports: ManagerReports, commands: AgentCommands) -> MemoryConnection:
+        manager_process, agent_process = self._manager, self._agents[agent_id]
+        assert manager_process is not None
+
+        async def to_agent(data: bytes) -> None:
+            self._send(data, agent_process, agent, f"to {agent_id}")
+
+        async def to_manager(data: bytes) -> None:
+            self._send(data, manager_process, manager, f"from {agent_id}")
+
+        manager = Multiplexer(
+            f"agent {agent_id}",
+            to_agent,
+            service=reports_service(reports, agent_id),
+            max_message_bytes=MAX_MESSAGE_BYTES,
+        )
+        agent = Multiplexer(
+            "the manager", to_manager, service=commands_service(commands), max_message_bytes=MAX_MESSAGE_BYTES
+        )
+        return MemoryConnection(manager, agent)
+
+    def _send(self, data: bytes, receiver: Process, end: Multiplexer, way: str) -> None:
+        world, faults = self._world, self._world.faults
+        envelope = decode(data)
+        way = f"{Kind(envelope.kind).name} {envelope.name or envelope.id} {way}"
+        if world.chance(faults.lose):
+            world.trace("lost", way)
+        else:
+            world.later(self._transit_s(), self._deliver, data, receiver, end, way)
+        if world.chance(faults.repeat):
+            world.later(world.rng.uniform(0.0, _LATEST_S), self._deliver, data, receiver, end, f"{way} again")
+
+    def _transit_s(self) -> float:
+        world = self._world
+        return world.rng.uniform(0.1, _LATEST_S) if world.chance(world.faults.late) else world.rng.uniform(0.001, 0.02)
+
+    def _deliver(self, data: bytes, receiver: Process, end: Multiplexer, way: str) -> None:
+        self._world.trace(way, "arrives" if receiver.is_alive else "finds nobody")
+        if receiver.is_alive:
+            self._world.loop.call_soon(end.feed, decode(data), context=receiver.context.copy())
+
+
+class SimulatedAgentEndpoint(MemoryAgentEndpoint):
+    """The agent's end of a :class:`SimulatedLink`; it belongs to the process that starts it."""
+
+    def __init__(self, link: SimulatedLink, agent_id: str) -> None:
+        super().__init__(link, agent_id)
+        self._simulated = link
+
+    async def start(self, commands: AgentCommands) -> None:
+        self._simulated.agent_started(self._agent_id, commands)

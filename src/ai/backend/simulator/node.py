@@ -1,0 +1,372 @@
+"""A simulated node that outlives its agents, with its workloads and devices, its runtime and its plugins.
+
+The runtime and the plugins fail, hang and return wrong values at random.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from decimal import Decimal
+from functools import partial
+from typing import Any, ClassVar, TypeVar
+
+from ai.backend.common.devices import (
+    AllocMapSpec,
+    ComputeDevice,
+    DeviceAllocation,
+    DeviceHealth,
+    DeviceSlot,
+    SlotDisplay,
+)
+from ai.backend.common.errors import CreationDeferred, Unavailable, WorkloadError
+from ai.backend.common.ids import DeviceId, DeviceName, KernelId, SessionId, SlotName
+from ai.backend.common.states import SlotType
+from ai.backend.core.allocation.build import build_alloc_map
+from ai.backend.plugin.accelerator import (
+    AbstractAllocMap,
+    AbstractComputePlugin,
+    AbstractLifecycleHook,
+    AttachedDevice,
+    Measurement,
+    TerminationDeferred,
+    WorkloadConfig,
+)
+from ai.backend.plugin.discovery import PluginSource
+from ai.backend.plugin.runtime import (
+    NetworkView,
+    Overlay,
+    RunnerChannel,
+    RuntimeInfo,
+    WorkloadExit,
+    WorkloadExited,
+    WorkloadKey,
+    WorkloadSpec,
+    WorkloadView,
+)
+from ai.backend.plugin.testing.runtime.fake_runtime import FakeBehaviour, FakeNode, FakeRuntime
+from ai.backend.simulator.virtual_time import Process
+from ai.backend.simulator.world import World
+
+T = TypeVar("T")
+KINDS = {
+    "cpu": ("cpu", 8, Decimal(1), "discrete"),
+    "mock": ("mock.shares", 2, Decimal("0.1"), "fractional"),
+}
+"""Device name -> slot, number of devices with one unit each, quantum, kind of the allocation map."""
+HOOKS = frozenset({"pre_create", "post_create", "pre_terminate", "post_terminate"})
+_HANG_S = 45.0
+
+
+class Node:
+    """Stores the workloads and devices of a node, and the violations that its runtime has seen.
+
+    Attributes:
+        process: everything that runs on the node besides the agent; it does not die.
+        unhealthy: device name and id of the failed devices.
+        owed: kernel, attempt and plugin whose ``pre_create`` has begun and whose ``post_terminate`` has not succeeded.
+        removed: workloads that were ended; each attempt of a kernel runs once at most.
+        ended_alive: workloads that the agent has ended while they ran.
+        broken: the violations.
+        is_plugin_broken: every hook fails.
+    """
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.process = Process(name)
+        self.fake = FakeNode()
+        self.unhealthy: set[tuple[str, str]] = set()
+        self.owed: dict[tuple[KernelId, int, str], None] = {}
+        self.allocations: dict[tuple[KernelId, int], dict[str, DeviceAllocation]] = {}
+        self.removed: set[WorkloadKey] = set()
+        self.ended_alive: set[WorkloadKey] = set()
+        self.broken: list[str] = []
+        self.is_plugin_broken = False
+
+    def runtime(self) -> SimulatedRuntime:
+        """Return a runtime for one process of the agent."""
+        return SimulatedRuntime(self)
+
+    def sources(self) -> list[PluginSource]:
+        return [PluginSource(key, partial(_plugin, self, key)) for key in KINDS]
+
+    def reboot(self) -> None:
+        """Remove every workload and every network; the agent must have died before."""
+        for workload in list(self.fake.workloads.values()):
+            self.process.context.run(self.fake.end, workload, WorkloadExit(signal=9, reason="reboot"))
+        self.fake.workloads.clear()
+        self.fake.networks.clear()
+
+    def end_some(self) -> None:
+        """End every second workload, as if its program had exited."""
+        for key in self.live()[::2]:
+            self.process.context.run(self.fake.end, self.fake.workloads[key], WorkloadExit(code=1, reason="died"))
+
+    def live(self) -> list[WorkloadKey]:
+        return [key for key, workload in self.fake.workloads.items() if workload.exit is None]
+
+    def check(self) -> list[str]:
+        """Return the kernels with two live workloads and the devices that workloads share."""
+        taken: dict[tuple[str, str], Decimal] = {}
+        broken = []
+        kernels: dict[KernelId, int] = {}
+        for key in self.live():
+            if key.kernel_id in kernels:
+                broken.append(f"{self.name} runs attempts {kernels[key.kernel_id]} and {key.attempt} of one kernel")
+            kernels[key.kernel_id] = key.attempt
+            for allocation in self.allocations.get((key.kernel_id, key.attempt), {}).values():
+                for slot, devices in allocation.slots.items():
+                    for device, quantity in devices.items():
+                        place = str(slot), str(device)
+                        taken[place] = taken.get(place, Decimal(0)) + quantity
+        broken += [f"{self.name} shares device {place}: {amount}" for place, amount in taken.items() if amount > 1]
+        return broken
+
+
+# ---- the runtime
+
+
+class SimulatedRuntime(FakeRuntime):
+    """The runtime of one agent process. Its operations go on if the agent dies meanwhile."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node.fake, behave=self._dice)
+        self._node = node
+        self._world = node.world
+
+    def _dice(self, spec: WorkloadSpec) -> FakeBehaviour:
+        world = self._world
+        wrong = world.faults.misbehave
+        return FakeBehaviour(
+            create_delay_s=world.rng.uniform(0.01, 1.0),
+            is_ready=not world.chance(wrong),
+            dies_after_s=world.rng.uniform(0.0, 60.0) if world.chance(5 * wrong) else None,
+            stubborn=world.chance(5 * wrong),
+        )
+
+    async def _do(self, what: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        world, dice = self._world, self._world.rng
+        await asyncio.sleep(dice.uniform(0.0005, 0.02))
+        if world.chance(world.faults.misbehave):
+            how = dice.randrange(3)
+            world.trace("runtime", what, ("fails", "fails late", "hangs")[how])
+            if how == 0:
+                raise WorkloadError(f"{what} failed")
+            if how == 2:
+                await asyncio.sleep(dice.uniform(1.0, _HANG_S))
+            result = await world.call(self._node.process, work)
+            if how == 1:
+                raise Unavailable(f"nobody knows whether {what} was done")
+            return result
+        return await world.call(self._node.process, work)
+
+    def info(self) -> RuntimeInfo:
+        return RuntimeInfo(
+            name=self.name,
+            version="1",
+            workload_type="process_tree",
+            tier="fake",
+            enforcement={},
+            capabilities=frozenset({"keep-home", "session-networks", "multi-node-networks"}),
+        )
+
+    async def create(self, spec: WorkloadSpec) -> WorkloadView:
+        make, node = super().create, self._node
+
+        async def work() -> WorkloadView:
+            view = await make(spec)
+            self._world.trace("runs", spec.key)
+            if spec.key in node.removed:
+                node.broken.append(f"{node.name} runs {spec.key} once more after its end")
+            node.broken += node.check()
+            return view
+
+        return await self._do("create", work)
+
+    async def stop(self, key: WorkloadKey, *, grace_s: float) -> WorkloadExit | None:
+        end, node = super().stop, self._node
+
+        async def work() -> WorkloadExit | None:
+            if key in node.live():
+                node.ended_alive.add(key)
+            return await end(key, grace_s=grace_s)
+
+        return await self._do("stop", work)
+
+    async def remove(self, key: WorkloadKey, *, keep_home: bool = False) -> None:
+        remove, node = super().remove, self._node
+
+        async def work() -> None:
+            if key in node.fake.workloads:
+                node.removed.add(key)
+            await remove(key, keep_home=keep_home)
+            self._world.trace("removed", key)
+
+        await self._do("remove", work)
+
+    async def inspect(self, key: WorkloadKey) -> WorkloadView | None:
+        inspect = super().inspect
+        return await self._do("inspect", lambda: inspect(key))
+
+    async def list_workloads(self) -> Sequence[WorkloadView]:
+        return await self._do("list", super().list_workloads)
+
+    async def create_network(
+        self, session_id: SessionId, hosts: Sequence[str], overlay: Overlay | None = None
+    ) -> NetworkView:
+        make = super().create_network
+        return await self._do("create_network", lambda: make(session_id, hosts))
+
+    async def remove_network(self, session_id: SessionId) -> None:
+        remove, node = super().remove_network, self._node
+
+        async def work() -> None:
+            if any(w.spec.session_id == session_id for w in node.fake.workloads.values() if w.exit is None):
+                node.broken.append(f"{node.name} removes the network of {session_id}, which is in use")
+            await remove(session_id)
+
+        await self._do("remove_network", work)
+
+    async def broken_networks(self) -> Sequence[SessionId]:
+        return ()
+
+    async def events(self) -> AsyncIterator[WorkloadExited]:
+        """Some are lost."""
+        async for event in super().events():
+            if not self._world.chance(5 * self._world.faults.misbehave):
+                yield event
+
+    async def open_channel(self, key: WorkloadKey, *, epoch: int, last_seq: int = 0) -> RunnerChannel:
+        make = super().open_channel
+        channel = await self._do("open_channel", lambda: make(key, epoch=epoch, last_seq=last_seq))
+        return _Channel(self._world, self._node.process, channel)
+
+
+class _Channel(RunnerChannel):
+    """Sends frames to the runner, which handles them even if the agent dies."""
+
+    def __init__(self, world: World, process: Process, inner: RunnerChannel) -> None:
+        self._world = world
+        self._process = process
+        self._inner = inner
+
+    async def send(self, frame: Mapping[str, Any]) -> None:
+        await self._world.call(self._process, lambda: self._inner.send(frame))
+
+    def recv(self) -> AsyncIterator[dict[str, Any]]:
+        return self._inner.recv()
+
+    async def ack(self, seq: int) -> None:
+        await self._inner.ack(seq)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+# ---- the plugins
+
+
+def _plugin(node: Node, kind: str) -> type[SimulatedPlugin]:
+    return type(f"Simulated{kind.title()}", (SimulatedPlugin,), {"key": DeviceName(kind), "node": node})
+
+
+class SimulatedPlugin(AbstractComputePlugin):
+    """The devices of one kind on one node; the class has both as attributes."""
+
+    key: ClassVar[DeviceName]
+    node: ClassVar[Node]
+    version = "1.0"
+
+    async def _misbehave(self, what: str) -> bool:
+        """Fail, hang, or return whether the caller returns a wrong value."""
+        world = self.node.world
+        if self.node.is_plugin_broken and world.faults.misbehave and what in HOOKS:
+            raise RuntimeError(f"{what} is broken")
+        if not world.chance(world.faults.misbehave):
+            return False
+        how = world.rng.randrange(3)
+        world.trace(self.node.name, "plugin", self.key, what, ("fails", "hangs", "lies")[how])
+        if how == 0:
+            raise RuntimeError(f"{what} failed")
+        if how == 1:
+            await asyncio.sleep(_HANG_S)
+        return how == 2
+
+    def _devices(self) -> list[ComputeDevice]:
+        slot, count, quantum, _ = KINDS[self.key]
+        return [
+            ComputeDevice(
+                device_name=self.key,
+                device_id=DeviceId(str(n)),
+                hw_location="root",
+                numa_node=n % 2,
+                slots=(
+                    DeviceSlot(slot_name=SlotName(slot), slot_type=SlotType.COUNT, amount=Decimal(1), quantum=quantum),
+                ),
+                health=DeviceHealth.UNHEALTHY if (self.key, str(n)) in self.node.unhealthy else DeviceHealth.HEALTHY,
+            )
+            for n in range(count)
+        ]
+
+    async def list_devices(self) -> Sequence[ComputeDevice]:
+        devices = self._devices()
+        return devices[1:] if await self._misbehave("list_devices") else devices
+
+    async def configurable_slots(self) -> Sequence[SlotDisplay]:
+        return [SlotDisplay(slot_name=SlotName(KINDS[self.key][0]), slot_type=SlotType.COUNT)]
+
+    async def available_slots(self) -> Mapping[SlotName, Any]:
+        slot, count, _, _ = KINDS[self.key]
+        failed = sum(name == self.key for name, _ in self.node.unhealthy)
+        return {SlotName(slot): Decimal(count - failed)}
+
+    def alloc_map_spec(self) -> AllocMapSpec | None:
+        return AllocMapSpec(kind=KINDS[self.key][3])
+
+    async def create_alloc_map(self) -> AbstractAllocMap:
+        return build_alloc_map(AllocMapSpec(kind=KINDS[self.key][3]), self._devices())
+
+    async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:
+        if await self._misbehave("alloc_to_devices"):
+            return [AttachedDevice(device_id=DeviceId("of-nobody"), model_name="Lie")]
+        return [AttachedDevice(device_id=d, model_name="Simulated") for d in sorted(device_alloc.device_ids())]
+
+    def create_lifecycle_hook(self, workload: Any, device_alloc: Any, context: Any) -> AbstractLifecycleHook:
+        return _Hook(self, workload, device_alloc, context)
+
+    async def gather_workload_metrics(
+        self, ctx: Any, kernels: Sequence[KernelId]
+    ) -> Mapping[KernelId, Sequence[Measurement]]:
+        return {}
+
+
+class _Hook(AbstractLifecycleHook):
+    def __init__(self, plugin: SimulatedPlugin, workload: Any, device_alloc: DeviceAllocation, context: Any) -> None:
+        super().__init__(workload, device_alloc, context)
+        self._plugin = plugin
+        self._node = plugin.node
+        self._world = plugin.node.world
+        self._place = workload.kernel_id, context.attempt
+        self._allocation = device_alloc
+
+    async def pre_create(self) -> WorkloadConfig:
+        self._node.owed[(*self._place, self._plugin.key)] = None
+        self._node.allocations.setdefault(self._place, {})[self._plugin.key] = self._allocation
+        await asyncio.sleep(self._world.rng.uniform(0.001, 0.05))
+        if await self._plugin._misbehave("pre_create"):
+            raise CreationDeferred("not now", retry_after=2.0)
+        return WorkloadConfig(env_vars={f"SIMULATED_{self._plugin.key.upper()}": "1"})
+
+    async def post_create(self) -> None:
+        await self._plugin._misbehave("post_create")
+
+    async def pre_terminate(self) -> None:
+        if await self._plugin._misbehave("pre_terminate"):
+            raise TerminationDeferred("saving", retry_after=1.0)
+
+    async def post_terminate(self) -> None:
+        if await self._plugin._misbehave("post_terminate"):
+            raise CreationDeferred("it cannot be said here")
+        self._world.trace(self._node.name, "post_terminate", self._plugin.key, *self._place)
+        self._node.owed.pop((*self._place, self._plugin.key), None)

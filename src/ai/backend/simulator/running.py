@@ -1,0 +1,98 @@
+"""Runs a simulated cluster from its beginning to its end, undisturbed by the machine that simulates it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ai.backend.common.errors import BackendError
+from ai.backend.simulator.cluster import Cluster
+from ai.backend.simulator.world import NO_FAULTS
+
+
+async def story(cluster: Cluster) -> None:
+    """The story of one seed.
+
+    Raises:
+        AssertionError: something did not hold.
+    """
+    world = cluster.world
+    await cluster.begin()
+    befalling = world.spawn(None, cluster.befall()) if world.faults != NO_FAULTS else None
+    watching = world.spawn(None, cluster.watch())
+    await cluster.act()
+    watching.cancel()
+    if befalling is not None:
+        befalling.cancel()
+    for agent in cluster.agents:
+        agent.disk.is_full = False
+        agent.node.unhealthy.clear()
+        agent.node.is_plugin_broken = False
+    await cluster.come_to_rest()
+    cluster.invariants.at_rest(cluster)
+    cluster.rested = {s.status for s in cluster.sessions()}
+    await cluster.destroy_all()
+    await cluster.come_to_rest()
+    cluster.invariants.at_the_end(cluster)
+    await cluster.fill()
+    cluster.invariants.at_the_end(cluster)
+
+
+@contextmanager
+def undisturbed(errors: list[str]) -> Iterator[None]:
+    """Without the collector, whose moments would be chance, and without logs but for what no code foresaw."""
+    was_enabled, handler = gc.isenabled(), _Errors(errors)
+    root = logging.getLogger("ai.backend")
+    level, propagate = root.level, root.propagate
+    gc.disable()
+    root.setLevel(logging.ERROR)
+    root.propagate = False
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)
+        root.propagate = propagate
+        if was_enabled:
+            gc.enable()
+
+
+_FORESEEN = (BackendError, OSError, TimeoutError, asyncio.CancelledError, RuntimeError)
+
+
+class _Errors(logging.Handler):
+    """Keeps errors with an exception that is a mistake of the program."""
+
+    def __init__(self, errors: list[str]) -> None:
+        super().__init__(logging.ERROR)
+        self._errors = errors
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and not isinstance(error, _FORESEEN):
+            self._errors.append(f"{record.getMessage()}: {type(error).__name__}: {error}")
+
+
+def run(cluster: Cluster, tale: Callable[[], Coroutine[Any, Any, None]] | None = None) -> str:
+    """Run the story of a cluster, or another tale of it; the digest of its trace.
+
+    Raises:
+        AssertionError: something did not hold.
+    """
+    world, errors = cluster.world, list[str]()
+    world.trace("seed", cluster.seed)
+    with undisturbed(errors):
+        try:
+            task = world.spawn(None, tale() if tale is not None else story(cluster))
+            world.loop.run_until_complete(task)
+        finally:
+            world.loop.tear_down()
+    broken = cluster.invariants.broken + errors
+    if broken:
+        raise AssertionError("; ".join(broken[:5]))
+    return world.digest()

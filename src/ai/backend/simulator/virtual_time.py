@@ -1,0 +1,220 @@
+"""An asyncio event loop in simulated time, and the simulated processes whose tasks it runs.
+
+When nothing is ready the time jumps to the next timer. There are no threads and no sockets: what asks for a thread runs
+at once, in place. A task belongs to the process in whose context it was made; the tasks of a process that has died are
+never run again, not even their ``finally`` blocks, as after SIGKILL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from asyncio import events
+from collections import deque
+from collections.abc import Callable
+from contextvars import Context, ContextVar, copy_context
+from typing import Any, Self
+
+PROCESS: ContextVar[Process | None] = ContextVar("simulated_process", default=None)
+_MOST_STEPS = 100_000
+"""The number of steps at one point in time that counts as an endless loop."""
+
+
+class ProcessDied(BaseException):
+    """The simulated process was killed between two instructions of one step."""
+
+
+class Process:
+    """A simulated operating system process.
+
+    Attributes:
+        fuse: after so many more steps it dies; None: it does not.
+        on_death: called once, when it dies.
+    """
+
+    def __init__(self, name: str, on_death: Callable[[], None] = lambda: None) -> None:
+        self.name = name
+        self.is_alive = True
+        self.fuse: int | None = None
+        self.on_death = on_death
+        self._is_stopped = False
+        self._held: list[events.Handle] = []
+        self._loop: VirtualLoop | None = None
+        self.context: Context = copy_context()
+        self.context.run(PROCESS.set, self)
+
+    def enter(self, handle: events.Handle, loop: VirtualLoop) -> bool:
+        """Return whether this step is run now."""
+        if not self.is_alive:
+            return False
+        if self._is_stopped:
+            self._loop = loop
+            self._held.append(handle)
+            return False
+        if self.fuse is not None:
+            self.fuse -= 1
+            if self.fuse <= 0:
+                self.kill()
+                return False
+        return True
+
+    def kill(self) -> None:
+        if self.is_alive:
+            self.is_alive = False
+            self.on_death()
+
+    def stop(self) -> None:
+        """Run nothing until :meth:`go_on`, as after SIGSTOP."""
+        self._is_stopped = True
+
+    def go_on(self) -> None:
+        self._is_stopped = False
+        held, self._held = self._held, []
+        if self._loop is not None:
+            self._loop.run_soon(held)
+
+
+class _Future(asyncio.Future[Any]):
+    """Sets of futures are in the order of their serial numbers, hence the same in each run."""
+
+    serial = 0
+
+    def __hash__(self) -> int:
+        return self.serial
+
+
+class _Task(asyncio.Task[Any]):
+    serial = 0
+
+    def __new__(cls, *_: Any, loop: VirtualLoop, **__: Any) -> Self:
+        task = super().__new__(cls)
+        task.serial = loop.next_serial()
+        return task
+
+    def __hash__(self) -> int:
+        return self.serial
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """An event loop whose time jumps to the next timer when nothing is ready."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = 0
+        self._now = 0.0
+        self._serial = 0
+        self._steps_now = 0
+        self._timers: list[tuple[float, int, events.TimerHandle]] = []
+        self._ready: deque[events.Handle]
+        self._stopping: bool
+        self._tasks: list[_Task] = []
+        self.set_exception_handler(lambda *_: None)  # the log of the product tells
+
+    def next_serial(self) -> int:
+        self._serial += 1
+        return self._serial
+
+    # ---- time
+
+    def time(self) -> float:
+        return self._now
+
+    def call_at(  # type: ignore[override]  # without the types of the arguments
+        self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> events.TimerHandle:
+        timer = events.TimerHandle(when, callback, args, self, context)
+        self._serial += 1
+        heapq.heappush(self._timers, (when, self._serial, timer))
+        return timer
+
+    def _timer_handle_cancelled(self, handle: events.TimerHandle) -> None:
+        """Do nothing: the timer is dropped when it is due."""
+
+    def _advance(self) -> None:
+        """Let the time pass until something is to be done."""
+        timers = self._timers
+        while timers and timers[0][2].cancelled():
+            heapq.heappop(timers)
+        if not timers:
+            raise RuntimeError("nothing will ever happen in this simulation")
+        self._now = max(self._now, timers[0][0])
+        self._steps_now = 0
+        while timers and timers[0][0] <= self._now:
+            timer = heapq.heappop(timers)[2]
+            if not timer.cancelled():
+                self._ready.append(timer)
+
+    # ---- running
+
+    def run_soon(self, handles: list[events.Handle]) -> None:
+        self._ready.extend(handles)
+
+    def _run_once(self) -> None:
+        ready = self._ready
+        while not self._stopping:
+            if not ready:
+                self._advance()
+            handle = ready.popleft()
+            if handle._cancelled:
+                continue
+            process = handle._context.get(PROCESS)  # type: ignore[attr-defined]  # typeshed hides it
+            if process is not None and not process.enter(handle, self):
+                continue
+            self.steps += 1
+            self._steps_now += 1
+            if self._steps_now > _MOST_STEPS:
+                raise RuntimeError(f"an endless loop at {self._now:.3f} s: {handle!r}")
+            handle._run()
+
+    def run_in_executor(  # type: ignore[override]  # without the types of the arguments
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> Any:
+        future = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except Exception as e:  # noqa: BLE001  # it is the caller's
+            future.set_exception(e)
+        return future
+
+    def create_future(self) -> _Future:
+        future = _Future(loop=self)
+        future.serial = self.next_serial()
+        return future
+
+    def create_task(self, coro: Any, *, name: object = None, context: Context | None = None) -> Any:
+        task = _Task(coro, loop=self, name=str(name) if name is not None else None, context=context)
+        self._tasks.append(task)
+        return task
+
+    def _write_to_self(self) -> None:
+        """Do nothing: the loop has no selector."""
+
+    def _check_closed(self) -> None:
+        """Accept calls after the end, which :meth:`tear_down` causes; they are not run."""
+
+    def _process_events(self, event_list: Any) -> None:
+        """Do nothing: there are no events of sockets."""
+
+    def sweep(self) -> None:
+        """Forget tasks that are over."""
+        self._tasks = [task for task in self._tasks if not task.done()]
+
+    def tear_down(self) -> None:
+        """Close every remaining coroutine, whatever its ``finally`` blocks do, and then the loop."""
+        events._set_running_loop(self)
+        try:
+            for task in self._tasks:
+                task._log_destroy_pending = False  # type: ignore[attr-defined]  # typeshed hides it
+                coroutine = task.get_coro()
+                for _ in range(20):
+                    try:
+                        coroutine.close()
+                        break
+                    except BaseException:  # noqa: BLE001  # it waits again, or its loop is over
+                        continue
+        finally:
+            events._set_running_loop(None)
+        self._tasks.clear()
+        self._ready.clear()
+        self._timers.clear()
+        self.close()

@@ -1,0 +1,175 @@
+"""The simulated world: its time, random numbers, faults and trace."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import copy_context
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
+from typing import Any, TypeVar
+from uuid import UUID
+
+from ai.backend.common.errors import Unavailable
+from ai.backend.simulator.virtual_time import PROCESS, Process, VirtualLoop
+
+T = TypeVar("T")
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+_ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+_LATENCIES_S = (0.0, 0.0, 0.0002, 0.003)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """Probabilities, each for one event of its kind.
+
+    Attributes:
+        lose, repeat, late: of a message between a manager and an agent, either way.
+        refuse, slow, lose_answer: of a transaction of the database; whoever loses an answer does not know whether it
+            was committed.
+        misbehave: of a call of a runtime or a plugin, which fails, hangs or lies.
+        write_fails: of a write of an agent: its disk is full, or the agent dies at it.
+        skew_s: seconds by which wall clocks may be wrong.
+    """
+
+    lose: float = 0.03
+    repeat: float = 0.05
+    late: float = 0.05
+    refuse: float = 0.01
+    slow: float = 0.03
+    lose_answer: float = 0.01
+    misbehave: float = 0.02
+    write_fails: float = 0.004
+    skew_s: float = 45.0
+
+
+NO_FAULTS = Faults(
+    lose=0.0, repeat=0.0, late=0.0, refuse=0.0, slow=0.0, lose_answer=0.0, misbehave=0.0, write_fails=0.0, skew_s=0.0
+)
+
+
+class World:
+    """The shared state of a simulation. ``faults`` may be replaced while it runs."""
+
+    def __init__(self, seed: int, faults: Faults) -> None:
+        self.rng = random.Random(seed)
+        self.faults = faults
+        self.loop = VirtualLoop()
+        self.context = copy_context()
+        self.context.run(PROCESS.set, None)
+        self.lines: list[str] | None = None
+        """The full trace; None unless requested."""
+        self._digest = blake2b(digest_size=16)
+        self._ids = random.Random(seed ^ 0x5EED)
+
+    @property
+    def now(self) -> float:
+        return self.loop.time()
+
+    def chance(self, probability: float) -> bool:
+        return probability > 0 and self.rng.random() < probability
+
+    def trace(self, *words: object) -> None:
+        process = PROCESS.get()
+        line = f"{self.loop.time():.6f} {process.name if process else '-'} {' '.join(map(str, words))}\n"
+        self._digest.update(line.encode())
+        if self.lines is not None:
+            self.lines.append(line)
+
+    def digest(self) -> str:
+        return self._digest.hexdigest()
+
+    # ---- processes
+
+    def spawn(self, process: Process | None, work: Coroutine[Any, Any, T], name: str = "") -> asyncio.Task[T]:
+        """Run it in a process; without one, where nothing ever fails."""
+        context = (process.context if process is not None else self.context).copy()
+        task: asyncio.Task[T] = self.loop.create_task(work, name=name or None, context=context)
+        return task
+
+    def later(self, delay_s: float, call: Callable[..., object], *args: Any) -> None:
+        """Call a function later, outside of every process."""
+        self.loop.call_later(delay_s, call, *args, context=self.context)
+
+    async def call(self, process: Process, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Do it in another process and wait for it. It goes on there if the caller dies; it is cancelled with the
+        caller."""
+        reply: asyncio.Future[T] = self.loop.create_future()
+        task = self.spawn(process, work())
+
+        def done(task: asyncio.Task[T]) -> None:
+            if not reply.done():
+                answer(task, reply)
+
+        task.add_done_callback(done, context=self.context)
+        try:
+            return await reply
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+
+    # ---- the database
+
+    async def transaction(self, name: str, work: Callable[[], Awaitable[T]]) -> T:
+        """Run a transaction, which may be slow, refused, or committed without an answer."""
+        faults, rng = self.faults, self.rng
+        if self.chance(faults.refuse):
+            self.trace("refused", name)
+            raise Unavailable("the database refuses")
+        slow = self.chance(faults.slow)
+        await asyncio.sleep(rng.uniform(0.1, 6.0) if slow else rng.choice(_LATENCIES_S))
+        self.trace("commit", name)
+        result = await work()
+        if self.chance(faults.lose_answer):
+            await asyncio.sleep(rng.uniform(0.1, 4.0))
+            raise Unavailable("nobody knows whether it was committed")
+        await asyncio.sleep(0.0)
+        return result
+
+
+def answer(task: asyncio.Task[T], reply: asyncio.Future[T]) -> None:
+    """Copy the outcome of a task to a future."""
+    if task.cancelled():
+        reply.cancel()
+    elif (error := task.exception()) is not None:
+        reply.set_exception(error)
+    else:
+        reply.set_result(task.result())
+
+
+class WrongClock:
+    """The clock of one machine: :class:`ai.backend.infra.clock.Clock`.
+
+    Attributes:
+        skew_s: how far the wall clock is ahead of the true time.
+        drift: how fast the monotonic clock goes.
+    """
+
+    def __init__(self, world: World, *, skew_s: float = 0.0, drift: float = 1.0) -> None:
+        self._world = world
+        self.skew_s = skew_s
+        self.drift = drift
+
+    def now(self) -> datetime:
+        return EPOCH + timedelta(seconds=self._world.now + self.skew_s)
+
+    def time(self) -> float:
+        return self.now().timestamp()
+
+    def monotonic(self) -> float:
+        return 1_000.0 + self._world.now * self.drift
+
+
+class SeededIds:
+    """Identities that are the same in each run: :class:`ai.backend.infra.clock.IdGenerator`."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = random.Random(seed)
+
+    def uuid(self) -> UUID:
+        return UUID(int=self._rng.getrandbits(128), version=4)
+
+    def token(self, length: int) -> str:
+        return "".join(self._rng.choice(_ALPHABET) for _ in range(length))
