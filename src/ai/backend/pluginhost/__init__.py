@@ -5,8 +5,7 @@ imports one plugin and serves its calls on an inherited socket (:mod:`.server`).
 plugin as the agent sees it (:mod:`.proxy`, over :mod:`.process`).
 """
 
-from ai.backend.pluginhost.allocation_rpc import Allocate, allocator
-from ai.backend.pluginhost.external_alloc_map import ExternalAllocMap
+from ai.backend.pluginhost.external_alloc_map import Allocate, ExternalAllocMap, allocator
 from ai.backend.pluginhost.proxy import HostedPlugin, launch
 
 __all__ = ["Allocate", "ExternalAllocMap", "HostedPlugin", "allocator", "launch"]

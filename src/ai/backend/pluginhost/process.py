@@ -18,7 +18,7 @@ import msgspec
 from ai.backend.common.errors import PluginError, from_wire
 from ai.backend.plugin.accelerator import TerminationDeferred
 from ai.backend.plugin.accelerator.shapes import MAX_TEXT, InvalidResponse, KeptState, read_answer
-from ai.backend.pluginhost.allocation_rpc import CHOICE_DEADLINE_S, ask
+from ai.backend.pluginhost.external_alloc_map import CHOICE_DEADLINE_S, ask
 from ai.backend.pluginhost.fork import HostChild, fork_host
 from ai.backend.pluginhost.protocol import (
     Answer,

@@ -41,7 +41,7 @@ from ai.backend.plugin.accelerator.shapes import (
     write_answer,
 )
 from ai.backend.plugin.discovery import make_plugin
-from ai.backend.pluginhost.allocation_rpc import Allocate, allocator, serve_choices
+from ai.backend.pluginhost.external_alloc_map import Allocate, allocator, serve_choices
 from ai.backend.pluginhost.protocol import (
     Answer,
     Call,

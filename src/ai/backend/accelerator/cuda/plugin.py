@@ -14,11 +14,10 @@ from typing import Any, ClassVar, TypeVar
 from pydantic import BaseModel
 
 from ai.backend.accelerator.cuda import inventory, partitions, workload
-from ai.backend.accelerator.cuda.gpus import Node, read_node, read_profiles
+from ai.backend.accelerator.cuda.gpus import Node, read_links, read_node, read_profiles
 from ai.backend.accelerator.cuda.health import Latch, faults_of
 from ai.backend.accelerator.cuda.host import Host, LinuxHost
 from ai.backend.accelerator.cuda.library import NvmlLibrary
-from ai.backend.accelerator.cuda.links import read_links
 from ai.backend.accelerator.cuda.metrics import Meter
 from ai.backend.accelerator.cuda.nvml import LIBRARY_FAILURES, Nvml, NvmlFailure, optional
 from ai.backend.accelerator.cuda.settings import CudaSettings

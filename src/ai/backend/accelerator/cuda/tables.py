@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ai.backend.plugin.accelerator.metrics import ExportedName
+from ai.backend.plugin.accelerator.plugin import ExportedName
 
 Capability = tuple[int, int]
 

@@ -10,10 +10,9 @@ from typing import Any, ClassVar, TypeVar
 from pydantic import BaseModel
 
 from ai.backend.accelerator.mock import metrics
-from ai.backend.accelerator.mock.declaration import Declaration, SlotFormat
+from ai.backend.accelerator.mock.declaration import Declaration, MockSettings, SlotFormat
 from ai.backend.accelerator.mock.faults import act
 from ai.backend.accelerator.mock.powers import SimulatedPowers
-from ai.backend.accelerator.mock.settings import MockSettings
 from ai.backend.accelerator.mock.state import MockState
 from ai.backend.common.devices import (
     AllocMapSpec,

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
-from dataclasses import replace
+import json
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
+from pathlib import Path
 from typing import TypeVar
 
-from ai.backend.accelerator.mock.control import ControlPanel
 from ai.backend.accelerator.mock.declaration import (
     CONTROL_NAME,
+    Control,
     Declaration,
     MockDevice,
+    MockSettings,
     Partition,
     default_declaration,
     find_declaration,
     read_table,
 )
 from ai.backend.accelerator.mock.faults import FaultSchedule
-from ai.backend.accelerator.mock.hardware import Hardware
-from ai.backend.accelerator.mock.settings import MockSettings
-from ai.backend.accelerator.mock.topology import links_of
 from ai.backend.common.devices import (
     ComputeDevice,
     ComputePrecisionSupport,
@@ -28,12 +29,166 @@ from ai.backend.common.devices import (
     DeviceHealth,
     DeviceLink,
     DeviceSlot,
+    LinkKind,
     MemorySpec,
     PartitioningCapability,
     VariantProperty,
 )
+from ai.backend.common.errors import BackendError, InvalidInput, PluginError
 from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.common.states import SlotType
+
+
+@dataclass
+class Hardware:
+    """The state of all devices, by device id.
+
+    Attributes:
+        partitions: partition id -> [device id, name of the profile].
+        off: devices without power.
+        images: device id -> the image that is loaded.
+        attached: those of another box that are attached here.
+        in_use: device id -> the kernels that hold it.
+        resets: device id -> how often it was reset.
+    """
+
+    partitions: dict[str, list[str]] = field(default_factory=dict)
+    off: list[str] = field(default_factory=list)
+    images: dict[str, str] = field(default_factory=dict)
+    attached: list[str] = field(default_factory=list)
+    in_use: dict[str, list[str]] = field(default_factory=dict)
+    resets: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, path: Path | None) -> Hardware:
+        """Raises PluginError: the file cannot be used."""
+        if path is None or not path.exists():
+            return cls()
+        try:
+            return cls(**json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as e:
+            raise PluginError(f"the state of the mock hardware in {path} cannot be used: {e}") from None
+
+    def save(self, path: Path | None) -> None:
+        """Write it whole. Raises PluginError."""
+        if path is None:
+            return
+        new = path.with_name(path.name + ".new")
+        try:
+            new.write_text(json.dumps(asdict(self)), encoding="utf-8")
+            new.replace(path)
+        except OSError as e:
+            raise PluginError(f"the state of the mock hardware cannot be written: {e}") from None
+
+
+NVLINK_GIB_S = 50.0
+
+
+def _nvlink_all(a: int, b: int) -> LinkKind:
+    return LinkKind.DIRECT
+
+
+def _nvlink_pairs(a: int, b: int) -> LinkKind:
+    return LinkKind.DIRECT if a // 2 == b // 2 else _pcie_tree(a, b)
+
+
+def _pcie_tree(a: int, b: int) -> LinkKind:
+    """Two devices below a switch, two switches below a root; beyond that nothing is said but the NUMA nodes."""
+    if a // 2 == b // 2:
+        return LinkKind.PCIE_SWITCH
+    return LinkKind.PCIE_ROOT if a // 4 == b // 4 else LinkKind.NUMA
+
+
+_SHAPES = {"nvlink-all": _nvlink_all, "nvlink-pairs": _nvlink_pairs, "pcie-tree": _pcie_tree}
+
+
+def links_of(declaration: Declaration, devices: Sequence[MockDevice]) -> Mapping[str, tuple[DeviceLink, ...]]:
+    """Device id -> its links, in the order of the devices; peers that are not among ``devices`` are left out."""
+    ranks = {device.mother_uuid: n for n, device in enumerate(declaration.expanded())}
+    named = {frozenset((link.a, link.b)): link for link in declaration.links}
+    shape = _SHAPES.get(declaration.topology or "")
+
+    def between(a: MockDevice, b: MockDevice) -> DeviceLink | None:
+        link = named.get(frozenset((a.mother_uuid, b.mother_uuid)))
+        peer = DeviceId(b.mother_uuid)
+        if link is not None:
+            return DeviceLink(peer=peer, kind=link.kind, bandwidth_gib_s=link.bandwidth)
+        if shape is None:
+            return None
+        kind = shape(ranks[a.mother_uuid], ranks[b.mother_uuid])
+        if kind is LinkKind.NUMA and a.node != b.node:
+            kind = LinkKind.SYSTEM
+        return DeviceLink(peer=peer, kind=kind, bandwidth_gib_s=NVLINK_GIB_S if kind is LinkKind.DIRECT else None)
+
+    return {
+        a.mother_uuid: tuple(link for b in devices if b is not a and (link := between(a, b)) is not None)
+        for a in devices
+    }
+
+
+log = logging.getLogger(__name__)
+ALL = "*"
+
+
+class ControlPanel:
+    """Combines the declaration's failures and faults with those of the control file.
+
+    The file is read again when it changes; it need not exist. One that cannot be used while the plugin runs changes
+    nothing and is told in the log and in ``problem``.
+    """
+
+    def __init__(
+        self, declaration: Declaration, path: Path | None, faults: FaultSchedule, *, source: Path | None = None
+    ) -> None:
+        self._declaration = declaration
+        self._source = source
+        self._path = path
+        self._known = frozenset(device.mother_uuid for device in declaration.expanded())
+        self._stamp: tuple[int, ...] | None = ()
+        self._unhealthy: dict[str, str] = {}
+        self.faults = faults
+        self.problem = ""
+
+    def load(self) -> None:
+        """Raises InvalidInput or PluginError: the declaration or the file has something wrong; nothing is changed."""
+        self._stamp = self._read_stamp()
+        control = read_table(self._path, Control) if self._path is not None and self._stamp is not None else Control()
+        for where, table in ((self._source, self._declaration), (self._path, control)):
+            strangers = [name for name in table.unhealthy if name != ALL and name.partition("/")[0] not in self._known]
+            problem = (
+                f"unhealthy: there is no device {strangers[0]!r}" if strangers else self.faults.objection(table.faults)
+            )
+            if problem:
+                raise InvalidInput(f"{where or 'the declaration'}: {problem}")
+        self.faults.set((*control.faults, *self._declaration.faults))
+        unhealthy = {**self._declaration.unhealthy, **control.unhealthy}
+        self._unhealthy = unhealthy
+        self.problem = ""
+
+    def refresh(self) -> None:
+        """Read the file if it has changed."""
+        if self._read_stamp() == self._stamp:
+            return
+        try:
+            self.load()
+        except BackendError as e:
+            self.problem = e.message
+            log.error("the control file of the mock accelerator is not used: %s", e.message)
+
+    def failure(self, *device_ids: str) -> str | None:
+        """Returns why one of these counts as failed; None if none does."""
+        for name in (*device_ids, ALL):
+            if name in self._unhealthy:
+                return self._unhealthy[name] or "switched to unhealthy"
+        return None
+
+    def _read_stamp(self) -> tuple[int, ...] | None:
+        try:
+            version = self._path.stat() if self._path is not None else None
+        except OSError:
+            version = None
+        return (version.st_mtime_ns, version.st_size, version.st_ino) if version is not None else None
+
 
 R = TypeVar("R")
 ONE = Decimal(1)

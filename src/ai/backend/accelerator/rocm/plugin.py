@@ -9,8 +9,7 @@ from typing import ClassVar
 
 from pydantic import BaseModel, Field
 
-from ai.backend.accelerator.rocm.kfd import gpus, process_memory
-from ai.backend.accelerator.rocm.scan import KEY, NAMESPACE, scan
+from ai.backend.accelerator.rocm.scan import KEY, NAMESPACE, gpus, process_memory, scan
 from ai.backend.common.devices import SlotDisplay, VariantFeature, VariantMatchMode, VariantNamespace
 from ai.backend.common.ids import DeviceName, KernelId, SlotName
 from ai.backend.common.states import SlotType
@@ -22,8 +21,7 @@ from ai.backend.plugin.accelerator import (
     Workload,
     WorkloadConfig,
 )
-from ai.backend.plugin.sysfs.base import ScannedDevice, TreePlugin, TreeSettings
-from ai.backend.plugin.sysfs.measures import GAUGE_STATS, Raw
+from ai.backend.plugin.sysfs.base import GAUGE_STATS, Raw, ScannedDevice, TreePlugin, TreeSettings
 from ai.backend.plugin.sysfs.pci import pci_at
 
 _VERSION = re.compile(r"\d+(?:\.\d+){1,3}")

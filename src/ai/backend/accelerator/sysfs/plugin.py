@@ -15,8 +15,7 @@ from ai.backend.common.devices import SlotDisplay, VariantFeature, VariantMatchM
 from ai.backend.common.ids import DeviceName, SlotName
 from ai.backend.common.states import SlotType
 from ai.backend.plugin.accelerator import Mount, NodeInfo, Workload, WorkloadConfig
-from ai.backend.plugin.sysfs.base import ScannedDevice, TreePlugin, TreeSettings
-from ai.backend.plugin.sysfs.measures import Raw
+from ai.backend.plugin.sysfs.base import Raw, ScannedDevice, TreePlugin, TreeSettings
 from ai.backend.plugin.sysfs.pci import pci_at
 from ai.backend.plugin.sysfs.tree import Missing, Unreadable, parse_number
 

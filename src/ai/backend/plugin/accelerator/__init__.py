@@ -29,31 +29,27 @@ from ai.backend.plugin.accelerator.hooks import (
     Workload,
     WorkloadConfig,
 )
-from ai.backend.plugin.accelerator.metrics import (
+from ai.backend.plugin.accelerator.plugin import (
+    POWERS,
     STATS,
     UNITS,
-    ExportedName,
-    Measurement,
-    MetricKind,
-    StatContext,
-)
-from ai.backend.plugin.accelerator.plugin import (
     AbstractComputePlugin,
-    AttachedDevice,
-    NodeInfo,
-    slot_totals,
-)
-from ai.backend.plugin.accelerator.powers import (
-    POWERS,
     Attachable,
+    AttachedDevice,
     CdiProvider,
     DeviceHealthChange,
+    ExportedName,
     HealthWatching,
+    Measurement,
+    MetricKind,
+    NodeInfo,
     Partitionable,
     PartitionProfile,
     PluginCapabilities,
     PowerControllable,
     Programmable,
+    StatContext,
+    slot_totals,
 )
 
 __all__ = [

@@ -1,12 +1,13 @@
-"""The interface that a plugin for a kind of device implements."""
+"""The interface that a plugin for a kind of device implements, its metrics, and its optional powers."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, ClassVar
+from enum import StrEnum
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from pydantic import BaseModel
 
@@ -23,8 +24,194 @@ from ai.backend.common.ids import DeviceId, DeviceName, KernelId, SlotName
 from ai.backend.core.allocation.alloc_map import AbstractAllocMap
 from ai.backend.core.allocation.build import build_alloc_map
 from ai.backend.plugin.accelerator.hooks import AbstractLifecycleHook, HookContext, Workload
-from ai.backend.plugin.accelerator.metrics import Measurement, StatContext
-from ai.backend.plugin.accelerator.powers import PluginCapabilities
+
+UNITS = frozenset({"bytes", "percent", "bps", "msec", "count", "celsius", "watt", "joule", "hertz"})
+"""Every ``unit_hint``. ``bps`` are bytes per second, as in the published original."""
+STATS = frozenset({"min", "max", "sum", "avg", "diff", "rate"})
+
+
+class MetricKind(StrEnum):
+    GAUGE = "gauge"
+    ACCUMULATED = "accumulated"
+    """Grows for ever; the rate is what matters."""
+    RATE = "rate"
+    """The value grows for ever, but people see how fast: ``current`` is its rate in 1/s. Its unit is ``bps``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedName:
+    """A name that dashboards know already, such as ``DCGM_FI_DEV_FB_USED``.
+
+    Prometheus then shows the metric of each device under it besides our own name, with the labels ``gpu`` and ``UUID``
+    that DCGM's exporter gives. ``factor`` turns our unit into the one of that name (1 / 2**20 for MiB).
+    """
+
+    name: str
+    help: str
+    factor: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """Holds one raw value of a metric.
+
+    ``key`` is of letters, digits and ``_ . -``; a plugin has a fixed set of at most 64 of them. ``value`` is finite and
+    not negative, ``unit_hint`` is one of :data:`UNITS`, ``capacity`` is in the same unit and positive.
+
+    ``stats`` names which of :data:`STATS` the agent keeps.
+
+    Measurements of one key with several ``device_id`` are parts of one: the agent adds them up (values and capacities,
+    so that the percentage is the mean; of temperatures the highest counts) unless one without ``device_id`` says the
+    total.
+    """
+
+    key: str
+    value: float
+    unit_hint: str
+    capacity: float | None = None
+    kind: MetricKind = MetricKind.GAUGE
+    stats: frozenset[str] = frozenset()
+    device_id: DeviceId | None = None
+    exported: ExportedName | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatContext:
+    """When, and of what, metrics are gathered.
+
+    ``at`` is Unix time. ``allocations`` are those of the workloads that hold devices of the plugin; ``pids`` maps them
+    to their processes, numbered as on the host, where the plugin has ``process_metrics`` and the runtime knows them.
+    """
+
+    at: float
+    allocations: Mapping[KernelId, DeviceAllocation] = field(default_factory=dict)
+    pids: Mapping[KernelId, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginCapabilities:
+    """Optional powers. A flag that is set promises the Protocol of the same name."""
+
+    partitionable: bool = False
+    programmable: bool = False
+    power_controllable: bool = False
+    attachable: bool = False
+    health_watching: bool = False
+    cdi_provider: bool = False
+    process_metrics: bool = False
+    blocking: bool = False
+    """The plugin loads vendor libraries: run it in a host process of its own, where it may block or crash."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceHealthChange:
+    """News of one device. ``reason`` is for people ("Xid 79: the device fell off the bus"); empty when healthy."""
+
+    device_id: DeviceId
+    health: DeviceHealth
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionProfile:
+    """A kind of partition that a device can be cut into; ``available`` says how many more of it fit now."""
+
+    name: str
+    slot_name: SlotName
+    amount: Decimal = Decimal(1)
+    memory_size: int = 0
+    available: int = 0
+
+
+@runtime_checkable
+class HealthWatching(Protocol):
+    """``health_watching``: the plugin hears of failures sooner than the next ``list_devices``."""
+
+    def watch_health(self) -> AsyncIterator[DeviceHealthChange]:
+        """Changes as they happen, without end. A change may be repeated, and one may be lost while nobody listens:
+        ``list_devices`` is the truth. An exception ends the watch; the agent starts another one later.
+        """
+        ...
+
+
+@runtime_checkable
+class Partitionable(Protocol):
+    """``partitionable``: devices can be cut into partitions that are devices of their own (MIG and the like)."""
+
+    async def partition_profiles(self, device_id: DeviceId) -> Sequence[PartitionProfile]:
+        """Lists the partitions that a device offers. Raises NotFound for an unknown device and for a partition."""
+        ...
+
+    async def create_partition(self, device_id: DeviceId, profile: str) -> DeviceId:
+        """Make one; the id is listed by ``list_devices`` from now on. Raises Conflict while the device is in use."""
+        ...
+
+    async def destroy_partition(self, partition_id: DeviceId) -> None:
+        """Undo it. Safe if it is gone; raises Conflict while it is in use."""
+        ...
+
+
+@runtime_checkable
+class Programmable(Protocol):
+    """``programmable``: an image (a bitstream) is loaded before use."""
+
+    async def program(self, device_id: DeviceId, image: str) -> None:
+        """Load the image of this host path; safe if it is loaded. Raises InvalidInput for one that does not fit."""
+        ...
+
+    async def programmed_image(self, device_id: DeviceId) -> str | None:
+        """Returns the image that is loaded, None if there is none."""
+        ...
+
+
+@runtime_checkable
+class PowerControllable(Protocol):
+    """``power_controllable``: devices are switched and reset. Every call is safe if the device is so already."""
+
+    async def power_on(self, device_id: DeviceId) -> None: ...
+    async def power_off(self, device_id: DeviceId) -> None:
+        """Raises Conflict while a workload holds it."""
+        ...
+
+    async def reset(self, device_id: DeviceId) -> None:
+        """Raises Conflict while a workload holds it."""
+        ...
+
+
+@runtime_checkable
+class Attachable(Protocol):
+    """``attachable``: devices of another box are attached to this node and detached again."""
+
+    async def attachable_devices(self) -> Sequence[DeviceId]: ...
+    async def attach(self, device_id: DeviceId) -> None:
+        """``list_devices`` has it from now on. Safe if it is attached."""
+        ...
+
+    async def detach(self, device_id: DeviceId) -> None:
+        """Raises Conflict while a workload holds it. Safe if it is gone."""
+        ...
+
+
+@runtime_checkable
+class CdiProvider(Protocol):
+    """``cdi_provider``: the plugin describes its devices in the Container Device Interface."""
+
+    async def cdi_spec(self) -> Mapping[str, Any]:
+        """A CDI specification (cncf-tags/container-device-interface, ``cdiVersion`` 0.6.0) of all healthy devices, as
+        JSON. Its names are what ``DeviceMapping.cdi_name`` says.
+        """
+        ...
+
+
+POWERS: Mapping[str, type] = {
+    "partitionable": Partitionable,
+    "programmable": Programmable,
+    "power_controllable": PowerControllable,
+    "attachable": Attachable,
+    "health_watching": HealthWatching,
+    "cdi_provider": CdiProvider,
+}
+"""Capability flag -> the Protocol that it promises."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from ai.backend.common.ids import KernelId, SessionId
 from ai.backend.plugin.accelerator import ENTRY_POINT_GROUP, StatContext, Workload
 from ai.backend.plugin.discovery import load_plugin, make_plugin
 from ai.backend.plugin.sysfs.base import TreePlugin
-from ai.backend.plugin.sysfs.recording import RecordingTree
+from ai.backend.plugin.sysfs.tree import RecordingTree
 
 
 def plugin_named(name: str, settings: Mapping[str, Any]) -> TreePlugin:

@@ -39,11 +39,18 @@ from ai.backend.pluginhost.v1.api import alloc_maps
 from ai.backend.pluginhost.v1.api.alloc_maps import device_slots, slot_type
 from ai.backend.pluginhost.v1.api.plugin import AbstractComputePlugin as V1Plugin
 from ai.backend.pluginhost.v1.api.statistics import StatContext as V1StatContext
-from ai.backend.pluginhost.v1.calls import V1CallFailed, ask
 from ai.backend.pluginhost.v1.hook import LegacyHook
-from ai.backend.pluginhost.v1.measurements import of_each, of_node
-from ai.backend.pluginhost.v1.settings import LocalConfig, texts
-from ai.backend.pluginhost.v1.values import exact, listed, texts_of
+from ai.backend.pluginhost.v1.values import (
+    LocalConfig,
+    V1CallFailed,
+    ask,
+    exact,
+    listed,
+    of_each,
+    of_node,
+    texts,
+    texts_of,
+)
 
 _STOCK = (alloc_maps.DiscretePropertyAllocMap, alloc_maps.FractionAllocMap)
 _OUT_OF_ORDER = ("offline", "unavailable")

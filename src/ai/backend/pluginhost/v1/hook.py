@@ -19,9 +19,8 @@ from ai.backend.plugin.accelerator.shapes import InvalidResponse
 from ai.backend.pluginhost.v1.api.alloc_maps import refuse_combination
 from ai.backend.pluginhost.v1.api.containers import MountInfo
 from ai.backend.pluginhost.v1.api.types import MountTypes
-from ai.backend.pluginhost.v1.calls import ask
 from ai.backend.pluginhost.v1.docker_args import DockerArguments, Untranslatable, denied, translate
-from ai.backend.pluginhost.v1.values import listed, texts_of
+from ai.backend.pluginhost.v1.values import ask, listed, texts_of
 
 if TYPE_CHECKING:
     from ai.backend.pluginhost.v1.adapter import LegacyPluginAdapter

@@ -40,6 +40,7 @@ from ai.backend.common.volume_paths import VFolderId
 from ai.backend.plugin.testing.volume.driver import (
     AWKWARD_NAMES,
     TOP,
+    TreeModel,
     at,
     eventually,
     names,
@@ -50,7 +51,6 @@ from ai.backend.plugin.testing.volume.driver import (
     some_folder,
 )
 from ai.backend.plugin.testing.volume.security import VolumeSecurityContract
-from ai.backend.plugin.testing.volume.tree_model import TreeModel
 from ai.backend.plugin.testing.volume.uploads import VolumeUploadContract
 from ai.backend.plugin.volume import AbstractVolume, FileKind, Progress
 

@@ -20,8 +20,7 @@ from ai.backend.common.errors import (
 from ai.backend.common.ids import DeviceId, SlotName
 from ai.backend.plugin.accelerator import AbstractAllocMap, build_alloc_map, responses
 from ai.backend.plugin.accelerator.shapes import InvalidResponse
-from ai.backend.plugin.testing.accelerator.checks.registry import Checks, expect
-from ai.backend.plugin.testing.accelerator.checks.results import CheckFailed, NotApplicable, shown
+from ai.backend.plugin.testing.accelerator.checks.registry import CheckFailed, Checks, NotApplicable, expect, shown
 from ai.backend.plugin.testing.accelerator.checks.subject import Subject
 
 CHECKS = Checks()

@@ -7,10 +7,9 @@ from collections.abc import Collection, Sequence
 
 from ai.backend.common.ids import DeviceId
 from ai.backend.plugin.accelerator import Measurement, MetricKind, StatContext, responses
-from ai.backend.plugin.accelerator.measurement_filter import MeasurementFilter
+from ai.backend.plugin.accelerator.responses import MeasurementFilter
 from ai.backend.plugin.accelerator.shapes import InvalidResponse
-from ai.backend.plugin.testing.accelerator.checks.registry import Checks, expect
-from ai.backend.plugin.testing.accelerator.checks.results import CheckFailed, NotApplicable
+from ai.backend.plugin.testing.accelerator.checks.registry import CheckFailed, Checks, NotApplicable, expect
 from ai.backend.plugin.testing.accelerator.checks.subject import KERNEL, Subject
 
 CHECKS = Checks()

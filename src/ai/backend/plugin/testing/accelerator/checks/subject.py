@@ -31,7 +31,7 @@ from ai.backend.plugin.accelerator import (
     check_config,
 )
 from ai.backend.plugin.accelerator.shapes import DIRECT, InvalidResponse, normalized
-from ai.backend.plugin.testing.accelerator.checks.results import CheckFailed, NotApplicable, shown
+from ai.backend.plugin.testing.accelerator.checks.registry import CheckFailed, NotApplicable, shown
 
 KERNEL = KernelId(UUID(int=1))
 OTHER_KERNEL = KernelId(UUID(int=3))
