@@ -393,8 +393,6 @@ class AbstractRuntime(ABC):
     @abstractmethod
     async def pids(self, key: WorkloadKey) -> tuple[int, ...]: ...
 
-    # -- images; a runtime without registries leaves these as they are
-
     async def lacks_image(self, wanted: ImageRequest) -> bool:
         """Returns True if :meth:`pull_image` must be called before a workload is made of the image."""
         return False

@@ -126,8 +126,6 @@ class HostProcess:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    # ---- calls
-
     async def call(
         self, method: str, arguments: tuple[Any, ...], deadline_s: float, state: HookState | None = None
     ) -> Any:
@@ -220,8 +218,6 @@ class HostProcess:
         if self._writer is not None and not self._writer.is_closing():
             self._writer.write(pack(frame))
 
-    # ---- frames of the host
-
     async def _read(self, reader: asyncio.StreamReader, copying: asyncio.Task[None]) -> None:
         try:
             while (frame := await read_to_agent(reader)) is not None:
@@ -291,8 +287,6 @@ class HostProcess:
                     log.info("%s: %s", self._label, line[:_LINE])
                 elif count == _LINES_PER_MINUTE + 1:
                     log.warning("%s prints too much; the rest of this minute is left out", self._label)
-
-    # ---- the end
 
     def kill(self, reason: str) -> None:
         """Kills the process at once. Safe at any time and twice."""

@@ -29,9 +29,6 @@ def safe_message(error: BaseException) -> str:
     return text[:MAX_TEXT].encode(errors="replace").decode()
 
 
-# ---- frames
-
-
 class Frame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=True):
     """The base of frames. ``id`` is chosen by the agent; every frame about one call has the same."""
 
@@ -93,8 +90,6 @@ class Saved(Frame, frozen=True, kw_only=True, array_like=True):
 ToHost = Call | Cancel | Saved
 ToAgent = Answer | Failure | Item | Save
 
-# ---- calls
-
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """Choose devices for a request, given what is held of them (see :mod:`.allocation_rpc`)."""
@@ -104,8 +99,6 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     numa_nodes: frozenset[int]
     eligible: frozenset[DeviceId] | None
 
-
-# ---- streams of frames
 
 _LENGTH = struct.Struct(">I")
 _to_host = msgspec.msgpack.Decoder(ToHost)

@@ -114,8 +114,6 @@ class _Host:
         if not self._writer.is_closing():
             self._writer.write(pack(frame))
 
-    # ---- one call
-
     async def _serve(self, call: Call) -> None:
         state: ManagedState | None = None
         try:
@@ -190,8 +188,6 @@ class _Host:
     def _present_choose(self) -> Allocate:
         assert self._choose is not None
         return self._choose
-
-    # ---- hooks
 
     async def _hook(self, hook_call: HookCall, state: ManagedState) -> Any:
         context = HookContext(

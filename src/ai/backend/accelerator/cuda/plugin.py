@@ -133,8 +133,6 @@ class CudaPlugin(AbstractComputePlugin):
         except NvmlFailure as e:
             raise PluginError(str(e)) from e
 
-    # ---- in NVML's thread
-
     def _open(self) -> None:
         self._nvml.open()
         self._read()
@@ -194,8 +192,6 @@ class CudaPlugin(AbstractComputePlugin):
                 result.append(Held(device=device, part=part, memory=max(0, memory), is_shared=shared))
         return result
 
-    # ---- devices and slots
-
     async def list_devices(self) -> Sequence[ComputeDevice]:
         return await self._do(lambda: self._devices(self._read()))
 
@@ -231,8 +227,6 @@ class CudaPlugin(AbstractComputePlugin):
             runtime_version=reading.versions.get("cuda_version"),
             extra=extra,
         )
-
-    # ---- workloads
 
     def create_lifecycle_hook(
         self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext
@@ -274,8 +268,6 @@ class CudaPlugin(AbstractComputePlugin):
 
         return await self._do(ask)
 
-    # ---- metrics
-
     async def gather_node_metrics(self, ctx: StatContext) -> Sequence[Measurement]:
         meter = Meter(self._nvml, ctx.at)
         return await self._do(lambda: meter.node(self._reading.node, self._latch.last_xid))
@@ -302,8 +294,6 @@ class CudaPlugin(AbstractComputePlugin):
         node = self._reading.node
         uuids = [d.uuid for d in node.devices if d.uuid not in node.mig_gpus]
         return await self._do(lambda: meter.processes(uuids, pids))
-
-    # ---- health
 
     async def watch_health(self) -> AsyncIterator[DeviceHealthChange]:
         """Critical errors as NVML tells them, and every ten seconds what the devices say of themselves; first, which
@@ -334,8 +324,6 @@ class CudaPlugin(AbstractComputePlugin):
             # A wait may still go on in the thread: the set is freed behind it.
             waiting.submit(chosen.close)
             waiting.shutdown(wait=False)
-
-    # ---- partitions
 
     async def partition_profiles(self, device_id: DeviceId) -> Sequence[PartitionProfile]:
         return await self._do(lambda: partitions.profiles(self._nvml, self._read().node, device_id))

@@ -119,8 +119,6 @@ class MockPlugin(SimulatedPowers, AbstractComputePlugin):
     def env_prefix(self) -> str:
         return re.sub(r"\W", "_", self.declaration.slot_name).upper()
 
-    # ---- devices and slots
-
     async def list_devices(self) -> Sequence[ComputeDevice]:
         async def present() -> list[ComputeDevice]:
             return self.board.present()
@@ -182,8 +180,6 @@ class MockPlugin(SimulatedPowers, AbstractComputePlugin):
             return build_alloc_map(self.alloc_map_spec(), self.board.present())
 
         return await self.board.faulted("create_alloc_map", fresh)
-
-    # ---- workloads
 
     def create_lifecycle_hook(
         self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext
@@ -252,8 +248,6 @@ class MockPlugin(SimulatedPowers, AbstractComputePlugin):
             ]
 
         return await self.board.faulted("alloc_to_devices", attached)
-
-    # ---- metrics
 
     def _scripts(self, device: ComputeDevice) -> Mapping[Any, metrics.Script]:
         return self.board.devices[device.device_id.partition("/")[0]].metrics

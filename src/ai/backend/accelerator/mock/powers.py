@@ -50,8 +50,6 @@ class SimulatedPowers:
 
         return await self.board.faulted(call, make)
 
-    # ---- Partitionable
-
     async def partition_profiles(self, device_id: DeviceId) -> Sequence[PartitionProfile]:
         def profiles(device: MockDevice) -> list[PartitionProfile]:
             return [
@@ -98,8 +96,6 @@ class SimulatedPowers:
 
         await self.board.faulted("destroy_partition", destroy)
 
-    # ---- Programmable
-
     async def program(self, device_id: DeviceId, image: str) -> None:
         def load(_: MockDevice) -> None:
             if not image.startswith("/") or not image.endswith(".bit"):
@@ -112,8 +108,6 @@ class SimulatedPowers:
         return await SimulatedPowers._change(
             self, "programmed_image", device_id, lambda _: self.board.hardware.images.get(device_id)
         )
-
-    # ---- PowerControllable
 
     async def power_on(self, device_id: DeviceId) -> None:
         def switch(_: MockDevice) -> None:
@@ -135,8 +129,6 @@ class SimulatedPowers:
             self.board.hardware.resets[device_id] = self.board.hardware.resets.get(device_id, 0) + 1
 
         await self._change("reset", device_id, reset)
-
-    # ---- Attachable
 
     async def attachable_devices(self) -> Sequence[DeviceId]:
         async def elsewhere() -> list[DeviceId]:
@@ -165,8 +157,6 @@ class SimulatedPowers:
 
         await self.board.faulted("detach", detach)
 
-    # ---- HealthWatching
-
     async def watch_health(self) -> AsyncIterator[DeviceHealthChange]:
         fault = self.board.panel.faults.pick("watch_health")
         if fault is not None:
@@ -185,8 +175,6 @@ class SimulatedPowers:
                 if reported.get(device_id) != (health, reason):
                     yield DeviceHealthChange(device_id=device_id, health=health, reason=reason)
             reported = now
-
-    # ---- CdiProvider
 
     async def cdi_spec(self) -> Mapping[str, Any]:
         async def make() -> dict[str, Any]:

@@ -242,8 +242,6 @@ class MockState:
         """Where a device or partition stands in the order of the declaration."""
         return self._ranks.get(device_id.partition("/")[0], len(self._ranks)), device_id
 
-    # ---- slots
-
     def slot_name(self, subtype: str) -> SlotName:
         return SlotName(f"{self.declaration.slot_name}.{subtype}")
 
@@ -280,8 +278,6 @@ class MockState:
             )
         slot_type = SlotType.COUNT if subtype == "device" else SlotType.UNIQUE
         return DeviceSlot(slot_name=name, slot_type=slot_type, amount=ONE, exclusive_group=group)
-
-    # ---- devices
 
     def present(self) -> list[ComputeDevice]:
         """Returns every device and partition that is here."""

@@ -88,8 +88,6 @@ class RocmPlugin(TreePlugin):
     async def variant_namespaces(self) -> Sequence[VariantNamespace]:
         return (_NAMESPACE,)
 
-    # ---- workloads
-
     def config(self, held: Sequence[ScannedDevice], workload: Workload) -> WorkloadConfig:
         """By unique id where every GPU is whole and has one; else by number.
 
@@ -105,8 +103,6 @@ class RocmPlugin(TreePlugin):
             },
             resource_data={"ROCM_GLOBAL_DEVICE_IDS": ",".join(f"{rank}:{i}" for rank, i in enumerate(ids))},
         )
-
-    # ---- metrics
 
     def measure(self, scanned: Sequence[ScannedDevice]) -> Sequence[Raw]:
         """The sensors are the GPU's: of a GPU in partitions only the first one shows them."""

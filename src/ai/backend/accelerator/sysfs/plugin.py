@@ -70,8 +70,6 @@ class SysfsPlugin(TreePlugin):
         slot = scanned.device.slots[0].slot_name
         return next(family for family in self.families if family.slot == slot)
 
-    # ---- devices and slots
-
     def scan(self) -> Sequence[ScannedDevice]:
         result: list[ScannedDevice] = []
         for family in self.families:
@@ -96,8 +94,6 @@ class SysfsPlugin(TreePlugin):
         names = dict.fromkeys(family.variant_namespace for family in self.families if family.variant_namespace)
         return [VariantNamespace(namespace=name, features=FEATURES) for name in names]
 
-    # ---- workloads
-
     def config(self, held: Sequence[ScannedDevice], workload: Workload) -> WorkloadConfig:
         env: dict[str, str] = {}
         data: dict[str, str] = {}
@@ -116,8 +112,6 @@ class SysfsPlugin(TreePlugin):
                     if source is not None and target is not None and self.tree.exists(source):
                         mounts[target] = Mount(source=source, target=target, read_only=bind.read_only)
         return WorkloadConfig(env_vars=env, resource_data=data, mounts=tuple(mounts.values()))
-
-    # ---- metrics
 
     def measure(self, scanned: Sequence[ScannedDevice]) -> Sequence[Raw]:
         raw: list[Raw | None] = []

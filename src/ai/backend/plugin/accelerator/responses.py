@@ -77,9 +77,6 @@ def _slot_name(where: str, name: str, foreign: Callable[[str], str | None]) -> N
         raise InvalidResponse(f"{where} has the slot {name}, which belongs to the plugin {owner}")
 
 
-# ---- devices
-
-
 def devices(
     answer: Any, *, key: str, displays: Sequence[SlotDisplay], foreign: Callable[[str], str | None]
 ) -> tuple[ComputeDevice, ...]:
@@ -168,9 +165,6 @@ def _slot(where: str, slot: DeviceSlot, types: Mapping[SlotName, SlotType]) -> N
         raise InvalidResponse(f"{where} is of type {slot.slot_type}, in configurable_slots {types[slot.slot_name]}")
     if slot.slot_type is not SlotType.COUNT and slot.quantum != 1:
         raise InvalidResponse(f"{where}: quantum is {slot.quantum}; only counts have fractions")
-
-
-# ---- the rest
 
 
 def displays(answer: Any, *, foreign: Callable[[str], str | None]) -> tuple[SlotDisplay, ...]:

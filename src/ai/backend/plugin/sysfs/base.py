@@ -155,8 +155,6 @@ class TreePlugin(AbstractComputePlugin):
         self._measured: tuple[float, Sequence[Raw]] | None = None
         self._thread: ThreadPoolExecutor | None = None
 
-    # ---- what a plugin says
-
     @abstractmethod
     def scan(self) -> Sequence[ScannedDevice]:
         """Returns the devices that are there now, healthy or not. Blocking; ids are unique."""
@@ -168,8 +166,6 @@ class TreePlugin(AbstractComputePlugin):
     @abstractmethod
     def measure(self, scanned: Sequence[ScannedDevice]) -> Sequence[Raw]:
         """Reads every metric that is available now. Blocking."""
-
-    # ---- devices and slots
 
     async def cleanup(self) -> None:
         thread, self._thread = self._thread, None
@@ -199,8 +195,6 @@ class TreePlugin(AbstractComputePlugin):
 
     def alloc_map_spec(self) -> AllocMapSpec:
         return AllocMapSpec(kind="discrete", strategy=AllocationStrategy.FILL)
-
-    # ---- workloads
 
     def create_lifecycle_hook(
         self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext
@@ -247,8 +241,6 @@ class TreePlugin(AbstractComputePlugin):
             return AttachedDevice(device_id=device_id, model_name=f"unknown {self.key}")
         data = {"smp": device.processing_units, "mem": device.memory_size}
         return AttachedDevice(device_id=device_id, model_name=device.model_name or self.key, data=data)
-
-    # ---- metrics
 
     async def _readings(self, at: float) -> Sequence[Raw]:
         """Of the devices as they were listed last. What is asked for one time ``at`` is read once."""

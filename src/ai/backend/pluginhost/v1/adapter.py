@@ -92,8 +92,6 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         if self._is_initialised:
             await ask(self.v1, "cleanup")
 
-    # ---- devices and slots
-
     async def _alloc_map(self) -> alloc_maps.AbstractAllocMap:
         found = await ask(self.v1, "create_alloc_map")
         if not isinstance(found, alloc_maps.AbstractAllocMap):
@@ -197,8 +195,6 @@ class LegacyPluginAdapter(AbstractComputePlugin):
                 raise InvalidResponse(f"offers {amount} {name}; its alloc map has {amounts.get(name, 0)}")
         return {name: min(total, said.get(name, Decimal(0))) for name, total in slot_totals(devices).items()}
 
-    # ---- allocation
-
     def alloc_map_spec(self) -> AllocMapSpec | None:
         return self._spec
 
@@ -267,8 +263,6 @@ class LegacyPluginAdapter(AbstractComputePlugin):
                 if device.device_id in left_out
             ),
         ]
-
-    # ---- what it tells
 
     async def get_node_info(self) -> NodeInfo:
         hardware = await self._hardware()

@@ -113,8 +113,6 @@ class RuntimeConnectionContract(RuntimeSuite):
     )
     """What two kernels run to talk to each other; the second prints ``sub1 main1 hello``."""
 
-    # ---- ports
-
     async def test_a_port_inside_is_connected_to_until_the_workload_ends(self, runtime: AbstractRuntime) -> None:
         self.need(runtime, "ports")
         self.need(runtime, "exec")

@@ -50,8 +50,6 @@ from ai.backend.plugin.testing.runtime.connections import RuntimeConnectionContr
 class RuntimeContract(RuntimeConnectionContract):
     """Tests a runtime. Covers version 1 of the runtime SPI."""
 
-    # ---- what it is
-
     async def test_it_describes_itself(self, runtime: AbstractRuntime) -> None:
         info = runtime.info()
         assert info.name == runtime.name
@@ -61,8 +59,6 @@ class RuntimeContract(RuntimeConnectionContract):
     async def test_it_lists_the_image_of_the_suite(self, runtime: AbstractRuntime) -> None:
         images = await runtime.list_images()
         assert self.image in {name for image in images for name in (image.name, *image.aliases)}
-
-    # ---- create
 
     async def test_a_workload_runs_and_is_found(self, runtime: AbstractRuntime) -> None:
         spec = self.spec(labels={"who": "me"})
@@ -100,8 +96,6 @@ class RuntimeContract(RuntimeConnectionContract):
         await talk.run("import os\nprint(os.environ['FLAVOUR'])\nprint(open('/home/work/note.txt').read())")
         await talk.close()
         assert talk.text() == "vanilla\nremember\n"
-
-    # ---- the channel
 
     async def test_a_program_runs_over_the_channel(self, runtime: AbstractRuntime) -> None:
         talk = await self.start(runtime, self.spec())
@@ -161,8 +155,6 @@ class RuntimeContract(RuntimeConnectionContract):
     async def test_there_is_no_channel_to_nothing(self, runtime: AbstractRuntime) -> None:
         with pytest.raises(Unavailable):
             await runtime.open_channel(self.spec().key, epoch=1)
-
-    # ---- the end
 
     async def test_stop_ends_it_and_the_channel_says_so(self, runtime: AbstractRuntime) -> None:
         spec = self.spec()
@@ -264,8 +256,6 @@ class RuntimeContract(RuntimeConnectionContract):
         await runtime.remove(spec.key)
         assert await runtime.inspect(spec.key) is None
 
-    # ---- the agent restarts
-
     async def test_a_restarted_agent_finds_its_workloads(self, runtime: AbstractRuntime) -> None:
         spec = self.spec(labels={"who": "me"})
         talk = await self.start(runtime, spec)
@@ -333,8 +323,6 @@ class RuntimeContract(RuntimeConnectionContract):
         await talk.run("print(open('/home/work/gone.txt').read())")
         assert "FileNotFoundError" in talk.text(stream="stderr")
         await talk.close()
-
-    # ---- what is known of it
 
     async def test_the_log_has_the_output(self, runtime: AbstractRuntime) -> None:
         spec = self.spec()

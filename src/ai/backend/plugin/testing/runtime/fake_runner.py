@@ -80,8 +80,6 @@ class FakeRunner:
             case "pty-open" | "pty-input" | "pty-resize" | "pty-restart" | "pty-close":
                 self._pty(frame)
 
-    # ---- runs
-
     def _fresh(self) -> Program:
         return Program(World(write=self._write, ask=self._ask, environ=self._environ, files=self._files, home=HOME))
 
@@ -159,8 +157,6 @@ class FakeRunner:
             case _:
                 await self._fresh().run(command)
                 return 0
-
-    # ---- requests
 
     def _reply(self, frame: Mapping[str, Any], data: Mapping[str, Any]) -> None:
         self._emit({"t": "reply", "req": frame["req"], "ok": True, "data": dict(data)})

@@ -95,8 +95,6 @@ class RuntimeSuite:
         """Returns a second runtime on the same state, as after the agent was killed and started again."""
         pytest.fail("override `reopen`")
 
-    # ---- helpers of the suite
-
     @pytest.fixture(autouse=True)
     async def clean(self, runtime: AbstractRuntime) -> AsyncIterator[None]:
         yield

@@ -88,8 +88,6 @@ class Subject:
     held_s: dict[str, float] = field(default_factory=dict)
     begun: dict[tuple[KernelId, int], tuple[DeviceAllocation, ManagedState]] = field(default_factory=dict)
 
-    # ---- calls
-
     async def call(self, method: str, *arguments: Any, of: Any = None) -> Any:
         """Calls a method within its deadline; returns the answer as it would arrive through a host process.
 
@@ -149,8 +147,6 @@ class Subject:
         finally:
             await other.call("cleanup")
 
-    # ---- what there is
-
     async def devices(self) -> Sequence[ComputeDevice]:
         listed: tuple[ComputeDevice, ...] = await self.call("list_devices")
         return listed
@@ -179,8 +175,6 @@ class Subject:
         request = await self.a_request()
         allocation: DeviceAllocation = (await self.call("create_alloc_map")).allocate(request)
         return allocation
-
-    # ---- hooks
 
     async def hook(
         self, method: str, allocation: DeviceAllocation, state: ManagedState, kernel: KernelId = KERNEL, **context: Any
