@@ -26,9 +26,7 @@ from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.common.states import SlotType
 from ai.backend.plugin.accelerator import (
     AbstractComputePlugin,
-    AbstractLifecycleHook,
     AttachedDevice,
-    HookContext,
     Measurement,
     NodeInfo,
     StatContext,
@@ -112,16 +110,6 @@ class CPUSettings(PluginSettings):
     )
 
 
-class CPUHook(AbstractLifecycleHook):
-    """Binds the workload to its cores."""
-
-    async def pre_create(self) -> WorkloadConfig:
-        cores = sorted(int(d) for d in self.device_alloc.slots.get(SLOT, {}))
-        if not cores:
-            return WorkloadConfig()
-        return WorkloadConfig(cpuset=tuple(cores), cpu_limit=float(self.device_alloc.total(SLOT)))
-
-
 class CPUPlugin(AbstractComputePlugin):
     """Serves the cores of the node."""
 
@@ -168,16 +156,15 @@ class CPUPlugin(AbstractComputePlugin):
         return {SLOT: Decimal(0)} | slot_totals(await self.list_devices())
 
     def alloc_map_spec(self) -> AllocMapSpec:
-        return AllocMapSpec(
-            kind="discrete",
-            strategy=AllocationStrategy.EVENLY,
-            affinity_policy=self._config.affinity_policy,
-        )
+        policy = self._config.affinity_policy
+        return AllocMapSpec(kind="discrete", strategy=AllocationStrategy.EVENLY, affinity_policy=policy)
 
-    def create_lifecycle_hook(
-        self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext
-    ) -> AbstractLifecycleHook:
-        return CPUHook(workload, device_alloc, context)
+    async def configure(self, workload: Workload, device_alloc: DeviceAllocation) -> WorkloadConfig:
+        """Binds the workload to its cores, and limits its time to theirs."""
+        cores = sorted(int(d) for d in device_alloc.slots.get(SLOT, {}))
+        if not cores:
+            return WorkloadConfig()
+        return WorkloadConfig(cpuset=tuple(cores), cpu_limit=float(device_alloc.total(SLOT)))
 
     async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:
         held = device_alloc.slots.get(SLOT, {})
@@ -199,16 +186,10 @@ class CPUPlugin(AbstractComputePlugin):
         if not percents:
             return ()
         stats = frozenset({"avg", "max"})
-        node = Measurement(
-            key="cpu_util",
-            value=sum(percents.values()),
-            unit_hint="percent",
-            capacity=100.0 * len(percents),
-            stats=stats,
-        )
-        return [node] + [
-            Measurement(key="cpu_util", value=v, unit_hint="percent", capacity=100.0, stats=stats, device_id=d)
-            for d, v in percents.items()
+        parts = [(None, sum(percents.values()), 100.0 * len(percents)), *((d, v, 100.0) for d, v in percents.items())]
+        return [
+            Measurement(key="cpu_util", value=value, unit_hint="percent", capacity=top, stats=stats, device_id=device)
+            for device, value, top in parts
         ]
 
     async def get_node_info(self) -> NodeInfo:

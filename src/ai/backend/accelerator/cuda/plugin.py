@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel
 
-from ai.backend.accelerator.cuda import inventory, partitions, workload
+from ai.backend.accelerator.cuda import inventory, partitions
 from ai.backend.accelerator.cuda.gpus import Node, read_links, read_node, read_profiles
 from ai.backend.accelerator.cuda.health import Latch, faults_of
 from ai.backend.accelerator.cuda.host import Host, LinuxHost
@@ -21,7 +21,7 @@ from ai.backend.accelerator.cuda.library import NvmlLibrary
 from ai.backend.accelerator.cuda.metrics import Meter
 from ai.backend.accelerator.cuda.nvml import LIBRARY_FAILURES, Nvml, NvmlFailure, optional
 from ai.backend.accelerator.cuda.settings import CudaSettings
-from ai.backend.accelerator.cuda.workload import Held
+from ai.backend.accelerator.cuda.workload import Held, cdi_spec, config_of
 from ai.backend.common.devices import (
     AllocMapSpec,
     ComputeDevice,
@@ -35,11 +35,9 @@ from ai.backend.common.errors import Forbidden, PluginError
 from ai.backend.common.ids import DeviceId, DeviceName, KernelId, SlotName
 from ai.backend.plugin.accelerator import (
     AbstractComputePlugin,
-    AbstractLifecycleHook,
     AttachedDevice,
     CreationDeferred,
     DeviceHealthChange,
-    HookContext,
     Measurement,
     NodeInfo,
     PartitionProfile,
@@ -47,7 +45,6 @@ from ai.backend.plugin.accelerator import (
     StatContext,
     Workload,
     WorkloadConfig,
-    slot_totals,
 )
 
 log = logging.getLogger(__name__)
@@ -68,20 +65,6 @@ class Reading:
 
 
 NOTHING = Reading(node=Node(), links={}, faults={}, versions={})
-
-
-class CudaHook(AbstractLifecycleHook):
-    """Gives the workload its devices. Keeps nothing: every call follows from the allocation."""
-
-    def __init__(
-        self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext, plugin: CudaPlugin
-    ) -> None:
-        super().__init__(workload, device_alloc, context)
-        self._plugin = plugin
-
-    async def pre_create(self) -> WorkloadConfig:
-        """Raises CreationDeferred if a device has failed or gone since it was allocated."""
-        return await self._plugin.config_of(self.device_alloc)
 
 
 class CudaPlugin(AbstractComputePlugin):
@@ -203,9 +186,6 @@ class CudaPlugin(AbstractComputePlugin):
 
         return await self._do(ask)
 
-    async def available_slots(self) -> Mapping[SlotName, Decimal]:
-        return slot_totals(await self.list_devices())
-
     async def variant_namespaces(self) -> Sequence[VariantNamespace]:
         return (inventory.VARIANTS,)
 
@@ -228,23 +208,18 @@ class CudaPlugin(AbstractComputePlugin):
             extra=extra,
         )
 
-    def create_lifecycle_hook(
-        self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext
-    ) -> AbstractLifecycleHook:
-        return CudaHook(workload, device_alloc, context, self)
-
-    async def config_of(self, alloc: DeviceAllocation) -> WorkloadConfig:
-        """Returns the configuration of a workload. Raises CreationDeferred if a device cannot be used now."""
+    async def configure(self, workload: Workload | None, device_alloc: DeviceAllocation) -> WorkloadConfig:
+        """Gives the workload its devices. Raises CreationDeferred if one has failed or gone since it was allocated."""
 
         def ask() -> WorkloadConfig:
             reading = self._read()
-            held = self._held(alloc, reading)
-            for device_id in sorted(alloc.device_ids()):
+            held = self._held(device_alloc, reading)
+            for device_id in sorted(device_alloc.device_ids()):
                 if device_id in reading.faults:
                     raise CreationDeferred(f"{device_id} has failed: {reading.faults[device_id]}", retry_after=5.0)
                 if device_id not in {one.uuid for one in held}:
                     raise CreationDeferred(f"{device_id} does not offer this any more", retry_after=5.0)
-            return workload.config_of(self._host, held, mount_libraries=self._config.mount_libraries)
+            return config_of(self._host, held, mount_libraries=self._config.mount_libraries)
 
         return await self._do(ask)
 
@@ -264,7 +239,7 @@ class CudaPlugin(AbstractComputePlugin):
             reading = self._read()
             unusable = reading.faults.keys() | reading.node.mig_gpus
             shown = [device for device in reading.node.devices if device.uuid not in unusable]
-            return workload.cdi_spec(self._host, shown)
+            return cdi_spec(self._host, shown)
 
         return await self._do(ask)
 

@@ -42,7 +42,7 @@ async def record(nvml: Nvml, host: Host, *, at: float, date: str) -> Recording:
                 await plugin.partition_profiles(device.device_id)
             for alloc in _whole(device):
                 with contextlib.suppress(CreationDeferred):  # a device without its files is recorded as such
-                    await plugin.config_of(alloc)
+                    await plugin.configure(None, alloc)
         await plugin.cdi_spec()
         context = StatContext(at=at)
         await plugin.gather_node_metrics(context)

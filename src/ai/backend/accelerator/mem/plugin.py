@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -26,15 +26,12 @@ from ai.backend.common.slots import BinarySize
 from ai.backend.common.states import SlotType
 from ai.backend.plugin.accelerator import (
     AbstractComputePlugin,
-    AbstractLifecycleHook,
     AttachedDevice,
-    HookContext,
     Measurement,
     NodeInfo,
     StatContext,
     Workload,
     WorkloadConfig,
-    slot_totals,
 )
 from ai.backend.plugin.settings import PluginSettings, Size
 
@@ -116,17 +113,6 @@ class MemorySettings(PluginSettings):
     )
 
 
-class MemoryHook(AbstractLifecycleHook):
-    """Limits the workload, and binds it to its NUMA nodes where there are several."""
-
-    async def pre_create(self) -> WorkloadConfig:
-        held = self.device_alloc.slots.get(SLOT, {})
-        if not held:
-            return WorkloadConfig()
-        nodes = tuple(sorted(int(d.removeprefix("node")) for d in held if d.startswith("node")))
-        return WorkloadConfig(memory_limit_bytes=int(self.device_alloc.total(SLOT)), memory_nodes=nodes)
-
-
 class MemoryPlugin(AbstractComputePlugin):
     """Serves the main memory of the node."""
 
@@ -183,20 +169,17 @@ class MemoryPlugin(AbstractComputePlugin):
             )
         ]
 
-    async def available_slots(self) -> Mapping[SlotName, Decimal]:
-        return slot_totals(await self.list_devices())
-
     def alloc_map_spec(self) -> AllocMapSpec:
-        return AllocMapSpec(
-            kind="discrete",
-            strategy=AllocationStrategy.FILL,
-            affinity_policy=self._config.affinity_policy,
-        )
+        policy = self._config.affinity_policy
+        return AllocMapSpec(kind="discrete", strategy=AllocationStrategy.FILL, affinity_policy=policy)
 
-    def create_lifecycle_hook(
-        self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext
-    ) -> AbstractLifecycleHook:
-        return MemoryHook(workload, device_alloc, context)
+    async def configure(self, workload: Workload, device_alloc: DeviceAllocation) -> WorkloadConfig:
+        """Limits the workload, and binds it to its NUMA nodes where there are several."""
+        held = device_alloc.slots.get(SLOT, {})
+        if not held:
+            return WorkloadConfig()
+        nodes = tuple(sorted(int(d.removeprefix("node")) for d in held if d.startswith("node")))
+        return WorkloadConfig(memory_limit_bytes=int(device_alloc.total(SLOT)), memory_nodes=nodes)
 
     async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:
         held = device_alloc.slots.get(SLOT, {})
@@ -206,11 +189,8 @@ class MemoryPlugin(AbstractComputePlugin):
         """``mem`` in bytes, of the whole node."""
         use = self._host.use()
         used = float(use.total - use.available)
-        return [
-            Measurement(
-                key="mem", value=used, unit_hint="bytes", capacity=float(use.total), stats=frozenset({"max", "avg"})
-            )
-        ]
+        stats = frozenset({"max", "avg"})
+        return [Measurement(key="mem", value=used, unit_hint="bytes", capacity=float(use.total), stats=stats)]
 
     async def get_node_info(self) -> NodeInfo:
         return NodeInfo(extra={"total": str(BinarySize(self._host.use().total))})

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
+from functools import wraps
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from ai.backend.accelerator.mock.declaration import (
     CONTROL_NAME,
@@ -190,6 +191,7 @@ class ControlPanel:
         return (version.st_mtime_ns, version.st_size, version.st_ino) if version is not None else None
 
 
+P = ParamSpec("P")
 R = TypeVar("R")
 ONE = Decimal(1)
 _WHOLE = "whole"
@@ -199,6 +201,17 @@ _WHOLE = "whole"
 def slice_of(memory_size: int) -> str:
     """Subtype of a slice: named after its memory in GiB (peer facts 2.4)."""
     return f"device:{max(1, memory_size >> 30)}g-mig"
+
+
+def faulted(method: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+    """Has the faults in force change what a method of the plugin does."""
+
+    @wraps(method)
+    async def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        board: MockState = args[0].board  # type: ignore[attr-defined]  # of the plugin
+        return await board.faulted(method.__name__, lambda: method(*args, **kwargs))
+
+    return call
 
 
 class MockState:
@@ -234,7 +247,7 @@ class MockState:
         self.hardware.save(self.settings.state_path)
 
     async def faulted(self, call: str, make: Callable[[], Awaitable[R]], devices: Collection[str] = ()) -> R:
-        """Make a call, or what the faults in force make of it."""
+        """Makes a call, or what the faults in force make of it."""
         self.panel.refresh()
         return await self.faults.run(call, make, devices)
 

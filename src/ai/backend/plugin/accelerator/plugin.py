@@ -23,7 +23,7 @@ from ai.backend.common.errors import PluginError
 from ai.backend.common.ids import DeviceId, DeviceName, KernelId, SlotName
 from ai.backend.core.allocation.alloc_map import AbstractAllocMap
 from ai.backend.core.allocation.build import build_alloc_map
-from ai.backend.plugin.accelerator.hooks import AbstractLifecycleHook, HookContext, Workload
+from ai.backend.plugin.accelerator.hooks import AbstractLifecycleHook, HookContext, Workload, WorkloadConfig
 
 UNITS = frozenset({"bytes", "percent", "bps", "msec", "count", "celsius", "watt", "joule", "hertz"})
 """Every ``unit_hint``. ``bps`` are bytes per second, as in the published original."""
@@ -266,14 +266,14 @@ class AbstractComputePlugin(ABC):
     async def configurable_slots(self) -> Sequence[SlotDisplay]:
         """Returns every slot that this plugin can offer under any settings, with display metadata."""
 
-    @abstractmethod
     async def available_slots(self) -> Mapping[SlotName, Decimal]:
-        """Slot -> total over healthy devices, as configured now; :func:`slot_totals` of the devices.
+        """Returns slot -> total over healthy devices, as configured now; by default :func:`slot_totals` of the devices.
 
         The agent asks for it to learn of slots that no device offers at the moment. For a slot that a listed device
         offers it takes the sum over the devices that it treats as healthy, whatever is answered here: it hears of
         failures, and withholds devices, before the plugin is asked again.
         """
+        return slot_totals(await self.list_devices())
 
     async def variant_namespaces(self) -> Sequence[VariantNamespace]:
         """How the variant properties of the devices are compared with what a session asks for (BEP-1000)."""
@@ -293,8 +293,12 @@ class AbstractComputePlugin(ABC):
     def create_lifecycle_hook(
         self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext
     ) -> AbstractLifecycleHook:
-        """Returns a hook for one workload; the default does nothing. Must not do IO."""
-        return _NullHook(workload, device_alloc, context)
+        """Returns a hook for one workload, by default one that only asks :meth:`configure`. Must not do IO."""
+        return PluginHook(workload, device_alloc, context, self)
+
+    async def configure(self, workload: Workload, device_alloc: DeviceAllocation) -> WorkloadConfig:
+        """Returns the configuration that the default hook gives before the creation of a workload."""
+        return WorkloadConfig()
 
     @abstractmethod
     async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:
@@ -328,5 +332,14 @@ def slot_totals(devices: Iterable[ComputeDevice]) -> dict[SlotName, Decimal]:
     return totals
 
 
-class _NullHook(AbstractLifecycleHook):
-    """Does nothing around a workload."""
+class PluginHook(AbstractLifecycleHook):
+    """A hook that configures the workload by its plugin, and does nothing else."""
+
+    def __init__(
+        self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext, plugin: AbstractComputePlugin
+    ) -> None:
+        super().__init__(workload, device_alloc, context)
+        self._plugin = plugin
+
+    async def pre_create(self) -> WorkloadConfig:
+        return await self._plugin.configure(self.workload, self.device_alloc)

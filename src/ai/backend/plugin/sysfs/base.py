@@ -28,16 +28,13 @@ from ai.backend.common.ids import DeviceId, KernelId, SlotName
 from ai.backend.common.states import SlotType
 from ai.backend.plugin.accelerator import (
     AbstractComputePlugin,
-    AbstractLifecycleHook,
     AttachedDevice,
     DeviceMapping,
-    HookContext,
     Measurement,
     MetricKind,
     StatContext,
     Workload,
     WorkloadConfig,
-    slot_totals,
 )
 from ai.backend.plugin.settings import PluginSettings
 from ai.backend.plugin.sysfs.tree import Tree
@@ -190,16 +187,8 @@ class TreePlugin(AbstractComputePlugin):
     async def list_devices(self) -> Sequence[ComputeDevice]:
         return [scanned.device for scanned in await self.reading(self._now)]
 
-    async def available_slots(self) -> Mapping[SlotName, Decimal]:
-        return slot_totals(await self.list_devices())
-
     def alloc_map_spec(self) -> AllocMapSpec:
         return AllocMapSpec(kind="discrete", strategy=AllocationStrategy.FILL)
-
-    def create_lifecycle_hook(
-        self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext
-    ) -> AbstractLifecycleHook:
-        return TreeHook(workload, device_alloc, context, self)
 
     async def configure(self, workload: Workload, device_alloc: DeviceAllocation) -> WorkloadConfig:
         """Nodes, their groups, and what the plugin adds.
@@ -265,19 +254,6 @@ class TreePlugin(AbstractComputePlugin):
             return {}
         raw = await self._readings(ctx.at)
         return {kernel_id: of_workload(raw, devices) for kernel_id, devices in held.items()}
-
-
-class TreeHook(AbstractLifecycleHook):
-    """Gives a workload its devices."""
-
-    def __init__(
-        self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext, plugin: TreePlugin
-    ) -> None:
-        super().__init__(workload, device_alloc, context)
-        self._plugin = plugin
-
-    async def pre_create(self) -> WorkloadConfig:
-        return await self._plugin.configure(self.workload, self.device_alloc)
 
 
 def whole(slot_name: str) -> tuple[DeviceSlot, ...]:

@@ -8,7 +8,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from ai.backend.common.errors import BackendError
-from ai.backend.plugin.testing.accelerator.checks.subject import Subject
 
 
 class CheckFailed(AssertionError):
