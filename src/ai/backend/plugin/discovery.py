@@ -25,11 +25,8 @@ LEGACY_GROUPS = ("backendai_accelerator_v21", "backendai_accelerator_v20")
 
 
 def plugin_of(module_or_class: object, where: str) -> type[AbstractComputePlugin]:
-    """Returns the plugin class that a module means: itself, its ``Plugin``, or the only subclass that it shows.
-
-    Raises:
-        PluginError: there is none, or more than one.
-    """
+    """Returns the plugin class that a module means: itself, its ``Plugin``, or the only subclass that it shows. Raises
+    PluginError: there is none, or more than one."""
     if inspect.isclass(module_or_class) and issubclass(module_or_class, AbstractComputePlugin):
         return module_or_class
     named = getattr(module_or_class, "Plugin", None)
@@ -70,12 +67,8 @@ def load_plugin(
 
 
 def make_plugin(cls: type[AbstractComputePlugin], values: Mapping[str, Any]) -> AbstractComputePlugin:
-    """Construct a plugin with its settings.
-
-    Raises:
-        InvalidInput: the settings are wrong; the message and ``data`` name each key as ``plugins.<device>.<key>``.
-        Exception: anything that its constructor raises.
-    """
+    """Construct a plugin with its settings. Raises InvalidInput: the settings are wrong; the message and ``data`` name
+    each key as ``plugins.<device>.<key>``; Exception: anything that its constructor raises."""
     return cls(_settings(cls, values))
 
 
@@ -100,10 +93,8 @@ def _wrong(cls: type[AbstractComputePlugin], problems: Mapping[str, str]) -> Inv
 
 @dataclass(frozen=True, slots=True)
 class PluginSource:
-    """Where a plugin comes from. ``load`` imports it here, and may raise anything.
-
-    ``reference`` is what a host process would import; ``isolated``: only a host process may.
-    """
+    """Where a plugin comes from. ``load`` imports it here, and may raise anything. ``reference`` is what a host process
+    would import; ``isolated``: only a host process may."""
 
     name: str
     load: Callable[[], type[AbstractComputePlugin]]

@@ -31,11 +31,9 @@ CHUNK_BYTES = 1 << 18
 
 
 class ObjectCapability(StrEnum):
-    """Optional features of an object storage.
-
-    ``mount``: hosts see objects as files, so :meth:`ObjectStorage.mount_path` and :meth:`ObjectStorage.open_file` work.
-    ``presign``: it makes URLs that work without us, :meth:`ObjectStorage.presign`.
-    """
+    """Optional features of an object storage. ``mount``: hosts see objects as files, so
+    :meth:`ObjectStorage.mount_path` and :meth:`ObjectStorage.open_file` work. ``presign``: it makes URLs that work
+    without us, :meth:`ObjectStorage.presign`."""
 
     MOUNT = "mount"
     PRESIGN = "presign"
@@ -156,11 +154,8 @@ class ObjectStorage(ABC):
 
     @abstractmethod
     def read(self, key: str, *, offset: int = 0, count: int | None = None) -> AsyncGenerator[bytes, None]:
-        """Yields the bytes from ``offset`` on, at most ``count``; what is beyond the end is not there. Close it.
-
-        Raises:
-            NoSuchFile: before the first part.
-        """
+        """Yields the bytes from ``offset`` on, at most ``count``; what is beyond the end is not there. Close it. Raises
+        NoSuchFile: before the first part."""
 
     @abstractmethod
     async def open_upload(self, key: str, *, size: int | None = None) -> ObjectUpload:

@@ -178,11 +178,9 @@ class ImageRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitRequest:
-    """Requests an archive or an image of a workload's root file system.
-
-    The archive is ``folder/filename`` where the node keeps archives; with ``push``, an image is pushed to its registry
-    instead. ``labels`` are added to those of the workload's own image.
-    """
+    """Requests an archive or an image of a workload's root file system. The archive is ``folder/filename`` where the
+    node keeps archives; with ``push``, an image is pushed to its registry instead. ``labels`` are added to those of the
+    workload's own image."""
 
     folder: str
     filename: str
@@ -207,13 +205,10 @@ TellProgress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeInfo:
-    """Describes a runtime on this node.
-
-    ``tier`` names the documented set of guarantees; ``enforcement`` maps each limit or isolation to what is really
-    done. Of the capabilities ``session-networks`` promises networks of sessions, ``multi-node-networks`` such that
-    reach over several nodes; ``no_session_networks`` and ``no_multi_node_networks`` say why there are none.
-    ``runtime_classes`` are what can be asked for by name (OCI runtimes of an engine).
-    """
+    """Describes a runtime on this node. ``tier`` names the documented set of guarantees; ``enforcement`` maps each
+    limit or isolation to what is really done. Of the capabilities ``session-networks`` promises networks of sessions,
+    ``multi-node-networks`` such that reach over several nodes; ``no_session_networks`` and ``no_multi_node_networks``
+    say why there are none. ``runtime_classes`` are what can be asked for by name (OCI runtimes of an engine)."""
 
     name: str
     version: str
@@ -236,11 +231,9 @@ class PortExposure(StrEnum):
 
 
 class RunnerChannel(ABC):
-    """An authenticated stream of runner frames (docs/reference/runner-protocol).
-
-    Frames are JSON objects. ``recv`` yields them in order with their ``seq``; an item of type ``exited`` is the last.
-    One channel at a time drives a workload: opening with a newer epoch ends the older one.
-    """
+    """An authenticated stream of runner frames (docs/reference/runner-protocol). Frames are JSON objects. ``recv``
+    yields them in order with their ``seq``; an item of type ``exited`` is the last. One channel at a time drives a
+    workload: opening with a newer epoch ends the older one."""
 
     @abstractmethod
     async def send(self, frame: Mapping[str, Any]) -> None:
@@ -271,9 +264,7 @@ class RunnerChannel(ABC):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessView:
     """Describes a process. ``pid`` is the host's; with ``started``, of any origin, it is never another process's.
-
-    ``shown_pid`` is its number as the workload itself sees it.
-    """
+    ``shown_pid`` is its number as the workload itself sees it."""
 
     pid: int
     started: int
@@ -304,13 +295,9 @@ class AbstractRuntime(ABC):
     @abstractmethod
     async def create(self, spec: WorkloadSpec) -> WorkloadView:
         """Prepare and start. Returns once the workload's runner process exists; readiness comes over the channel.
-
-        Raises:
-            CreationDenied: it can never work here (no such image, bad mount). Where one item of ``spec.config`` is
-                the reason, ``data`` names its ``field`` and its ``key``: the target of a mount, the CDI name or target
-                of a device, the name of a call.
-            WorkloadError: it failed; nothing is left behind.
-        """
+        Raises CreationDenied: it can never work here (no such image, bad mount). Where one item of ``spec.config`` is
+        the reason, ``data`` names its ``field`` and its ``key``: the target of a mount, the CDI name or target of a
+        device, the name of a call; WorkloadError: it failed; nothing is left behind."""
 
     async def create_network(
         self, session_id: SessionId, hosts: Sequence[str], overlay: Overlay | None = None
@@ -354,22 +341,13 @@ class AbstractRuntime(ABC):
 
     @abstractmethod
     async def open_channel(self, key: WorkloadKey, *, epoch: int, last_seq: int = 0) -> RunnerChannel:
-        """Connect to the runner and take over from any older epoch.
-
-        Raises:
-            Unavailable: there is no live runner.
-            Conflict: a newer epoch drives it.
-        """
+        """Connect to the runner and take over from any older epoch. Raises Unavailable: there is no live runner;
+        Conflict: a newer epoch drives it."""
 
     async def open_port(self, key: WorkloadKey, port: int) -> ByteStream:
-        """Connect to what listens on 127.0.0.1 inside the workload; with the capability ``ports``.
-
-        Where the ports are the host's, only a listener of the workload's own is connected to.
-
-        Raises:
-            Unavailable: nothing listens there, or there is no live workload.
-            NotSupported: this runtime has no way to the ports of its workloads.
-        """
+        """Connect to what listens on 127.0.0.1 inside the workload; with the capability ``ports``. Where the ports are
+        the host's, only a listener of the workload's own is connected to. Raises Unavailable: nothing listens there, or
+        there is no live workload; NotSupported: this runtime has no way to the ports of its workloads."""
         raise NotSupported(f"the runtime {self.name} has no tunnels")
 
     async def port_exposure(self, key: WorkloadKey) -> PortExposure:
@@ -384,11 +362,9 @@ class AbstractRuntime(ABC):
 
     @abstractmethod
     async def measure(self, keys: Sequence[WorkloadKey]) -> Mapping[WorkloadKey, Sequence[Measurement]]:
-        """Statistics of the runtime's own knowledge.
-
-        Keys: cpu_used, cpu_util, mem, io_read, io_write, net_rx, net_tx, io_scratch_size, pids. What cannot be told
-        truthfully is left out, as the network of a workload that shares the host's.
-        """
+        """Statistics of the runtime's own knowledge. Keys: cpu_used, cpu_util, mem, io_read, io_write, net_rx, net_tx,
+        io_scratch_size, pids. What cannot be told truthfully is left out, as the network of a workload that shares the
+        host's."""
 
     @abstractmethod
     async def pids(self, key: WorkloadKey) -> tuple[int, ...]: ...
@@ -398,12 +374,9 @@ class AbstractRuntime(ABC):
         return False
 
     async def pull_image(self, wanted: ImageRequest, tell: TellProgress) -> None:
-        """Fetch it; calls for the same image share one transfer. Cancelled when nobody waits for it any more.
-
-        Raises:
-            ImageNotFound: the registry has none. RegistryRefused: it wants (other) credentials.
-            RegistryUnavailable, StorageFull: perhaps later. NotSupported.
-        """
+        """Fetch it; calls for the same image share one transfer. Cancelled when nobody waits for it any more. Raises
+        ImageNotFound: the registry has none. RegistryRefused: it wants (other) credentials; RegistryUnavailable,
+        StorageFull: perhaps later. NotSupported."""
         raise NotSupported(f"the runtime {self.name} fetches no images from registries")
 
     async def remove_image(self, name: str) -> None:
@@ -411,12 +384,9 @@ class AbstractRuntime(ABC):
         raise NotSupported(f"the runtime {self.name} removes no images on request")
 
     async def commit(self, key: WorkloadKey, wanted: CommitRequest, tell: TellProgress) -> CommittedImage:
-        """Keep the workload's root file system, without its home, mounts, environment and secrets.
-
-        Raises:
-            NotFound: no such workload. StorageFull, RegistryRefused, RegistryUnavailable, WorkloadError: nothing is
-            left behind. NotSupported.
-        """
+        """Keep the workload's root file system, without its home, mounts, environment and secrets. Raises NotFound: no
+        such workload. StorageFull, RegistryRefused, RegistryUnavailable, WorkloadError: nothing is left behind.
+        NotSupported."""
         raise NotSupported(f"the runtime {self.name} makes no images of its sessions: they have no layers of their own")
 
     async def measure_processes(self, key: WorkloadKey) -> Sequence[ProcessView]:

@@ -26,11 +26,9 @@ _READ_BYTES = 1 << 18
 
 
 class VolumeCapability(StrEnum):
-    """Optional features of a volume; the proxy uses only declared ones (peer facts 5, "Capabilities").
-
-    ``quota``: it enforces the limits of quota scopes itself; without it the proxy accounts, which is soft. ``fast-*``:
-    the answer costs no walk over all files.
-    """
+    """Optional features of a volume; the proxy uses only declared ones (peer facts 5, "Capabilities"). ``quota``: it
+    enforces the limits of quota scopes itself; without it the proxy accounts, which is soft. ``fast-*``: the answer
+    costs no walk over all files."""
 
     VFOLDER = "vfolder"
     METRIC = "metric"
@@ -70,11 +68,9 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class FolderUsage:
-    """``used_bytes`` are allocated bytes; a file with several names counts once.
-
-    ``file_count`` counts everything but directories where it comes from a walk; where the file system keeps the count,
-    it is what that counts (xfs: every inode).
-    """
+    """``used_bytes`` are allocated bytes; a file with several names counts once. ``file_count`` counts everything but
+    directories where it comes from a walk; where the file system keeps the count, it is what that counts (xfs: every
+    inode)."""
 
     file_count: int
     used_bytes: int
@@ -154,10 +150,8 @@ class UploadRecord:
 
 
 class Upload(ABC):
-    """An upload open for writing, which nobody else can open meanwhile, whichever process it is in.
-
-    Blocking: called in threads, one call at a time. What was written is kept when the process dies at any point.
-    """
+    """An upload open for writing, which nobody else can open meanwhile, whichever process it is in. Blocking: called in
+    threads, one call at a time. What was written is kept when the process dies at any point."""
 
     record: UploadRecord
     offset: int
@@ -165,19 +159,11 @@ class Upload(ABC):
 
     @abstractmethod
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Append.
-
-        Raises:
-            StorageFull: ``offset`` tells how much of it is there.
-        """
+        """Append. Raises StorageFull: ``offset`` tells how much of it is there."""
 
     def receive(self, fd: int, count: int) -> int:
-        """Append at most so many bytes of what a socket holds, in the cheapest way; how many, 0 if it has ended.
-
-        Raises:
-            BlockingIOError: it holds nothing now.
-            StorageFull: as :meth:`write`; what was taken from the socket is lost.
-        """
+        """Append at most so many bytes of what a socket holds, in the cheapest way; how many, 0 if it has ended. Raises
+        BlockingIOError: it holds nothing now; StorageFull: as :meth:`write`; what was taken from the socket is lost."""
         data = os.read(fd, min(count, _READ_BYTES))
         self.write(data)
         return len(data)
@@ -202,10 +188,8 @@ class Upload(ABC):
 
 
 class Progress:
-    """How far a long work is; written by its thread, read by others.
-
-    ``cancel`` makes it end early with nothing left of it, ``abandon`` where it is, to be taken up in another life.
-    """
+    """How far a long work is; written by its thread, read by others. ``cancel`` makes it end early with nothing left of
+    it, ``abandon`` where it is, to be taken up in another life."""
 
     def __init__(self) -> None:
         self.current = 0
@@ -349,13 +333,9 @@ class AbstractVolume(ABC):
     async def clone_folder(
         self, source: VFolderId, target_volume: AbstractVolume, target: VFolderId, progress: Progress
     ) -> None:
-        """Copy a folder, which appears as a whole. One that is there already: done.
-
-        Raises:
-            FolderNotFound: there is no source, or the target was deleted meanwhile.
-            StorageFull: nothing is left of the copy; so too if the progress was cancelled.
-            InvalidInput: this volume cannot copy to that one.
-        """
+        """Copy a folder, which appears as a whole. One that is there already: done. Raises FolderNotFound: there is no
+        source, or the target was deleted meanwhile; StorageFull: nothing is left of the copy; so too if the progress
+        was cancelled; InvalidInput: this volume cannot copy to that one."""
 
     @abstractmethod
     async def unfinished_clones(self) -> Sequence[UnfinishedClone]:
@@ -394,11 +374,8 @@ class AbstractVolume(ABC):
 
     @abstractmethod
     async def delete_files(self, folder: VFolderId, paths: Sequence[FolderPath], *, recursive: bool) -> None:
-        """Directories only with ``recursive``, else WrongKindOfFile and nothing is deleted.
-
-        Raises:
-            NoSuchFile: for the paths that were not there; the others are gone.
-        """
+        """Directories only with ``recursive``, else WrongKindOfFile and nothing is deleted. Raises NoSuchFile: for the
+        paths that were not there; the others are gone."""
 
     @abstractmethod
     async def open_file(self, folder: VFolderId, path: FolderPath) -> OpenFile:

@@ -80,13 +80,9 @@ def serve_choices(sock: socket.socket, present: Callable[[], Allocate]) -> None:
 
 
 def ask(sock: socket.socket, choice: Choice) -> DeviceAllocation:
-    """Returns the agent's side; waits at most :data:`CHOICE_DEADLINE_S`.
-
-    Raises:
-        TimeoutError: no answer in time; the socket is of no use any more.
-        PluginError: the host is gone, or answers what cannot be read.
-        BackendError: what the map says.
-    """
+    """Returns the agent's side; waits at most :data:`CHOICE_DEADLINE_S`. Raises TimeoutError: no answer in time; the
+    socket is of no use any more; PluginError: the host is gone, or answers what cannot be read; BackendError: what the
+    map says."""
     until = time.monotonic() + CHOICE_DEADLINE_S
     sock.settimeout(CHOICE_DEADLINE_S)
     try:

@@ -129,15 +129,10 @@ class HostProcess:
     async def call(
         self, method: str, arguments: tuple[Any, ...], deadline_s: float, state: HookState | None = None
     ) -> Any:
-        """Calls a method of the plugin and decodes the answer by the method's shape.
-
-        Raises:
-            TimeoutError: it missed its deadline; a host that is blocked by it was killed.
-            PluginError: the host is gone, or died meanwhile.
-            BackendError, TerminationDeferred: what the plugin means to say.
-            InvalidResponse: what it answers cannot be used.
-            HostedCallFailed: it raised anything else.
-        """
+        """Calls a method of the plugin and decodes the answer by the method's shape. Raises TimeoutError: it missed its
+        deadline; a host that is blocked by it was killed; PluginError: the host is gone, or died meanwhile;
+        BackendError, TerminationDeferred: what the plugin means to say; InvalidResponse: what it answers cannot be
+        used; HostedCallFailed: it raised anything else."""
         waiting = _Waiting(asyncio.get_running_loop().create_future(), state)
         call = self._send_call(method, arguments, deadline_s, waiting)
         what = arguments[0].method if method == "hook" else method
@@ -341,10 +336,8 @@ class HostProcess:
 
 
 def _kill_children(leader: int) -> None:
-    """Ends the processes that a dead host has left in its session.
-
-    A process group keeps its number only as long as it has members, so its number alone is not enough to kill by.
-    """
+    """Ends the processes that a dead host has left in its session. A process group keeps its number only as long as it
+    has members, so its number alone is not enough to kill by."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_bytes().rpartition(b")")[2].split()

@@ -55,11 +55,9 @@ class Answer(Frame, frozen=True, kw_only=True, array_like=True):
 
 
 class Failure(Frame, frozen=True, kw_only=True, array_like=True):
-    """Host to agent: the call has raised.
-
-    ``kind`` is ``backend`` (``name`` is the code of a BackendError), ``deferred`` (TerminationDeferred), ``deadline``,
-    ``nonsense`` (a InvalidResponse) or ``other`` (``name`` is the exception's class).
-    """
+    """Host to agent: the call has raised. ``kind`` is ``backend`` (``name`` is the code of a BackendError),
+    ``deferred`` (TerminationDeferred), ``deadline``, ``nonsense`` (a InvalidResponse) or ``other`` (``name`` is the
+    exception's class)."""
 
     kind: str
     name: str

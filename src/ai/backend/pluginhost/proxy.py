@@ -35,10 +35,8 @@ from ai.backend.pluginhost.protocol import Choice
 
 
 class HostedPlugin(AbstractComputePlugin):
-    """Forwards every call to the host and remembers what never changes. Made by :func:`launch`.
-
-    ``init`` and ``cleanup`` are those of the plugin; :meth:`close` ends the process.
-    """
+    """Forwards every call to the host and remembers what never changes. Made by :func:`launch`. ``init`` and
+    ``cleanup`` are those of the plugin; :meth:`close` ends the process."""
 
     def __init__(self, host: HostProcess, given: Mapping[str, Any], deadline_s: float) -> None:
         super().__init__()

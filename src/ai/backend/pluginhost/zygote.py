@@ -27,11 +27,9 @@ REQUEST = b"host"
 
 
 class Zygote:
-    """Serves requests on a SOCK_SEQPACKET socket until its other end is closed and no host is left.
-
-    That end is closed with the agent, however it dies. So the kernel need not kill the zygote then, which would let
-    escape what hosts have detached.
-    """
+    """Serves requests on a SOCK_SEQPACKET socket until its other end is closed and no host is left. That end is closed
+    with the agent, however it dies. So the kernel need not kill the zygote then, which would let escape what hosts have
+    detached."""
 
     def __init__(self, requests: socket.socket) -> None:
         self._requests = requests

@@ -204,11 +204,8 @@ def slice_name(profile: str) -> str:
 
 def read_node(nvml: Nvml, host: Host, previous: Node, mask: Collection[str] = ()) -> Node:
     """All GPUs in the order of their PCI addresses. What does not change, and all of a GPU that is lost, is taken from
-    the reading before. What ``mask`` names by UUID does not exist for the plugin.
-
-    Raises:
-        NvmlFailure: the library is not usable.
-    """
+    the reading before. What ``mask`` names by UUID does not exist for the plugin. Raises NvmlFailure: the library is
+    not usable."""
     by_uuid = {gpu.uuid: gpu for gpu in previous.gpus}
     faults = dict.fromkeys(by_uuid, "")
     away: set[str] = set()
@@ -287,10 +284,8 @@ class _NvLinks:
 
 
 def read_links(nvml: Nvml, gpus: Sequence[Gpu]) -> dict[str, tuple[DeviceLink, ...]]:
-    """Maps UUIDs to links to every other GPU. Bandwidth is of one direction, only known for NVLink.
-
-    Through a switch any two GPUs have the bandwidth of all links of the one that has fewer.
-    """
+    """Maps UUIDs to links to every other GPU. Bandwidth is of one direction, only known for NVLink. Through a switch
+    any two GPUs have the bandwidth of all links of the one that has fewer."""
     addresses = {gpu.pci_address for gpu in gpus}
     by_gpu = {gpu.uuid: _nvlinks(nvml, gpu, addresses) for gpu in gpus}
     found: dict[str, list[DeviceLink]] = {gpu.uuid: [] for gpu in gpus}

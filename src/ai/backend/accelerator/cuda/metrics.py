@@ -136,10 +136,8 @@ class Meter:
         return {int(sample["pid"]): float(sample["smUtil"]) for sample in ordered}
 
     def workload(self, held: Sequence[Held], pids: Iterable[int] | None) -> list[Measurement]:
-        """Returns memory and time of a workload, each device apart.
-
-        By its processes where they are known. A whole device is its holder's alone: then by the device.
-        """
+        """Returns memory and time of a workload, each device apart. By its processes where they are known. A whole
+        device is its holder's alone: then by the device."""
         own_pids = None if pids is None else frozenset(pids)
         measurements: list[Measurement] = []
         for one in held:

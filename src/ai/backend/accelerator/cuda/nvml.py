@@ -116,11 +116,8 @@ class Nvml(Protocol):
 
 
 def optional(nvml: Nvml, function: str, *arguments: str | int) -> Any:
-    """Calls a function that a device, driver or user may lack; returns None then.
-
-    Raises:
-        NvmlFailure: the library or the device is not usable at all.
-    """
+    """Calls a function that a device, driver or user may lack; returns None then. Raises NvmlFailure: the library or
+    the device is not usable at all."""
     try:
         return nvml.ask(function, *arguments)
     except NvmlFailure as e:

@@ -68,10 +68,8 @@ NOTHING = Reading(node=Node(), links={}, faults={}, versions={})
 
 
 class CudaPlugin(AbstractComputePlugin):
-    """Serves whole GPUs, shares and MIG instances; see docs/reference/accelerators/cuda.md.
-
-    NVML may block: every question goes through one thread, one after the other; a wait for events has another.
-    """
+    """Serves whole GPUs, shares and MIG instances; see docs/reference/accelerators/cuda.md. NVML may block: every
+    question goes through one thread, one after the other; a wait for events has another."""
 
     key: ClassVar[DeviceName] = inventory.KEY
     version: ClassVar[str] = "1"

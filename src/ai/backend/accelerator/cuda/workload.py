@@ -87,13 +87,9 @@ def programs(host: Host) -> list[str]:
 
 
 def config_of(host: Host, held: Sequence[Held], *, mount_libraries: bool) -> WorkloadConfig:
-    """Returns the configuration for these devices, in this order.
-
-    The node of a device also names it in CDI: a runtime that knows CDI uses the name, another the file.
-
-    Raises:
-        CreationDeferred: the driver does not say which device files a device has.
-    """
+    """Returns the configuration for these devices, in this order. The node of a device also names it in CDI: a runtime
+    that knows CDI uses the name, another the file. Raises CreationDeferred: the driver does not say which device files
+    a device has."""
     if not held:
         return WorkloadConfig()
     mappings: dict[str, DeviceMapping] = {}

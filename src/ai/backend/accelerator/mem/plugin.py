@@ -57,11 +57,8 @@ class MemoryHost:
         self._proc = proc
 
     def use(self) -> MemoryUse:
-        """Returns the usage of the node, as far as this process may use it.
-
-        Raises:
-            OSError, KeyError: /proc/meminfo cannot be read or is not as expected.
-        """
+        """Returns the usage of the node, as far as this process may use it. Raises OSError, KeyError: /proc/meminfo
+        cannot be read or is not as expected."""
         fields = _fields(self._proc / "meminfo")
         total, available = fields["MemTotal"], fields.get("MemAvailable", fields["MemFree"])
         limit = self._limit()

@@ -223,12 +223,8 @@ def find_declaration(path: Path | None) -> Path | None:
 
 
 def read_table(path: Path, model: type[M]) -> M:
-    """Read a file.
-
-    Raises:
-        PluginError: it cannot be read.
-        InvalidInput: it is malformed; message and ``data`` name each key.
-    """
+    """Read a file. Raises PluginError: it cannot be read; InvalidInput: it is malformed; message and ``data`` name each
+    key."""
     data = read_toml(path)
     try:
         return model.model_validate(data)

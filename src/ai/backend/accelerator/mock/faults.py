@@ -173,11 +173,8 @@ class FaultSchedule:
 
 
 async def act(fault: Fault) -> None:
-    """Carries out a fault that is not a wrong answer. Returns only for ``slow`` and ``block``.
-
-    Raises:
-        CreationDenied, CreationDeferred, TerminationDeferred, RuntimeError: as the fault says.
-    """
+    """Carries out a fault that is not a wrong answer. Returns only for ``slow`` and ``block``. Raises CreationDenied,
+    CreationDeferred, TerminationDeferred, RuntimeError: as the fault says."""
     match fault.behaviour:
         case "hang":
             await asyncio.Event().wait()

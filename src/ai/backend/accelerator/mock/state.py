@@ -132,11 +132,9 @@ ALL = "*"
 
 
 class ControlPanel:
-    """Combines the declaration's failures and faults with those of the control file.
-
-    The file is read again when it changes; it need not exist. One that cannot be used while the plugin runs changes
-    nothing and is told in the log and in ``problem``.
-    """
+    """Combines the declaration's failures and faults with those of the control file. The file is read again when it
+    changes; it need not exist. One that cannot be used while the plugin runs changes nothing and is told in the log and
+    in ``problem``."""
 
     def __init__(
         self, declaration: Declaration, path: Path | None, faults: FaultSchedule, *, source: Path | None = None

@@ -89,10 +89,8 @@ class RocmPlugin(TreePlugin):
         return (_NAMESPACE,)
 
     def config(self, held: Sequence[ScannedDevice], workload: Workload) -> WorkloadConfig:
-        """By unique id where every GPU is whole and has one; else by number.
-
-        A container sees only the nodes of its GPUs, and ROCr counts what it can open: the numbers begin anew there.
-        """
+        """By unique id where every GPU is whole and has one; else by number. A container sees only the nodes of its
+        GPUs, and ROCr counts what it can open: the numbers begin anew there."""
         ids = [scanned.device.device_id for scanned in held]
         named = all(i.startswith("GPU-") for i in ids) and all(f.fields["partitions"] == "1" for f in held)
         ranks = range(len(held)) if workload.type == "container" else [scanned.fields["rank"] for scanned in held]

@@ -195,10 +195,8 @@ _MB = 1_000_000 / 2**30
 
 
 def device_ids(listed: Sequence[KfdGpu]) -> dict[int, DeviceId]:
-    """Node -> ``GPU-<unique id>`` as ROCr names it; the partitions of one GPU count on, ``GPU-<unique id>.1``.
-
-    A GPU without a unique id, or with that of another one, is named by its PCI address.
-    """
+    """Node -> ``GPU-<unique id>`` as ROCr names it; the partitions of one GPU count on, ``GPU-<unique id>.1``. A GPU
+    without a unique id, or with that of another one, is named by its PCI address."""
     owners: dict[int, set[str]] = {}
     for gpu in listed:
         owners.setdefault(gpu.unique_id, set()).add(gpu.address)

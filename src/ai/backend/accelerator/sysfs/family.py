@@ -304,12 +304,7 @@ def parse_family(text: str, where: str) -> Family:
 
 
 def load_family(path: Path) -> Family:
-    """Read a data file.
-
-    Raises:
-        PluginError: it cannot be read.
-        FamilyError: it is malformed.
-    """
+    """Read a data file. Raises PluginError: it cannot be read; FamilyError: it is malformed."""
     try:
         return parse_family(path.read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as e:

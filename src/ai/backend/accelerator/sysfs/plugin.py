@@ -158,10 +158,8 @@ def _of_plugin(scanned: ScannedDevice, key: str) -> ScannedDevice:
 
 
 def _joined(template: str, fields: Sequence[Mapping[str, str]]) -> str | None:
-    """Returns the template of each device with commas between, once where it is the same for all.
-
-    None where a device lacks something: a list without it would hide the device from its user.
-    """
+    """Returns the template of each device with commas between, once where it is the same for all. None where a device
+    lacks something: a list without it would hide the device from its user."""
     texts = [text for one in fields if (text := fill(template, one)) is not None]
     return ",".join(dict.fromkeys(texts)) if len(texts) == len(fields) else None
 

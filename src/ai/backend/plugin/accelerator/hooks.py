@@ -38,10 +38,8 @@ class TerminationDeferred(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A kernel's incarnation on this node: a container or a tree of native processes.
-
-    ``id`` is the runtime's identifier (container id or leader process id); empty until the workload is created.
-    """
+    """A kernel's incarnation on this node: a container or a tree of native processes. ``id`` is the runtime's
+    identifier (container id or leader process id); empty until the workload is created."""
 
     id: str
     type: Literal["container", "process_tree"]
@@ -60,10 +58,8 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMapping:
-    """A device node in the workload.
-
-    ``permissions`` is a subset of ``rwm``; ``cdi_name`` is used where the runtime has CDI.
-    """
+    """A device node in the workload. ``permissions`` is a subset of ``rwm``; ``cdi_name`` is used where the runtime has
+    CDI."""
 
     source: str
     target: str | None = None
@@ -132,11 +128,8 @@ class ManagedState:
         self._saver = saver
 
     async def save(self) -> None:
-        """Keep the present value durably now: before an act outside of this node that a crash must not forget.
-
-        Raises:
-            PluginError: it is not JSON, or too large; nothing is kept.
-        """
+        """Keep the present value durably now: before an act outside of this node that a crash must not forget. Raises
+        PluginError: it is not JSON, or too large; nothing is kept."""
         if self._saver is not None:
             await self._saver(self)
 
@@ -207,12 +200,10 @@ class AbstractLifecycleHook(ABC):  # noqa: B024  # every method has a default: a
         return WorkloadConfig()
 
     async def post_create(self) -> None:
-        """The workload runs and its runner answers; the user does not have it yet. ``workload.id`` is set.
-
-        A failure does not end the workload: it is recorded in the kernel's ``status_data``, the kernel starts, and the
-        call is repeated in the background, ever more rarely, also by a restarted agent, until it succeeds, the kernel
-        ends or the agent gives up.
-        """
+        """The workload runs and its runner answers; the user does not have it yet. ``workload.id`` is set. A failure
+        does not end the workload: it is recorded in the kernel's ``status_data``, the kernel starts, and the call is
+        repeated in the background, ever more rarely, also by a restarted agent, until it succeeds, the kernel ends or
+        the agent gives up."""
 
     async def pre_terminate(self) -> None:
         """The workload is about to be ended, or has ended by itself; its devices are still allocated.

@@ -40,11 +40,9 @@ class MetricKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedName:
-    """A name that dashboards know already, such as ``DCGM_FI_DEV_FB_USED``.
-
-    Prometheus then shows the metric of each device under it besides our own name, with the labels ``gpu`` and ``UUID``
-    that DCGM's exporter gives. ``factor`` turns our unit into the one of that name (1 / 2**20 for MiB).
-    """
+    """A name that dashboards know already, such as ``DCGM_FI_DEV_FB_USED``. Prometheus then shows the metric of each
+    device under it besides our own name, with the labels ``gpu`` and ``UUID`` that DCGM's exporter gives. ``factor``
+    turns our unit into the one of that name (1 / 2**20 for MiB)."""
 
     name: str
     help: str
@@ -77,11 +75,9 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatContext:
-    """When, and of what, metrics are gathered.
-
-    ``at`` is Unix time. ``allocations`` are those of the workloads that hold devices of the plugin; ``pids`` maps them
-    to their processes, numbered as on the host, where the plugin has ``process_metrics`` and the runtime knows them.
-    """
+    """When, and of what, metrics are gathered. ``at`` is Unix time. ``allocations`` are those of the workloads that
+    hold devices of the plugin; ``pids`` maps them to their processes, numbered as on the host, where the plugin has
+    ``process_metrics`` and the runtime knows them."""
 
     at: float
     allocations: Mapping[KernelId, DeviceAllocation] = field(default_factory=dict)
@@ -129,8 +125,7 @@ class HealthWatching(Protocol):
 
     def watch_health(self) -> AsyncIterator[DeviceHealthChange]:
         """Changes as they happen, without end. A change may be repeated, and one may be lost while nobody listens:
-        ``list_devices`` is the truth. An exception ends the watch; the agent starts another one later.
-        """
+        ``list_devices`` is the truth. An exception ends the watch; the agent starts another one later."""
         ...
 
 
@@ -198,8 +193,7 @@ class CdiProvider(Protocol):
 
     async def cdi_spec(self) -> Mapping[str, Any]:
         """A CDI specification (cncf-tags/container-device-interface, ``cdiVersion`` 0.6.0) of all healthy devices, as
-        JSON. Its names are what ``DeviceMapping.cdi_name`` says.
-        """
+        JSON. Its names are what ``DeviceMapping.cdi_name`` says."""
         ...
 
 
@@ -233,11 +227,9 @@ class NodeInfo:
 
 
 class AbstractComputePlugin(ABC):
-    """Serves one kind of device on one node.
-
-    Lifetime: constructed with its settings, ``init`` once, then any calls, ``cleanup`` once. ``key`` is the device
-    name, and the first part of every slot name unless ``key_is_slot_prefix`` says otherwise.
-    """
+    """Serves one kind of device on one node. Lifetime: constructed with its settings, ``init`` once, then any calls,
+    ``cleanup`` once. ``key`` is the device name, and the first part of every slot name unless ``key_is_slot_prefix``
+    says otherwise."""
 
     key: ClassVar[DeviceName]
     spi_version: ClassVar[int] = 30
@@ -268,11 +260,9 @@ class AbstractComputePlugin(ABC):
 
     async def available_slots(self) -> Mapping[SlotName, Decimal]:
         """Returns slot -> total over healthy devices, as configured now; by default :func:`slot_totals` of the devices.
-
         The agent asks for it to learn of slots that no device offers at the moment. For a slot that a listed device
         offers it takes the sum over the devices that it treats as healthy, whatever is answered here: it hears of
-        failures, and withholds devices, before the plugin is asked again.
-        """
+        failures, and withholds devices, before the plugin is asked again."""
         return slot_totals(await self.list_devices())
 
     async def variant_namespaces(self) -> Sequence[VariantNamespace]:

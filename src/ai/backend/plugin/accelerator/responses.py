@@ -185,8 +185,7 @@ def displays(answer: Any, *, foreign: Callable[[str], str | None]) -> tuple[Slot
 
 def slots(answer: Any, *, listed: Sequence[ComputeDevice], displays: Sequence[SlotDisplay]) -> dict[SlotName, Decimal]:
     """``available_slots``: at most what the devices have, healthy or not, so that one which fails between the two calls
-    is no lie.
-    """
+    is no lie."""
     quantities: dict[SlotName, Decimal] = _bounded("available_slots", answer, MAX_SLOTS)
     declared = {display.slot_name for display in displays}
     totals: dict[SlotName, Decimal] = {}

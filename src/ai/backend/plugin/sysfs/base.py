@@ -134,12 +134,10 @@ class ScannedDevice:
 
 
 class TreePlugin(AbstractComputePlugin):
-    """A plugin whose devices are found by a blocking scan of sysfs, and given as a whole.
-
-    All reading runs in one thread of the plugin's own: a driver that hangs in an attribute delays this plugin alone,
-    and the calls that wait behind it are dropped at their deadline. A device that was healthy once and is not found
-    any more is listed as unhealthy until the agent restarts, so that whoever holds it hears of it.
-    """
+    """A plugin whose devices are found by a blocking scan of sysfs, and given as a whole. All reading runs in one
+    thread of the plugin's own: a driver that hangs in an attribute delays this plugin alone, and the calls that wait
+    behind it are dropped at their deadline. A device that was healthy once and is not found any more is listed as
+    unhealthy until the agent restarts, so that whoever holds it hears of it."""
 
     settings_model: ClassVar[type[BaseModel] | None] = TreeSettings
 
@@ -191,11 +189,8 @@ class TreePlugin(AbstractComputePlugin):
         return AllocMapSpec(kind="discrete", strategy=AllocationStrategy.FILL)
 
     async def configure(self, workload: Workload, device_alloc: DeviceAllocation) -> WorkloadConfig:
-        """Nodes, their groups, and what the plugin adds.
-
-        Raises:
-            CreationDeferred: a device of the allocation cannot be used now.
-        """
+        """Nodes, their groups, and what the plugin adds. Raises CreationDeferred: a device of the allocation cannot be
+        used now."""
         device_ids = device_alloc.device_ids()
         if not device_ids:
             return WorkloadConfig()

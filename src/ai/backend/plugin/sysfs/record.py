@@ -25,12 +25,8 @@ from ai.backend.plugin.sysfs.tree import RecordingTree
 
 
 def plugin_named(name: str, settings: Mapping[str, Any]) -> TreePlugin:
-    """Returns the plugin of an entry point, or of ``package.module:Class``.
-
-    Raises:
-        PluginError: it reads no sysfs, or its settings are wrong.
-        Exception: anything that importing it raises.
-    """
+    """Returns the plugin of an entry point, or of ``package.module:Class``. Raises PluginError: it reads no sysfs, or
+    its settings are wrong; Exception: anything that importing it raises."""
     points = {point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)}
     made = make_plugin(load_plugin(points.get(name, name)), settings)
     if not isinstance(made, TreePlugin):

@@ -43,12 +43,8 @@ class Tree:
         return self._roots[top].joinpath(*rest) if top in self._roots else Path(path)
 
     def read(self, path: str) -> str:
-        """Returns the text of an attribute without white space around it.
-
-        Raises:
-            Missing: there is no such file.
-            Unreadable: it is no regular file, larger than :data:`LIMIT`, or the driver answers with an error.
-        """
+        """Returns the text of an attribute without white space around it. Raises Missing: there is no such file;
+        Unreadable: it is no regular file, larger than :data:`LIMIT`, or the driver answers with an error."""
         real = self._real(path)
         try:
             if not stat.S_ISREG(real.stat().st_mode):
@@ -140,13 +136,9 @@ def natural(text: str) -> list[tuple[int, int, str]]:
 
 
 def unpack(text: str, root: Path) -> None:
-    """Make the tree below ``root``: ``root/sys`` and ``root/dev``.
-
-    An attribute that could not be read becomes one that cannot be read either: a link to a file that answers EIO.
-
-    Raises:
-        InvalidInput: a line is malformed, or a path is not below /sys or /dev.
-    """
+    """Make the tree below ``root``: ``root/sys`` and ``root/dev``. An attribute that could not be read becomes one that
+    cannot be read either: a link to a file that answers EIO. Raises InvalidInput: a line is malformed, or a path is not
+    below /sys or /dev."""
     for number, line in enumerate(text.splitlines(), 1):
         line = line.rstrip()
         if not line or line.startswith("#"):

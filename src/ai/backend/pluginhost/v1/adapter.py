@@ -64,10 +64,8 @@ class LegacySettings(BaseModel):
 
 class LegacyPluginAdapter(AbstractComputePlugin):
     """The base of adapters: every class of v1 plugins has a subclass, see :func:`adapter_of`.
-
     ``restore_from_container`` and ``update_plugin_config`` are never called: the agent knows what its workloads hold
-    (decision 0057), and settings are read when it starts.
-    """
+    (decision 0057), and settings are read when it starts."""
 
     v1_class: ClassVar[type[V1Plugin]]
     settings_model: ClassVar[type[BaseModel] | None] = LegacySettings
@@ -178,10 +176,8 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         ]
 
     async def available_slots(self) -> Mapping[SlotName, Decimal]:
-        """Returns the plugin's slots in whole quanta, and at most the capacity of its healthy devices.
-
-        Raises InvalidResponse where it says more than its alloc map has.
-        """
+        """Returns the plugin's slots in whole quanta, and at most the capacity of its healthy devices. Raises
+        InvalidResponse where it says more than its alloc map has."""
         answer = await ask(self.v1, "available_slots")
         if not isinstance(answer, Mapping):
             raise InvalidResponse(f"returned {answer!r:.60} instead of a mapping")

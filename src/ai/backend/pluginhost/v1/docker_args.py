@@ -64,11 +64,7 @@ class DockerArguments:
 
 
 def translate(arguments: object, *, runtime: Literal["container", "process_tree"]) -> DockerArguments:
-    """Read what ``generate_docker_args`` gave.
-
-    Raises:
-        Untranslatable: an argument has no counterpart.
-    """
+    """Read what ``generate_docker_args`` gave. Raises Untranslatable: an argument has no counterpart."""
     wishes = DockerArguments(runtime)
     given = dict(_table(arguments, "as a whole"))
     for key, value in _table(given.pop("HostConfig", None) or {}, "HostConfig").items():

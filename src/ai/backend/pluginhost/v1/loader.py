@@ -57,21 +57,15 @@ def install() -> None:
 
 
 def load_any_version(reference: str) -> type[AbstractComputePlugin]:
-    """Loads a plugin as :func:`load_plugin` does; a v1 plugin is returned as its adapter.
-
-    Raises:
-        PluginError, Exception: as :func:`load_plugin`.
-    """
+    """Loads a plugin as :func:`load_plugin` does; a v1 plugin is returned as its adapter. Raises PluginError,
+    Exception: as :func:`load_plugin`."""
     install()
     return load_plugin(reference, adapt=adapted)
 
 
 def adapted(shown: object, reference: str) -> object:
-    """Returns the adapter of the only v1 plugin that a module shows, or of a v1 class; anything else as it is.
-
-    Raises:
-        PluginError: it shows classes of v1, and not one plugin.
-    """
+    """Returns the adapter of the only v1 plugin that a module shows, or of a v1 class; anything else as it is. Raises
+    PluginError: it shows classes of v1, and not one plugin."""
     if "ai.backend.pluginhost.v1.api.plugin" not in sys.modules:
         return shown  # nobody has asked for a name of v1
     from ai.backend.pluginhost.v1.adapter import adapter_of

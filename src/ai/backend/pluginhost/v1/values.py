@@ -32,11 +32,8 @@ def texts_of(method: str, answer: Any) -> dict[str, str]:
 
 
 def exact(value: object, where: str) -> Decimal:
-    """Returns a finite Decimal as it is, and a whole number of any type as that number.
-
-    Raises:
-        InvalidResponse: it is nothing of these; ``where`` names it.
-    """
+    """Returns a finite Decimal as it is, and a whole number of any type as that number. Raises InvalidResponse: it is
+    nothing of these; ``where`` names it."""
     match value:
         case bool():
             pass
@@ -56,12 +53,8 @@ class V1CallFailed(Exception):
 
 
 async def ask(plugin: object, method: str, *arguments: Any) -> Any:
-    """Call a method, and wait for it if it is a coroutine: one that is not, or should not be, does no harm.
-
-    Raises:
-        CreationDenied: the plugin used what there is not.
-        V1CallFailed: anything else that it raised.
-    """
+    """Call a method, and wait for it if it is a coroutine: one that is not, or should not be, does no harm. Raises
+    CreationDenied: the plugin used what there is not; V1CallFailed: anything else that it raised."""
     try:
         answer = getattr(plugin, method)(*arguments)
         return await answer if inspect.isawaitable(answer) else answer
@@ -75,10 +68,8 @@ _SECTIONS = ("agent", "container", "resource", "debug", "plugins", "container-lo
 
 
 class LocalConfig(dict[str, Any]):
-    """Holds the agent's configuration as v1 passes it: only ``local-config`` of the plugin's settings.
-
-    A key that is not there says so by its whole name.
-    """
+    """Holds the agent's configuration as v1 passes it: only ``local-config`` of the plugin's settings. A key that is
+    not there says so by its whole name."""
 
     def __init__(self, given: Mapping[str, Any], path: str = "") -> None:
         sections: dict[str, Any] = {key: {} for key in _SECTIONS} if not path else {}
@@ -95,11 +86,8 @@ class LocalConfig(dict[str, Any]):
 
 
 def texts(given: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Converts settings to texts, as v1 plugins read them from etcd.
-
-    Raises:
-        InvalidInput: a value that no text stands for.
-    """
+    """Converts settings to texts, as v1 plugins read them from etcd. Raises InvalidInput: a value that no text stands
+    for."""
     result: dict[str, Any] = {}
     for key, value in given.items():
         match value:
@@ -132,11 +120,8 @@ _hooked: set[str] = set()
 
 
 def measurement(metric: Any, value: Any, device: DeviceId | None = None) -> Measurement | None:
-    """Converts a value of a v1 metric; None for one that only a hook of the plugin can read.
-
-    Raises:
-        InvalidResponse: it is no measurement.
-    """
+    """Converts a value of a v1 metric; None for one that only a hook of the plugin can read. Raises InvalidResponse: it
+    is no measurement."""
     try:
         key, kind = str(metric.key), KINDS[metric.type.name]
         unit = str(metric.unit_hint or "count").lower()

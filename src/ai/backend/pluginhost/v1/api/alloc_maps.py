@@ -186,13 +186,8 @@ def slot_type(given: object, slot: str) -> SlotType:
 
 
 def device_slots(alloc_map: AbstractAllocMap) -> dict[DeviceId, DeviceSlot]:
-    """Returns the slot of each device of a map.
-
-    The quantum of counts is the map's, if it has one; else 1, or 0.01 if any amount is no whole number.
-
-    Raises:
-        InvalidResponse: something in the map is not of its type.
-    """
+    """Returns the slot of each device of a map. The quantum of counts is the map's, if it has one; else 1, or 0.01 if
+    any amount is no whole number. Raises InvalidResponse: something in the map is not of its type."""
     amounts: dict[DeviceId, tuple[SlotName, SlotType, Decimal]] = {}
     for device, info in alloc_map.device_slots.items():
         where = f"create_alloc_map: the amount of {device!r:.64}"

@@ -228,10 +228,8 @@ async def _everything(subject: Subject) -> None:
 
 @CHECKS.add("accelerator v2, The contract: host processes")
 async def calls_leave_the_event_loop_free(subject: Subject) -> None:
-    """A plugin that does not say that it is ``blocking`` never holds the event loop for long.
-
-    The best of three rounds counts: a busy machine is not the plugin's fault.
-    """
+    """A plugin that does not say that it is ``blocking`` never holds the event loop for long. The best of three rounds
+    counts: a busy machine is not the plugin's fault."""
     if subject.plugin.capabilities.blocking:
         raise NotApplicable("the plugin is blocking, and so has a process of its own")
     best: dict[str, float] = {}

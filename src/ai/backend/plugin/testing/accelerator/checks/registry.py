@@ -95,12 +95,8 @@ class Outcome:
 
 
 async def run_check(check: Check, subject: Subject) -> None:
-    """Runs a check, with ``init`` before it if it needs that, and ``cleanup`` after it.
-
-    Raises:
-        CheckFailed, NotApplicable: see there.
-        BackendError: what the plugin says and the check did not expect.
-    """
+    """Runs a check, with ``init`` before it if it needs that, and ``cleanup`` after it. Raises CheckFailed,
+    NotApplicable: see there; BackendError: what the plugin says and the check did not expect."""
     if check.power is not None and not getattr(subject.plugin.capabilities, check.power):
         raise NotApplicable(f"the plugin is not {check.power}")
     if check.alters and not subject.may_alter:

@@ -179,12 +179,9 @@ class Subject:
     async def hook(
         self, method: str, allocation: DeviceAllocation, state: ManagedState, kernel: KernelId = KERNEL, **context: Any
     ) -> Any:
-        """Calls a method of a new hook, as the agent does; a deferred termination is repeated.
-
-        Raises:
-            NotApplicable: the plugin takes no workload now.
-            CheckFailed: as :meth:`call`; a config that the agent would refuse; a state that cannot be kept.
-        """
+        """Calls a method of a new hook, as the agent does; a deferred termination is repeated. Raises NotApplicable:
+        the plugin takes no workload now; CheckFailed: as :meth:`call`; a config that the agent would refuse; a state
+        that cannot be kept."""
         circumstances = {"cause": LifecycleCause.CREATE, "attempt": 1, "deadline_s": self.deadline_s, **context}
         incarnation = (kernel, int(context.get("attempt", 1)))
         if method == "pre_create":
