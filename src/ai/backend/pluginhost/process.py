@@ -299,28 +299,27 @@ class HostProcess:
         if self._writer is not None:
             self._writer.close()
         if self._process is not None and not self._process.has_ended:
-            try:
-                async with asyncio.timeout(_STOP_S):
-                    await self._process.wait()
-            except TimeoutError:
-                self.kill("it did not stop")
-                await self._process.wait()
+            await self._wait_or_kill(self._process, "it did not stop")
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._process is not None:
             await self._process.release()
         if self._choices is not None:
             self._choices.close()
 
+    async def _wait_or_kill(self, process: HostChild, reason: str) -> None:
+        try:
+            async with asyncio.timeout(_STOP_S):
+                await process.wait()
+        except TimeoutError:
+            self.kill(reason)
+            await process.wait()
+
     async def _end(self) -> None:
         assert self._process is not None
         if self._writer is not None:
             self._writer.close()
         if not self._stopping:
-            try:
-                async with asyncio.timeout(_STOP_S):
-                    await self._process.wait()
-            except TimeoutError:
-                self.kill("it closed its socket")
+            await self._wait_or_kill(self._process, "it closed its socket")
         code = await self._process.wait()
         _kill_children(self._process.pid)
         self.reason = self._killed_for or described_status(code)

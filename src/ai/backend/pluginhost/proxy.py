@@ -11,32 +11,30 @@ from typing import Any
 
 import msgspec
 
-from ai.backend.common.devices import AllocMapSpec, ComputeDevice, DeviceAllocation, SlotDisplay, VariantNamespace
+from ai.backend.common.devices import AllocMapSpec, DeviceAllocation
 from ai.backend.common.errors import InvalidAllocation, PluginError
-from ai.backend.common.ids import DeviceId, DeviceName, KernelId, SlotName
+from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.core.allocation.alloc_map import AbstractAllocMap, AffinityHint
 from ai.backend.plugin.accelerator import (
     AbstractComputePlugin,
     AbstractLifecycleHook,
-    AttachedDevice,
     DeviceHealthChange,
     HookContext,
-    Measurement,
-    NodeInfo,
-    StatContext,
     Workload,
     WorkloadConfig,
     build_alloc_map,
 )
-from ai.backend.plugin.accelerator.shapes import POWER_CALLS, Hello, HookCall, KeptState
+from ai.backend.plugin.accelerator.shapes import PLUGIN_CALLS, POWER_CALLS, Hello, HookCall, KeptState
 from ai.backend.pluginhost.external_alloc_map import ExternalAllocMap
 from ai.backend.pluginhost.process import HookState, HostProcess, host_environment
 from ai.backend.pluginhost.protocol import Choice
 
 
 class HostedPlugin(AbstractComputePlugin):
-    """Forwards every call to the host and remembers what never changes. Made by :func:`launch`. ``init`` and
-    ``cleanup`` are those of the plugin; :meth:`close` ends the process."""
+    """Forwards every call to the host and remembers what never changes. :func:`launch` makes a subclass of it.
+
+    ``init`` and ``cleanup`` are those of the plugin; :meth:`close` ends the process.
+    """
 
     def __init__(self, host: HostProcess, given: Mapping[str, Any], deadline_s: float) -> None:
         super().__init__()
@@ -63,22 +61,6 @@ class HostedPlugin(AbstractComputePlugin):
 
     async def close(self) -> None:
         await self.host.stop()
-
-    async def list_devices(self) -> Sequence[ComputeDevice]:
-        devices: tuple[ComputeDevice, ...] = await self._call("list_devices")
-        return devices
-
-    async def configurable_slots(self) -> Sequence[SlotDisplay]:
-        displays: tuple[SlotDisplay, ...] = await self._call("configurable_slots")
-        return displays
-
-    async def available_slots(self) -> Mapping[SlotName, Decimal]:
-        slots: dict[SlotName, Decimal] = await self._call("available_slots")
-        return slots
-
-    async def variant_namespaces(self) -> Sequence[VariantNamespace]:
-        namespaces: tuple[VariantNamespace, ...] = await self._call("variant_namespaces")
-        return namespaces
 
     def alloc_map_spec(self) -> AllocMapSpec | None:
         if not self._initialised:
@@ -110,32 +92,6 @@ class HostedPlugin(AbstractComputePlugin):
         self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext
     ) -> AbstractLifecycleHook:
         return HostedHook(self.host, self._deadline_s, workload, device_alloc, context)
-
-    async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:
-        attached: tuple[AttachedDevice, ...] = await self._call("alloc_to_devices", device_alloc)
-        return attached
-
-    async def gather_node_metrics(self, ctx: StatContext) -> Sequence[Measurement]:
-        measurements: tuple[Measurement, ...] = await self._call("gather_node_metrics", ctx)
-        return measurements
-
-    async def gather_workload_metrics(
-        self, ctx: StatContext, kernels: Sequence[KernelId]
-    ) -> Mapping[KernelId, Sequence[Measurement]]:
-        by_kernel: dict[KernelId, tuple[Measurement, ...]] = await self._call(
-            "gather_workload_metrics", ctx, list(kernels)
-        )
-        return by_kernel
-
-    async def gather_process_metrics(
-        self, ctx: StatContext, pids: Mapping[int, KernelId]
-    ) -> Mapping[int, Sequence[Measurement]]:
-        by_pid: dict[int, tuple[Measurement, ...]] = await self._call("gather_process_metrics", ctx, dict(pids))
-        return by_pid
-
-    async def get_node_info(self) -> NodeInfo:
-        node_info: NodeInfo = await self._call("get_node_info")
-        return node_info
 
 
 class HostedHook(AbstractLifecycleHook):
@@ -203,7 +159,8 @@ def _watch_health(self: HostedPlugin) -> AsyncIterator[DeviceHealthChange]:
 
 def _class_of(hello: Hello) -> type[HostedPlugin]:
     """Returns a proxy class that promises what the plugin's own class does."""
-    calls = {name: _forward(name) for power in hello.powers for name in POWER_CALLS.get(power, ())}
+    of_powers = (POWER_CALLS.get(power, ()) for power in hello.powers)
+    calls = {name: _forward(name) for names in (PLUGIN_CALLS, *of_powers) for name in names}
     if "health_watching" in hello.powers:
         calls["watch_health"] = _watch_health
     facts = {

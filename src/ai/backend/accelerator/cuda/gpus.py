@@ -9,7 +9,15 @@ from dataclasses import dataclass, field
 
 from ai.backend.accelerator.cuda import tables
 from ai.backend.accelerator.cuda.host import Host
-from ai.backend.accelerator.cuda.nvml import DEVICE_FAILURES, LIBRARY_FAILURES, Code, Nvml, NvmlFailure, optional
+from ai.backend.accelerator.cuda.nvml import (
+    DEVICE_FAILURES,
+    LIBRARY_FAILURES,
+    Code,
+    Nvml,
+    NvmlFailure,
+    optional,
+    unless_lost,
+)
 from ai.backend.common.devices import DeviceLink, LinkKind
 from ai.backend.common.ids import DeviceId
 
@@ -57,7 +65,7 @@ class Gpu:
 
     @property
     def memory_type(self) -> str | None:
-        return next((kind for part, kind in tables.MEMORY_TYPES if re.search(rf"\b{part}\b", self.name)), None)
+        return next((kind for part, kind in tables.MEMORY_TYPES if re.search(rf"\b(?:{part})\b", self.name)), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,7 +303,7 @@ def read_links(nvml: Nvml, gpus: Sequence[Gpu]) -> dict[str, tuple[DeviceLink, .
             speed = a.to_gpu.get(other.pci_address, 0.0) or min(a.to_switch, b.to_switch)
             kind: LinkKind | None = LinkKind.DIRECT
             if not speed:
-                level = _ask(nvml, "nvmlDeviceGetTopologyCommonAncestor", one.uuid, other.uuid)
+                level = unless_lost(nvml, "nvmlDeviceGetTopologyCommonAncestor", one.uuid, other.uuid)
                 kind = ANCESTORS.get(level) if isinstance(level, int) else None
             if kind is not None:
                 found[one.uuid].append(_link(other, kind, speed))
@@ -305,14 +313,6 @@ def read_links(nvml: Nvml, gpus: Sequence[Gpu]) -> dict[str, tuple[DeviceLink, .
 
 def _link(peer: Gpu, kind: LinkKind, speed: float) -> DeviceLink:
     return DeviceLink(peer=DeviceId(peer.uuid), kind=kind, bandwidth_gib_s=round(speed, 1) if speed else None)
-
-
-def _ask(nvml: Nvml, function: str, *arguments: str | int) -> object:
-    """Calls NVML; None also where the GPU is lost, which is reported as its health."""
-    try:
-        return optional(nvml, function, *arguments)
-    except NvmlFailure:
-        return None
 
 
 def _nvlinks(nvml: Nvml, gpu: Gpu, addresses: AbstractSet[str]) -> _NvLinks:
@@ -326,11 +326,11 @@ def _nvlinks(nvml: Nvml, gpu: Gpu, addresses: AbstractSet[str]) -> _NvLinks:
             continue
         if state != _ACTIVE:
             continue
-        version = _ask(nvml, "nvmlDeviceGetNvLinkVersion", gpu.uuid, number)
+        version = unless_lost(nvml, "nvmlDeviceGetNvLinkVersion", gpu.uuid, number)
         nominal = tables.NVLINK_GB_S.get(version, tables.NVLINK_GB_S[5]) if isinstance(version, int) else 0.0
         speed = nominal * 1e9 / 2**30
-        remote = _ask(nvml, "nvmlDeviceGetNvLinkRemoteDeviceType", gpu.uuid, number)
-        info = _ask(nvml, "nvmlDeviceGetNvLinkRemotePciInfo", gpu.uuid, number)
+        remote = unless_lost(nvml, "nvmlDeviceGetNvLinkRemoteDeviceType", gpu.uuid, number)
+        info = unless_lost(nvml, "nvmlDeviceGetNvLinkRemotePciInfo", gpu.uuid, number)
         address = pci_address(info) if isinstance(info, dict) else ""
         if address in addresses:
             links.to_gpu[address] = links.to_gpu.get(address, 0.0) + speed

@@ -32,6 +32,7 @@ DEVICE, SHARES = SlotName("cuda.device"), SlotName("cuda.shares")
 NAMESPACE = "nvidia"
 GROUP = "gpu"
 """The exclusive group of all slots of one device: a GPU is given whole or in shares, never both."""
+_MIG_TEXT = "MIG instance of a CUDA-capable GPU with {} GB"
 
 VARIANTS = VariantNamespace(
     namespace=NAMESPACE,
@@ -61,38 +62,26 @@ def mig_slot(profile: str) -> SlotName:
 
 def displays(instances: Iterable[MigInstance], profiles: Iterable[Profile]) -> list[SlotDisplay]:
     """Returns every slot that the node can offer."""
-    whole = SlotDisplay(
-        slot_name=DEVICE,
-        slot_type=SlotType.COUNT,
-        human_readable_name="GPU",
-        description="CUDA-capable GPU",
-        display_unit="GPU",
-        display_icon="gpu1",
-    )
-    shares = SlotDisplay(
-        slot_name=SHARES,
-        slot_type=SlotType.COUNT,
-        human_readable_name="fGPU",
-        description="Shares of CUDA-capable GPUs",
-        display_unit="fGPU",
-        display_icon="gpu1",
-        number_round_length=2,
-    )
     slices = sorted({slice_name(p) for p in [*(i.profile for i in instances), *(p.name for p in profiles)]}, key=_size)
-    return [
-        whole,
-        shares,
+    slots = [
+        (DEVICE, SlotType.COUNT, "GPU", "CUDA-capable GPU", "GPU", 0),
+        (SHARES, SlotType.COUNT, "fGPU", "Shares of CUDA-capable GPUs", "fGPU", 2),
         *(
-            SlotDisplay(
-                slot_name=SlotName(f"cuda.device:{size}-mig"),
-                slot_type=SlotType.UNIQUE,
-                human_readable_name=f"MIG {size}",
-                description=f"MIG instance of a CUDA-capable GPU with {size.removesuffix('g')} GB",
-                display_unit="MIG",
-                display_icon="gpu1",
-            )
-            for size in slices
+            (f"cuda.device:{s}-mig", SlotType.UNIQUE, f"MIG {s}", _MIG_TEXT.format(s.removesuffix("g")), "MIG", 0)
+            for s in slices
         ),
+    ]
+    return [
+        SlotDisplay(
+            slot_name=SlotName(name),
+            slot_type=slot_type,
+            human_readable_name=readable,
+            description=text,
+            display_unit=unit,
+            display_icon="gpu1",
+            number_round_length=digits,
+        )
+        for name, slot_type, readable, text, unit, digits in slots
     ]
 
 
@@ -114,13 +103,8 @@ def gpu_slots(gpu: Gpu, settings: CudaSettings, *, in_mig_mode: bool) -> tuple[D
     one = Decimal(0) if in_mig_mode else Decimal(1)
     shares = Decimal(0) if in_mig_mode else share_amount(gpu, settings)
     device = DeviceSlot(slot_name=DEVICE, slot_type=SlotType.COUNT, amount=one, exclusive_group=GROUP)
-    part = DeviceSlot(
-        slot_name=SHARES,
-        slot_type=SlotType.COUNT,
-        amount=shares,
-        quantum=settings.quantum_size,
-        exclusive_group=GROUP,
-    )
+    quantum = settings.quantum_size
+    part = DeviceSlot(slot_name=SHARES, slot_type=SlotType.COUNT, amount=shares, quantum=quantum, exclusive_group=GROUP)
     return {"discrete": (device,), "fractional": (part,), "either": (device, part)}[mode]
 
 
@@ -136,6 +120,7 @@ def devices(
     result: list[ComputeDevice] = []
     for gpu in node.gpus:
         in_mig_mode = gpu.uuid in node.mig_gpus
+        mig = PartitioningCapability(technology="MIG", max_partitions=gpu.max_instances)
         result.append(
             ComputeDevice(
                 device_name=KEY,
@@ -154,7 +139,7 @@ def devices(
                 ),
                 compute_units=compute_units(gpu.generation, gpu.processors, gpu.cores),
                 precision_support=precisions(gpu),
-                partitioning_support=partitioning(gpu),
+                partitioning_support=(mig,) if gpu.max_instances else (),
                 links=links.get(gpu.uuid, ()),
                 variant_properties=variants(gpu, versions, can_be_cut=bool(gpu.max_instances)),
                 slots=gpu_slots(gpu, settings, in_mig_mode=in_mig_mode),
@@ -165,7 +150,7 @@ def devices(
 
 
 def _instance(instance: MigInstance, versions: Mapping[str, str], faults: Mapping[str, str]) -> ComputeDevice:
-    gpu = instance.parent
+    gpu, slot = instance.parent, mig_slot(instance.profile)
     return ComputeDevice(
         device_name=KEY,
         device_id=DeviceId(instance.uuid),
@@ -183,14 +168,7 @@ def _instance(instance: MigInstance, versions: Mapping[str, str], faults: Mappin
             *variants(gpu, versions, can_be_cut=False),
             VariantProperty(namespace=NAMESPACE, feature="mig_profile", value=instance.profile),
         ),
-        slots=(
-            DeviceSlot(
-                slot_name=mig_slot(instance.profile),
-                slot_type=SlotType.UNIQUE,
-                amount=Decimal(1),
-                exclusive_group=GROUP,
-            ),
-        ),
+        slots=(DeviceSlot(slot_name=slot, slot_type=SlotType.UNIQUE, amount=Decimal(1), exclusive_group=GROUP),),
     )
 
 
@@ -217,25 +195,18 @@ def precisions(gpu: Gpu) -> tuple[ComputePrecisionSupport, ...]:
     return tuple(ComputePrecisionSupport(format=name, support=support(name)) for name in FORMATS)
 
 
-def partitioning(gpu: Gpu) -> tuple[PartitioningCapability, ...]:
-    if not gpu.max_instances:
-        return ()
-    return (PartitioningCapability(technology="MIG", max_partitions=gpu.max_instances),)
-
-
 def variants(gpu: Gpu, versions: Mapping[str, str], *, can_be_cut: bool) -> tuple[VariantProperty, ...]:
-    values: list[tuple[str, str]] = list(versions.items())
-    if gpu.capability:
-        values.append(("compute_capability", f"{gpu.capability[0]}.{gpu.capability[1]}"))
-    if gpu.generation:
-        values.append(("gpu_arch", gpu.generation.arch))
-        values += (("precision", name) for name in gpu.generation.native)
-    if gpu.memory_type:
-        values.append(("memory_type", gpu.memory_type))
-    if can_be_cut:
-        values.append(("partitioning", "MIG"))
-    values.append(("model", gpu.name))
-    return tuple(VariantProperty(namespace=NAMESPACE, feature=name, value=value) for name, value in values)
+    native = gpu.generation.native if gpu.generation else ()
+    values: list[tuple[str, str | None]] = [
+        *versions.items(),
+        ("compute_capability", f"{gpu.capability[0]}.{gpu.capability[1]}" if gpu.capability else None),
+        ("gpu_arch", gpu.generation.arch if gpu.generation else None),
+        *(("precision", name) for name in native),
+        ("memory_type", gpu.memory_type),
+        ("partitioning", "MIG" if can_be_cut else None),
+        ("model", gpu.name),
+    ]
+    return tuple(VariantProperty(namespace=NAMESPACE, feature=name, value=v) for name, v in values if v)
 
 
 def parts_held(

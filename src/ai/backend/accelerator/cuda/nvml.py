@@ -124,3 +124,13 @@ def optional(nvml: Nvml, function: str, *arguments: str | int) -> Any:
         if e.code in LIBRARY_FAILURES | DEVICE_FAILURES:
             raise
         return None
+
+
+def unless_lost(nvml: Nvml, function: str, *arguments: str | int) -> Any:
+    """Calls a function as :func:`optional` does; returns None also where the device is lost, which its health tells."""
+    try:
+        return optional(nvml, function, *arguments)
+    except NvmlFailure as e:
+        if e.code in LIBRARY_FAILURES:
+            raise
+        return None

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from ai.backend.accelerator.cuda import inventory, partitions
 from ai.backend.accelerator.cuda.gpus import Node, read_links, read_node, read_profiles
 from ai.backend.accelerator.cuda.health import Latch, faults_of
-from ai.backend.accelerator.cuda.host import Host, LinuxHost
+from ai.backend.accelerator.cuda.host import Host
 from ai.backend.accelerator.cuda.library import NvmlLibrary
 from ai.backend.accelerator.cuda.metrics import Meter
 from ai.backend.accelerator.cuda.nvml import LIBRARY_FAILURES, Nvml, NvmlFailure, optional
@@ -85,7 +85,7 @@ class CudaPlugin(AbstractComputePlugin):
         super().__init__(settings)
         self._config = settings if isinstance(settings, CudaSettings) else CudaSettings()
         self._nvml: Nvml = nvml or NvmlLibrary()
-        self._host: Host = host or LinuxHost()
+        self._host: Host = host or Host()
         self._latch = Latch(ignored=self._config.ignored_xids)
         self._thread: ThreadPoolExecutor | None = None
         self._reading = NOTHING

@@ -14,7 +14,7 @@ import platform
 import sys
 from decimal import Decimal
 
-from ai.backend.accelerator.cuda.host import Host, LinuxHost
+from ai.backend.accelerator.cuda.host import Host
 from ai.backend.accelerator.cuda.library import NvmlLibrary
 from ai.backend.accelerator.cuda.nvml import Nvml
 from ai.backend.accelerator.cuda.plugin import CudaPlugin
@@ -83,7 +83,7 @@ def main() -> int:
     now = datetime.datetime.now(datetime.UTC)
     try:
         recording = asyncio.run(
-            record(NvmlLibrary(), LinuxHost(), at=now.timestamp(), date=now.date().isoformat()),
+            record(NvmlLibrary(), Host(), at=now.timestamp(), date=now.date().isoformat()),
         )
     except BackendError as e:
         print(e.message, file=sys.stderr)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any, Self
@@ -61,15 +61,7 @@ class Recording:
             raise InvalidInput(f"{path} is no recording: {e}") from None
 
     def dump(self) -> str:
-        content = {
-            "origin": self.origin,
-            "answers": self.answers,
-            "files": self.files,
-            "libraries": self.libraries,
-            "programs": self.programs,
-            "groups": self.groups,
-        }
-        return json.dumps({"format": FORMAT, **content}, indent=1, ensure_ascii=False) + "\n"
+        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1, ensure_ascii=False) + "\n"
 
 
 class ReplayNvml:
@@ -130,8 +122,8 @@ class _ReplayEvents:
         pass
 
 
-class ReplayHost:
-    """Implements the port ``Host`` over a recording; a file that is in it exists."""
+class ReplayHost(Host):
+    """Answers from a recording; a file that is in it exists."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
@@ -176,7 +168,7 @@ class RecordingNvml:
         return answer
 
 
-class RecordingHost:
+class RecordingHost(Host):
     """Forwards calls to another host and records the answers."""
 
     def __init__(self, inner: Host, recording: Recording) -> None:
@@ -203,13 +195,8 @@ class RecordingHost:
 
     def loader_cache(self) -> Mapping[str, str]:
         cache = self._inner.loader_cache()
-        self._recording.libraries.update(
-            {n: self._inner.resolve(p) for n, p in cache.items() if "nv" in n or "cuda" in n}
-        )
+        self._recording.libraries |= {n: self.resolve(p) for n, p in cache.items() if "nv" in n or "cuda" in n}
         return cache
-
-    def resolve(self, path: str) -> str:
-        return self._inner.resolve(path)
 
     def program(self, name: str) -> str | None:
         path = self._inner.program(name)

@@ -171,32 +171,20 @@ def _split(line: str) -> tuple[str, str, str]:
 
 
 class RecordingTree(Tree):
-    """A tree that notes everything that is looked at. :meth:`recorded` is then all that a plugin needs to run again."""
+    """Records every path that is read; :meth:`recorded` is then all that a plugin needs to run again."""
 
     def __init__(self, sys: Path = Path("/sys"), dev: Path = Path("/dev")) -> None:
         super().__init__(sys, dev)
-        self._looked: set[str] = set()
+        self._paths: set[str] = set()
 
-    def read(self, path: str) -> str:
-        self._looked.add(path)
-        return super().read(path)
-
-    def names(self, path: str) -> list[str]:
-        self._looked.add(path)
-        return super().names(path)
-
-    def exists(self, path: str) -> bool:
-        self._looked.add(path)
-        return super().exists(path)
-
-    def resolve(self, path: str) -> str | None:
-        self._looked.add(path)
-        return super().resolve(path)
+    def _real(self, path: str) -> Path:
+        self._paths.add(path)
+        return super()._real(path)
 
     def recorded(self) -> Iterator[str]:
-        """Lines of the recording: what was looked at and is there, with the links on the way to it."""
+        """Yields the lines of the recording: the existing paths that were read, with the links on the way to them."""
         lines: dict[str, str] = {}
-        for path in self._looked:
+        for path in self._paths:
             self._add(path, lines, depth=0)
         parents = {str(Path(path).parent) for path in lines}
         for path in sorted(lines, key=natural):
@@ -208,7 +196,7 @@ class RecordingTree(Tree):
         parts = path.strip("/").split("/")
         for n in range(2, len(parts) + 1):
             prefix = "/" + "/".join(parts[:n])
-            real = self._real(prefix)
+            real = super()._real(prefix)
             if not real.is_symlink():
                 continue
             link = real.readlink()
@@ -217,7 +205,7 @@ class RecordingTree(Tree):
             if depth < 40 and target.startswith(("/sys/", "/dev/")):
                 self._add("/".join([target, *parts[n:]]), lines, depth + 1)
             return
-        real = self._real(path)
+        real = super()._real(path)
         if real.is_dir():
             lines[path] = f"{path}/"
         elif path.startswith("/dev/"):
