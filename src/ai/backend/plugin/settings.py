@@ -17,7 +17,7 @@ _PLAIN = {"extra_forbidden": "there is no such key", "missing": "it is missing"}
 
 
 def kebab(name: str) -> str:
-    """Return the key of a field in a file of settings."""
+    """Returns the key of a field in a file of settings."""
     return name.replace("_", "-")
 
 

@@ -45,14 +45,8 @@ async def check_outside(
     environment: Sequence[str] = (),
     on_outcome: Callable[[Outcome], None] = lambda _: None,
 ) -> Report:
-    """Run all checks; a process that dies in one of them, or is silent for too long, fails it, and the rest goes on.
-
-    Args:
-        job: what to check; its ``checks`` are chosen here.
-        patience_s: how long one check may take.
-        environment: variables that the process gets besides the usual ones.
-        told: hears of each outcome at once.
-    """
+    """Runs all checks of a job. A process that dies in one of them, or is silent for longer than ``patience_s``, fails
+    it, and the rest goes on. ``environment`` names variables that the process gets besides the usual ones."""
     report = Report()
 
     def record(outcome: Outcome) -> None:
@@ -90,7 +84,7 @@ def _left(report: Report) -> list[Check]:
 async def _one_process(
     job: Job, report: Report, record: Callable[[Outcome], None], patience_s: float, environment: dict[str, str]
 ) -> tuple[str, str] | None:
-    """Run until the end or a death; then the check that it died in, and why."""
+    """Runs checks until the end or a death; then returns the check that it died in, and why."""
     ours, theirs = os.pipe()
     with tempfile.TemporaryFile() as output:
         try:

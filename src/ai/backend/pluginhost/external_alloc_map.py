@@ -125,16 +125,9 @@ _UNUSABLE = "the plugin's alloc map cannot be used: "
 
 
 class ExternalAllocMap(AbstractAllocMap):
-    """Lets a plugin's own map choose devices; records and checks what is allocated.
-
-    So a map that answers what was not asked for, of devices that are not there or twice, is refused, and what
-    workloads hold is known whatever becomes of the plugin.
-
-    Args:
-        devices: what there is.
-        choose: asks the plugin's map. It may raise anything, and answer anything.
-        complain: hears what is wrong with an answer, and None when one was good.
-    """
+    """Lets ``choose`` ask a plugin's own map for devices; records and checks what is allocated, so that an answer that
+    was not requested, or of unknown or taken devices, is refused, and held devices are known whatever becomes of the
+    plugin. ``complain`` gets the fault of each answer, None for a good one."""
 
     def __init__(
         self,

@@ -74,11 +74,8 @@ class _Waiting:
 
 
 class HostProcess:
-    """Runs a plugin in a child process. It never outlives this process; :meth:`stop` ends it, and nothing restarts it.
-
-    Attributes:
-        reason: why it ended, once it has.
-    """
+    """Runs a plugin in a child process, which never outlives this one; :meth:`stop` ends it, nothing restarts it.
+    ``reason``: why it ended, once it has."""
 
     def __init__(self, label: str, ended: Callable[[str], None]) -> None:
         self._label = label
@@ -376,11 +373,8 @@ def _error(failure: Failure) -> Exception:
 
 
 def host_environment(names: Sequence[str]) -> dict[str, str]:
-    """Returns the environment variables that a host inherits from this process.
-
-    Args:
-        names: more variables than :data:`ENVIRONMENT`; one that ends in ``*`` is a prefix.
-    """
+    """Returns the environment variables of a host: of this process those of :data:`ENVIRONMENT` and ``names``, in which
+    ``*`` at the end marks a prefix."""
     exact = {*ENVIRONMENT, *(name for name in names if not name.endswith("*"))}
     prefixes = ("LC_", *(name[:-1] for name in names if name.endswith("*")))
     environment = {k: v for k, v in os.environ.items() if k in exact or k.startswith(prefixes)}

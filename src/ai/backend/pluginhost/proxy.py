@@ -181,7 +181,7 @@ async def launch(
     ended: Callable[[str], None],
     environment: Sequence[str] = (),
 ) -> HostedPlugin:
-    """Start a host and have it import a plugin; ``init`` is the caller's.
+    """Starts a host and has it import a plugin; the caller calls ``init``.
 
     Args:
         reference: ``package.module`` or ``package.module:Name``, found as this process would find it.
@@ -190,10 +190,8 @@ async def launch(
         ended: called once with the reason when the process ends by itself, or is killed for what it does.
         environment: names of variables that it gets besides the usual ones.
 
-    Raises:
-        TimeoutError: the import takes too long; nothing is left of it.
-        PluginError, HostedCallFailed, BackendError: the plugin cannot be loaded.
-        OSError: there can be no process.
+    Raises TimeoutError if the import takes too long (nothing is left of it); PluginError, HostedCallFailed or
+    BackendError if the plugin cannot be loaded; OSError if there can be no process.
     """
     host = HostProcess(reference, ended)
     try:

@@ -1,7 +1,7 @@
-"""The host's side of the protocol: serves the calls of one plugin.
+"""Serves the calls of one plugin in its host.
 
-Three threads: the main one runs the plugin's coroutines, one serves the choices of a plugin with an alloc map of its
-own (the agent waits for them), one watches whether the agent is still there.
+The main thread runs the plugin's coroutines, a second one answers for a plugin's own alloc map while the agent waits, a
+third one watches whether the agent is still there.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
 """Forks hosts from a process that has imported what every host needs, and no plugin.
 
-A request is four descriptors in one packet: calls, choices, output and life. On ``life`` the zygote says the host's
+A request is four descriptors in one packet: calls, choices, output and life. On ``life`` the zygote sends the host's
 pid and, once it has ended, its exit status, a packet each. The host stays a zombie until the agent shuts its end of
-``life``, so its pid means nobody else as long as the agent may kill by it; then the zygote closes its end. A host whose
-``life`` is shut while it lives is killed.
+``life``, so that its pid is not reused; then the zygote closes its end. A host whose ``life`` is shut is killed.
 
-What a host has started ends with it, also what was detached from it: a host keeps its orphans as its children
-(``PR_SET_CHILD_SUBREAPER``) until it ends, and then they become the zygote's, whose other children are hosts. Whatever
-else it finds among them it kills.
+What a host has started ends with it, also what was detached: a host keeps its orphans as its children
+(``PR_SET_CHILD_SUBREAPER``) until it ends; then they become the zygote's, which kills all children but hosts.
 """
 
 from __future__ import annotations
@@ -27,9 +25,8 @@ REQUEST = b"host"
 
 
 class Zygote:
-    """Serves requests on a SOCK_SEQPACKET socket until its other end is closed and no host is left. That end is closed
-    with the agent, however it dies. So the kernel need not kill the zygote then, which would let escape what hosts have
-    detached."""
+    """Serves requests on a SOCK_SEQPACKET socket until its other end is closed, as it is however the agent dies, and no
+    host is left."""
 
     def __init__(self, requests: socket.socket) -> None:
         self._requests = requests

@@ -174,7 +174,8 @@ class CPUPlugin(AbstractComputePlugin):
         return [AttachedDevice(device_id=d, model_name=model, data={"cores": int(q)}) for d, q in held.items()]
 
     async def gather_node_metrics(self, ctx: StatContext) -> Sequence[Measurement]:
-        """``cpu_util`` in percent since the last call, of each core and of the node (capacity: 100 for each core)."""
+        """Returns ``cpu_util`` in percent since the last call, of the node (capacity: 100 for each core) and of each
+        core."""
         now = self._host.times()
         before, self._before = self._before, now
         percents: dict[DeviceId, float] = {}

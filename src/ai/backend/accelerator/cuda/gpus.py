@@ -83,8 +83,8 @@ class MigInstance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A reading of the node. ``faults`` are of GPUs that answered before or answer only in part, by UUID; ``away``
-    are those of them that are lost. ``unreadable`` are GPUs that have not even told who they are."""
+    """A reading of the node. ``faults`` maps the UUIDs of GPUs that answered before, or answer in part, to reasons;
+    ``away`` are those of them that are lost. ``unreadable`` describes GPUs that have not told their UUID."""
 
     gpus: tuple[Gpu, ...] = ()
     mig_gpus: frozenset[str] = frozenset()
@@ -145,14 +145,14 @@ def is_in_mig_mode(nvml: Nvml, uuid: str) -> bool:
 
 
 def memory_gb(memory_size: int, total: int) -> int:
-    """The size in a profile's name: eighths of the GPU's memory, rounded up, in whole GB. ``total`` is the GPU's."""
+    """Returns the size in a profile's name: eighths of the GPU's memory ``total``, rounded up, in whole GB."""
     eighths = -(-memory_size * 8 // total)
     whole = -(-total // 2**30)
     return max(1, round(whole * eighths / 8))
 
 
 def read_instances(nvml: Nvml, gpu: Gpu) -> list[MigInstance]:
-    """The MIG instances of a GPU, by their places. Raises NvmlFailure if the GPU is lost."""
+    """Lists the MIG instances of a GPU by their places. Raises NvmlFailure if the GPU is lost."""
     instances: list[MigInstance] = []
     for place in range(gpu.max_instances):
         uuid = optional(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", gpu.uuid, place)
@@ -211,9 +211,8 @@ def slice_name(profile: str) -> str:
 
 
 def read_node(nvml: Nvml, host: Host, previous: Node, mask: Collection[str] = ()) -> Node:
-    """All GPUs in the order of their PCI addresses. What does not change, and all of a GPU that is lost, is taken from
-    the reading before. What ``mask`` names by UUID does not exist for the plugin. Raises NvmlFailure: the library is
-    not usable."""
+    """Reads all GPUs in the order of their PCI addresses, without those whose UUID is in ``mask``. Constant values, and
+    all values of a lost GPU, are taken from ``previous``. Raises NvmlFailure if the library is not usable."""
     by_uuid = {gpu.uuid: gpu for gpu in previous.gpus}
     faults = dict.fromkeys(by_uuid, "")
     away: set[str] = set()

@@ -65,9 +65,8 @@ def xid_text(xid: int) -> str:
 
 @dataclass(slots=True)
 class Latch:
-    """Remembers critical errors until the GPU is reset. A reset shows in that the GPU was lost and answers again, or in
-    that its energy counter went back; an instance that is gone takes its errors along. Nothing here survives the
-    process: after a restart only what the GPUs say of themselves counts."""
+    """Remembers critical errors of this process's life until the GPU is reset: it was lost and answers again, or its
+    energy counter went back. An instance that is gone takes its errors along."""
 
     ignored: Collection[int] = ()
     last_xid: dict[str, int] = field(default_factory=dict)

@@ -98,7 +98,7 @@ def share_amount(gpu: Gpu, settings: CudaSettings) -> Decimal:
 
 
 def gpu_slots(gpu: Gpu, settings: CudaSettings, *, in_mig_mode: bool) -> tuple[DeviceSlot, ...]:
-    """A GPU in MIG mode offers nothing itself, and stays in sight for its health and to be cut."""
+    """Returns the slots of a GPU. One in MIG mode offers nothing itself, and is listed for its health and to be cut."""
     mode = settings.allocation_mode
     one = Decimal(0) if in_mig_mode else Decimal(1)
     shares = Decimal(0) if in_mig_mode else share_amount(gpu, settings)

@@ -58,7 +58,7 @@ class Meter:
         return (float(answer["used"]), float(answer["total"])) if isinstance(answer, dict) else None
 
     def utilization(self, uuid: str) -> tuple[float, float] | None:
-        """Percent of the time that any kernel ran, and that memory was accessed; None for MIG instances."""
+        """Returns percent of the time that any kernel ran, and that memory was accessed; None for MIG instances."""
         answer = unless_lost(self.nvml, "nvmlDeviceGetUtilizationRates", uuid)
         return (float(answer["gpu"]), float(answer["memory"])) if isinstance(answer, dict) else None
 
@@ -113,8 +113,8 @@ class Meter:
         return {int(sample["pid"]): float(sample["smUtil"]) for sample in ordered}
 
     def workload(self, held: Sequence[Held], pids: Iterable[int] | None) -> list[Measurement]:
-        """Returns memory and time of a workload, each device apart. By its processes where they are known. A whole
-        device is its holder's alone: then by the device."""
+        """Returns memory and time of a workload, each device apart: those of its processes where they are known, else
+        of a device that it holds alone."""
         own_pids = None if pids is None else frozenset(pids)
         measurements: list[Measurement] = []
         for one in held:

@@ -1,10 +1,7 @@
-"""The port to NVML, NVIDIA's management library.
+"""The port to NVML, NVIDIA's management library (https://docs.nvidia.com/deploy/nvml-api/).
 
-Questions go by the names of NVML's own functions and answers come as JSON values, so that what a machine answered can
-be recorded and played back (``replay``, ``record``). Devices are named by their UUIDs: an adapter turns a UUID that it
-is given into a handle and a handle that it gets into a UUID.
-
-Source: NVML API Reference Guide, https://docs.nvidia.com/deploy/nvml-api/ .
+Functions go by NVML's own names and results are JSON values, so that they can be recorded and replayed. Devices are
+named by their UUIDs: an adapter turns a UUID into a handle, and a returned handle into a UUID.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Partitions GPUs in MIG mode into instances, and removes them.
 
-The MIG mode itself is switched by the administrator (``nvidia-smi -i N -mig 1``), which needs the GPU idle and often
-reset. In that mode a GPU offers instances only, so no workload can hold it whole.
-"""
+The administrator switches the mode itself (``nvidia-smi -i N -mig 1``). In it a GPU offers instances only."""
 
 from __future__ import annotations
 

@@ -68,8 +68,8 @@ NOTHING = Reading(node=Node(), links={}, faults={}, versions={})
 
 
 class CudaPlugin(AbstractComputePlugin):
-    """Serves whole GPUs, shares and MIG instances; see docs/reference/accelerators/cuda.md. NVML may block: every
-    question goes through one thread, one after the other; a wait for events has another."""
+    """Serves whole GPUs, shares and MIG instances. All calls of NVML go through one thread; a wait for events has
+    another."""
 
     key: ClassVar[DeviceName] = inventory.KEY
     version: ClassVar[str] = "1"
@@ -269,8 +269,8 @@ class CudaPlugin(AbstractComputePlugin):
         return await self._do(lambda: meter.processes(uuids, pids))
 
     async def watch_health(self) -> AsyncIterator[DeviceHealthChange]:
-        """Critical errors as NVML tells them, and every ten seconds what the devices say of themselves; first, which
-        devices are not healthy."""
+        """Yields devices that are unhealthy at first, then changes: at critical errors of NVML, and every ten
+        seconds."""
         reported: dict[DeviceId, ComputeDevice] = {}
         gpus = self._reading.node.gpus
         chosen = await self._do(lambda: self._nvml.events([gpu.uuid for gpu in gpus]))

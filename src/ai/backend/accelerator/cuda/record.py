@@ -1,7 +1,7 @@
-"""Record what NVML and this node answer: ``python -m ai.backend.accelerator.cuda.record > recording.json``.
+"""Records what NVML and this node answer: ``python -m ai.backend.accelerator.cuda.record > recording.json``.
 
-Asks everything that the plugin asks, of every device that it shows, and changes nothing. The recording can be played
-back by ``replay``; it holds UUIDs, PCI addresses and process ids of the machine, no names of users or programs.
+It calls everything that the plugin calls, of every device, and changes nothing. The recording, for ``replay``, has
+UUIDs, PCI addresses and process ids of the machine, no names of users or programs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COMMAND = "python -m ai.backend.accelerator.cuda.record"
 
 
 async def record(nvml: Nvml, host: Host, *, at: float, date: str) -> Recording:
-    """Walk through the plugin. Raises PluginError if there is no usable driver."""
+    """Calls the whole plugin and returns the recording. Raises PluginError if there is no usable driver."""
     recording = Recording()
     plugin = CudaPlugin(
         CudaSettings(mount_libraries=True), nvml=RecordingNvml(nvml, recording), host=RecordingHost(host, recording)

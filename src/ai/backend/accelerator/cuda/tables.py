@@ -1,8 +1,7 @@
 """Data that NVML lacks: architectures, precisions, memory, link speeds, Xids, names of metrics.
 
-Sources: CUDA C++ Programming Guide, "Compute Capabilities" (cores per multiprocessor, precisions); NVIDIA's data sheets
-and architecture white papers (memory, NVLink); NVIDIA "Xid Errors", r580, with the Xid catalog and "GPU Memory Error
-Management" (https://docs.nvidia.com/deploy/xid-errors/, .../a100-gpu-mem-error-mgmt/); DCGM API "Field Identifiers".
+Sources: CUDA C++ Programming Guide, "Compute Capabilities"; NVIDIA's data sheets and white papers (memory, NVLink);
+"Xid Errors", r580, "GPU Memory Error Management" (https://docs.nvidia.com/deploy/); DCGM API "Field Identifiers".
 """
 
 from __future__ import annotations

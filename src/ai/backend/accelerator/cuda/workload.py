@@ -1,8 +1,6 @@
 """Builds the configuration of a workload: device files or CDI names, environment, ``resource.txt``, libraries.
 
-Source: peer facts 2.4 to 2.6; NVIDIA container toolkit, "Support for Container Device Interface"; CUDA C++ Programming
-Guide, "CUDA Environment Variables"; NVIDIA Multi-Process Service, "Environment Variables".
-"""
+Source: peer facts 2.4 to 2.6; NVIDIA's documentation of CDI, of CUDA's variables and of the Multi-Process Service."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ class MemoryPlugin(AbstractComputePlugin):
         self._host = host or MemoryHost()
 
     async def list_devices(self) -> Sequence[ComputeDevice]:
-        """``node0``, ``node1`` ... on a machine with several NUMA nodes, else one device ``root``."""
+        """Lists ``node0``, ``node1`` ... on a machine with several NUMA nodes, else one device ``root``."""
         usable = self._host.use().total
         nodes = self._host.nodes()
         if len(nodes) < 2:
@@ -183,7 +183,7 @@ class MemoryPlugin(AbstractComputePlugin):
         return [AttachedDevice(device_id=d, model_name="RAM", data={"mem": int(q)}) for d, q in held.items()]
 
     async def gather_node_metrics(self, ctx: StatContext) -> Sequence[Measurement]:
-        """``mem`` in bytes, of the whole node."""
+        """Returns ``mem`` in bytes, of the whole node."""
         use = self._host.use()
         used = float(use.total - use.available)
         stats = frozenset({"max", "avg"})

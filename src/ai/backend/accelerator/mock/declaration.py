@@ -1,7 +1,7 @@
-"""Reads ``mock-accelerator.toml``, the devices to simulate (spec 03-06, "Configuring the mock-accelerator plugin").
+"""Reads ``mock-accelerator.toml``, the devices to simulate (spec 03-06), and the plugin's settings.
 
-The fields of the spec, and what real devices have besides: links, variants, partitions, scripted metrics, faults. A
-commented example is ``docs/examples/mock-accelerator.toml``.
+It has the fields of the spec, and links, variants, partitions, scripted metrics and faults besides; a commented example
+is ``docs/examples/mock-accelerator.toml``.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class MockDevice(_Table):
     @model_validator(mode="before")
     @classmethod
     def _spellings(cls, data: Any) -> Any:
-        """The spec writes ``is_mig_devices``, the published examples ``is_mig_device``."""
+        """Accepts ``is_mig_devices``, as the spec writes ``is_mig_device``."""
         if isinstance(data, dict) and "is_mig_devices" in data:
             data = dict(data)
             data["is_mig_device"] = data.pop("is_mig_devices")
@@ -112,7 +112,7 @@ class MockDevice(_Table):
 
     @property
     def node(self) -> int | None:
-        """The NUMA node of an expanded device."""
+        """Returns the NUMA node of an expanded device."""
         return self.numa_node if isinstance(self.numa_node, int) else None
 
 
@@ -223,8 +223,8 @@ def find_declaration(path: Path | None) -> Path | None:
 
 
 def read_table(path: Path, model: type[M]) -> M:
-    """Read a file. Raises PluginError: it cannot be read; InvalidInput: it is malformed; message and ``data`` name each
-    key."""
+    """Reads a file. Raises PluginError if it cannot be read, InvalidInput if it is malformed: message and ``data`` name
+    each key."""
     data = read_toml(path)
     try:
         return model.model_validate(data)

@@ -1,4 +1,4 @@
-"""Calls that go wrong on purpose: what can be told to happen, and the counting of when it does."""
+"""Makes calls of the plugin fail on purpose, as faults declare it."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class FaultSchedule:
         return None
 
     async def run(self, call: str, make: Callable[[], Awaitable[R]], devices: Collection[str] = ()) -> R:
-        """Make a call, or what is to become of it."""
+        """Makes a call, or what its fault makes of it."""
         fault = self.pick(call, devices)
         if fault is None:
             return await make()

@@ -71,7 +71,7 @@ class Hardware:
             raise PluginError(f"the state of the mock hardware in {path} cannot be used: {e}") from None
 
     def save(self, path: Path | None) -> None:
-        """Write it whole. Raises PluginError."""
+        """Writes the file as a whole. Raises PluginError."""
         if path is None:
             return
         new = path.with_name(path.name + ".new")
@@ -94,7 +94,7 @@ def _nvlink_pairs(a: int, b: int) -> LinkKind:
 
 
 def _pcie_tree(a: int, b: int) -> LinkKind:
-    """Two devices below a switch, two switches below a root; beyond that nothing is said but the NUMA nodes."""
+    """Returns the kind of a link in a tree of two devices below a switch and two switches below a root."""
     if a // 2 == b // 2:
         return LinkKind.PCIE_SWITCH
     return LinkKind.PCIE_ROOT if a // 4 == b // 4 else LinkKind.NUMA
@@ -104,7 +104,7 @@ _SHAPES = {"nvlink-all": _nvlink_all, "nvlink-pairs": _nvlink_pairs, "pcie-tree"
 
 
 def links_of(declaration: Declaration, devices: Sequence[MockDevice]) -> Mapping[str, tuple[DeviceLink, ...]]:
-    """Device id -> its links, in the order of the devices; peers that are not among ``devices`` are left out."""
+    """Maps device ids to links, in the order of the devices; peers that are not among ``devices`` are left out."""
     ranks = {device.mother_uuid: n for n, device in enumerate(declaration.expanded())}
     named = {frozenset((link.a, link.b)): link for link in declaration.links}
     shape = _SHAPES.get(declaration.topology or "")
@@ -132,9 +132,8 @@ ALL = "*"
 
 
 class ControlPanel:
-    """Combines the declaration's failures and faults with those of the control file. The file is read again when it
-    changes; it need not exist. One that cannot be used while the plugin runs changes nothing and is told in the log and
-    in ``problem``."""
+    """Combines the declaration's failures and faults with those of the control file, which is read again when it
+    changes. A malformed one changes nothing while the plugin runs, and is reported in the log and in ``problem``."""
 
     def __init__(
         self, declaration: Declaration, path: Path | None, faults: FaultSchedule, *, source: Path | None = None
@@ -165,7 +164,7 @@ class ControlPanel:
         self.problem = ""
 
     def refresh(self) -> None:
-        """Read the file if it has changed."""
+        """Reads the file if it has changed."""
         if self._read_stamp() == self._stamp:
             return
         try:
@@ -197,7 +196,7 @@ _WHOLE = "whole"
 
 
 def slice_of(memory_size: int) -> str:
-    """Subtype of a slice: named after its memory in GiB (peer facts 2.4)."""
+    """Returns the subtype of a slice, named after its memory in GiB (peer facts 2.4)."""
     return f"device:{max(1, memory_size >> 30)}g-mig"
 
 
@@ -231,7 +230,7 @@ class MockState:
         self.panel = ControlPanel(declaration, self.settings.control_path, self.faults)
 
     def open(self) -> None:
-        """Read everything. Raises InvalidInput or PluginError, naming file and key."""
+        """Reads all files. Raises InvalidInput or PluginError, naming file and key."""
         path = find_declaration(self.settings.config_path) if self._given is None else None
         if path is not None:
             self._set(read_table(path, Declaration))
@@ -241,7 +240,7 @@ class MockState:
         self.hardware = Hardware.load(self.settings.state_path)
 
     def save(self) -> None:
-        """Keep the state of the hardware. Raises PluginError."""
+        """Stores the state of the hardware. Raises PluginError."""
         self.hardware.save(self.settings.state_path)
 
     async def faulted(self, call: str, make: Callable[[], Awaitable[R]], devices: Collection[str] = ()) -> R:
@@ -250,7 +249,7 @@ class MockState:
         return await self.faults.run(call, make, devices)
 
     def rank(self, device_id: str) -> tuple[int, str]:
-        """Where a device or partition stands in the order of the declaration."""
+        """Returns the position of a device or partition in the order of the declaration."""
         return self._ranks.get(device_id.partition("/")[0], len(self._ranks)), device_id
 
     def slot_name(self, subtype: str) -> SlotName:

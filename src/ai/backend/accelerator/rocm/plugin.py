@@ -89,8 +89,8 @@ class RocmPlugin(TreePlugin):
         return (_NAMESPACE,)
 
     def config(self, held: Sequence[ScannedDevice], workload: Workload) -> WorkloadConfig:
-        """By unique id where every GPU is whole and has one; else by number. A container sees only the nodes of its
-        GPUs, and ROCr counts what it can open: the numbers begin anew there."""
+        """Names the GPUs by unique id where every one is whole and has one, else by number. In a container numbers
+        begin anew: ROCr counts the GPUs that it can open."""
         ids = [scanned.device.device_id for scanned in held]
         named = all(i.startswith("GPU-") for i in ids) and all(f.fields["partitions"] == "1" for f in held)
         ranks = range(len(held)) if workload.type == "container" else [scanned.fields["rank"] for scanned in held]
@@ -103,7 +103,7 @@ class RocmPlugin(TreePlugin):
         )
 
     def measure(self, scanned: Sequence[ScannedDevice]) -> Sequence[Raw]:
-        """The sensors are the GPU's: of a GPU in partitions only the first one shows them."""
+        """Reads the sensors of each GPU once: its partitions share them."""
         raw: list[Raw] = []
         seen: set[str] = set()
         for one in scanned:
@@ -145,7 +145,7 @@ class RocmPlugin(TreePlugin):
     async def gather_process_metrics(
         self, ctx: StatContext, pids: Mapping[int, KernelId]
     ) -> Mapping[int, Sequence[Measurement]]:
-        """``rocm_mem`` of every process that uses a GPU, of all GPUs together."""
+        """Returns ``rocm_mem`` of every process that uses a GPU, of all GPUs together."""
         used = await self.reading(lambda: {pid: process_memory(self.tree, pid) for pid in pids})
         return {
             pid: [Measurement(key="rocm_mem", value=float(sum(memory.values())), unit_hint="bytes", stats=GAUGE_STATS)]

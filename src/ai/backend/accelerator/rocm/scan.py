@@ -125,12 +125,12 @@ def properties(tree: Tree, path: str) -> dict[str, int]:
 
 
 def gfx_name(version: int) -> str:
-    """``90402`` is gfx942, ``90010`` gfx90a: two decimal digits each for minor and stepping, shown as one."""
+    """Returns the name of an instruction set: ``90402`` is gfx942, ``90010`` is gfx90a."""
     return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
 
 
 def gpus(tree: Tree) -> Iterator[KfdGpu]:
-    """The GPU nodes in the order of ROCr. A node that cannot be read is passed over, its number is not."""
+    """Yields the GPU nodes in the order of ROCr. A node that cannot be read is skipped, its number is not."""
     rank = 0
     for name in tree.names(f"{TOPOLOGY}/nodes"):
         path = f"{TOPOLOGY}/nodes/{name}"
@@ -176,7 +176,7 @@ def _properties_or_nothing(tree: Tree, path: str) -> dict[str, int]:
 
 
 def process_memory(tree: Tree, pid: int) -> Mapping[int, int]:
-    """gpu_id -> bytes of its memory that a process uses; empty where it uses no GPU."""
+    """Maps gpu_id to the bytes of its memory that a process uses; empty where it uses no GPU."""
     base = f"{PROCESSES}/{pid}"
     by_gpu = {}
     for name in tree.names(base):
@@ -195,7 +195,7 @@ _MB = 1_000_000 / 2**30
 
 
 def device_ids(listed: Sequence[KfdGpu]) -> dict[int, DeviceId]:
-    """Node -> ``GPU-<unique id>`` as ROCr names it; the partitions of one GPU count on, ``GPU-<unique id>.1``. A GPU
+    """Maps nodes to ids: ``GPU-<unique id>`` as ROCr names it, partitions count on, ``GPU-<unique id>.1``. A GPU
     without a unique id, or with that of another one, is named by its PCI address."""
     owners: dict[int, set[str]] = {}
     for gpu in listed:
@@ -211,12 +211,8 @@ def device_ids(listed: Sequence[KfdGpu]) -> dict[int, DeviceId]:
 
 
 def scan(tree: Tree, *, max_uncorrectable: int, rocm_version: str | None) -> list[ScannedDevice]:
-    """Every GPU, or every partition where a GPU is cut into several.
-
-    Args:
-        max_uncorrectable: the highest number of uncorrectable memory errors of a healthy GPU.
-        rocm_version: of the node, for the variant properties.
-    """
+    """Lists every GPU, or every partition of one that is cut. ``max_uncorrectable``: uncorrectable memory errors that a
+    healthy GPU may have; ``rocm_version``: for the variant properties."""
     listed = list(gpus(tree))
     ids = device_ids(listed)
     functions = {gpu.address: pci_at(tree, gpu.address) for gpu in listed}
@@ -317,14 +313,15 @@ def _device(
 
 
 def _partitioning(tree: Tree, pci: PciDevice | None, gpu: KfdGpu) -> Iterator[PartitioningCapability]:
-    """``available_compute_partition`` lists the modes, as ``SPX, DPX, QPX, CPX``; MI300 and later have it."""
+    """Yields the modes of ``available_compute_partition``, as ``SPX, DPX, QPX, CPX``; MI300 and later have it."""
     modes = tree.text(f"{pci.path}/available_compute_partition") if pci is not None else None
     for mode in re.findall(r"[A-Z]{3}", modes or ""):
         yield PartitioningCapability(technology=mode, max_partitions=_MODES.get(mode, max(1, gpu.xcc)))
 
 
 def _links(gpu: KfdGpu, ids: Mapping[int, DeviceId], by_pci: Sequence[DeviceLink]) -> tuple[DeviceLink, ...]:
-    """XGMI where the KFD says so, else the way through PCI express. Partitions of one GPU are linked inside of it."""
+    """Returns XGMI links where the KFD reports them, else those of PCI express. Partitions of one GPU are linked inside
+    of it."""
     xgmi = {ids[link.to]: link.bandwidth for link in gpu.links if link.type == XGMI and link.to in ids}
     direct = {
         peer: DeviceLink(

@@ -165,7 +165,7 @@ def _joined(template: str, fields: Sequence[Mapping[str, str]]) -> str | None:
 
 
 def _environment(family: Family, fields: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """A variable of the form ``{"1" = ..., "2" = ...}`` depends on how many devices the workload has."""
+    """Returns the variables of a workload. ``{"1" = ..., "2" = ...}`` depends on how many devices it has."""
     env: dict[str, str] = {}
     for name, value in family.env.items():
         text = value.get(str(len(fields))) if isinstance(value, Mapping) else _joined(value, fields)

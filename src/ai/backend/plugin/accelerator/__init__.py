@@ -1,11 +1,8 @@
-"""Accelerator Interface v2: the interface of a plugin for a kind of device.
+"""Accelerator Interface v2: the interface of a plugin for a kind of device (spec 00, BEP-1000).
 
-Source: spec 00-accelerator-interface-v2, BEP-1000 (peer facts 1.1). Everything passed is a frozen dataclass; no type of
-a container engine, a database or a client appears here. Plugins are found by the entry point group
-``backendai_accelerator_v30`` and by full package path in ``agent.toml`` (``allow-compute-plugins``).
-
-Contract in short: every call has a deadline; every call may be repeated after a crash; calls for different workloads
-may run concurrently, calls for one workload never do; a raised exception degrades the plugin and nothing else.
+Everything passed is a frozen dataclass. Plugins are found by the entry point group ``backendai_accelerator_v30`` and by
+package path in ``agent.toml`` (``allow-compute-plugins``). Every call has a deadline and may be repeated after a crash;
+calls for different workloads may run concurrently, calls for one never do; an exception degrades the plugin alone.
 """
 
 from __future__ import annotations

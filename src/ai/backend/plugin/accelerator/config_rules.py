@@ -39,15 +39,9 @@ _LISTS = (
 
 
 def check_config(config: object, *, hidden: Sequence[str] = ()) -> WorkloadConfig:
-    """The config as it is used: of the right types all through, and apart from the plugin's own objects.
-
-    Args:
-        config: what ``pre_create`` gave.
-        hidden: places of the host that no session may see; nothing at, above or below them is mounted.
-
-    Raises:
-        ValueError: it breaks a rule of :class:`WorkloadConfig`; the field and the value are named.
-    """
+    """Validates the result of ``pre_create`` and returns an own copy of it, with the declared types. Nothing at, above
+    or below the host's paths in ``hidden`` may be mounted. Raises ValueError, naming field and value, for a broken rule
+    of :class:`WorkloadConfig`."""
     if not isinstance(config, WorkloadConfig):
         raise ValueError(f"{type(config).__name__} instead of a WorkloadConfig")
     try:
@@ -84,7 +78,7 @@ def _require(condition: object, field: str, problem: str) -> None:
 
 
 def _is_plain(path: str) -> bool:
-    """Absolute, and the only way to write it; no control characters."""
+    """Returns True for a normal absolute path without control characters."""
     return path.startswith("/") and not path.startswith("//") and os.path.normpath(path) == path and path.isprintable()
 
 

@@ -53,14 +53,10 @@ class ExportedName:
 class Measurement:
     """Holds one raw value of a metric.
 
-    ``key`` is of letters, digits and ``_ . -``; a plugin has a fixed set of at most 64 of them. ``value`` is finite and
-    not negative, ``unit_hint`` is one of :data:`UNITS`, ``capacity`` is in the same unit and positive.
-
-    ``stats`` names which of :data:`STATS` the agent keeps.
-
-    Measurements of one key with several ``device_id`` are parts of one: the agent adds them up (values and capacities,
-    so that the percentage is the mean; of temperatures the highest counts) unless one without ``device_id`` says the
-    total.
+    ``key`` is of letters, digits and ``_ . -``; a plugin has at most 64 of them. ``value`` is finite and not negative,
+    in a unit of :data:`UNITS`; ``capacity`` is in the same unit and positive; ``stats`` selects of :data:`STATS`. The
+    agent adds up those of one key with several ``device_id`` (of temperatures the highest counts) unless one without
+    gives the total.
     """
 
     key: str
@@ -75,9 +71,9 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatContext:
-    """When, and of what, metrics are gathered. ``at`` is Unix time. ``allocations`` are those of the workloads that
-    hold devices of the plugin; ``pids`` maps them to their processes, numbered as on the host, where the plugin has
-    ``process_metrics`` and the runtime knows them."""
+    """Selects when, and of what, metrics are gathered. ``at`` is Unix time; ``allocations`` are of the workloads that
+    hold devices of the plugin; ``pids`` are their host processes, with ``process_metrics`` and where the runtime knows
+    them."""
 
     at: float
     allocations: Mapping[KernelId, DeviceAllocation] = field(default_factory=dict)
@@ -124,7 +120,7 @@ class HealthWatching(Protocol):
     """``health_watching``: the plugin hears of failures sooner than the next ``list_devices``."""
 
     def watch_health(self) -> AsyncIterator[DeviceHealthChange]:
-        """Changes as they happen, without end. A change may be repeated, and one may be lost while nobody listens:
+        """Yields changes as they happen, without end. One may be repeated, or lost while nobody listens:
         ``list_devices`` is the truth. An exception ends the watch; the agent starts another one later."""
         ...
 
@@ -138,11 +134,11 @@ class Partitionable(Protocol):
         ...
 
     async def create_partition(self, device_id: DeviceId, profile: str) -> DeviceId:
-        """Make one; the id is listed by ``list_devices`` from now on. Raises Conflict while the device is in use."""
+        """Creates a partition, which ``list_devices`` lists from now on. Raises Conflict while the device is in use."""
         ...
 
     async def destroy_partition(self, partition_id: DeviceId) -> None:
-        """Undo it. Safe if it is gone; raises Conflict while it is in use."""
+        """Destroys a partition. Safe if it is gone; raises Conflict while it is in use."""
         ...
 
 
@@ -151,7 +147,7 @@ class Programmable(Protocol):
     """``programmable``: an image (a bitstream) is loaded before use."""
 
     async def program(self, device_id: DeviceId, image: str) -> None:
-        """Load the image of this host path; safe if it is loaded. Raises InvalidInput for one that does not fit."""
+        """Loads the image of this host path; safe if it is loaded. Raises InvalidInput for one that does not fit."""
         ...
 
     async def programmed_image(self, device_id: DeviceId) -> str | None:
@@ -179,7 +175,7 @@ class Attachable(Protocol):
 
     async def attachable_devices(self) -> Sequence[DeviceId]: ...
     async def attach(self, device_id: DeviceId) -> None:
-        """``list_devices`` has it from now on. Safe if it is attached."""
+        """Attaches a device, which ``list_devices`` lists from now on. Safe if it is attached."""
         ...
 
     async def detach(self, device_id: DeviceId) -> None:
@@ -192,8 +188,8 @@ class CdiProvider(Protocol):
     """``cdi_provider``: the plugin describes its devices in the Container Device Interface."""
 
     async def cdi_spec(self) -> Mapping[str, Any]:
-        """A CDI specification (cncf-tags/container-device-interface, ``cdiVersion`` 0.6.0) of all healthy devices, as
-        JSON. Its names are what ``DeviceMapping.cdi_name`` says."""
+        """Returns a CDI specification (``cdiVersion`` 0.6.0) of all healthy devices, as JSON, with the names of
+        ``DeviceMapping.cdi_name``."""
         ...
 
 
@@ -227,9 +223,8 @@ class NodeInfo:
 
 
 class AbstractComputePlugin(ABC):
-    """Serves one kind of device on one node. Lifetime: constructed with its settings, ``init`` once, then any calls,
-    ``cleanup`` once. ``key`` is the device name, and the first part of every slot name unless ``key_is_slot_prefix``
-    says otherwise."""
+    """Serves one kind of device on one node: constructed with its settings, ``init`` once, any calls, ``cleanup`` once.
+    ``key`` is the device name, and the first part of slot names unless ``key_is_slot_prefix`` says otherwise."""
 
     key: ClassVar[DeviceName]
     spi_version: ClassVar[int] = 30
@@ -245,10 +240,10 @@ class AbstractComputePlugin(ABC):
         self.settings = settings
 
     async def init(self) -> None:
-        """Acquire what the plugin needs. Raising stops the plugin, not the agent."""
+        """Acquires what the plugin needs. Raising stops the plugin, not the agent."""
 
     async def cleanup(self) -> None:
-        """Release it. Safe without ``init``."""
+        """Releases it. Safe without ``init``."""
 
     @abstractmethod
     async def list_devices(self) -> Sequence[ComputeDevice]:
@@ -260,21 +255,20 @@ class AbstractComputePlugin(ABC):
 
     async def available_slots(self) -> Mapping[SlotName, Decimal]:
         """Returns slot -> total over healthy devices, as configured now; by default :func:`slot_totals` of the devices.
-        The agent asks for it to learn of slots that no device offers at the moment. For a slot that a listed device
-        offers it takes the sum over the devices that it treats as healthy, whatever is answered here: it hears of
-        failures, and withholds devices, before the plugin is asked again."""
+        The agent learns of slots that no device offers at the moment; of others it adds up the devices that it knows to
+        be healthy."""
         return slot_totals(await self.list_devices())
 
     async def variant_namespaces(self) -> Sequence[VariantNamespace]:
-        """How the variant properties of the devices are compared with what a session asks for (BEP-1000)."""
+        """Returns how variant properties are compared with what a session asks for (BEP-1000)."""
         return ()
 
     @abstractmethod
     def alloc_map_spec(self) -> AllocMapSpec | None:
-        """The stock alloc map that this plugin uses, as data; None if ``create_alloc_map`` returns one of its own."""
+        """Returns the stock alloc map of this plugin, as data; None if ``create_alloc_map`` returns one of its own."""
 
     async def create_alloc_map(self) -> AbstractAllocMap:
-        """A fresh alloc map over ``list_devices`` with nothing allocated; the stock one unless it is overridden."""
+        """Returns a fresh alloc map over ``list_devices`` with nothing allocated, by default the stock one."""
         spec = self.alloc_map_spec()
         if spec is None:
             raise PluginError(f"{type(self).__name__} has neither a stock alloc map nor one of its own")
@@ -312,7 +306,8 @@ class AbstractComputePlugin(ABC):
 
 
 def slot_totals(devices: Iterable[ComputeDevice]) -> dict[SlotName, Decimal]:
-    """Each slot's sum over healthy devices, in whole quanta of each; zero where every device of a slot is unhealthy."""
+    """Returns each slot's sum over healthy devices, in whole quanta of each; zero where all its devices are
+    unhealthy."""
     totals: dict[SlotName, Decimal] = {}
     for device in devices:
         for slot in device.slots:

@@ -1,7 +1,7 @@
 """Validates the responses of plugins before they are used.
 
-Every function takes an answer and returns it as plain values of the declared types, or raises InvalidResponse with the
-name of the field. The caller knows the method. Bounds are far beyond any node and keep a heartbeat small.
+Each function returns an answer as plain values of the declared types, or raises InvalidResponse naming the field; the
+caller adds the method. Bounds are far beyond any node and keep a heartbeat small.
 """
 
 from __future__ import annotations
@@ -80,14 +80,8 @@ def _slot_name(where: str, name: str, foreign: Callable[[str], str | None]) -> N
 def devices(
     answer: Any, *, key: str, displays: Sequence[SlotDisplay], foreign: Callable[[str], str | None]
 ) -> tuple[ComputeDevice, ...]:
-    """``list_devices``.
-
-    Args:
-        answer: what the plugin returned.
-        key: of the plugin.
-        displays: what ``configurable_slots`` returned.
-        foreign: the other plugin that a slot belongs to, if any.
-    """
+    """Validates ``list_devices`` of the plugin ``key`` by its ``displays`` (``configurable_slots``); ``foreign``
+    returns the other plugin that a slot belongs to, if any."""
     validated: tuple[ComputeDevice, ...] = _bounded("list_devices", answer, MAX_DEVICES)
     types = {display.slot_name: display.slot_type for display in displays}
     quanta: dict[SlotName, Decimal] = {}
@@ -168,7 +162,7 @@ def _slot(where: str, slot: DeviceSlot, types: Mapping[SlotName, SlotType]) -> N
 
 
 def displays(answer: Any, *, foreign: Callable[[str], str | None]) -> tuple[SlotDisplay, ...]:
-    """``configurable_slots``."""
+    """Validates ``configurable_slots``."""
     validated: tuple[SlotDisplay, ...] = _bounded("configurable_slots", answer, MAX_SLOTS)
     seen: set[SlotName] = set()
     for number, display in enumerate(validated):
@@ -184,8 +178,8 @@ def displays(answer: Any, *, foreign: Callable[[str], str | None]) -> tuple[Slot
 
 
 def slots(answer: Any, *, listed: Sequence[ComputeDevice], displays: Sequence[SlotDisplay]) -> dict[SlotName, Decimal]:
-    """``available_slots``: at most what the devices have, healthy or not, so that one which fails between the two calls
-    is no lie."""
+    """Validates ``available_slots``: at most what the devices have, healthy or not, since one may fail between two
+    calls."""
     quantities: dict[SlotName, Decimal] = _bounded("available_slots", answer, MAX_SLOTS)
     declared = {display.slot_name for display in displays}
     totals: dict[SlotName, Decimal] = {}
@@ -202,7 +196,7 @@ def slots(answer: Any, *, listed: Sequence[ComputeDevice], displays: Sequence[Sl
 
 
 def namespaces(answer: Any) -> tuple[VariantNamespace, ...]:
-    """``variant_namespaces``."""
+    """Validates ``variant_namespaces``."""
     validated: tuple[VariantNamespace, ...] = _bounded("variant_namespaces", answer, MAX_ENTRIES)
     for space in validated:
         _text("namespace", space.namespace, 128)
@@ -215,7 +209,7 @@ def namespaces(answer: Any) -> tuple[VariantNamespace, ...]:
 
 
 def attached(answer: Any, *, held: DeviceAllocation) -> tuple[AttachedDevice, ...]:
-    """``alloc_to_devices`` for an allocation."""
+    """Validates ``alloc_to_devices`` of an allocation."""
     validated: tuple[AttachedDevice, ...] = _bounded("alloc_to_devices", answer, MAX_DEVICES)
     ids = held.device_ids()
     for device in validated:
@@ -227,7 +221,7 @@ def attached(answer: Any, *, held: DeviceAllocation) -> tuple[AttachedDevice, ..
 
 
 def info(answer: Any) -> NodeInfo:
-    """``get_node_info``."""
+    """Validates ``get_node_info``."""
     node_info: NodeInfo = normalized("get_node_info", answer)
     if len(node_info.extra) > MAX_ENTRIES:
         raise InvalidResponse(f"extra has {len(node_info.extra)} entries; {MAX_ENTRIES} are allowed")
@@ -241,7 +235,7 @@ def info(answer: Any) -> NodeInfo:
 
 
 def alloc_map(spec: Any, listed: Sequence[ComputeDevice]) -> AllocMapSpec | None:
-    """``alloc_map_spec``: a map can be made of it, or books be kept for a map of the plugin's own."""
+    """Validates ``alloc_map_spec`` by making a map of it, or the accounts of a map of the plugin's own."""
     if spec is not None and not isinstance(spec, AllocMapSpec):
         raise InvalidResponse(f"is a {type(spec).__name__}")
     try:

@@ -164,5 +164,5 @@ def read_answer(method: str, data: bytes) -> Any:
 
 
 def normalized(method: str, answer: Any) -> Any:
-    """An answer as it would have come through a host: plain values of the declared types. Raises InvalidResponse."""
+    """Returns an answer as a host would have sent it: plain values of the declared types. Raises InvalidResponse."""
     return read_answer(method, write_answer(method, answer))

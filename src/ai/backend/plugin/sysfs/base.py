@@ -57,7 +57,7 @@ class Raw:
 
     @property
     def usable(self) -> bool:
-        """A sensor that is not there often reads as -1 or as all ones."""
+        """Returns False for -1 and all ones, which a missing sensor often reads as."""
         return math.isfinite(self.value) and 0 <= self.value < 2**63
 
 
@@ -91,7 +91,7 @@ def _together(raw: Sequence[Raw]) -> list[Measurement]:
 
 
 def _measurement(raw: Raw, device_id: DeviceId | None) -> Measurement:
-    """A gauge above its capacity (power does that for moments) raises the capacity that is told."""
+    """Returns a measurement. A gauge above its capacity, as power is for moments, raises the capacity."""
     capacity = raw.capacity if raw.capacity is not None and math.isfinite(raw.capacity) and raw.capacity > 0 else None
     if capacity is not None and not raw.accumulated:
         capacity = max(capacity, raw.value)
@@ -121,12 +121,7 @@ class TreeSettings(PluginSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScannedDevice:
-    """A device with what workloads need to use it.
-
-    Attributes:
-        nodes: device nodes, as below /dev of the node.
-        fields: what the plugin needs to know of it later.
-    """
+    """A device, its device nodes below /dev, and ``fields`` that the plugin needs later."""
 
     device: ComputeDevice
     nodes: tuple[DeviceMapping, ...] = ()
@@ -135,9 +130,8 @@ class ScannedDevice:
 
 class TreePlugin(AbstractComputePlugin):
     """A plugin whose devices are found by a blocking scan of sysfs, and given as a whole. All reading runs in one
-    thread of the plugin's own: a driver that hangs in an attribute delays this plugin alone, and the calls that wait
-    behind it are dropped at their deadline. A device that was healthy once and is not found any more is listed as
-    unhealthy until the agent restarts, so that whoever holds it hears of it."""
+    thread of its own, so that a hanging driver delays this plugin alone. A device that was healthy once and has
+    vanished is listed as unhealthy until the agent restarts, for those that hold it."""
 
     settings_model: ClassVar[type[BaseModel] | None] = TreeSettings
 
@@ -168,7 +162,7 @@ class TreePlugin(AbstractComputePlugin):
             thread.shutdown(wait=False, cancel_futures=True)
 
     async def reading(self, work: Callable[[], R]) -> R:
-        """Run blocking work in the plugin's thread."""
+        """Runs blocking work in the plugin's thread."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"accelerator-{self.key}")
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
@@ -189,8 +183,8 @@ class TreePlugin(AbstractComputePlugin):
         return AllocMapSpec(kind="discrete", strategy=AllocationStrategy.FILL)
 
     async def configure(self, workload: Workload, device_alloc: DeviceAllocation) -> WorkloadConfig:
-        """Nodes, their groups, and what the plugin adds. Raises CreationDeferred: a device of the allocation cannot be
-        used now."""
+        """Returns device nodes, their groups, and the plugin's own configuration. Raises CreationDeferred if a device
+        of the allocation cannot be used now."""
         device_ids = device_alloc.device_ids()
         if not device_ids:
             return WorkloadConfig()
@@ -227,7 +221,7 @@ class TreePlugin(AbstractComputePlugin):
         return AttachedDevice(device_id=device_id, model_name=device.model_name or self.key, data=data)
 
     async def _readings(self, at: float) -> Sequence[Raw]:
-        """Of the devices as they were listed last. What is asked for one time ``at`` is read once."""
+        """Returns the readings of the devices as listed last, read once for one time ``at``."""
 
         def work() -> Sequence[Raw]:
             if self._measured is None or self._measured[0] != at:
@@ -243,7 +237,7 @@ class TreePlugin(AbstractComputePlugin):
     async def gather_workload_metrics(
         self, ctx: StatContext, kernels: Sequence[KernelId]
     ) -> Mapping[KernelId, Sequence[Measurement]]:
-        """Devices are given as a whole: what they do is what the workload does."""
+        """Returns the metrics of the devices of each workload, which holds them as a whole."""
         held = {k: a.device_ids() for k in kernels if (a := ctx.allocations.get(k)) is not None and a.device_ids()}
         if not held:
             return {}
@@ -257,7 +251,7 @@ def whole(slot_name: str) -> tuple[DeviceSlot, ...]:
 
 
 def distinct(scanned: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Place -> id, of (place, serial) pairs: the serial, unless two devices claim it; then each one's place."""
+    """Maps places to ids, of (place, serial) pairs: the serial, or the place where two devices have one serial."""
     pairs = list(scanned)
     serials = [serial for _, serial in pairs]
     return {place: serial if serials.count(serial) == 1 else place for place, serial in pairs}

@@ -35,7 +35,7 @@ def plugin_named(name: str, settings: Mapping[str, Any]) -> TreePlugin:
 
 
 async def record(plugin: TreePlugin, hardware: str = "") -> Iterator[str]:
-    """Let the plugin do everything that it does with real devices, and return the lines of the recording."""
+    """Makes the plugin do everything that it does with real devices, and returns the lines of the recording."""
     tree = plugin.tree = RecordingTree(plugin.roots.sysfs_root, plugin.roots.dev_root)
     await plugin.init()
     try:

@@ -1,7 +1,16 @@
-"""Bounded, careful reading of ``/sys`` and ``/dev``: an attribute may be missing, unreadable, huge or garbage.
+"""Reads ``/sys`` and ``/dev`` within bounds, where attributes may be missing, unreadable, huge or garbage.
 
-Nothing here writes, opens a device node or follows anything that is not a regular file. Paths are absolute as on the
-node (``/sys/class/accel``), whatever the roots are, so that data files and messages name what an administrator sees.
+Nothing here writes or opens a device node. Paths are absolute as on the node, whatever the roots are. A recorded tree
+is a text file, of which a line is a path and its content::
+
+    # hardware: 8 x HL-225, driver: habanalabs 1.17.1, command: python -m ai.backend.plugin.sysfs.record gaudi2
+    /sys/class/accel/accel0 -> ../../devices/pci0000:16/0000:16:00.0/0000:17:00.0/accel/accel0
+    /sys/devices/pci0000:16/0000:16:00.0/0000:17:00.0/status = Operational
+    /sys/devices/pci0000:16/0000:16:00.0/0000:17:00.0/broken ! EIO
+    /sys/devices/virtual/empty/
+    /dev/accel/accel0 =
+
+The text after ``=`` is JSON where it begins with a quotation mark, else it is taken as it is.
 """
 
 from __future__ import annotations
@@ -38,7 +47,7 @@ class Tree:
         self._bases = {top: os.path.realpath(root) for top, root in self._roots.items()}
 
     def _real(self, path: str) -> Path:
-        """Where a path of the node is; only those below /sys and /dev are replaced."""
+        """Returns the real place of a path of the node; only those below /sys and /dev are replaced."""
         _, top, *rest = PurePosixPath(path).parts
         return self._roots[top].joinpath(*rest) if top in self._roots else Path(path)
 
@@ -64,21 +73,21 @@ class Tree:
         return parse_number(self.read(path), path)
 
     def text(self, path: str) -> str | None:
-        """As :meth:`read`, None for what cannot be had or is empty."""
+        """Reads as :meth:`read`; None if that fails or the text is empty."""
         try:
             return self.read(path) or None
         except (Missing, Unreadable):
             return None
 
     def value(self, path: str) -> float | None:
-        """As :meth:`number`, None for what cannot be had."""
+        """Reads as :meth:`number`; None if that fails."""
         try:
             return self.number(path)
         except (Missing, Unreadable):
             return None
 
     def glob(self, pattern: str) -> list[str]:
-        """Existing paths that match, in natural order (accel2 before accel10); ``*`` stays within one name."""
+        """Returns existing paths that match, in natural order (accel2 before accel10); ``*`` stays within one name."""
         matches = [""]
         for part in PurePosixPath(pattern).parts[1:]:
             if any(mark in part for mark in "*?["):
@@ -102,7 +111,7 @@ class Tree:
         return True
 
     def resolve(self, path: str) -> str | None:
-        """Where links lead, None for a loop or for nothing."""
+        """Returns the path without links, None for a loop or a missing path."""
         try:
             real = os.path.realpath(self._real(path), strict=True)
         except OSError:
@@ -136,9 +145,8 @@ def natural(text: str) -> list[tuple[int, int, str]]:
 
 
 def unpack(text: str, root: Path) -> None:
-    """Make the tree below ``root``: ``root/sys`` and ``root/dev``. An attribute that could not be read becomes one that
-    cannot be read either: a link to a file that answers EIO. Raises InvalidInput: a line is malformed, or a path is not
-    below /sys or /dev."""
+    """Makes the recorded tree below ``root``: ``root/sys`` and ``root/dev``. An attribute that was unreadable becomes a
+    link to a file that answers EIO. Raises InvalidInput for a malformed line, or a path not below /sys or /dev."""
     for number, line in enumerate(text.splitlines(), 1):
         line = line.rstrip()
         if not line or line.startswith("#"):

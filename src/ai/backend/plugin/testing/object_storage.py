@@ -6,8 +6,7 @@ A test file of a storage is::
         def make(self, place):
             return MyStorage("mine", {"somewhere": place}, StorageContext())
 
-``make`` is called again on the same ``place``, a short name that no other test has, for what the next life of a proxy
-finds there.
+``make`` is called again on the same ``place``, a short unique name, for what the next life of a proxy finds there.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ async def content_of(storage: ObjectStorage, key: str, **part: int) -> bytes:
 
 
 async def keys_of(storage: ObjectStorage, prefix: str = "", *, limit: int = 1000) -> list[str]:
-    """Of all pages."""
+    """Returns the keys of all pages."""
     keys: list[str] = []
     cursor: str | None = None
     while True:

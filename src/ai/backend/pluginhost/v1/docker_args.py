@@ -1,8 +1,7 @@
 """Translates arguments of Docker's "create a container" to a WorkloadConfig, exactly or not at all.
 
-:data:`ARGUMENTS` is the whole table. An argument that is not in it, or has a value that its row does not know, denies
-the creation with its name, unless it is empty (null, false, 0, "", [], {}), which asks for nothing. Names and meanings:
-Docker Engine API v1.43, ``ContainerCreate``.
+An argument that is not in :data:`ARGUMENTS`, or has a value that its row does not know, denies the creation with its
+name, unless it is empty (null, false, 0, "", [], {}). Source: Docker Engine API v1.43, ``ContainerCreate``.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class DockerArguments:
 
 
 def translate(arguments: object, *, runtime: Literal["container", "process_tree"]) -> DockerArguments:
-    """Read what ``generate_docker_args`` gave. Raises Untranslatable: an argument has no counterpart."""
+    """Parses the result of ``generate_docker_args``. Raises Untranslatable if an argument has no counterpart."""
     wishes = DockerArguments(runtime)
     given = dict(_table(arguments, "as a whole"))
     for key, value in _table(given.pop("HostConfig", None) or {}, "HostConfig").items():

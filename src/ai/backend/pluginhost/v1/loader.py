@@ -51,7 +51,7 @@ class _Finder(MetaPathFinder, Loader):
 
 
 def install() -> None:
-    """Make the names known to this process, which runs one plugin and nothing else. May be repeated."""
+    """Provides the names to this process, which runs one plugin and nothing else. Safe twice."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 

@@ -53,8 +53,8 @@ class V1CallFailed(Exception):
 
 
 async def ask(plugin: object, method: str, *arguments: Any) -> Any:
-    """Call a method, and wait for it if it is a coroutine: one that is not, or should not be, does no harm. Raises
-    CreationDenied: the plugin used what there is not; V1CallFailed: anything else that it raised."""
+    """Calls a method, and awaits it if it is a coroutine. Raises CreationDenied if the plugin used a missing feature,
+    V1CallFailed for anything else that it raised."""
     try:
         answer = getattr(plugin, method)(*arguments)
         return await answer if inspect.isawaitable(answer) else answer
@@ -155,7 +155,8 @@ def of_node(metrics: Sequence[Any]) -> Iterator[Measurement]:
 
 
 def of_each(metrics: Sequence[Any], field: str) -> Iterator[tuple[Any, Measurement]]:
-    """Yield ``(container or process, measurement)`` of ``per_container`` or ``per_process``. Raises InvalidResponse."""
+    """Yields ``(container or process, measurement)`` of ``per_container`` or ``per_process``. Raises
+    InvalidResponse."""
     for metric in metrics:
         for name, value in _values(metric, field):
             if (made := measurement(metric, value)) is not None:

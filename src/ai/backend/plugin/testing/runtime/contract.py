@@ -5,27 +5,16 @@ A test file of a runtime is::
     class TestMine(RuntimeContract):
         image = "host/python:3"
 
-        @pytest.fixture
-        async def runtime(self, tmp_path):
-            runtime = MyRuntime(state=tmp_path)
-            await runtime.setup()
-            yield runtime
-            await runtime.shutdown()
+        @pytest.fixture async def runtime(self, tmp_path):
+            runtime = MyRuntime(state=tmp_path) await runtime.setup() yield runtime await runtime.shutdown()
 
         async def reopen(self, runtime):  # what the next agent process would make, on the same state
-            again = MyRuntime(state=runtime.state)
-            await again.setup()
-            return again
+            again = MyRuntime(state=runtime.state) await again.setup() return again
 
-Skips follow from what the runtime declares in ``info().capabilities`` and print the missing name:
-
-* ``keep-home``: a home can outlive its workload (restart in place);
-* ``session-networks``: kernels of a session can have a network of their own; with ``exec``, programs use it;
-* ``multi-node-networks``: such a network reaches over several nodes;
-* ``ports``: what listens inside can be connected to; with ``exec``, the test has something listen;
-* ``host-pids``: ``pids`` are process ids of the machine on which the tests run.
-
-Every workload that a test made is removed after it.
+Tests are skipped, naming it, where ``info().capabilities`` lacks ``keep-home`` (a home outlives its workload),
+``session-networks``, ``multi-node-networks``, ``ports`` (what listens inside can be connected to), ``exec`` (programs
+of tests use networks and ports) or ``host-pids`` (``pids`` are process ids of this machine). Every workload is removed
+after its test.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""A runner in memory that answers the runner protocol (docs/reference/runner-protocol), for tests of agents.
-
-It knows every frame of the protocol; its interpreter is :mod:`.fake_program`.
-"""
+"""A runner in memory that answers every frame of the runner protocol, for tests of agents; it runs
+:mod:`.fake_program`."""
 
 from __future__ import annotations
 
@@ -47,13 +45,13 @@ class FakeRunner:
         self._emit(ready)
 
     def stop(self) -> None:
-        """Kill whatever runs; nothing is emitted any more."""
+        """Ends what runs; nothing is emitted any more."""
         self._emit = lambda _: None
         if self._run is not None:
             self._run.cancel()
 
     def handle(self, frame: Mapping[str, Any]) -> None:
-        """Take one frame of the agent."""
+        """Handles one frame of the agent."""
         match frame["t"]:
             case "run":
                 self._run = asyncio.get_running_loop().create_task(self._do(dict(frame)))
@@ -122,7 +120,8 @@ class FakeRunner:
         self._emit({**finished, "files": files})
 
     def _why_cancelled(self) -> str | None:
-        """An interrupt is an exception of the program; a cancelled one loses its interpreter."""
+        """Returns the reason of a cancelled run, which loses its interpreter; None for an interrupt, an exception of
+        the program."""
         if self._cancelled is None:
             self._write("stderr", "KeyboardInterrupt\n")
             return None
@@ -140,7 +139,8 @@ class FakeRunner:
         return await self._command(options["exec"]) if options.get("exec") else 0
 
     async def _command(self, command: str) -> int:
-        """``echo words``, ``exit n``, ``sleep s``, ``*`` (main.py of the home), or a program of the toy language."""
+        """Runs ``echo words``, ``exit n``, ``sleep s``, ``*`` (main.py of the home), or a program of the toy
+        language."""
         word, _, rest = command.partition(" ")
         match word:
             case "echo":
@@ -224,7 +224,7 @@ class FakeRunner:
         self._reply(frame, {})
 
     def _pty(self, frame: Mapping[str, Any]) -> None:
-        """A terminal that echoes; ``exit`` closes it."""
+        """Plays a terminal that echoes; ``exit`` closes it."""
         match frame["t"]:
             case "pty-open":
                 self._reply(frame, {})

@@ -6,8 +6,8 @@ A test file of a volume is::
         def make(self, path, **context):
             return MyVolume("mine", path, {}, VolumeContext(**context))
 
-``make`` is called again on the same path for what the next life of a proxy finds. Tests write into a folder besides the
-volume, as sessions do, so ``mount_path`` must be a directory of this machine.
+``make`` is called again on the same path for what the next life of a proxy finds. Tests also write into a folder
+directly, as sessions do, so ``mount_path`` must be a directory of this machine.
 """
 
 # ruff: noqa: ASYNC240, PTH208  # tests look at the disk besides the volume, in the simplest way
@@ -412,12 +412,12 @@ async def _perform(volume: AbstractVolume, folder: VFolderId, operation: str, ar
 
 
 def _reported_size(volume: AbstractVolume, folder: VFolderId, path: str) -> int:
-    """How many entries are right below a directory, as an archive has them."""
+    """Returns the number of entries right below a directory, as an archive has them."""
     depth = len(at(path).parts) + 1
     with volume.open_tree(folder, [at(path)]) as entries:
         return sum(len(entry.path.parts) == depth for entry in entries)
 
 
 def _read_tree(inside: Path) -> dict[str, bytes | None]:
-    """Path -> content, None for a directory."""
+    """Maps paths to contents, None for a directory."""
     return {str(path.relative_to(inside)): None if path.is_dir() else path.read_bytes() for path in inside.rglob("*")}

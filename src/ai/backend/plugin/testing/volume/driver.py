@@ -44,18 +44,18 @@ async def eventually(condition: Any, timeout_s: float = 10.0) -> None:
 
 
 def nothing_is_named(name: str, below: Path) -> bool:
-    """At any depth; find(1) fails where a tree changes under it."""
+    """Returns True if no entry has the name at any depth; find(1) fails where a tree changes under it."""
     search = subprocess.run(["find", below, "-name", name, "-print", "-quit"], capture_output=True, check=False)
     return search.returncode == 0 and not search.stdout
 
 
 def remove_anyhow(path: Path) -> None:
-    """Also a tree that is too deep for pytest to remove."""
+    """Removes a tree, also one that is too deep for pytest."""
     subprocess.run(["rm", "-rf", path], check=False)
 
 
 async def put(volume: AbstractVolume, folder: VFolderId, path: str, content: bytes) -> None:
-    """A file by an upload."""
+    """Writes a file by an upload."""
     record = UploadRecord(session=uuid4().hex, folder=folder, path=at(path), size=len(content))
     await volume.create_upload(record)
     upload = volume.open_upload(folder, record.session)
@@ -75,7 +75,7 @@ async def read(volume: AbstractVolume, folder: VFolderId, path: str) -> bytes:
 
 
 async def names(volume: AbstractVolume, folder: VFolderId, path: str = ".", *, limit: int = 1000) -> list[str]:
-    """Of all pages."""
+    """Returns the names of all pages."""
     listed: list[str] = []
     cursor: str | None = None
     while True:
@@ -175,7 +175,7 @@ class TreeModel:
         return InvalidInput if target.startswith(source + "/") else None
 
     def apply(self, operation: str, path: str = "", *rest: Any) -> None:
-        """Do it here too."""
+        """Does the operation in the model."""
         if operation == "put":
             parts = path.split("/")
             for depth in range(1, len(parts)):

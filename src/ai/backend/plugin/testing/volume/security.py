@@ -190,7 +190,7 @@ def _fallocate(fd: int, mode: int, size: int) -> int:
 
 @contextmanager
 def _swapping(inside: Path) -> Iterator[None]:
-    """``real`` and ``trap`` take turns at the name ``at``."""
+    """Lets ``real`` and ``trap`` take turns at the name ``at``."""
     over = threading.Event()
 
     def flip() -> None:

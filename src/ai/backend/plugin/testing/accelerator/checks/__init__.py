@@ -1,8 +1,7 @@
-"""Checks of what every accelerator plugin promises.
+"""Checks of what every accelerator plugin promises, run by ComputePluginContract and ``backend.ai accelerator check``.
 
 A check is an async function of a :class:`Subject`. It returns, raises :class:`CheckFailed` with one sentence, or raises
-:class:`NotApplicable` where the plugin does not claim what is checked. Both :class:`ComputePluginContract` and
-``backend.ai accelerator check`` run what :data:`CHECKS` lists, so neither knows more than the other. None needs pytest.
+:class:`NotApplicable` where the plugin does not claim what is checked. None needs pytest.
 """
 
 from ai.backend.plugin.testing.accelerator.checks import allocation, devices, hooks, metrics, powers

@@ -18,7 +18,7 @@ _ROUNDS = (1000.0, 1005.0, 1010.0)
 
 
 def check_measurements(where: str, measurements: Sequence[Measurement], devices: Collection[DeviceId]) -> None:
-    """The agent takes all of them. Raises CheckFailed."""
+    """Checks that the agent takes all measurements. Raises CheckFailed."""
     sieve = MeasurementFilter()
     sieve.passed(measurements, devices)
     expect(sieve.reason is None, f"{where}: {sieve.reason}")

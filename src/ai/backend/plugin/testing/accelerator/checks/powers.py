@@ -178,7 +178,7 @@ async def _profiles(subject: Subject) -> list[tuple[DeviceId, PartitionProfile]]
 
 
 async def _made(subject: Subject) -> tuple[PartitionProfile, DeviceId]:
-    """Cut one device. Returns the profile and the new partition's id."""
+    """Cuts one device, and returns the profile and the new partition's id."""
     for device_id, profile in await _profiles(subject):
         if profile.available:
             try:

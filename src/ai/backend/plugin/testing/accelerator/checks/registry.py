@@ -38,14 +38,12 @@ class Check:
     """Describes one check.
 
     Attributes:
-        name: of the function; ``test_`` and it is the test's.
-        proves: one sentence.
-        source: where it is promised.
-        run: the check itself.
+        name: of the function; its test has ``test_`` in front.
+        proves: one sentence; ``source``: where it is promised.
         power: the capability flag that it belongs to.
         is_basic: the others mean nothing where it fails.
         starts: whether ``init`` was called before it.
-        alters: whether devices are altered for good, or everybody's: cut, reset, switched off.
+        alters: whether devices are cut, reset or switched off.
     """
 
     name: str
@@ -62,7 +60,7 @@ class Checks(list[Check]):
     """The checks of one module, in order."""
 
     def add(self, source: str, **facts: Any) -> Callable[[Run], Run]:
-        """Note a function as a check; its docstring is what it proves."""
+        """Registers a function as a check; its docstring is what it proves."""
 
         def register(run: Run) -> Run:
             proves = " ".join((run.__doc__ or "").split())
@@ -95,8 +93,8 @@ class Outcome:
 
 
 async def run_check(check: Check, subject: Subject) -> None:
-    """Runs a check, with ``init`` before it if it needs that, and ``cleanup`` after it. Raises CheckFailed,
-    NotApplicable: see there; BackendError: what the plugin says and the check did not expect."""
+    """Runs a check between ``init`` and ``cleanup``, if it needs them. Raises CheckFailed, NotApplicable, or a
+    BackendError of the plugin that the check did not expect."""
     if check.power is not None and not getattr(subject.plugin.capabilities, check.power):
         raise NotApplicable(f"the plugin is not {check.power}")
     if check.alters and not subject.may_alter:
@@ -133,13 +131,8 @@ async def run_all(
     begun: Callable[[Check], None] = lambda _: None,
     on_outcome: Callable[[Outcome], None] = lambda _: None,
 ) -> list[Outcome]:
-    """Returns all checks in their order; what builds on a basic one that has failed is not run.
-
-    Args:
-        checks: which.
-        make: a new plugin, not initialised.
-        begun, told: hear of each at once.
-    """
+    """Runs checks in their order, each on a new plugin of ``make``, and reports each to ``begun`` and ``on_outcome``.
+    After a basic one has failed, those that need a started plugin are not run."""
     outcomes: list[Outcome] = []
     for check in checks:
         begun(check)
