@@ -13,9 +13,7 @@ from typing import Any
 
 import msgspec
 
-from ai.backend.common.devices import (
-    DeviceAllocation,
-)
+from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.ids import DeviceId, SlotName
 from ai.backend.plugin.accelerator.shapes import MAX_FRAME, MAX_TEXT, InvalidResponse, KeptState
 

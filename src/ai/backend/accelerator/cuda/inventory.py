@@ -45,8 +45,7 @@ VARIANTS = VariantNamespace(
             ordered_values=("blackwell", "hopper", "ada", "ampere", "turing", "volta", "pascal", "maxwell", "kepler"),
         ),
         VariantFeature(
-            name="memory_type",
-            ordered_values=("HBM3E", "HBM3", "HBM2E", "HBM2", "GDDR7", "GDDR6X", "GDDR6"),
+            name="memory_type", ordered_values=("HBM3E", "HBM3", "HBM2E", "HBM2", "GDDR7", "GDDR6X", "GDDR6")
         ),
         VariantFeature(name="precision", multi_value=True, ordered_values=FORMATS),
         VariantFeature(name="partitioning", multi_value=True, ordered_values=("MIG",)),

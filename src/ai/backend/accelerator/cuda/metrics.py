@@ -149,9 +149,6 @@ class Meter:
                 time[pid] = time.get(pid, 0.0) + times.get(pid, 0.0)
                 devices[pid] = devices.get(pid, 0) + 1
         return {
-            pid: [
-                measurement("cuda_mem", memory[pid], None),
-                measurement("cuda_util", time[pid], 100.0 * devices[pid]),
-            ]
+            pid: [measurement("cuda_mem", memory[pid], None), measurement("cuda_util", time[pid], 100.0 * devices[pid])]
             for pid in memory
         }

@@ -82,9 +82,7 @@ def _forget_times(recording: Recording) -> None:
 def main() -> int:
     now = datetime.datetime.now(datetime.UTC)
     try:
-        recording = asyncio.run(
-            record(NvmlLibrary(), Host(), at=now.timestamp(), date=now.date().isoformat()),
-        )
+        recording = asyncio.run(record(NvmlLibrary(), Host(), at=now.timestamp(), date=now.date().isoformat()))
     except BackendError as e:
         print(e.message, file=sys.stderr)
         return 1

@@ -167,17 +167,9 @@ METRICS: Mapping[str, Metric] = {
 ``cuda_temperature``; workloads and processes have the first two."""
 
 DRIVER_LIBRARIES = (
-    "libcuda.so.1",
-    "libcudadebugger.so.1",
-    "libnvidia-allocator.so.1",
-    "libnvidia-cfg.so.1",
-    "libnvidia-encode.so.1",
-    "libnvidia-ml.so.1",
-    "libnvidia-nvvm.so.4",
-    "libnvidia-opencl.so.1",
-    "libnvidia-opticalflow.so.1",
-    "libnvidia-ptxjitcompiler.so.1",
-    "libnvcuvid.so.1",
-)
+    "libcuda.so.1", "libcudadebugger.so.1", "libnvidia-allocator.so.1", "libnvidia-cfg.so.1", "libnvidia-encode.so.1",
+    "libnvidia-ml.so.1", "libnvidia-nvvm.so.4", "libnvidia-opencl.so.1", "libnvidia-opticalflow.so.1",
+    "libnvidia-ptxjitcompiler.so.1", "libnvcuvid.so.1",
+)  # fmt: skip
 """The driver's libraries for programs that compute, by the names that programs load them by."""
 DRIVER_PROGRAMS = ("nvidia-smi", "nvidia-debugdump", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server")

@@ -21,18 +21,9 @@ from ai.backend.plugin.accelerator import POWERS, Measurement, Mount, Terminatio
 R = TypeVar("R")
 HOOKS = ("pre_create", "post_create", "pre_terminate", "post_terminate")
 PLUGIN_CALLS = (
-    "init",
-    "cleanup",
-    "list_devices",
-    "configurable_slots",
-    "available_slots",
-    "variant_namespaces",
-    "create_alloc_map",
-    "alloc_to_devices",
-    "gather_node_metrics",
-    "gather_workload_metrics",
-    "get_node_info",
-)
+    "init", "cleanup", "list_devices", "configurable_slots", "available_slots", "variant_namespaces",
+    "create_alloc_map", "alloc_to_devices", "gather_node_metrics", "gather_workload_metrics", "get_node_info",
+)  # fmt: skip
 POWER_CALLS = tuple(
     sorted({name for power in POWERS.values() for name in vars(power) if not name.startswith("_")} - {"watch_health"})
 )

@@ -7,13 +7,5 @@ from ai.backend.plugin.sysfs.base import Raw, ScannedDevice, TreePlugin, TreeSet
 from ai.backend.plugin.sysfs.tree import Missing, RecordingTree, Tree, Unreadable, unpack
 
 __all__ = [
-    "Missing",
-    "Raw",
-    "RecordingTree",
-    "ScannedDevice",
-    "Tree",
-    "TreePlugin",
-    "TreeSettings",
-    "Unreadable",
-    "unpack",
-]
+    "Missing", "Raw", "RecordingTree", "ScannedDevice", "Tree", "TreePlugin", "TreeSettings", "Unreadable", "unpack",
+]  # fmt: skip

@@ -267,6 +267,5 @@ def is_gone(scanned: ScannedDevice) -> bool:
 
 def _gone(scanned: ScannedDevice) -> ScannedDevice:
     return dataclasses.replace(
-        scanned,
-        device=dataclasses.replace(scanned.device, health=DeviceHealth.UNHEALTHY, health_reason=GONE, links=()),
+        scanned, device=dataclasses.replace(scanned.device, health=DeviceHealth.UNHEALTHY, health_reason=GONE, links=())
     )

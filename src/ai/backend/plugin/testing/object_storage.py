@@ -27,35 +27,12 @@ from ai.backend.plugin.object_storage import ObjectCapability, ObjectStorage
 
 MIB = 1 << 20
 AWKWARD_KEYS = (
-    "-rf",
-    "a b",
-    "q\"uo'te",
-    "é",
-    "e\u0301",
-    "CASE",
-    "case",
-    "50%+&=?#[]",
-    "~*|\\<>",
-    "한글/말",
-    "x" * 255,
+    "-rf", "a b", "q\"uo'te", "é", "e\u0301", "CASE", "case", "50%+&=?#[]", "~*|\\<>", "한글/말", "x" * 255,
     "a/" * 100 + "deep",
-)
+)  # fmt: skip
 BAD_KEYS = (
-    "",
-    "/",
-    "/a",
-    "a/",
-    "a//b",
-    "./a",
-    "a/./b",
-    "..",
-    "a/../b",
-    "a\nb",
-    "a\0b",
-    "\udcff",
-    "x" * 256,
-    "a/" * 600 + "a",
-)
+    "", "/", "/a", "a/", "a//b", "./a", "a/./b", "..", "a/../b", "a\nb", "a\0b", "\udcff", "x" * 256, "a/" * 600 + "a",
+)  # fmt: skip
 
 
 async def content_of(storage: ObjectStorage, key: str, **part: int) -> bytes:

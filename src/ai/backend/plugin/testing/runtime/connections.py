@@ -14,11 +14,7 @@ import pytest
 from ai.backend.common.errors import BackendError, Unavailable
 from ai.backend.common.ids import SessionId
 from ai.backend.common.wire.link import ByteStream
-from ai.backend.plugin.runtime import (
-    AbstractRuntime,
-    Overlay,
-    PortExposure,
-)
+from ai.backend.plugin.runtime import AbstractRuntime, Overlay, PortExposure
 from ai.backend.plugin.testing.runtime.suite import RuntimeSuite
 
 

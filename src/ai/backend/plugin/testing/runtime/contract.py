@@ -27,12 +27,7 @@ import pytest
 
 from ai.backend.common.errors import Conflict, CreationDenied, Unavailable
 from ai.backend.common.ids import KernelId, SessionId
-from ai.backend.plugin.runtime import (
-    AbstractRuntime,
-    WorkloadKey,
-    WorkloadSpec,
-    WorkloadState,
-)
+from ai.backend.plugin.runtime import AbstractRuntime, WorkloadKey, WorkloadSpec, WorkloadState
 from ai.backend.plugin.testing.runtime.connections import RuntimeConnectionContract
 
 

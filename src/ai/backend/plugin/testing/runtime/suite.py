@@ -11,12 +11,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from ai.backend.common.ids import KernelId, SessionId
-from ai.backend.plugin.runtime import (
-    AbstractRuntime,
-    RunnerChannel,
-    WorkloadKey,
-    WorkloadSpec,
-)
+from ai.backend.plugin.runtime import AbstractRuntime, RunnerChannel, WorkloadKey, WorkloadSpec
 
 Frame = dict[str, Any]
 

@@ -21,19 +21,8 @@ from ai.backend.plugin.testing.volume.driver import TOP, at, names, put, read, s
 from ai.backend.plugin.volume import AbstractVolume, FileKind, Progress
 
 LOOKALIKES = (
-    "．．",
-    "․․",
-    "..\\x",
-    "%2e%2e",
-    "%2e%2e%2f",
-    "..\u200b",
-    "\u202e..",
-    ". .",
-    "...",
-    ".. ",
-    "a\u2215b",
-    "a\u29f8..",
-)
+    "．．", "․․", "..\\x", "%2e%2e", "%2e%2e%2f", "..\u200b", "\u202e..", ". .", "...", ".. ", "a\u2215b", "a\u29f8..",
+)  # fmt: skip
 """Names that some readers take for a way up; here they are names."""
 
 

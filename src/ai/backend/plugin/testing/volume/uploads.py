@@ -12,17 +12,9 @@ from uuid import uuid4
 
 import pytest
 
-from ai.backend.common.errors import (
-    UploadIsBeingWritten,
-    UploadNotFound,
-    WrongKindOfFile,
-)
+from ai.backend.common.errors import UploadIsBeingWritten, UploadNotFound, WrongKindOfFile
 from ai.backend.common.volume_paths import VFolderId
-from ai.backend.plugin.testing.volume.driver import (
-    at,
-    put,
-    some_folder,
-)
+from ai.backend.plugin.testing.volume.driver import at, put, some_folder
 from ai.backend.plugin.volume import AbstractVolume, UploadRecord, UploadState
 
 

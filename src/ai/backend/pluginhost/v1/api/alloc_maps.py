@@ -22,12 +22,8 @@ from ai.backend.pluginhost.v1.api.types import DeviceAllocation, SlotTypes
 from ai.backend.pluginhost.v1.values import exact
 
 __all__ = [
-    "AbstractAllocMap",
-    "AllocationStrategy",
-    "DeviceSlotInfo",
-    "DiscretePropertyAllocMap",
-    "FractionAllocMap",
-]
+    "AbstractAllocMap", "AllocationStrategy", "DeviceSlotInfo", "DiscretePropertyAllocMap", "FractionAllocMap",
+]  # fmt: skip
 
 
 class AllocationStrategy(StrEnum):
