@@ -17,7 +17,7 @@ from ai.backend.common.devices import ComputeDevice, DeviceAllocation, DeviceHea
 from ai.backend.common.errors import CreationDeferred
 from ai.backend.common.ids import KernelId, SessionId, SlotName
 from ai.backend.plugin.accelerator import StatContext, Workload, WorkloadConfig
-from ai.backend.plugin.accelerator.config_rules import check_config
+from ai.backend.plugin.accelerator.hooks import check_config
 from ai.backend.plugin.sysfs.record import plugin_named, record
 from ai.backend.plugin.sysfs.tree import unpack
 from tests.support.trees import roots

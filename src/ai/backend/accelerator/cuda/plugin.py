@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel
 
-from ai.backend.accelerator.cuda import inventory, partitions
+from ai.backend.accelerator.cuda import inventory
 from ai.backend.accelerator.cuda.gpus import Node, read_links, read_node, read_profiles
 from ai.backend.accelerator.cuda.health import Latch, faults_of
 from ai.backend.accelerator.cuda.host import Host
@@ -299,15 +299,15 @@ class CudaPlugin(AbstractComputePlugin):
             waiting.shutdown(wait=False)
 
     async def partition_profiles(self, device_id: DeviceId) -> Sequence[PartitionProfile]:
-        return await self._do(lambda: partitions.profiles(self._nvml, self._read().node, device_id))
+        return await self._do(lambda: inventory.partition_profiles(self._nvml, self._read().node, device_id))
 
     async def create_partition(self, device_id: DeviceId, profile: str) -> DeviceId:
         self._check_partitioning()
-        return await self._do(lambda: partitions.create(self._nvml, self._read().node, device_id, profile))
+        return await self._do(lambda: inventory.create_partition(self._nvml, self._read().node, device_id, profile))
 
     async def destroy_partition(self, partition_id: DeviceId) -> None:
         self._check_partitioning()
-        await self._do(lambda: partitions.destroy(self._nvml, self._read().node, partition_id))
+        await self._do(lambda: inventory.destroy_partition(self._nvml, self._read().node, partition_id))
 
     def _check_partitioning(self) -> None:
         if not self._config.manage_partitions:

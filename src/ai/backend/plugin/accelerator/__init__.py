@@ -13,7 +13,6 @@ from ai.backend.core.allocation.alloc_map import AbstractAllocMap
 from ai.backend.core.allocation.build import build_alloc_map
 from ai.backend.core.allocation.discrete import DiscreteAllocMap
 from ai.backend.core.allocation.fractional import FractionalAllocMap
-from ai.backend.plugin.accelerator.config_rules import check_config
 from ai.backend.plugin.accelerator.hooks import (
     MANAGED_STATE_LIMIT,
     AbstractLifecycleHook,
@@ -25,6 +24,7 @@ from ai.backend.plugin.accelerator.hooks import (
     TerminationDeferred,
     Workload,
     WorkloadConfig,
+    check_config,
 )
 from ai.backend.plugin.accelerator.plugin import (
     POWERS,

@@ -22,6 +22,13 @@ def listed(method: str, answer: Any) -> Sequence[Any]:
     return list(answer)
 
 
+def mapping(method: str, answer: Any) -> Mapping[Any, Any]:
+    """Returns a mapping as it is. Raises InvalidResponse for anything else."""
+    if not isinstance(answer, Mapping):
+        raise InvalidResponse(f"{method} returned {answer!r:.60} instead of a mapping".lstrip())
+    return answer
+
+
 def texts_of(method: str, answer: Any) -> dict[str, str]:
     """Raises InvalidResponse for what is no mapping."""
     try:

@@ -50,8 +50,7 @@ from ai.backend.plugin.testing.volume.driver import (
     remove_anyhow,
     some_folder,
 )
-from ai.backend.plugin.testing.volume.security import VolumeSecurityContract
-from ai.backend.plugin.testing.volume.uploads import VolumeUploadContract
+from ai.backend.plugin.testing.volume.security import VolumeSecurityContract, VolumeUploadContract
 from ai.backend.plugin.volume import AbstractVolume, FileKind, Progress
 
 
