@@ -14,7 +14,7 @@ from typing import IO
 import msgspec
 
 from ai.backend.plugin.testing.accelerator.checks import Check, Outcome, Result
-from ai.backend.pluginhost.check_process import ALL, LOADING, Job, Line, Said
+from ai.backend.pluginhost.check_process import ALL, LOADING, Description, Job, Line
 from ai.backend.pluginhost.process import described_status, host_environment
 
 _LAST_WORDS = 300
@@ -27,7 +27,7 @@ _START_S = 30.0
 class Report:
     """Collects the results of the checks of a plugin."""
 
-    said: Said | None = None
+    description: Description | None = None
     outcomes: list[Outcome] = field(default_factory=list)
 
     @property
@@ -116,7 +116,7 @@ async def _one_process(
                     break
                 line = msgspec.json.decode(data, type=Line)
                 begun = line.begun or begun
-                report.said = line.said or report.said
+                report.description = line.description or report.description
                 if line.outcome is not None and line.outcome.check not in {o.check for o in report.outcomes}:
                     record(line.outcome)
         except TimeoutError:

@@ -42,7 +42,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     image: str | None = None
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True):
+class Description(msgspec.Struct, frozen=True, kw_only=True):
     """Holds a plugin's description of itself."""
 
     key: str
@@ -53,7 +53,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
 class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A line of the report; exactly one of its fields is set."""
 
-    said: Said | None = None
+    description: Description | None = None
     begun: str | None = None
     outcome: Outcome | None = None
 
@@ -89,7 +89,7 @@ def run(job: Job, send: Callable[[Line], None]) -> None:
     verified_on = cls.verified_on
     send(
         Line(
-            said=Said(
+            description=Description(
                 key=cls.key, version=str(cls.version), verified_on=None if verified_on is None else str(verified_on)
             )
         )

@@ -36,10 +36,10 @@ class HostedPlugin(AbstractComputePlugin):
     ``init`` and ``cleanup`` are those of the plugin; :meth:`close` ends the process.
     """
 
-    def __init__(self, host: HostProcess, given: Mapping[str, Any], deadline_s: float) -> None:
+    def __init__(self, host: HostProcess, settings: Mapping[str, Any], deadline_s: float) -> None:
         super().__init__()
         self.host = host
-        self._given = dict(given)
+        self._values = dict(settings)
         self._deadline_s = deadline_s
         self._spec: AllocMapSpec | None = None
         self._initialised = False
@@ -48,7 +48,7 @@ class HostedPlugin(AbstractComputePlugin):
         return await self.host.call(method, arguments, self._deadline_s)
 
     async def init(self) -> None:
-        await self._call("make", json.loads(json.dumps(self._given, default=str)))
+        await self._call("make", json.loads(json.dumps(self._values, default=str)))
         self._spec = (await self._call("init")).spec
         self._initialised = True
 

@@ -295,7 +295,7 @@ def read_links(nvml: Nvml, gpus: Sequence[Gpu]) -> dict[str, tuple[DeviceLink, .
     any two GPUs have the bandwidth of all links of the one that has fewer."""
     addresses = {gpu.pci_address for gpu in gpus}
     by_gpu = {gpu.uuid: _nvlinks(nvml, gpu, addresses) for gpu in gpus}
-    found: dict[str, list[DeviceLink]] = {gpu.uuid: [] for gpu in gpus}
+    links: dict[str, list[DeviceLink]] = {gpu.uuid: [] for gpu in gpus}
     for i, one in enumerate(gpus):
         for other in gpus[i + 1 :]:
             a, b = by_gpu[one.uuid], by_gpu[other.uuid]
@@ -305,9 +305,9 @@ def read_links(nvml: Nvml, gpus: Sequence[Gpu]) -> dict[str, tuple[DeviceLink, .
                 level = unless_lost(nvml, "nvmlDeviceGetTopologyCommonAncestor", one.uuid, other.uuid)
                 kind = ANCESTORS.get(level) if isinstance(level, int) else None
             if kind is not None:
-                found[one.uuid].append(_link(other, kind, speed))
-                found[other.uuid].append(_link(one, kind, speed))
-    return {uuid: tuple(links) for uuid, links in found.items()}
+                links[one.uuid].append(_link(other, kind, speed))
+                links[other.uuid].append(_link(one, kind, speed))
+    return {uuid: tuple(of_gpu) for uuid, of_gpu in links.items()}
 
 
 def _link(peer: Gpu, kind: LinkKind, speed: float) -> DeviceLink:

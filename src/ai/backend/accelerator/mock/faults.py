@@ -36,7 +36,7 @@ def _slots(change: Callable[[Any], Any]) -> Callable[[Sequence[ComputeDevice]], 
 
 
 def _measured(value: float) -> Callable[[Sequence[Measurement]], list[Measurement]]:
-    return lambda found: [replace(m, value=value) for m in found]
+    return lambda measurements: [replace(m, value=value) for m in measurements]
 
 
 _GENERATIONS = iter(range(1, 1 << 62))
@@ -56,13 +56,13 @@ LIES: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
         "list_devices": _slots(lambda s: replace(s, amount=Decimal(-1))),
         "available_slots": lambda slots: dict.fromkeys(slots, Decimal(-1)),
         "gather_node_metrics": _measured(-1.0),
-        "gather_workload_metrics": lambda found: {k: _measured(-1.0)(v) for k, v in found.items()},
+        "gather_workload_metrics": lambda by_kernel: {k: _measured(-1.0)(v) for k, v in by_kernel.items()},
     },
     "nan": {
         "list_devices": _slots(lambda s: replace(s, amount=NAN)),
         "available_slots": lambda slots: dict.fromkeys(slots, NAN),
         "gather_node_metrics": _measured(math.nan),
-        "gather_workload_metrics": lambda found: {k: _measured(math.nan)(v) for k, v in found.items()},
+        "gather_workload_metrics": lambda by_kernel: {k: _measured(math.nan)(v) for k, v in by_kernel.items()},
     },
     "too-much": {"available_slots": lambda slots: {name: 1000 + amount for name, amount in slots.items()}},
     "bad-config": {

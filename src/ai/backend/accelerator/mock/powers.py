@@ -30,7 +30,7 @@ def _changing(
 
     @faulted
     @wraps(change)
-    async def call(self: SimulatedPowers, device_id: DeviceId, *args: P.args, **kwargs: P.kwargs) -> R:
+    async def call(self: Any, device_id: DeviceId, /, *args: P.args, **kwargs: P.kwargs) -> R:
         device = self.board.devices.get(device_id)
         if device is None:
             raise NotFound(f"the mock accelerator has no device {device_id}")

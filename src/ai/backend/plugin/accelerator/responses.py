@@ -279,9 +279,9 @@ class MeasurementFilter:
     def complain(self, fault: str) -> None:
         self.reason = self.reason or fault
 
-    def _fault(self, given: object, devices: Collection[str] | None) -> str | None:
-        m: Any = given  # what a plugin put into the fields is not what their types say
-        if not isinstance(given, Measurement):
+    def _fault(self, item: object, devices: Collection[str] | None) -> str | None:
+        m: Any = item  # what a plugin put into the fields is not what their types say
+        if not isinstance(item, Measurement):
             return f"{type(m).__name__} is no measurement"
         if not isinstance(m.stats, frozenset) or not isinstance(m.unit_hint, str):
             return f"{_shown(m.key)} has a malformed unit or malformed stats"

@@ -180,11 +180,11 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         amounts: dict[SlotName, Decimal] = {}
         for slot in (s for d in devices for s in d.slots):
             amounts[slot.slot_name] = amounts.get(slot.slot_name, Decimal(0)) + slot.amount
-        said = {SlotName(str(name)): exact(amount, str(name)) for name, amount in answer.items()}
-        for name, amount in said.items():
+        offered = {SlotName(str(name)): exact(amount, str(name)) for name, amount in answer.items()}
+        for name, amount in offered.items():
             if amount > amounts.get(name, 0):
                 raise InvalidResponse(f"offers {amount} {name}; its alloc map has {amounts.get(name, 0)}")
-        return {name: min(total, said.get(name, Decimal(0))) for name, total in slot_totals(devices).items()}
+        return {name: min(total, offered.get(name, Decimal(0))) for name, total in slot_totals(devices).items()}
 
     def alloc_map_spec(self) -> AllocMapSpec | None:
         return self._spec

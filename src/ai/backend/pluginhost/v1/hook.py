@@ -64,25 +64,25 @@ class LegacyHook(AbstractLifecycleHook):
         except ResourceError as e:
             raise CreationDenied(f"the v1 plugin {key}: {e.message}") from None
         try:
-            wishes = translate(
+            arguments = translate(
                 await ask(plugin, "generate_docker_args", NoDocker(key), held), runtime=self.workload.type
             )
-            wishes.mounts += [_mount(info) for info in await self._generated_mounts(plugin, held)]
+            arguments.mounts += [_mount(info) for info in await self._generated_mounts(plugin, held)]
         except Untranslatable as e:
             raise denied(key, e) from None
-        self._take_library_hooks(wishes, await self._list("get_hooks", _distro(), platform.machine()))
+        self._take_library_hooks(arguments, await self._list("get_hooks", _distro(), platform.machine()))
         return WorkloadConfig(
-            mounts=_unique(wishes.mounts),
-            devices=_unique(wishes.devices),
-            env_vars=wishes.env_vars,
+            mounts=_unique(arguments.mounts),
+            devices=_unique(arguments.devices),
+            env_vars=arguments.env_vars,
             resource_data=texts_of("generate_resource_data", await ask(plugin, "generate_resource_data", held)),
             networks=_unique(await self._list("get_docker_networks", held)),
-            extra_gids=_unique([*wishes.gids, *await self._list("get_additional_gids")]),
+            extra_gids=_unique([*arguments.gids, *await self._list("get_additional_gids")]),
             extra_syscalls=_unique(await self._list("get_additional_allowed_syscalls")),
-            cpuset=wishes.cpuset,
-            memory_nodes=wishes.memory_nodes,
-            cpu_limit=wishes.cpu_limit,
-            memory_limit_bytes=wishes.memory_limit_bytes,
+            cpuset=arguments.cpuset,
+            memory_nodes=arguments.memory_nodes,
+            cpu_limit=arguments.cpu_limit,
+            memory_limit_bytes=arguments.memory_limit_bytes,
         )
 
     async def post_terminate(self) -> None:
@@ -94,28 +94,28 @@ class LegacyHook(AbstractLifecycleHook):
     async def _generated_mounts(self, plugin: object, held: Any) -> Sequence[MountInfo]:
         """Returns the plugin's mounts; it may write into a directory of this kernel."""
         await asyncio.to_thread(_make_own, self._files)
-        found = listed("generate_mounts", await ask(plugin, "generate_mounts", self._files, held))
-        for number, info in enumerate(found):
+        mounts = listed("generate_mounts", await ask(plugin, "generate_mounts", self._files, held))
+        for number, info in enumerate(mounts):
             if not isinstance(info, MountInfo):
                 raise InvalidResponse(f"generate_mounts: [{number}] is {info!r:.60} instead of a MountInfo")
-        return found
+        return mounts
 
-    def _take_library_hooks(self, wishes: DockerArguments, paths: Sequence[Any]) -> None:
-        preloaded = [wishes.env_vars["LD_PRELOAD"]] if wishes.env_vars.get("LD_PRELOAD") else []
+    def _take_library_hooks(self, arguments: DockerArguments, paths: Sequence[Any]) -> None:
+        preloaded = [arguments.env_vars["LD_PRELOAD"]] if arguments.env_vars.get("LD_PRELOAD") else []
         for path in paths:
             target = str(LIBRARY_HOOKS / PurePath(path).name)
-            wishes.mounts.append(Mount(source=str(path), target=target))
+            arguments.mounts.append(Mount(source=str(path), target=target))
             preloaded.append(target)
         if preloaded:
-            wishes.env_vars["LD_PRELOAD"] = ":".join(preloaded)
+            arguments.env_vars["LD_PRELOAD"] = ":".join(preloaded)
 
 
 def _make_own(directory: Path) -> None:
     """Makes a directory that others may read. Raises PluginError if another user could have made it."""
     for path in (directory.parent, directory):
         path.mkdir(mode=0o755, exist_ok=True)
-        found = path.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        status = path.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
             raise PluginError(f"{path} is not a directory that this user alone can write to")
 
 

@@ -78,12 +78,12 @@ class LocalConfig(dict[str, Any]):
     """Holds the agent's configuration as v1 passes it: only ``local-config`` of the plugin's settings. A key that is
     not there says so by its whole name."""
 
-    def __init__(self, given: Mapping[str, Any], path: str = "") -> None:
+    def __init__(self, values: Mapping[str, Any], path: str = "") -> None:
         sections: dict[str, Any] = {key: {} for key in _SECTIONS} if not path else {}
         super().__init__(
             {
                 key: LocalConfig(value, f"{path}{key}.") if isinstance(value, Mapping) else value
-                for key, value in {**sections, **given}.items()
+                for key, value in {**sections, **values}.items()
             }
         )
         self._path = path
@@ -92,11 +92,11 @@ class LocalConfig(dict[str, Any]):
         raise KeyError(f"{self._path}{key} of the local configuration: set it in local-config of the plugin's settings")
 
 
-def texts(given: Mapping[str, Any], path: str) -> dict[str, Any]:
+def texts(values: Mapping[str, Any], path: str) -> dict[str, Any]:
     """Converts settings to texts, as v1 plugins read them from etcd. Raises InvalidInput: a value that no text stands
     for."""
     result: dict[str, Any] = {}
-    for key, value in given.items():
+    for key, value in values.items():
         match value:
             case Mapping():
                 result[key] = texts(value, f"{path}.{key}")

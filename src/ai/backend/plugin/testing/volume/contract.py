@@ -216,7 +216,7 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
         await volume.create_folder(source)
         clone = asyncio.create_task(volume.clone_folder(source, volume, target, Progress()))
         await asyncio.to_thread(reached.wait, 10)
-        assert [found.target for found in await volume.unfinished_clones()] == [target]
+        assert [clone.target for clone in await volume.unfinished_clones()] == [target]
         await volume.delete_folder(target)
         go_on.set()
         with pytest.raises(FolderNotFound):

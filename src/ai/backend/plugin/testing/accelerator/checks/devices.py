@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
@@ -12,9 +13,8 @@ from ai.backend.common.errors import InvalidName
 from ai.backend.common.ids import DeviceId
 from ai.backend.common.names import check_slot_name
 from ai.backend.plugin.accelerator import POWERS, PluginCapabilities, responses, slot_totals
-from ai.backend.plugin.accelerator.shapes import InvalidResponse
 from ai.backend.plugin.discovery import SPI_VERSION
-from ai.backend.plugin.testing.accelerator.checks.registry import CheckFailed, Checks, NotApplicable, expect, shown
+from ai.backend.plugin.testing.accelerator.checks.registry import Checks, NotApplicable, expect, shown
 from ai.backend.plugin.testing.accelerator.checks.subject import Subject
 
 CHECKS = Checks()
@@ -63,12 +63,8 @@ async def settings_have_defaults_and_refuse_unknown_keys(subject: Subject) -> No
 async def it_says_what_it_was_verified_on(subject: Subject) -> None:
     """``verified_on`` is None, or names hardware, driver and command in one line."""
     verified_on: object = subject.plugin.verified_on
-    is_line = (
-        isinstance(verified_on, str)
-        and bool(verified_on.strip())
-        and verified_on.isprintable()
-        and len(verified_on) <= 256
-    )
+    text = verified_on if isinstance(verified_on, str) else ""
+    is_line = bool(text.strip()) and text.isprintable() and len(text) <= 256
     expect(verified_on is None or is_line, f"verified_on is {shown(verified_on)}")
 
 
@@ -104,11 +100,7 @@ def _nobody(_: str) -> None:
 @CHECKS.add("spec 03-06, formats", is_basic=True)
 async def slots_can_be_shown(subject: Subject) -> None:
     """Every slot has a name and a unit for people."""
-    try:
-        slots = responses.displays(await subject.call("configurable_slots"), foreign=_nobody)
-    except InvalidResponse as e:
-        raise CheckFailed(f"configurable_slots: {e}") from None
-    for slot in slots:
+    for slot in await subject.validated("configurable_slots", partial(responses.displays, foreign=_nobody)):
         expect(slot.human_readable_name, f"{slot.slot_name} has no human_readable_name")
         expect(slot.display_unit, f"{slot.slot_name} has no display_unit")
 
@@ -117,13 +109,8 @@ async def slots_can_be_shown(subject: Subject) -> None:
 async def devices_are_well_formed(subject: Subject) -> None:
     """The agent takes every device as it is listed."""
     displays: tuple[SlotDisplay, ...] = await subject.call("configurable_slots")
-    try:
-        devices = responses.devices(
-            await subject.call("list_devices"), key=subject.plugin.key, displays=displays, foreign=_nobody
-        )
-    except InvalidResponse as e:
-        raise CheckFailed(f"list_devices: {e}") from None
-    for device in devices:
+    validate = partial(responses.devices, key=subject.plugin.key, displays=displays, foreign=_nobody)
+    for device in await subject.validated("list_devices", validate):
         expect(device.hw_location, f"{device.device_id} has no hw_location")
         expect(device.slots, f"{device.device_id} offers no slot")
 
@@ -142,15 +129,11 @@ async def slots_are_well_formed(subject: Subject) -> None:
     """Slot names begin with the plugin's key, and quantities are whole quanta."""
     for device in await subject.devices():
         for slot in device.slots:
-            if subject.plugin.key_is_slot_prefix:
-                expect(
-                    slot.slot_name.split(".")[0] == subject.plugin.key,
-                    f"{slot.slot_name} does not begin with {subject.plugin.key}",
-                )
-            expect(
-                slot.quantum <= slot.amount or not slot.amount,
-                f"{device.device_id}: {slot.slot_name}: the quantum {slot.quantum} is more than the device has",
-            )
+            name, key = slot.slot_name, subject.plugin.key
+            is_own = name.split(".")[0] == key or not subject.plugin.key_is_slot_prefix
+            expect(is_own, f"{name} does not begin with {key}")
+            fits = slot.quantum <= slot.amount or not slot.amount
+            expect(fits, f"{device.device_id}: {name}: the quantum {slot.quantum} is more than the device has")
 
 
 @CHECKS.add(_SLOTS, is_basic=True)
@@ -159,10 +142,8 @@ async def the_totals_are_those_of_the_devices(subject: Subject) -> None:
     totals: dict[Any, Decimal] = await subject.call("available_slots")
     summed = slot_totals(await subject.devices())
     for name in sorted({*totals, *summed}):
-        expect(
-            totals.get(name, 0) == summed.get(name, 0),
-            f"available_slots has {totals.get(name, 0)} {name}; the healthy devices have {summed.get(name, 0)}",
-        )
+        offered, amount = totals.get(name, 0), summed.get(name, 0)
+        expect(offered == amount, f"available_slots has {offered} {name}; the healthy devices have {amount}")
 
 
 @CHECKS.add(_DEVICES, is_basic=True)
@@ -193,19 +174,14 @@ async def links_are_symmetric(subject: Subject) -> None:
     for (one, other), link in links.items():
         back = links.get((other, one))
         expect(back is not None, f"{one} is linked to {other}, and {other} not to {one}")
-        expect(
-            back is not None and (back.kind, back.bandwidth_gib_s) == (link.kind, link.bandwidth_gib_s),
-            f"the link of {one} to {other} differs from the one back",
-        )
+        is_same = back is not None and (back.kind, back.bandwidth_gib_s) == (link.kind, link.bandwidth_gib_s)
+        expect(is_same, f"the link of {one} to {other} differs from the one back")
 
 
 @CHECKS.add("BEP-1000, variant properties")
 async def variant_properties_are_declared(subject: Subject) -> None:
     """Every property is of a namespace that the plugin describes, and of a kind that can be required."""
-    try:
-        spaces = responses.namespaces(await subject.call("variant_namespaces"))
-    except InvalidResponse as e:
-        raise CheckFailed(f"variant_namespaces: {e}") from None
+    spaces = await subject.validated("variant_namespaces", responses.namespaces)
     names = [space.namespace for space in spaces]
     expect(len(set(names)) == len(names), "a namespace is described twice")
     for space in spaces:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -16,9 +18,8 @@ from ai.backend.plugin.accelerator import (
     WorkloadConfig,
     responses,
 )
-from ai.backend.plugin.accelerator.shapes import InvalidResponse
 from ai.backend.plugin.testing.accelerator.checks.registry import CheckFailed, Checks, NotApplicable, expect, shown
-from ai.backend.plugin.testing.accelerator.checks.subject import HOOKS, KERNEL, OTHER_KERNEL, Subject, kept
+from ai.backend.plugin.testing.accelerator.checks.subject import HOOKS, KERNEL, OTHER_KERNEL, Subject, restored
 
 CHECKS = Checks()
 _HOOKS = "accelerator v2, Lifecycle semantics; AbstractLifecycleHook"
@@ -37,7 +38,7 @@ async def pre_create_may_be_repeated(subject: Subject) -> None:
     """A repeat gives an equal config: the workload may have been made from the first one."""
     allocation, state = await subject.an_allocation(), ManagedState()
     first = await subject.hook("pre_create", allocation, state)
-    second = await subject.hook("pre_create", allocation, kept(state))
+    second = await subject.hook("pre_create", allocation, restored(state))
     expect(first == second, f"the second config differs: {_differing(first, second)}")
 
 
@@ -63,7 +64,9 @@ async def the_managed_state_is_small_json(subject: Subject) -> None:
         await subject.hook(name, allocation, state)
         expect(isinstance(state.data, dict), f"after {name} the managed state is {shown(state.data)}")
         expect(type(state.version) is int, f"after {name} the version of the managed state is {shown(state.version)}")
-        expect(kept(state).data == state.data, f"after {name} the managed state is another once it was kept as JSON")
+        expect(
+            restored(state).data == state.data, f"after {name} the managed state is another once it was kept as JSON"
+        )
         size = len(msgspec.json.encode(state.data))
         expect(size <= MANAGED_STATE_LIMIT, f"after {name} the managed state has {size} bytes")
 
@@ -81,19 +84,11 @@ async def a_restart_and_a_recovery_are_served(subject: Subject) -> None:
     config = await subject.hook("pre_create", allocation, state)
     again = await subject.hook("pre_create", allocation, state, cause=LifecycleCause.RECOVER)
     expect(again == config, f"with the cause RECOVER the config differs: {_differing(config, again)}")
+    restart: dict[str, Any] = {"cause": LifecycleCause.RESTART_IN_PLACE, "previous_allocation": allocation}
     for name in ("pre_terminate", "post_terminate"):
-        await subject.hook(
-            name, allocation, state, cause=LifecycleCause.RESTART_IN_PLACE, previous_allocation=allocation
-        )
+        await subject.hook(name, allocation, state, **restart)
     state = ManagedState()
-    new = await subject.hook(
-        "pre_create",
-        allocation,
-        state,
-        cause=LifecycleCause.RESTART_IN_PLACE,
-        attempt=2,
-        previous_allocation=allocation,
-    )
+    new = await subject.hook("pre_create", allocation, state, attempt=2, **restart)
     for name in ("devices", "cpuset", "memory_nodes"):
         old, now = getattr(config, name), getattr(new, name)
         expect(now == old, f"a restart in place has other {name}: {shown(old)} and {shown(now)}")
@@ -109,7 +104,7 @@ async def a_crash_at_any_call_is_survived(subject: Subject) -> None:
             durable: list[ManagedState] = [ManagedState()]
 
             async def save(state: ManagedState, durable: list[ManagedState] = durable) -> None:
-                durable.append(kept(state))
+                durable.append(restored(state))
 
             state = ManagedState(saver=save)
             config: WorkloadConfig | None = None
@@ -144,7 +139,7 @@ async def a_cancelled_call_does_no_harm(subject: Subject) -> None:
         await asyncio.sleep(0)
         begun.cancel()
         await asyncio.gather(begun, return_exceptions=True)
-    await subject.hook("post_terminate", allocation, kept(state))
+    await subject.hook("post_terminate", allocation, restored(state))
     await subject.hook("pre_create", allocation, ManagedState())
 
 
@@ -196,10 +191,8 @@ async def a_workload_without_devices_gets_nothing(subject: Subject) -> None:
 async def attached_devices_are_those_of_the_allocation(subject: Subject) -> None:
     """Users see the devices that they have, with their models."""
     allocation = await subject.an_allocation()
-    try:
-        attached = responses.attached(await subject.call("alloc_to_devices", allocation), held=allocation)
-    except InvalidResponse as e:
-        raise CheckFailed(f"alloc_to_devices: {e}") from None
+    validate = partial(responses.attached, held=allocation)
+    attached = await subject.validated("alloc_to_devices", validate, allocation)
     ids = {device.device_id for device in attached}
     expect(ids == allocation.device_ids(), f"alloc_to_devices shows {sorted(ids)} of {sorted(allocation.device_ids())}")
     for device in attached:

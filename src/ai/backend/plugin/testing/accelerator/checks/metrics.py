@@ -8,8 +8,7 @@ from collections.abc import Collection, Sequence
 from ai.backend.common.ids import DeviceId
 from ai.backend.plugin.accelerator import Measurement, MetricKind, StatContext, responses
 from ai.backend.plugin.accelerator.responses import MeasurementFilter
-from ai.backend.plugin.accelerator.shapes import InvalidResponse
-from ai.backend.plugin.testing.accelerator.checks.registry import CheckFailed, Checks, NotApplicable, expect
+from ai.backend.plugin.testing.accelerator.checks.registry import Checks, NotApplicable, expect
 from ai.backend.plugin.testing.accelerator.checks.subject import KERNEL, Subject
 
 CHECKS = Checks()
@@ -88,7 +87,4 @@ async def process_metrics_are_of_the_processes_asked_for(subject: Subject) -> No
 @CHECKS.add("spec 00, get_node_info")
 async def node_info_is_text(subject: Subject) -> None:
     """Versions and facts for people, of moderate length."""
-    try:
-        responses.info(await subject.call("get_node_info"))
-    except InvalidResponse as e:
-        raise CheckFailed(f"get_node_info: {e}") from None
+    await subject.validated("get_node_info", responses.info)

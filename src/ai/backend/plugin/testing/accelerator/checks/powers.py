@@ -146,9 +146,8 @@ def _check_edits(where: str, edits: Mapping[str, Any]) -> None:
     for variable in edits.get("env", ()):
         expect(isinstance(variable, str) and "=" in variable, f"{where}: env has {shown(variable)}")
     for node in edits.get("deviceNodes", ()):
-        expect(
-            str(node.get("path", "")).startswith("/"), f"{where}: a device node has the path {shown(node.get('path'))}"
-        )
+        path = node.get("path")
+        expect(str(path or "").startswith("/"), f"{where}: a device node has the path {shown(path)}")
     for mount in edits.get("mounts", ()):
         paths = [str(mount.get(key, "")) for key in ("hostPath", "containerPath")]
         expect(all(path.startswith("/") for path in paths), f"{where}: a mount has the paths {paths}")
@@ -195,9 +194,8 @@ async def partition_profiles_are_told(subject: Subject) -> None:
     for device_id, profile in await _profiles(subject):
         where = f"{device_id}: the profile {profile.name!r}"
         expect(profile.name, f"{device_id} has a profile without a name")
-        expect(
-            profile.slot_name in slot_names, f"{where} is of the slot {profile.slot_name}, which is not configurable"
-        )
+        name = profile.slot_name
+        expect(name in slot_names, f"{where} is of the slot {name}, which is not configurable")
         expect(profile.available >= 0, f"{where}: {profile.available} are available")
         expect(profile.amount > 0, f"{where} has the amount {profile.amount}")
     await subject.refused("partition_profiles", _STRANGER, by=NotFound, why="for an unknown device")

@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
 from types import coroutine
@@ -109,6 +109,13 @@ class Subject:
         except Exception as e:
             raise CheckFailed(f"{method} raised {type(e).__name__}: {e}") from e
 
+    async def validated(self, method: str, validate: Callable[[Any], Any], *arguments: Any) -> Any:
+        """Returns an answer as the agent takes it. Raises CheckFailed, also where the agent would refuse it."""
+        try:
+            return validate(await self.call(method, *arguments))
+        except InvalidResponse as e:
+            raise CheckFailed(f"{method}: {e}") from None
+
     async def refused(self, method: str, *arguments: Any, by: type[BackendError], why: str) -> None:
         """Makes a call that must be refused. Raises CheckFailed if it is done, or refused in another way."""
         try:
@@ -122,16 +129,7 @@ class Subject:
     @asynccontextmanager
     async def remade(self) -> AsyncIterator[Subject]:
         """Yields the plugin after a restart of the agent, initialised."""
-        again = await self.remake(self.plugin)
-        other = Subject(
-            plugin=again,
-            remake=self.remake,
-            deadline_s=self.deadline_s,
-            may_alter=self.may_alter,
-            image=self.image,
-            held_s=self.held_s,
-            begun=self.begun,
-        )
+        other = replace(self, plugin=await self.remake(self.plugin))
         await other.call("init")
         try:
             yield other
@@ -223,7 +221,7 @@ def usable(config: object) -> WorkloadConfig:
         raise CheckFailed(f"pre_create: {e}") from None
 
 
-def kept(state: ManagedState) -> ManagedState:
+def restored(state: ManagedState) -> ManagedState:
     """Returns the state as it is after a restart of the agent. Raises CheckFailed if it is no JSON."""
     try:
         return ManagedState(json.loads(msgspec.json.encode(state.data)), state.version)
