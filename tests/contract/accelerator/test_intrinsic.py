@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ai.backend.accelerator.cpu.plugin import CpuHost, CPUPlugin, CPUSettings
-from ai.backend.accelerator.mem.plugin import MemoryHost, MemoryPlugin, MemorySettings
+from ai.backend.accelerator.intrinsic import CpuHost, CPUPlugin, CPUSettings, MemoryHost, MemoryPlugin, MemorySettings
 from ai.backend.plugin.accelerator import AbstractComputePlugin
 from ai.backend.plugin.testing.accelerator.contract import ComputePluginContract
 
