@@ -69,16 +69,16 @@ def _settings(cls: type[AbstractComputePlugin], values: Mapping[str, Any]) -> Ba
     names = {name for n, f in model.model_fields.items() for name in (n, f.alias or n)} if model is not None else set()
     extra = model.model_config.get("extra") if model is not None else None
     if extra in (None, "ignore") and (unknown := sorted(set(values) - names)):
-        raise _wrong(cls, dict.fromkeys(unknown, "there is no such key"))
+        raise _invalid_settings(cls, dict.fromkeys(unknown, "there is no such key"))
     if model is None:
         return None
     try:
         return model.model_validate(dict(values))
     except ValidationError as e:
-        raise _wrong(cls, problems_of(e)) from None
+        raise _invalid_settings(cls, problems_of(e)) from None
 
 
-def _wrong(cls: type[AbstractComputePlugin], problems: Mapping[str, str]) -> InvalidInput:
+def _invalid_settings(cls: type[AbstractComputePlugin], problems: Mapping[str, str]) -> InvalidInput:
     places = {f"plugins.{cls.key}.{key}" if key else f"plugins.{cls.key}": what for key, what in problems.items()}
     return InvalidInput("; ".join(f"{place}: {what}" for place, what in places.items()), data=places)
 

@@ -53,7 +53,7 @@ async def check_outside(
         report.outcomes.append(outcome)
         on_outcome(outcome)
 
-    while remaining := _left(report):
+    while remaining := _remaining_checks(report):
         names = tuple(check.name for check in remaining if check is not LOADING)
         died_in = await _one_process(
             msgspec.structs.replace(job, checks=names), report, record, patience_s, host_environment(environment)
@@ -75,7 +75,7 @@ def _missing(report: Report) -> list[Check]:
     return [check for check in ALL if check.name not in checked]
 
 
-def _left(report: Report) -> list[Check]:
+def _remaining_checks(report: Report) -> list[Check]:
     """Lists the checks that a new process should run: none once a basic check has failed."""
     failed = {outcome.check for outcome in report.outcomes if outcome.result is Result.FAILED}
     return [] if any(check.is_basic and check.name in failed for check in ALL) else _missing(report)
@@ -129,7 +129,7 @@ async def _one_process(
             _kill(process.pid)
         if not reason and code == 0:
             return None
-        return begun, reason or f"its process ended: {described_status(code)}{_last_words(output)}"
+        return begun, reason or f"its process ended: {described_status(code)}{_last_output(output)}"
 
 
 def _kill(leader: int) -> None:
@@ -140,7 +140,7 @@ def _kill(leader: int) -> None:
         return
 
 
-def _last_words(output: IO[bytes]) -> str:
+def _last_output(output: IO[bytes]) -> str:
     output.seek(0, os.SEEK_END)
     output.seek(max(0, output.tell() - 4096))
     lines = [line.strip() for line in output.read().decode(errors="replace").splitlines() if line.strip()]

@@ -144,7 +144,7 @@ class HostProcess:
         except asyncio.CancelledError:
             waiting.state = None
             self._send(Cancel(id=call))
-            self._spawn(self._see_off(what, call, waiting, until))
+            self._spawn(self._await_cancelled(what, call, waiting, until))
             raise
         finally:
             if waiting.answer.done() or self.reason is not None:
@@ -159,7 +159,7 @@ class HostProcess:
         elif late >= _MAX_TIMEOUTS:
             self.kill(f"{what} missed its deadline {late} times in a row")
 
-    async def _see_off(self, what: str, call: int, waiting: _Waiting, until: float) -> None:
+    async def _await_cancelled(self, what: str, call: int, waiting: _Waiting, until: float) -> None:
         """Waits for a cancelled call until its deadline."""
         try:
             async with asyncio.timeout_at(until):

@@ -32,7 +32,7 @@ class Zygote:
         self._requests = requests
         self._hosts: dict[int, int] = {}
         """The descriptor of each ``life``, and the host's pid."""
-        self._untold: set[int] = set()
+        self._unreported: set[int] = set()
         """Those of them whose host's end is still to be told."""
         self._shut: set[int] = set()
         """Those of them whose host is to be reaped."""
@@ -58,7 +58,7 @@ class Zygote:
                 elif not self._take_request():
                     self._poll.unregister(fd)
                     is_open = False
-            self._look_for_ends()
+            self._report_ends()
             self._end_orphans()
 
     def _take_request(self) -> bool:
@@ -78,9 +78,9 @@ class Zygote:
             self._become_host(*fds)
         _close(calls, choices, output)
         self._hosts[life] = pid
-        self._untold.add(life)
+        self._unreported.add(life)
         self._poll.register(life, select.POLLRDHUP | select.POLLHUP)
-        _say(life, pid)
+        _send_number(life, pid)
         return True
 
     def _become_host(self, calls: int, choices: int, output: int, life: int) -> NoReturn:
@@ -108,13 +108,13 @@ class Zygote:
         self._shut.add(life)
         os.kill(self._hosts[life], signal.SIGKILL)  # nothing happens to one that has ended
 
-    def _look_for_ends(self) -> None:
-        for life in list(self._untold):
+    def _report_ends(self) -> None:
+        for life in list(self._unreported):
             ended = os.waitid(os.P_PID, self._hosts[life], os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if ended is not None:
-                self._untold.discard(life)
-                _say(life, ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
-        for life in self._shut - self._untold:
+                self._unreported.discard(life)
+                _send_number(life, ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
+        for life in self._shut - self._unreported:
             os.waitpid(self._hosts.pop(life), 0)
             self._shut.discard(life)
             os.close(life)
@@ -127,7 +127,7 @@ class Zygote:
         return any(os.waitpid(pid, os.WNOHANG) == (0, 0) for pid in orphans)
 
 
-def _say(life: int, number: int) -> None:
+def _send_number(life: int, number: int) -> None:
     try:
         os.write(life, b"%d" % number)
     except OSError:

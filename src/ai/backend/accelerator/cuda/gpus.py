@@ -240,7 +240,7 @@ def read_node(nvml: Nvml, host: Host, previous: Node, mask: Collection[str] = ()
                 unreadable.append(f"GPU {index}: {e}")
     missing = [uuid for uuid, reason in faults.items() if not reason]
     for uuid in missing:
-        faults[uuid] = _why_away(nvml, uuid)
+        faults[uuid] = _absence_reason(nvml, uuid)
     return Node(
         gpus=tuple(sorted(by_uuid.values(), key=lambda g: g.pci_address)),
         mig_gpus=frozenset(mig | (previous.mig_gpus & faults.keys())),
@@ -257,7 +257,7 @@ def read_node(nvml: Nvml, host: Host, previous: Node, mask: Collection[str] = ()
     )
 
 
-def _why_away(nvml: Nvml, uuid: str) -> str:
+def _absence_reason(nvml: Nvml, uuid: str) -> str:
     """Returns why a GPU does not answer; asked by its UUID, since its index may be another's by now."""
     try:
         nvml.ask("nvmlDeviceGetMemoryInfo", uuid)

@@ -103,7 +103,7 @@ def scan_family(tree: Tree, family: Family, serials: MutableMapping[str, str]) -
     claimed = [(entry.place, _serial(tree, family, entry, serials)) for entry, _ in members]
     ids = distinct(claimed)
     places = {DeviceId(ids[entry.place]): entry.pci for entry, _ in members if entry.pci is not None}
-    return [_found(tree, family, entry, model, ids[entry.place], places) for entry, model in members]
+    return [_scanned_device(tree, family, entry, model, ids[entry.place], places) for entry, model in members]
 
 
 def _belongs(tree: Tree, family: Family, entry: Entry) -> bool:
@@ -213,7 +213,7 @@ def _fault(tree: Tree, entry: Entry, condition: Condition) -> str | None:
     return f"{name} {fault}" if fault is not None else None
 
 
-def _found(
+def _scanned_device(
     tree: Tree, family: Family, entry: Entry, model: Model, device_id: str, places: Mapping[DeviceId, PciDevice]
 ) -> ScannedDevice:
     fields = _fields(tree, family, entry, model, device_id)

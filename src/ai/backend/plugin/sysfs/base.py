@@ -173,7 +173,7 @@ class TreePlugin(AbstractComputePlugin):
         present = {f.device.device_id: f for f in self.scan() if not mask & {f.device.device_id, f.device.hw_location}}
         removed = [scanned for device_id, scanned in self._seen.items() if device_id not in present]
         self._seen |= {device_id: scanned for device_id, scanned in present.items() if is_healthy(scanned)}
-        self._listed = [*present.values(), *(_gone(scanned) for scanned in removed)]
+        self._listed = [*present.values(), *(_vanished(scanned) for scanned in removed)]
         return self._listed
 
     async def list_devices(self) -> Sequence[ComputeDevice]:
@@ -265,7 +265,7 @@ def is_gone(scanned: ScannedDevice) -> bool:
     return scanned.device.health_reason == GONE
 
 
-def _gone(scanned: ScannedDevice) -> ScannedDevice:
+def _vanished(scanned: ScannedDevice) -> ScannedDevice:
     return dataclasses.replace(
         scanned, device=dataclasses.replace(scanned.device, health=DeviceHealth.UNHEALTHY, health_reason=GONE, links=())
     )

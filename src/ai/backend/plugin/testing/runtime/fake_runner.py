@@ -109,7 +109,7 @@ class FakeRunner:
                 reason = "interpreter-died"
                 self._program = self._fresh()
         except asyncio.CancelledError:
-            reason = self._why_cancelled()
+            reason = self._cancel_reason()
         out = f"{HOME}/.output/"
         files = [
             {"name": path.removeprefix(out), "size": len(data)}
@@ -119,7 +119,7 @@ class FakeRunner:
         finished = {"t": "finished", "id": self._run_id, "exitCode": code, "reason": reason, "signal": None}
         self._emit({**finished, "files": files})
 
-    def _why_cancelled(self) -> str | None:
+    def _cancel_reason(self) -> str | None:
         """Returns the reason of a cancelled run, which loses its interpreter; None for an interrupt, an exception of
         the program."""
         if self._cancelled is None:

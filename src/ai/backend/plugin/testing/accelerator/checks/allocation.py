@@ -66,11 +66,11 @@ async def the_described_map_is_the_map(subject: Subject) -> None:
     for request in [{slot: quantity} for slot, quantity in smallest.items()]:
         stock, own = build_alloc_map(spec, devices), await _map(subject)
         for _ in range(3):
-            planned, made = _tried(stock, request), _tried(own, request)
+            planned, made = _allocation_of(stock, request), _allocation_of(own, request)
             expect(planned == made, f"for {shown(request)} the manager plans {planned}, the plugin's map gives {made}")
 
 
-def _tried(alloc_map: AbstractAllocMap, request: Mapping[SlotName, Decimal]) -> object:
+def _allocation_of(alloc_map: AbstractAllocMap, request: Mapping[SlotName, Decimal]) -> object:
     try:
         return alloc_map.allocate(request)
     except InsufficientResource:

@@ -93,14 +93,14 @@ async def it_starts_and_stops(subject: Subject) -> None:
         pass
 
 
-def _nobody(_: str) -> None:
+def _no_owner(_: str) -> None:
     return None
 
 
 @CHECKS.add("spec 03-06, formats", is_basic=True)
 async def slots_can_be_shown(subject: Subject) -> None:
     """Every slot has a name and a unit for people."""
-    for slot in await subject.validated("configurable_slots", partial(responses.displays, foreign=_nobody)):
+    for slot in await subject.validated("configurable_slots", partial(responses.displays, foreign=_no_owner)):
         expect(slot.human_readable_name, f"{slot.slot_name} has no human_readable_name")
         expect(slot.display_unit, f"{slot.slot_name} has no display_unit")
 
@@ -109,7 +109,7 @@ async def slots_can_be_shown(subject: Subject) -> None:
 async def devices_are_well_formed(subject: Subject) -> None:
     """The agent takes every device as it is listed."""
     displays: tuple[SlotDisplay, ...] = await subject.call("configurable_slots")
-    validate = partial(responses.devices, key=subject.plugin.key, displays=displays, foreign=_nobody)
+    validate = partial(responses.devices, key=subject.plugin.key, displays=displays, foreign=_no_owner)
     for device in await subject.validated("list_devices", validate):
         expect(device.hw_location, f"{device.device_id} has no hw_location")
         expect(device.slots, f"{device.device_id} offers no slot")

@@ -114,10 +114,10 @@ async def a_crash_at_any_call_is_survived(subject: Subject) -> None:
                 if number < last or is_kept:
                     await save(state)
             async with subject.remade() as again:
-                await _go_on(again, allocation, durable[-1], last, config if is_kept else None)
+                await _continue_after_crash(again, allocation, durable[-1], last, config if is_kept else None)
 
 
-async def _go_on(
+async def _continue_after_crash(
     again: Subject, allocation: DeviceAllocation, state: ManagedState, last: int, config: WorkloadConfig | None
 ) -> None:
     for number, name in enumerate(HOOKS[last:]):

@@ -98,7 +98,7 @@ class Subject:
         target = self.plugin if of is None else of
         try:
             async with asyncio.timeout(self.deadline_s):
-                answer = await _timed(_begun(getattr(target, method), arguments), record)
+                answer = await _timed(_awaited(getattr(target, method), arguments), record)
             return normalized(method, answer) if method in DIRECT else answer
         except TimeoutError:
             raise CheckFailed(f"{method} took longer than {self.deadline_s:g} s") from None
@@ -206,7 +206,7 @@ class Subject:
                 continue
 
 
-async def _begun(method: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+async def _awaited(method: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     answer = method(*arguments)
     if not hasattr(answer, "__await__"):
         raise CheckFailed(f"{method.__name__} is not `async def`: it returned {shown(answer)}")
