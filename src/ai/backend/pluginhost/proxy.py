@@ -24,6 +24,7 @@ from ai.backend.plugin.accelerator import (
     WorkloadConfig,
     build_alloc_map,
 )
+from ai.backend.plugin.accelerator.plugin import PluginHook
 from ai.backend.plugin.accelerator.shapes import PLUGIN_CALLS, POWER_CALLS, Hello, HookCall, KeptState
 from ai.backend.pluginhost.external_alloc_map import ExternalAllocMap
 from ai.backend.pluginhost.process import HookState, HostProcess, host_environment
@@ -40,12 +41,12 @@ class HostedPlugin(AbstractComputePlugin):
         super().__init__()
         self.host = host
         self._values = dict(settings)
-        self._deadline_s = deadline_s
+        self.deadline_s = deadline_s
         self._spec: AllocMapSpec | None = None
         self._initialised = False
 
     async def _call(self, method: str, *arguments: Any) -> Any:
-        return await self.host.call(method, arguments, self._deadline_s)
+        return await self.host.call(method, arguments, self.deadline_s)
 
     async def init(self) -> None:
         await self._call("make", json.loads(json.dumps(self._values, default=str)))
@@ -91,23 +92,13 @@ class HostedPlugin(AbstractComputePlugin):
     def create_lifecycle_hook(
         self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext
     ) -> AbstractLifecycleHook:
-        return HostedHook(self.host, self._deadline_s, workload, device_alloc, context)
+        return HostedHook(workload, device_alloc, context, self)
 
 
-class HostedHook(AbstractLifecycleHook):
+class HostedHook(PluginHook):
     """Forwards a hook to its host. The state is returned at the end of each call, and when it is saved meanwhile."""
 
-    def __init__(
-        self,
-        host: HostProcess,
-        deadline_s: float,
-        workload: Workload,
-        device_alloc: DeviceAllocation,
-        context: HookContext,
-    ) -> None:
-        super().__init__(workload, device_alloc, context)
-        self._host = host
-        self._deadline_s = deadline_s
+    _plugin: HostedPlugin
 
     async def _call(self, method: str) -> Any:
         context = self.context
@@ -121,8 +112,8 @@ class HostedHook(AbstractLifecycleHook):
             state=KeptState(data=msgspec.json.encode(context.state.data), version=context.state.version),
             previous_allocation=context.previous_allocation,
         )
-        deadline_s = min(self._deadline_s, context.deadline_s)
-        return await self._host.call("hook", (request,), deadline_s, HookState(self._keep, context.state.save))
+        deadline_s = min(self._plugin.deadline_s, context.deadline_s)
+        return await self._plugin.host.call("hook", (request,), deadline_s, HookState(self._keep, context.state.save))
 
     def _keep(self, stored: KeptState) -> None:
         """Raises DecodeError for a state that is no JSON object."""

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.errors import CreationDenied, PluginError, ResourceError
-from ai.backend.plugin.accelerator import AbstractLifecycleHook, HookContext, Mount, Workload, WorkloadConfig
+from ai.backend.plugin.accelerator import Mount, WorkloadConfig
+from ai.backend.plugin.accelerator.plugin import PluginHook
 from ai.backend.plugin.accelerator.shapes import InvalidResponse
 from ai.backend.pluginhost.v1.api.alloc_maps import refuse_combination
 from ai.backend.pluginhost.v1.api.containers import MountInfo
@@ -44,20 +44,20 @@ class NoDocker:
         )
 
 
-class LegacyHook(AbstractLifecycleHook):
+class LegacyHook(PluginHook):
     """Runs ``pre_create``, the only counterpart in v1. Its files are in a directory that ends with the workload."""
 
-    def __init__(
-        self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext, adapter: LegacyPluginAdapter
-    ) -> None:
-        super().__init__(workload, device_alloc, context)
-        self._adapter = adapter
-        self._files = Path(tempfile.gettempdir(), f"{_FILES}-{os.geteuid()}", f"{adapter.key}-{workload.kernel_id}")
+    _plugin: LegacyPluginAdapter
+
+    @property
+    def _files(self) -> Path:
+        name = f"{self._plugin.key}-{self.workload.kernel_id}"
+        return Path(tempfile.gettempdir(), f"{_FILES}-{os.geteuid()}", name)
 
     async def pre_create(self) -> WorkloadConfig:
         if not self.device_alloc.slots:
             return WorkloadConfig()
-        key, plugin = self._adapter.key, self._adapter.v1
+        key, plugin = self._plugin.key, self._plugin.v1
         held = {slot: dict(devices) for slot, devices in self.device_alloc.slots.items()}
         try:
             refuse_combination(held, plugin.exclusive_slot_types or ())
@@ -89,7 +89,7 @@ class LegacyHook(AbstractLifecycleHook):
         await asyncio.to_thread(shutil.rmtree, self._files, ignore_errors=True)
 
     async def _list(self, method: str, *arguments: Any) -> Sequence[Any]:
-        return listed(method, await ask(self._adapter.v1, method, *arguments))
+        return listed(method, await ask(self._plugin.v1, method, *arguments))
 
     async def _generated_mounts(self, plugin: object, held: Any) -> Sequence[MountInfo]:
         """Returns the plugin's mounts; it may write into a directory of this kernel."""

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import pytest
+
 from ai.backend.common.errors import (
     BackendError,
     FileAlreadyExists,
@@ -34,6 +36,12 @@ def at(text: str) -> FolderPath:
 
 def some_folder() -> VFolderId:
     return VFolderId(QuotaScopeId(QuotaScopeKind.USER, uuid4()), uuid4())
+
+
+async def refused(error: type[BackendError] | tuple[type[BackendError], ...], call: Awaitable[object]) -> None:
+    """Awaits a call that must raise the error."""
+    with pytest.raises(error):
+        await call
 
 
 async def eventually(condition: Any, timeout_s: float = 10.0) -> None:
