@@ -38,7 +38,7 @@ def some_folder() -> VFolderId:
     return VFolderId(QuotaScopeId(QuotaScopeKind.USER, uuid4()), uuid4())
 
 
-async def refused(error: type[BackendError] | tuple[type[BackendError], ...], call: Awaitable[object]) -> None:
+async def refused(error: type[Exception] | tuple[type[Exception], ...], call: Awaitable[object]) -> None:
     """Awaits a call that must raise the error."""
     with pytest.raises(error):
         await call
