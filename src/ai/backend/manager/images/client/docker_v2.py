@@ -11,8 +11,8 @@ from yarl import URL
 
 from ai.backend.common.errors import NotFound, RegistryRefused, RegistryUnavailable
 from ai.backend.common.images import is_path, is_tag
+from ai.backend.infra.bounded import bounded
 from ai.backend.manager.images.client import manifests
-from ai.backend.manager.images.client.bounded import bounded
 from ai.backend.manager.images.client.http import CONCURRENCY, RegistryHttp
 from ai.backend.manager.images.client.tally import MAX_TAGS, Tally
 from ai.backend.manager.images.model import ContainerRegistry, FoundImage, ScanStep

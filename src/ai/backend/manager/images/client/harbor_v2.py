@@ -10,7 +10,7 @@ import msgspec
 
 from ai.backend.common.errors import RegistryUnavailable
 from ai.backend.common.images import architecture_name, is_digest, is_path, is_tag
-from ai.backend.manager.images.client.bounded import bounded
+from ai.backend.infra.bounded import bounded
 from ai.backend.manager.images.client.http import CONCURRENCY, RegistryHttp
 from ai.backend.manager.images.client.manifests import Unreadable, clean_labels
 from ai.backend.manager.images.client.tally import MAX_TAGS, Tally
