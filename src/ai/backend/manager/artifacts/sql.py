@@ -36,7 +36,6 @@ from ai.backend.manager.artifacts.model import (
     ArtifactRegistry,
     ArtifactRow,
     FoundArtifact,
-    Recorded,
     Revision,
     RevisionRow,
 )
@@ -188,12 +187,12 @@ class SqlArtifactStore:
     # ---- scans ----
 
     async def record(
-        self, registry_id: RegistryId, scanned: Sequence[FoundArtifact], *, at: datetime, mint: Callable[[], UUID]
-    ) -> Recorded:
-        def work(s: Connection) -> Recorded:
+        self, registry_id: RegistryId, scanned: Sequence[FoundArtifact], *, at: datetime, new_id: Callable[[], UUID]
+    ) -> tuple[int, int]:
+        def work(s: Connection) -> tuple[int, int]:
             if s.execute(select(registries.c.id).where(registries.c.id == registry_id)).scalar() is None:
                 raise NotFound("The registry was removed meanwhile.", data={"registry": "gone"})
-            return sql_scans.record(s, registry_id, scanned, at, mint)
+            return sql_scans.record(s, registry_id, scanned, at, new_id)
 
         return await self._db.run_write(work)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,19 +44,27 @@ class ResourcePreset:
     shared_memory: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class QuotaState:
+    """A limit of slots and its usage; infinite amounts print as ``Infinity``."""
+
+    limits: ResourceSlot
+    using: ResourceSlot
+
+    @property
+    def remaining(self) -> ResourceSlot:
+        return self.limits - self.using
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PresetCheck:
-    """The quotas of a caller and which presets fit (spec 03-08, "check-presets"); infinite prints as ``Infinity``."""
+    """The quotas of a caller and which presets fit (spec 03-08, "check-presets").
 
-    presets: tuple[tuple[ResourcePreset, bool], ...]
-    keypair_limits: ResourceSlot
-    keypair_using: ResourceSlot
-    keypair_remaining: ResourceSlot
-    group_limits: ResourceSlot
-    group_using: ResourceSlot
-    group_remaining: ResourceSlot
-    domain_limits: ResourceSlot
-    domain_using: ResourceSlot
-    domain_remaining: ResourceSlot
+    Attributes:
+        quotas: of the ``keypair``, the ``group`` and the ``domain``.
+        scaling_groups: resource group -> (using, remaining).
+    """
+
+    presets: Sequence[tuple[ResourcePreset, bool]]
+    quotas: Mapping[str, QuotaState]
     scaling_groups: Mapping[str, tuple[ResourceSlot, ResourceSlot]]
-    """Resource group -> (using, remaining)."""
