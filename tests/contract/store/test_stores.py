@@ -724,9 +724,8 @@ class StoreContract:
 
     async def test_resource_groups_open_by_association(self, stores: Stores) -> None:
         store, domain, keypair = stores.resource_groups, Beneficiary.domain("default"), Beneficiary.keypair(KEY)
-        for name, public in (("open", True), ("closed", False)):
-            group = ResourceGroup(name=ResourceGroupName(name), is_public=public, created_at=NOW)
-            await store.put_resource_group(group)
+        for name, public in ((ResourceGroupName("open"), True), (ResourceGroupName("closed"), False)):
+            await store.put_resource_group(ResourceGroup(name=name, is_public=public, created_at=NOW))
         assert [g.name for g in await store.resource_groups()] == ["closed", "open"]
         assert [g.name for g in await store.resource_groups([domain])] == ["open"]
         await store.associate("closed", keypair)

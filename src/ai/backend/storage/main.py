@@ -55,14 +55,8 @@ Where = socket.socket | tuple[str, int]
 
 
 class StorageProxy:
-    """A storage proxy with its manager-facing and client-facing API.
-
-    Args:
-        is_worker: serves clients only, beside the first process of the proxy.
-
-    Raises:
-        InvalidInput: a volume or certificate is invalid, or a secret is too short.
-    """
+    """A storage proxy with its manager-facing and client-facing API. ``is_worker``: serves clients only, beside the
+    first process of the proxy. Raises InvalidInput: a volume or certificate is invalid, or a secret is too short."""
 
     def __init__(self, settings: StorageSettings, *, is_worker: bool = False) -> None:
         self.settings = settings
@@ -109,11 +103,8 @@ class StorageProxy:
         self._loops: list[asyncio.Task[None]] = []
 
     async def start(self, *, client: Where | None = None, manager: Where | None = None) -> None:
-        """Serves both APIs and resumes interrupted clones.
-
-        Args:
-            client, manager: addresses that replace those of the settings.
-        """
+        """Serves both APIs and resumes interrupted clones. ``client``, ``manager``: addresses that replace those of the
+        settings."""
         api, own = self.settings.api, self.settings.storage_proxy
         if own.user not in (None, os.geteuid()) and os.geteuid() != 0:
             log.warning(
@@ -165,11 +156,7 @@ async def _serve(runner: web.AppRunner, where: Where, tls: ssl.SSLContext | None
 
 
 async def serve(settings: StorageSettings, stop: asyncio.Event, *, ready: Callable[[str], None] = log.info) -> None:
-    """Runs a storage proxy until ``stop`` is set.
-
-    Raises:
-        InvalidInput: a volume or an address cannot be used.
-    """
+    """Runs a storage proxy until ``stop`` is set. Raises InvalidInput: a volume or an address cannot be used."""
     async with _running(StorageProxy(settings)) as proxy:
         volumes = ", ".join(volume.name for volume in proxy.volumes) or "no volumes"
         ready(f"the storage proxy serves {volumes}: managers at {proxy.manager_url}, clients at {proxy.client_url}")

@@ -102,11 +102,8 @@ class ArtifactRegistriesApi:
 
 
 class ArtifactsApi:
-    """Routes about artifacts and revisions.
-
-    ``{a}`` is the name or id of an artifact, ``{v}`` the id of a revision or ``ARTIFACT[@VERSION]``. Only superadmins
-    and monitors see revisions that are not available.
-    """
+    """Routes about artifacts and revisions. ``{a}`` is the name or id of an artifact, ``{v}`` the id of a revision or
+    ``ARTIFACT[@VERSION]``. Only superadmins and monitors see revisions that are not available."""
 
     def __init__(self, artifacts: Artifacts) -> None:
         self._artifacts = artifacts.service

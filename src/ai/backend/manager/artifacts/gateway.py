@@ -56,11 +56,8 @@ class ArtifactGateway(Protocol):
         """Yields pages of a hub's artifacts; one may come again with more details."""
 
     async def begin_import(self, row: RevisionRow, *, ticket: str | None = None) -> ImportState:
-        """Starts fetching, verifying and archiving, or joins the running import of this attempt.
-
-        Args:
-            ticket: the URL from another installation, for a revision that comes from one.
-        """
+        """Starts fetching, verifying and archiving, or joins the running import of this attempt. ``ticket``: the URL
+        from another installation, for a revision that comes from one."""
 
     async def upload(self, row: RevisionRow, files: Sequence[UploadFile]) -> Sequence[tuple[str, str]]:
         """Returns path and upload URL of each file; a repeated call returns new URLs."""
@@ -93,11 +90,8 @@ class RemoteRevision:
 
 
 class Reservoirs(Protocol):
-    """Accesses other installations of this platform.
-
-    Calls raise Unavailable while one does not answer, RegistryRefused for insufficient credentials, and
-    ArtifactNotFound for artifacts that were removed there.
-    """
+    """Accesses other installations of this platform. Calls raise Unavailable while one does not answer, RegistryRefused
+    for insufficient credentials, and ArtifactNotFound for artifacts that were removed there."""
 
     def scan(self, registry: ArtifactRegistry, request: ScanRequest) -> Pages:
         """Yields pages of the artifacts that our credentials may see."""

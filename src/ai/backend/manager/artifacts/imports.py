@@ -42,11 +42,8 @@ class ImportService:
         return self.loop.progress(revision)
 
     async def begin(self, caller: Caller, refs: Sequence[str], *, delegate: bool = False) -> list[RevisionRow]:
-        """Begins to import revisions; ignores those that are being imported or are available.
-
-        Args:
-            delegate: the other installation imports missing revisions first (spec 03-17, "Delegate Import").
-        """
+        """Begins to import revisions; ignores those that are being imported or are available. ``delegate``: the other
+        installation imports missing revisions first (spec 03-17, "Delegate Import")."""
         require(caller, Operation.CHANGE_ARTIFACTS)
         rows = await self._resolve(caller, refs)
         stages = {}

@@ -114,7 +114,6 @@ class ArtifactLoop(PeriodicLoop):
             self.wake()  # restarted: read the revision again
 
     def _forget(self, active: set[RevisionId]) -> None:
-        """Drops the state of revisions that are no longer in progress."""
         self._progress = {key: progress for key, progress in self._progress.items() if key in active}
         self._delegated = {key for key in self._delegated if key[0] in active}
         self._failures = {key: count for key, count in self._failures.items() if key[0] in active}
@@ -174,11 +173,8 @@ class ArtifactLoop(PeriodicLoop):
         return state
 
     async def _is_available(self, row: RevisionRow) -> bool:
-        """Returns whether the other installation has the files; makes it import them if the import is delegated.
-
-        Raises:
-            ArtifactNotFound: it does not have them and may not or cannot import them.
-        """
+        """Returns whether the other installation has the files; makes it import them if the import is delegated. Raises
+        ArtifactNotFound: it does not have them and may not or cannot import them."""
         remote = await self._reservoirs.revision(row)
         if remote.status is RevisionStatus.AVAILABLE:
             return True
@@ -198,11 +194,7 @@ class ArtifactLoop(PeriodicLoop):
         return False
 
     async def _follow(self, row: RevisionRow, state: ImportState) -> RevisionRow | None:
-        """Stores the progress of an import; returns None at its end.
-
-        Raises:
-            BackendError: the import failed.
-        """
+        """Stores the progress of an import; returns None at its end. Raises BackendError: the import failed."""
         phase, revision = state.phase, row.revision
         progress = ImportProgress(phase=phase.value, current=state.current, total=state.total)
         self._progress[revision.id] = revision.attempt, progress
@@ -232,7 +224,6 @@ class ArtifactLoop(PeriodicLoop):
         return RevisionRow(revision=moved, artifact=row.artifact, registry=row.registry)
 
     async def _update(self, row: RevisionRow, **values: Any) -> Revision | None:
-        """Writes the values if one differs from the row."""
         if all(getattr(row.revision, name) == value for name, value in values.items()):
             return row.revision
         return await self._writer.update(row.revision, **values)

@@ -163,12 +163,8 @@ class RevisionRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactQuery:
-    """Selects a page of artifacts. None is no filter; ``status`` is that of any revision.
-
-    Attributes:
-        search: a part of the name, in either case.
-        available_only: only artifacts and revisions that can be used.
-    """
+    """Selects a page of artifacts. None is no filter; ``status`` is that of any revision. ``search``: a part of the
+    name, in either case. ``available_only``: only artifacts and revisions that can be used."""
 
     limit: int = 20
     offset: int = 0

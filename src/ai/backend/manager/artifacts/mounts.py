@@ -41,10 +41,8 @@ def _naming(ref: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactMounts:
-    """Resolves references to revisions and their directories on the nodes.
-
-    ``wait_s``: seconds that the creation of a session waits for a mountable copy.
-    """
+    """Resolves references to revisions and their directories on the nodes. ``wait_s``: seconds that the creation of a
+    session waits for a mountable copy."""
 
     gateway: ArtifactGateway
     artifacts: ArtifactService

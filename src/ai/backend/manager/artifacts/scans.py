@@ -24,7 +24,6 @@ _AT_ONCE = 100
 
 
 def _is_valid(word: str) -> bool:
-    """Returns whether a name or version can be stored and shown."""
     return 1 <= len(word) <= MAX_WORD and word.isprintable()
 
 
@@ -41,14 +40,8 @@ class ScanService:
     id_generator: IdGenerator
 
     async def scan(self, caller: Caller, ref: str, request: ScanRequest, *, delegate_to: str | None = None) -> TaskId:
-        """Starts a scan as a background task.
-
-        Args:
-            delegate_to: a registry of the other installation that it scans first (spec 03-17, "Delegate Scan").
-
-        Raises:
-            InvalidInput: a hub cannot scan for us.
-        """
+        """Starts a scan as a background task. ``delegate_to``: a registry of the other installation that it scans first
+        (spec 03-17, "Delegate Scan"). Raises InvalidInput: a hub cannot scan for us."""
         require(caller, Operation.CHANGE_ARTIFACTS)
         registry = await self.registries.find(ref)
         if delegate_to is not None and registry.type is not RegistryType.RESERVOIR:

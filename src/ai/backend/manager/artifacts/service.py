@@ -43,12 +43,8 @@ class ArtifactService:
         return await self.store.page(replace(query, available_only=_sees_available_only(caller)))
 
     async def artifact(self, caller: Caller, ref: str) -> ArtifactRow:
-        """Returns an artifact by id or name.
-
-        Raises:
-            NotFound
-            Conflict: several artifacts have the name; ``data.matches`` has their ids.
-        """
+        """Returns an artifact by id or name. Raises NotFound; Conflict: several artifacts have the name;
+        ``data.matches`` has their ids."""
         return await self._one(ref, available_only=_sees_available_only(caller))
 
     async def _one(self, ref: str, *, available_only: bool) -> ArtifactRow:
@@ -128,11 +124,8 @@ class ArtifactService:
     async def presign(
         self, caller: Caller, ref: str, paths: Sequence[str]
     ) -> tuple[RevisionRow, Sequence[ArtifactFile]]:
-        """Returns files of an available revision with temporary public URLs; no paths select all files.
-
-        Raises:
-            NoSuchFile
-        """
+        """Returns files of an available revision with temporary public URLs; no paths select all files. Raises
+        NoSuchFile."""
         row, files = await self.files(caller, ref)
         by_path = {file.path: file for file in files}
         for path in paths:

@@ -8,20 +8,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Row,
-    Select,
-    Table,
-    and_,
-    delete,
-    func,
-    insert,
-    or_,
-    select,
-    update,
-)
+from sqlalchemy import ColumnElement, Connection, Row, Select, Table, and_, delete, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from ai.backend.common.artifacts import RevisionStatus
@@ -73,9 +60,7 @@ def _rows() -> Select[Any]:
 
 def _revision_row(row: Row[Any]) -> RevisionRow:
     return RevisionRow(
-        revision=_of(Revision, row, "r"),
-        artifact=_of(Artifact, row, "a"),
-        registry=_of(ArtifactRegistry, row, "g"),
+        revision=_of(Revision, row, "r"), artifact=_of(Artifact, row, "a"), registry=_of(ArtifactRegistry, row, "g")
     )
 
 
@@ -111,11 +96,8 @@ def _check_no_files(s: Connection, *where: ColumnElement[bool]) -> None:
 
 
 def link_artifacts(s: Connection, session_id: UUID, mounts: Sequence[FolderMount], at: datetime) -> None:
-    """Records the revisions that a session mounts, in the transaction that inserts the session.
-
-    Raises:
-        InvalidInput: a revision is no longer available.
-    """
+    """Records the revisions that a session mounts, in the transaction that inserts the session. Raises InvalidInput: a
+    revision is no longer available."""
     for mount in {m.folder_id: m for m in mounts if m.kind is MountKind.ARTIFACT}.values():
         usable = and_(revisions.c.id == mount.folder_id, _USABLE)
         if s.execute(update(revisions).where(usable).values(last_used=at)).rowcount != 1:
@@ -127,10 +109,8 @@ def link_artifacts(s: Connection, session_id: UUID, mounts: Sequence[FolderMount
 
 
 class SqlArtifactStore:
-    """Implements :class:`ai.backend.manager.artifacts.store.ArtifactStore`.
-
-    ``live_sessions`` selects ``id`` and ``name`` of the sessions that are not final.
-    """
+    """Implements :class:`ai.backend.manager.artifacts.store.ArtifactStore`. ``live_sessions`` selects ``id`` and
+    ``name`` of the sessions that are not final."""
 
     def __init__(self, database: Database, live_sessions: Select[Any], sealer: Sealer | None = None) -> None:
         self._db = database
@@ -138,7 +118,6 @@ class SqlArtifactStore:
         self._sealer = sealer or Sealer()
 
     def _opened(self, row: R) -> R:
-        """Decrypts the credentials of the registry of a row."""
         registry = row.registry
         credentials = opened_credentials(self._sealer, registry.id, registry.credentials)
         return replace(row, registry=replace(registry, credentials=credentials))
@@ -282,7 +261,6 @@ class SqlArtifactStore:
         return await self._db.run_write(work)
 
     def _mounted_by(self, s: Connection, revision_id: RevisionId) -> str | None:
-        """Returns the name of a live session that mounts a revision, if any."""
         live = self._live_sessions.c
         mounting = (
             select(live.name)

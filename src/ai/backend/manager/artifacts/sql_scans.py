@@ -21,7 +21,6 @@ def _new_value(column: Column[Any]) -> BindParameter[Any]:
 
 
 def _new_or_old(column: Column[Any]) -> ColumnElement[Any]:
-    """Keeps the old value if the scan has none."""
     return func.coalesce(_new_value(column), column)
 
 

@@ -38,10 +38,7 @@ class ArtifactStore(Protocol):
         self, registry_id: RegistryId, scanned: Sequence[FoundArtifact], *, at: datetime, new_id: Callable[[], UUID]
     ) -> tuple[int, int]:
         """Writes results of a scan; returns how many artifacts and revisions are new. Existing rows keep id and status.
-
-        Raises:
-            NotFound: the registry was removed.
-        """
+        Raises NotFound: the registry was removed."""
 
     async def page(self, query: ArtifactQuery) -> Page[ArtifactRow]: ...
     async def find(self, ref: str, *, available_only: bool = False) -> Sequence[ArtifactRow]:
@@ -57,8 +54,5 @@ class ArtifactStore(Protocol):
     async def move(
         self, seen: Revision, *, at: datetime, unless_mounted: bool = False, **values: Any
     ) -> Revision | None:
-        """Sets fields of a revision and increments its generation; returns None if the generation has changed.
-
-        Raises:
-            Conflict: ``unless_mounted`` and a live session mounts it.
-        """
+        """Sets fields of a revision and increments its generation; returns None if the generation has changed. Raises
+        Conflict: ``unless_mounted`` and a live session mounts it."""

@@ -19,13 +19,7 @@ from ai.backend.manager.access.checks import require
 from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.artifacts.gateway import ArtifactGateway
 from ai.backend.manager.artifacts.imports import ImportService
-from ai.backend.manager.artifacts.model import (
-    MAX_WORD,
-    ArtifactRegistry,
-    FoundArtifact,
-    FoundRevision,
-    RevisionRow,
-)
+from ai.backend.manager.artifacts.model import MAX_WORD, ArtifactRegistry, FoundArtifact, FoundRevision, RevisionRow
 from ai.backend.manager.artifacts.registries import RegistryService
 from ai.backend.manager.artifacts.store import ArtifactStore
 
@@ -39,7 +33,6 @@ def _is_id(word: str) -> bool:
 
 
 def _check_word(word: str, field: str) -> None:
-    """Raises InvalidName unless ``word`` is a valid name or version."""
     if _is_id(word):
         raise InvalidName(f"The {field} of an artifact is no id.", data={field: "reserved"})
     dots = {"", ".", ".."} & set(word.split("/"))
@@ -75,10 +68,8 @@ class UploadService:
     ) -> tuple[RevisionRow, Sequence[tuple[str, str]]]:
         """Announces all files of a revision in a local registry and returns their upload URLs. May be repeated.
 
-        Raises:
-            InvalidInput: the registry is not local.
-            InvalidName, InvalidPath
-            Conflict: the revision is available already.
+        Raises InvalidInput: the registry is not local; InvalidName, InvalidPath; Conflict: the revision is available
+        already.
         """
         require(caller, Operation.CHANGE_ARTIFACTS)
         registry = await self.registries.find(registry_ref)

@@ -104,7 +104,6 @@ class ImageResolvers:
     async def _change(
         self, info: Info, kind: str, name: str, work: Callable[[Images, Caller], Awaitable[object]]
     ) -> View:
-        """Run a change of images as the caller; audit it."""
         caller = context_of(info).caller
 
         async def run() -> object:
@@ -151,7 +150,6 @@ class ImageResolvers:
         return image_view(image, context.caller)
 
     async def _start_task(self, info: Info, name: str, work: Callable[[Images], Awaitable[TaskId]]) -> View:
-        """Start a background task, audit it, and return its id."""
         context = context_of(info)
         try:
             async with context.audited(info.field_name, "image", name):

@@ -87,11 +87,8 @@ class ImageAlias:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanStep:
-    """The result of one step of a scan.
-
-    ``total`` grows while tags are being listed. ``skipped`` is the reason why an image cannot be used; ``failed`` why
-    it could not be read, in which case its row stays.
-    """
+    """The result of one step of a scan. ``total`` grows while tags are being listed. ``skipped`` is the reason why an
+    image cannot be used; ``failed`` why it could not be read, in which case its row stays."""
 
     done: int
     total: int

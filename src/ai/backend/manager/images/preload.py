@@ -41,12 +41,8 @@ class ImagePreloader:
     async def preload(
         self, caller: Caller, reference: str, target_agents: str, architecture: str | None = None
     ) -> TaskId:
-        """Starts fetching an image on the agents of an expression; see :func:`chosen_agents`.
-
-        Raises:
-            Forbidden, ImageNotFound
-            InvalidInput: no agent matches or could run it, or no registry has it.
-        """
+        """Starts fetching an image on the agents of an expression; see :func:`chosen_agents`. Raises Forbidden,
+        ImageNotFound; InvalidInput: no agent matches or could run it, or no registry has it."""
         require(caller, Operation.PLACE_IMAGES)
         image = await self.images.image(caller, reference, architecture)
         if not image.is_registered:
@@ -87,7 +83,6 @@ class ImagePreloader:
     async def _run_on_all(
         self, title: str, agents: Sequence[Agent], job: Callable[..., ImageJob], progress: TaskProgress
     ) -> str:
-        """Runs a job on all agents and returns a summary. Raises BackendError if it failed everywhere."""
         failures: dict[str, BackendError] = {}
         done, total = 0, len(agents)
 

@@ -22,10 +22,8 @@ class ImagePulls:
     registries: ContainerRegistries
 
     async def request(self, kernels: Iterable[KernelSpec]) -> CreateKernels:
-        """Returns the command to create kernels, with digests of their images and credentials of their registries.
-
-        An image that no registry has is not fetched: the creation fails unless the agent has it.
-        """
+        """Returns the command to create kernels, with digests of their images and credentials of their registries. An
+        image that no registry has is not fetched: the creation fails unless the agent has it."""
         specs = list(kernels)
         images = {(i.name, i.architecture): i for i in await self.store.named({spec.image for spec in specs})}
         if not images:

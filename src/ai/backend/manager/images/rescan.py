@@ -64,12 +64,8 @@ class Rescan:
     tasks: TaskService | None = None
 
     async def start(self, caller: Caller, name: str | None = None) -> TaskId:
-        """Starts scanning one registry, or all, in the background, or joins the running scan of the same.
-
-        Raises:
-            Forbidden, NotFound
-            InvalidInput: no registry is configured.
-        """
+        """Starts scanning one registry, or all, in the background, or joins the running scan of the same. Raises
+        Forbidden, NotFound; InvalidInput: no registry is configured."""
         require(caller, Operation.CONFIGURE_REGISTRIES)
         registries = [await self.registries.get(name)] if name else list((await self.registries.all()).values())
         if not registries:
@@ -87,7 +83,6 @@ class Rescan:
             return TaskId(UUID(e.data["task"]))
 
     async def _scan_all(self, registries: Sequence[ContainerRegistry], progress: TaskProgress) -> str:
-        """Scans the registries one by one. Raises BackendError if one fails, after the others are scanned."""
         reports: list[str] = []
         problem: BackendError | None = None
         for registry in registries:

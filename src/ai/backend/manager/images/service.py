@@ -60,11 +60,8 @@ class ImageService:
     # ---- reading
 
     async def images(self, caller: Caller, image_filter: ImageFilter | None = None) -> Sequence[Image]:
-        """Returns the images that the caller may use.
-
-        Raises:
-            Forbidden: only superadmins may list the images of another domain.
-        """
+        """Returns the images that the caller may use. Raises Forbidden: only superadmins may list the images of another
+        domain."""
         image_filter = image_filter or ImageFilter()
         agents = [a for a in await self.agents.agents() if a.status is AgentStatus.ALIVE]
         merged = merge_images(agents, await self.store.all(), await self.store.aliases())
@@ -104,13 +101,8 @@ class ImageService:
     async def choose(
         self, owner: Caller, domain: DomainName, agents: Sequence[Agent], reference: str, architecture: str | None
     ) -> Image:
-        """Returns the image of a session, from a registry or from one of these agents.
-
-        Raises:
-            ImageNotFound
-            Forbidden: the domain may not use its registry.
-            InvalidInput: its labels are malformed.
-        """
+        """Returns the image of a session, from a registry or from one of these agents. Raises ImageNotFound; Forbidden:
+        the domain may not use its registry; InvalidInput: its labels are malformed."""
         images = merge_images(agents, *await self.known_as(reference))
         allowed = await self.allowed_registries(domain)
         try:
@@ -148,13 +140,8 @@ class ImageService:
     # ---- administration
 
     async def alias(self, caller: Caller, alias: str, target: str, architecture: str | None = None) -> ImageAlias:
-        """Makes ``alias`` another name of an image of a registry or agent.
-
-        Raises:
-            Forbidden, ImageNotFound
-            InvalidInput: the alias is malformed.
-            Conflict: it stands for another image.
-        """
+        """Makes ``alias`` another name of an image of a registry or agent. Raises Forbidden, ImageNotFound;
+        InvalidInput: the alias is malformed; Conflict: it stands for another image."""
         require(caller, Operation.CHANGE_IMAGES)
         check_alias(alias)
         agents = await self.agents.agents()
@@ -175,13 +162,8 @@ class ImageService:
             raise NotFound(f"There is no alias {alias[:128]!r}.", data={"alias": "unknown"})
 
     async def forget(self, caller: Caller, reference: str, architecture: str | None = None) -> RegisteredImage:
-        """Removes a registry's image until the next scan; copies on agents stay usable.
-
-        Superadmins may do so, and the owner of a customized image.
-
-        Raises:
-            Forbidden, ImageNotFound.
-        """
+        """Removes a registry's image until the next scan; copies on agents stay usable. Superadmins may do so, and the
+        owner of a customized image. Raises Forbidden, ImageNotFound."""
         matches = await self.store.lookup(reference)
         if not matches:
             reference = str(ImageName.parse(reference))
@@ -254,10 +236,7 @@ def _with_report(existing: Image | None, architecture: str, agent: Agent, report
 
 def resolve_image(images: Sequence[Image], reference: str, architecture: str | None) -> Image:
     """Returns the image of a name, else of an alias; a name without a tag also matches its only tag or ``latest``.
-
-    Raises:
-        ImageNotFound: ``data.available`` lists names and aliases.
-    """
+    Raises ImageNotFound: ``data.available`` lists names and aliases."""
     arch = architecture_name(architecture) if architecture else None
     by_name = [i for i in images if i.name == reference]
     by_alias = [i for i in images if reference in i.aliases]

@@ -27,10 +27,8 @@ DRIVERS = ("static",)
 
 @dataclass(slots=True)
 class ResourceGroupService:
-    """Reads and changes resource groups; the loops of ``after_change`` are woken after a change of a group.
-
-    Changes raise Forbidden if the role of the caller does not permit them, and NotFound for a missing group.
-    """
+    """Reads and changes resource groups; the loops of ``after_change`` are woken after a change of a group. Changes
+    raise Forbidden if the role of the caller does not permit them, and NotFound for a missing group."""
 
     store: ResourceGroupStore
     identities: IdentityStore
@@ -44,10 +42,8 @@ class ResourceGroupService:
     async def available(
         self, caller: Caller, *, group: str | None = None, is_active: bool | None = True
     ) -> Sequence[ResourceGroup]:
-        """Returns the public groups and those open to the caller's domain, groups or keypair; all for superadmins.
-
-        With ``group`` (id or name), only this group of the caller's counts.
-        """
+        """Returns the public groups and those open to the caller's domain, groups or keypair; all for superadmins. With
+        ``group`` (id or name), only this group of the caller's counts."""
         if scope_of(caller, Operation.SEE_RESOURCE_GROUPS) is Scope.ALL and group is None:
             return await self.store.resource_groups(is_active=is_active)
         groups = await self.identities.groups(user_id=caller.user_id)
@@ -64,10 +60,8 @@ class ResourceGroupService:
         access_key: str | None = None,
         is_active: bool | None = None,
     ) -> Sequence[ResourceGroup]:
-        """Returns the groups open to a domain, a group (id or name) or a keypair.
-
-        Returns none if the caller does not see the domain, group or keypair.
-        """
+        """Returns the groups open to a domain, a group (id or name) or a keypair. Returns none if the caller does not
+        see the domain, group or keypair."""
         if domain_name is not None:
             if all(domain.name != domain_name for domain in await self.identity.domains(caller)):
                 return []

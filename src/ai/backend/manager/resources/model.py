@@ -14,9 +14,7 @@ from ai.backend.common.slots import ResourceSlot
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferedVariant:
     """A property that a session may require of its devices, and the number of healthy devices that have it.
-
-    ``devices``: resource group -> number of devices. ``device_names``: the plugins of the devices.
-    """
+    ``devices``: resource group -> number of devices. ``device_names``: the plugins of the devices."""
 
     property: VariantProperty
     match_mode: VariantMatchMode
@@ -58,12 +56,8 @@ class QuotaState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PresetCheck:
-    """The quotas of a caller and which presets fit (spec 03-08, "check-presets").
-
-    Attributes:
-        quotas: of the ``keypair``, the ``group`` and the ``domain``.
-        scaling_groups: resource group -> (using, remaining).
-    """
+    """The quotas of a caller and which presets fit (spec 03-08, "check-presets"). ``quotas``: of the ``keypair``, the
+    ``group`` and the ``domain``. ``scaling_groups``: resource group -> (using, remaining)."""
 
     presets: Sequence[tuple[ResourcePreset, bool]]
     quotas: Mapping[str, QuotaState]

@@ -75,11 +75,8 @@ class ResourceService:
         return frozenset(slot for a in agents if a.status is AgentStatus.ALIVE for slot in a.available_slots)
 
     async def variants(self, caller: Caller, scaling_group: str | None = None) -> Sequence[OfferedVariant]:
-        """Returns the properties of devices in one resource group, or in all that are open to the caller.
-
-        Raises:
-            NotFound: the resource group is not open to the caller.
-        """
+        """Returns the properties of devices in one resource group, or in all that are open to the caller. Raises
+        NotFound: the resource group is not open to the caller."""
         open_groups = {g.name for g in await self.resource_groups.available(caller)}
         if scaling_group is not None and scaling_group not in open_groups:
             raise NotFound(f"There is no resource group {scaling_group[:64]!r} for you.")

@@ -205,12 +205,6 @@ async def _check_upload(storage: ObjectStorage, claims: PutObjectClaims) -> None
 
 
 async def _parts(request: web.Request, size: int) -> AsyncIterator[bytes]:
-    """Yields the body as it is received.
-
-    Raises:
-        BodyTooSlow: no bytes are received for :data:`IDLE_S`.
-        ConnectionResetError: the body is incomplete.
-    """
     remaining = size
     while remaining > 0:
         try:

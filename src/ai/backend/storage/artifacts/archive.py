@@ -25,8 +25,6 @@ UrlOf: TypeAlias = Callable[[ObjectStorage, str, int, int | None], Awaitable[str
 
 @dataclass(slots=True)
 class _Copy:
-    """A running copy of a revision to the mount cache."""
-
     total: int
     current: int = 0
     error: BackendError | None = None
@@ -44,10 +42,8 @@ class Archive:
     _copies: dict[UUID, _Copy] = field(default_factory=dict, init=False)
 
     async def find_all(self, revision: UUID) -> list[tuple[ObjectStorage, Manifest]]:
-        """Returns the storages that have the revision: one, and perhaps the mount cache or that of an earlier import.
-
-        A failing storage is skipped. Raises its error if no other storage has the revision.
-        """
+        """Returns the storages that have the revision: one, and perhaps the mount cache or that of an earlier import. A
+        failing storage is skipped. Raises its error if no other storage has the revision."""
         archived = []
         failure: BackendError | None = None
         for storage in self.storages:
@@ -63,12 +59,8 @@ class Archive:
         return archived
 
     async def find(self, place: ArtifactPlace) -> tuple[ObjectStorage, Manifest]:
-        """Returns the newest archived attempt, preferably on a storage that hosts can mount.
-
-        Raises:
-            ArtifactNotFound: it is not archived there.
-            VolumeNotFound
-        """
+        """Returns the newest archived attempt, preferably on a storage that hosts can mount. Raises ArtifactNotFound:
+        it is not archived there; VolumeNotFound."""
         if place.storage:
             storage = self.storages.get(place.storage)
             manifest = await load_manifest(storage, place.revision_id)
@@ -105,11 +97,7 @@ class Archive:
 
     async def mount(self, place: ArtifactPlace) -> MountState:
         """Returns the path of a revision on hosts; copies it to the mount cache first if they cannot mount its storage.
-
-        Raises:
-            NotSupported: there is no mount cache.
-            BackendError: as :meth:`find` does, or the error of the copy.
-        """
+        Raises NotSupported: there is no mount cache; BackendError: as :meth:`find` does, or the error of the copy."""
         storage, manifest = await self.find(place)
         if ObjectCapability.MOUNT not in storage.capabilities:
             if not self.storages.mount_cache:
@@ -137,7 +125,6 @@ class Archive:
         return MountState(path=None, current=copy.current, total=copy.total)
 
     async def _copy(self, source: ObjectStorage, cache: ObjectStorage, manifest: Manifest, copy: _Copy) -> None:
-        """Copies all objects, the manifest last, as in the archive."""
         prefix = files_of("artifacts", manifest.revision_id, manifest.attempt)
         try:
             sizes = await sizes_below(cache, prefix)

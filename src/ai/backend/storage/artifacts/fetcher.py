@@ -52,9 +52,8 @@ class Fetcher:
     async def get(self, url: str | URL, headers: Mapping[str, str]) -> AsyncIterator[aiohttp.ClientResponse]:
         """Returns the response to a GET after redirects; ``Authorization`` stays with the first origin.
 
-        Raises:
-            AddressRefused: the URL or a redirect leads to a refused address.
-            RegistryUnavailable: the server does not respond in time, also while the body is read.
+        Raises AddressRefused: the URL or a redirect leads to a refused address; RegistryUnavailable: the server does
+        not respond in time, also while the body is read.
         """
         try:
             request = self._client.request("GET", parse_url(str(url)), headers=headers, max_redirects=MAX_REDIRECTS)
@@ -77,10 +76,8 @@ class Fetcher:
     ) -> AsyncGenerator[bytes, None]:
         """Yields the bytes of a file of ``size`` bytes from ``offset`` on, all of them unless it raises.
 
-        Raises:
-            RangeIgnored: only from the beginning.
-            ArtifactChanged, ArtifactDamaged: it has another size.
-            ArtifactNotFound, RegistryRefused, and as :meth:`get` does.
+        Raises RangeIgnored: only from the beginning; ArtifactChanged, ArtifactDamaged: it has another size;
+        ArtifactNotFound, RegistryRefused, and as :meth:`get` does.
         """
         ranged = {**headers, "Range": f"bytes={offset}-"} if offset else headers
         async with self.get(url, ranged) as response:

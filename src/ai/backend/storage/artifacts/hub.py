@@ -58,11 +58,6 @@ _outbound: ContextVar[_Outbound] = ContextVar("outbound requests of the hub's li
 
 @cache
 def _install_transport() -> None:
-    """Makes the library's HTTP client, one for the process, send all requests by the fetcher of the call.
-
-    Raises:
-        NotSupported: the library is not installed.
-    """
     try:
         import httpx2
         from huggingface_hub import set_client_factory
@@ -95,11 +90,8 @@ class Hub:
         self._token = token
 
     async def _run(self, work: Callable[[HfApi], T]) -> T:
-        """Runs calls of the library in a thread.
-
-        Raises:
-            ArtifactNotFound, ArtifactRejected, RegistryRefused, RegistryUnavailable, AddressRefused, NotSupported.
-        """
+        """Runs calls of the library in a thread. Raises ArtifactNotFound, ArtifactRejected, RegistryRefused,
+        RegistryUnavailable, AddressRefused, NotSupported."""
         _install_transport()
         from huggingface_hub import HfApi
 
@@ -151,11 +143,8 @@ class Hub:
     # Importing
 
     async def plan(self, source: HubSource) -> tuple[str, tuple[PlannedFile, ...]]:
-        """Returns the commit of a version and its files.
-
-        Raises:
-            ArtifactChanged: it has another commit or size than the source says.
-        """
+        """Returns the commit of a version and its files. Raises ArtifactChanged: it has another commit or size than the
+        source says."""
         info = await self._run(lambda api: api.model_info(source.name, revision=source.version, files_metadata=True))
         commit = str(info.sha or "")[:MAX_DIGEST]
         if source.digest is not None and source.digest != commit:
@@ -181,7 +170,6 @@ class Hub:
 
 
 def _with_own_errors(work: Callable[[HfApi], T], api: HfApi) -> T:
-    """Calls ``work`` and translates the errors of the library."""
     from huggingface_hub import errors as hub
 
     try:
@@ -208,7 +196,6 @@ def _with_own_errors(work: Callable[[HfApi], T], api: HfApi) -> T:
 
 
 def _versions(api: HfApi, name: str) -> list[str]:
-    """Returns branches, ``main`` first, and tags."""
     refs = api.list_repo_refs(name)
     names = [ref.name for ref in (*refs.branches, *refs.tags) if _is_name(ref.name)]
     return sorted(dict.fromkeys(names), key=lambda one: one != "main")[:_MAX_REFS]
@@ -246,7 +233,6 @@ def _revision(version: str, info: ModelInfo) -> ScannedRevision:
 
 
 def _planned(file: Any) -> PlannedFile:
-    """Raises ArtifactRejected: the hub does not tell the file's size."""
     path, size = str(file.rfilename), file.size
     if not isinstance(size, int):
         raise ArtifactRejected("The hub does not tell how large a file is.", data={"path": path[:256]})

@@ -42,8 +42,6 @@ _MAX_ENDED = 1000
 
 @dataclass(slots=True)
 class _Job:
-    """The task and state of one import."""
-
     request: wire.ImportRequest
     storage: str
     source: FileSource | None
@@ -105,17 +103,13 @@ class Imports:
 
     @asynccontextmanager
     async def _alone(self, revision: UUID) -> AsyncIterator[None]:
-        """Holds the lock of a revision, so that nothing else begins or ends work on it."""
         lock = self._locks.setdefault(revision, asyncio.Lock())
         async with lock:
             yield
 
     async def start(self, request: wire.ImportRequest) -> ImportState:
-        """Starts an import, joins it, or returns that it is done.
-
-        Raises:
-            StaleAttempt, VolumeNotFound, NotSupported, and the errors of a storage.
-        """
+        """Starts an import, joins it, or returns that it is done. Raises StaleAttempt, VolumeNotFound, NotSupported,
+        and the errors of a storage."""
         revision, stages = request.revision_id, request.stages
         archive = self.storages.of_stage("archive", stages.archive)
         async with self._alone(revision):
@@ -196,11 +190,8 @@ class Imports:
         raise ArtifactNotFound("No such import is known here: ask for it again.")
 
     async def cancel(self, key: wire.ImportKey) -> None:
-        """Ends an import and removes the fetched files; does nothing if it has ended or is unknown.
-
-        Raises:
-            StaleAttempt: a newer one is under way.
-        """
+        """Ends an import and removes the fetched files; does nothing if it has ended or is unknown. Raises
+        StaleAttempt: a newer one is under way."""
         async with self._alone(key.revision_id):
             job = self._jobs.get(key.revision_id)
             _check_attempt(key, job)
@@ -224,7 +215,6 @@ class Imports:
         return await self._everywhere(wipe)
 
     async def _everywhere(self, work: Callable[[ObjectStorage], Awaitable[None]]) -> list[BackendError]:
-        """Calls ``work`` for all storages and returns the errors."""
         failures = []
         for storage in self.storages:
             try:
@@ -234,11 +224,8 @@ class Imports:
         return failures
 
     async def begin_upload(self, request: wire.UploadRequest, url_of: UrlOf) -> wire.UploadAnswer:
-        """Returns URLs to put the files of a revision that users upload.
-
-        Raises:
-            ArtifactRejected, StaleAttempt, VolumeNotFound, InvalidInput.
-        """
+        """Returns URLs to put the files of a revision that users upload. Raises ArtifactRejected, StaleAttempt,
+        VolumeNotFound, InvalidInput."""
         revision = request.revision_id
         storage = self.storages.of_stage("download", request.stages.download)
         files = tuple(PlannedFile(path=f.path, size=f.size, sha256=f.sha256) for f in request.files)
@@ -266,7 +253,6 @@ class Imports:
 def _check_attempt(
     key: wire.ImportKey | wire.UploadRequest, job: _Job | None, *records: wire.Manifest | Plan | None
 ) -> None:
-    """Raises StaleAttempt if a later attempt was requested or stored."""
     newest = max((r.attempt for r in (job.request if job else None, *records) if r is not None), default=-1)
     if newest > key.attempt:
         raise StaleAttempt(data={"attempt": newest})

@@ -16,13 +16,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from ai.backend.common.errors import (
-    ArtifactDamaged,
-    ArtifactIncomplete,
-    NoSuchFile,
-    RegistryUnavailable,
-    StaleAttempt,
-)
+from ai.backend.common.errors import ArtifactDamaged, ArtifactIncomplete, NoSuchFile, RegistryUnavailable, StaleAttempt
 from ai.backend.common.wire.artifacts import ArtifactFile, ImportPhase, ImportRequest, Manifest
 from ai.backend.infra.bounded import bounded
 from ai.backend.infra.retry import Backoff
@@ -60,8 +54,6 @@ class Progress(Protocol):
 
 
 class _Place(NamedTuple):
-    """The location of the files of a stage."""
-
     storage: ObjectStorage
     prefix: str
 
@@ -101,9 +93,8 @@ class Pipeline:
     async def run(self) -> Manifest:
         """Runs all stages. Correct files stay for the next try.
 
-        Raises:
-            ArtifactChanged, ArtifactRejected, ArtifactIncomplete, ArtifactDamaged, ArtifactNotFound, StaleAttempt
-            BackendError: a registry or a storage fails.
+        Raises ArtifactChanged, ArtifactRejected, ArtifactIncomplete, ArtifactDamaged, ArtifactNotFound, StaleAttempt;
+        BackendError: a registry or a storage fails.
         """
         plan = await self._planned()
         verified = await self._load_verified(plan)
@@ -209,11 +200,8 @@ class Pipeline:
         return verified
 
     async def _check(self, plan: Plan) -> Verified:
-        """Compares the files with the plan; removes wrong ones, so that they are fetched again.
-
-        Raises:
-            ArtifactDamaged.
-        """
+        """Compares the files with the plan; removes wrong ones, so that they are fetched again. Raises
+        ArtifactDamaged."""
         passes = self._has_verify + self._request.verify
         self._progress.begin(ImportPhase.VERIFYING, current=0, total=plan.size * passes, files=len(plan.files))
         if self._has_verify:
@@ -292,8 +280,6 @@ class Pipeline:
         await drop_other_attempts(self._archive.storage, self._revision, self._request.attempt)
 
     async def _move_all(self, plan: Plan, source: _Place, target: _Place, point: str) -> None:
-        """Moves the files from one stage to the next; those that were moved before are skipped."""
-
         async def move(file: PlannedFile) -> None:
             key, target_key = source.prefix + file.path, target.prefix + file.path
             try:

@@ -52,7 +52,6 @@ class FromReservoir:
         self.ticket = source.ticket
 
     def _ticket(self) -> URL:
-        """Raises ArtifactRejected, AddressRefused."""
         url = parse_url(self.ticket)
         if url.name != "manifest":
             raise ArtifactRejected("That is no ticket of a revision.")

@@ -15,11 +15,8 @@ ON_VOLUMES = ".artifacts"
 
 
 class Storages(Backends[ObjectStorage]):
-    """Starts and stops object storages, and finds storages by name or stage.
-
-    Raises:
-        InvalidInput: a name stands for two storages, or a stage names none.
-    """
+    """Starts and stops object storages, and finds storages by name or stage. Raises InvalidInput: a name stands for two
+    storages, or a stage names none."""
 
     def __init__(self, settings: StorageSettings, volumes: Volumes) -> None:
         context = StorageContext(owner=settings.storage_proxy.owner)

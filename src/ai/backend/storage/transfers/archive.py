@@ -23,7 +23,7 @@ _LAST_S = 4_354_732_799.0  # the end of 2107 in any time zone
 
 
 class _Ended(Exception):
-    """The reader of the stream has ended."""
+    pass
 
 
 class _Sink:
@@ -59,10 +59,8 @@ async def stream_zip(
 ) -> AsyncGenerator[bytes, None]:
     """Yields an uncompressed zip of the paths, each under its last part; links stay links, special files are omitted.
 
-    Memory grows with the number of entries (some hundred bytes each), which the end of a zip lists.
-
-    Raises:
-        BackendError: before the first part, if a path does not exist; files that vanish later are omitted.
+    Memory grows with the number of entries (some hundred bytes each), which the end of a zip lists. Raises
+    BackendError: before the first part, if a path does not exist; files that vanish later are omitted.
     """
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[bytes | None] = asyncio.Queue(_AHEAD)

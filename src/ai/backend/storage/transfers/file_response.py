@@ -25,7 +25,7 @@ def disposition(filename: str) -> str:
 
 
 class _Unsatisfiable(Exception):
-    """The range cannot be satisfied."""
+    pass
 
 
 def _range(request: web.Request, size: int) -> tuple[int, int] | None:
@@ -111,11 +111,8 @@ async def _finish(request: web.Request, response: web.StreamResponse) -> web.Str
 
 
 async def _send(request: web.Request, response: web.StreamResponse, fd: int, offset: int, count: int) -> None:
-    """Sends by sendfile(2) if the event loop and the transport can, else in parts.
-
-    Raises:
-        ConnectionError: the client has disconnected, or the file is shorter than announced.
-    """
+    """Sends by sendfile(2) if the event loop and the transport can, else in parts. Raises ConnectionError: the client
+    has disconnected, or the file is shorter than announced."""
     loop, transport = asyncio.get_running_loop(), request.transport
     if transport is None:
         raise ConnectionResetError

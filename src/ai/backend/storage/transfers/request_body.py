@@ -73,12 +73,8 @@ class StreamBody:
         return b"".join(self._waiting)
 
     async def pour(self, sink: Sink, threads: Executor) -> None:
-        """Writes all bytes, or the received ones if the body is interrupted.
-
-        Raises:
-            BodyTooSlow: no bytes are received for :data:`IDLE_S`.
-            ConnectionError, and the errors of the sink.
-        """
+        """Writes all bytes, or the received ones if the body is interrupted. Raises BodyTooSlow: no bytes are received
+        for :data:`IDLE_S`; ConnectionError, and the errors of the sink."""
         try:
             async for part in self._parts():
                 self._waiting.append(part)
@@ -190,7 +186,6 @@ def _forget_body(request: web.Request) -> None:
 
 
 async def _readable(connection: socket.socket) -> None:
-    """Waits until the socket is readable. Raises BodyTooSlow."""
     loop = asyncio.get_running_loop()
     ready = loop.create_future()
 

@@ -76,12 +76,8 @@ C = TypeVar("C", bound=Claims)
 class Tokens:
     """Issues and verifies tokens.
 
-    Args:
-        secret: the signing key, shared by the proxies of the same volumes.
-        expire_s: how long a token is valid.
-
-    Attributes:
-        client_url: where clients use the tokens; set when the client-facing API is served.
+    ``secret``: the signing key, shared by the proxies of the same volumes. ``expire_s``: how long a token is valid.
+    ``client_url``: where clients use the tokens; set when the client-facing API is served.
     """
 
     def __init__(self, secret: str, expire_s: float) -> None:
@@ -96,11 +92,8 @@ class Tokens:
         return jwt.encode(payload, self._secret, algorithm=_ALGORITHM)
 
     def read(self, token: str, kind: type[C]) -> C:
-        """Returns the claims of a token.
-
-        Raises:
-            AuthenticationFailed: it is forged, expired, not valid yet, or for another operation or audience.
-        """
+        """Returns the claims of a token. Raises AuthenticationFailed: it is forged, expired, not valid yet, or for
+        another operation or audience."""
         try:
             payload = jwt.decode(token, self._secret, algorithms=[_ALGORITHM], options={"require": ["exp", "op"]})
             if payload["op"] != kind.op:

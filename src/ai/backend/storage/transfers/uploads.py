@@ -73,13 +73,8 @@ class Sink:
         self._upload.write(data)
 
     def take(self, connection: socket.socket, count: int) -> int:
-        """Writes up to ``count`` bytes from a connection and returns their number.
-
-        Raises:
-            BlockingIOError: no bytes are available now.
-            ConnectionError: the connection has ended.
-            StorageFull
-        """
+        """Writes up to ``count`` bytes from a connection and returns their number. Raises BlockingIOError: no bytes are
+        available now; ConnectionError: the connection has ended; StorageFull."""
         if self._digest is None:
             taken = self._upload.receive(connection.fileno(), count)
         else:
@@ -119,11 +114,8 @@ class Uploads:
         self._threads = ThreadPoolExecutor(_THREADS, "upload")
 
     async def request(self, volume: AbstractVolume, folder: VFolderId, path: FolderPath, size: int) -> UploadClaims:
-        """Reserves space for an upload and returns its claims; an empty file is published at once.
-
-        Raises:
-            PayloadTooLarge, QuotaExceeded, StorageFull, FolderNotFound, InvalidPath, WrongKindOfFile.
-        """
+        """Reserves space for an upload and returns its claims; an empty file is published at once. Raises
+        PayloadTooLarge, QuotaExceeded, StorageFull, FolderNotFound, InvalidPath, WrongKindOfFile."""
         if size > self.max_size:
             raise PayloadTooLarge(f"At most {self.max_size} bytes are taken.", data={"limit": self.max_size})
         record = UploadRecord(session=secrets.token_hex(16), folder=folder, path=path, size=size)
@@ -141,11 +133,8 @@ class Uploads:
         return claims
 
     async def progress(self, claims: UploadClaims, *, directory: FolderPath | None = None) -> int:
-        """Returns the offset of an upload. Raises UploadNotFound and the errors of :meth:`receive`.
-
-        Publishes the file if the proxy was killed between the last byte and the publication, since the client sends
-        nothing more.
-        """
+        """Returns the offset of an upload. Raises UploadNotFound and the errors of :meth:`receive`. Publishes the file
+        if the proxy was killed between the last byte and the publication, since the client sends nothing more."""
         volume, folder = self._place(claims)
         record, offset = await volume.find_upload(folder, claims.session)
         if offset == record.size and record.state != UploadState.DONE:
@@ -164,13 +153,10 @@ class Uploads:
     async def receive(self, claims: UploadClaims, chunk: Chunk, *, directory: FolderPath | None = None) -> int:
         """Appends a chunk, publishes the file after the last one, and returns the new offset.
 
-        Args:
-            directory: directory of the folder to which the path of the token is relative.
-
-        Raises:
-            UploadNotFound, UploadIsBeingWritten, UploadOffsetMismatch, PayloadTooLarge, ChecksumMismatch, StorageFull,
-            FolderNotFound, InvalidPath, WrongKindOfFile, ConnectionError, BodyTooSlow: received bytes are stored unless
-                the checksum is wrong.
+        ``directory``: directory of the folder to which the path of the token is relative. Raises UploadNotFound,
+        UploadIsBeingWritten, UploadOffsetMismatch, PayloadTooLarge, ChecksumMismatch, StorageFull, FolderNotFound,
+        InvalidPath, WrongKindOfFile, ConnectionError, BodyTooSlow: received bytes are stored unless the checksum is
+        wrong.
         """
         volume, folder = self._place(claims)
         path = FolderPath.parse(claims.relpath)
@@ -256,7 +242,6 @@ def _check(digest: _Digest, checksum: Checksum) -> None:
 
 
 def _open(volume: AbstractVolume, folder: VFolderId, session: str, chunk: Chunk) -> Upload:
-    """Opens an upload. Raises UploadNotFound, UploadIsBeingWritten, UploadOffsetMismatch, PayloadTooLarge."""
     upload = volume.open_upload(folder, session)
     try:
         size = upload.record.size
@@ -273,7 +258,6 @@ def _open(volume: AbstractVolume, folder: VFolderId, session: str, chunk: Chunk)
 
 
 def _finish(upload: Upload, path: FolderPath) -> bool:
-    """Publishes the file if it is complete; returns whether it did."""
     if upload.offset < upload.record.size or upload.record.state == UploadState.DONE:
         return False
     upload.publish(path)

@@ -62,10 +62,8 @@ class QuotaAccounting:
         return ScopeState(account.used + account.grown, account.files, limit, "soft")
 
     async def reserve(self, volume: AbstractVolume, scope: QuotaScopeId, size: int) -> None:
-        """Reserves ``size`` bytes until :meth:`end_reservation`. Raises QuotaExceeded if they do not fit.
-
-        Where the volume enforces limits itself, this only refuses earlier.
-        """
+        """Reserves ``size`` bytes until :meth:`end_reservation`. Raises QuotaExceeded if they do not fit. Where the
+        volume enforces limits itself, this only refuses earlier."""
         account = self._account(volume, scope)
         try:
             limit = await volume.scope_limit(scope)
@@ -140,7 +138,6 @@ class QuotaAccounting:
 
     @staticmethod
     async def _open_uploads(volume: AbstractVolume, scope: QuotaScopeId) -> int:
-        """Returns the bytes that open uploads reserve."""
         uploads = await volume.uploads(scope)
         return sum(upload.size for upload in uploads if upload.state != UploadState.DONE)
 

@@ -34,9 +34,8 @@ _BUILT_IN: Mapping[Any, tuple[str, Mapping[str, str]]] = {
 def load_backend(name: str, base: Any) -> Any:
     """Returns a subclass of ``base`` by the name of a built-in backend or ``package.module:Class``.
 
-    Raises:
-        InvalidInput: the backend does not exist.
-        PluginError: it is no subclass of ``base``, or written for another ``spi_version``.
+    Raises InvalidInput: the backend does not exist; PluginError: it is no subclass of ``base``, or written for another
+    ``spi_version``.
     """
     kind, built_in = _BUILT_IN[base]
     module, colon, attribute = built_in.get(name, name).partition(":")
@@ -85,11 +84,7 @@ class Volumes(Backends[AbstractVolume]):
     """The volumes of the settings; ``owner`` and ``waypoint`` as in :class:`VolumeContext`."""
 
     def __init__(
-        self,
-        settings: Mapping[str, VolumeSettings],
-        *,
-        owner: tuple[int, int] | None,
-        waypoint: Callable[[str], None],
+        self, settings: Mapping[str, VolumeSettings], *, owner: tuple[int, int] | None, waypoint: Callable[[str], None]
     ) -> None:
         context = VolumeContext(owner=owner, waypoint=waypoint)
         super().__init__(

@@ -52,7 +52,6 @@ _MISSING = (errno.ENOENT, errno.ENOTDIR)
 
 @contextmanager
 def _refusals(key: str) -> Iterator[None]:
-    """Translates errors of the file system."""
     try:
         yield
     except OSError as e:
@@ -237,7 +236,6 @@ class DirectoryStorage(ObjectStorage):
         self._prune(path.parent)
 
     def _prune(self, directory: Path) -> None:
-        """Removes empty directories."""
         while directory != self.root:
             try:
                 directory.rmdir()

@@ -234,7 +234,6 @@ class S3Storage(ObjectStorage):
         return upload
 
     async def _uploads(self, prefix: str) -> AsyncGenerator[tuple[str, str], None]:
-        """Yields the full keys and ids of unfinished uploads."""
         marks: dict[str, str] = {}
         while True:
             page = await self.call("list_multipart_uploads", Prefix=prefix, **marks)
@@ -354,10 +353,7 @@ class _Upload(ObjectUpload):
         if self._buffer:
             await self._send(len(self._buffer))
         await self._storage.call(
-            "complete_multipart_upload",
-            Key=self._full,
-            UploadId=self._id,
-            MultipartUpload={"Parts": self._parts},
+            "complete_multipart_upload", Key=self._full, UploadId=self._id, MultipartUpload={"Parts": self._parts}
         )
         self._id = None
 
@@ -373,7 +369,7 @@ class _Upload(ObjectUpload):
 
 
 class _BeyondTheEnd(BackendError):
-    """A range begins after the end of an object."""
+    pass
 
 
 def _error_of(code: str, status: int, message: str) -> BackendError:
@@ -388,7 +384,6 @@ def _error_of(code: str, status: int, message: str) -> BackendError:
 
 @contextmanager
 def _translated_errors(name: str) -> Iterator[None]:
-    """Translates errors of the library into those of the SPI; ``name`` is that of the storage."""
     from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
 
     try:

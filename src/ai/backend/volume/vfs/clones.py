@@ -44,7 +44,6 @@ class CopyPlace:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Locks a file or directory against all processes on this volume."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -159,11 +158,7 @@ def sweep(layout: Layout) -> None:
 
 
 def _copy(
-    original: OpenDirectory,
-    copy: Path,
-    layout: Layout,
-    progress: Progress,
-    waypoint: Callable[[str], None],
+    original: OpenDirectory, copy: Path, layout: Layout, progress: Progress, waypoint: Callable[[str], None]
 ) -> None:
     progress.total = trees.measure(original.fd).used_bytes
     copy.mkdir(mode=0o700)
@@ -176,7 +171,6 @@ def _copy(
 
 
 def _publish(marker: Path, copy: Path, final: Path, room: Path) -> None:
-    """Renames the copy to its place. Raises FolderNotFound if the folder was deleted meanwhile."""
     with _locked(room):
         if not marker.exists():
             raise FolderNotFound("The folder was deleted while it was cloned.")

@@ -96,11 +96,8 @@ class Layout:
             raise Unavailable("The volume is not in its place.")
 
     def prepare(self) -> None:
-        """Checks the version, or initialises an empty volume.
-
-        Raises:
-            InvalidInput: the place cannot be used, or holds another version or other files.
-        """
+        """Checks the version, or initialises an empty volume. Raises InvalidInput: the place cannot be used, or holds
+        another version or other files."""
         version = self.root / "version.txt"
         try:
             self.root.mkdir(parents=True, exist_ok=True)

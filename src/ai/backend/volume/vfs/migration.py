@@ -18,10 +18,8 @@ from ai.backend.volume.vfs.layout import VERSION, Layout
 def migrate(layout: Layout, folders: Iterable[VFolderId]) -> list[str]:
     """Moves folders into their scopes, each by one rename, and returns the ids (32 hex digits) of all others.
 
-    May be repeated, also after a crash, and with more folders: the volume has the new layout when none remains.
-
-    Raises:
-        InvalidInput: the volume has neither layout.
+    May be repeated, also after a crash, and with more folders: the volume has the new layout when none remains. Raises
+    InvalidInput: the volume has neither layout.
     """
     version = layout.root / "version.txt"
     version_text = version.read_text().strip() if version.exists() else None

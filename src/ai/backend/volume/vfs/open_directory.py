@@ -14,14 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
-from ai.backend.common.errors import (
-    Conflict,
-    FileAlreadyExists,
-    InvalidPath,
-    NoSuchFile,
-    StorageFull,
-    WrongKindOfFile,
-)
+from ai.backend.common.errors import Conflict, FileAlreadyExists, InvalidPath, NoSuchFile, StorageFull, WrongKindOfFile
 from ai.backend.common.volume_paths import FolderPath
 from ai.backend.node.linux.open_beneath import WALK, open_through_no_link
 from ai.backend.node.linux.syscalls import has_openat2, openat2
@@ -74,11 +67,8 @@ class OpenDirectory:
         return cls(os.open(path, READ_DIRECTORY | os.O_NOFOLLOW))
 
     def open(self, path: FolderPath, flags: int, mode: int = 0) -> int:
-        """Opens a path's target; without openat2, the path itself through no link.
-
-        Raises:
-            OSError: as open(2); EXDEV or ELOOP if the path leads, or might lead, out.
-        """
+        """Opens a path's target; without openat2, the path itself through no link. Raises OSError: as open(2); EXDEV or
+        ELOOP if the path leads, or might lead, out."""
         if has_openat2():
             return openat2(self.fd, os.fsencode(str(path)), flags, mode)
         return open_through_no_link(self.fd, path.parts or (".",), flags, mode)
@@ -94,10 +84,7 @@ class OpenDirectory:
     @contextmanager
     def parent(self, path: FolderPath, flags: int = WALK) -> Iterator[tuple[int, str]]:
         """Opens the directory that holds a path, and yields it with the name there, for operations that change entries.
-
-        Raises:
-            InvalidPath: the path is the folder itself.
-        """
+        Raises InvalidPath: the path is the folder itself."""
         if not path.parts:
             raise InvalidPath("That is the folder itself.")
         with self.opened(FolderPath(path.parts[:-1]), flags) as fd:

@@ -42,10 +42,7 @@ def _directory(name: str, parent: int) -> Iterator[int]:
 
 def walk(fd: int, depth: int = 0) -> Iterator[tuple[int, str, os.stat_result]]:
     """Yields the parent's descriptor, name and status of everything below a directory that does not vanish meanwhile.
-
-    Raises:
-        Conflict: it is deeper than :data:`MAX_DEPTH`, or a directory is not readable.
-    """
+    Raises Conflict: it is deeper than :data:`MAX_DEPTH`, or a directory is not readable."""
     if depth > MAX_DEPTH:
         raise Conflict(f"There are directories more than {MAX_DEPTH} levels deep.")
     with os.scandir(fd) as entries:
@@ -95,11 +92,8 @@ def copy(
 ) -> None:
     """Copies the content of a directory into an empty one; devices, sockets and FIFOs are skipped and counted.
 
-    A file with several names has them in the copy too, and takes room once, as it was measured.
-
-    Raises:
-        Cancelled: the progress was cancelled.
-        OSError: among others ENOSPC; a part of the copy exists.
+    A file with several names has them in the copy too, and takes room once, as it was measured. Raises Cancelled: the
+    progress was cancelled; OSError: among others ENOSPC; a part of the copy exists.
     """
     _copy_directory(_Work(target, progress, give, waypoint), source, target, ())
 

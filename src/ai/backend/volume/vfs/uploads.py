@@ -162,7 +162,6 @@ class OpenUpload(Upload):
             raise
 
     def _lock(self) -> int:
-        """Opens and locks the data; returns -1 if there is none."""
         try:
             fd = os.open(self._data, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:

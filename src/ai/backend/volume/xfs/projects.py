@@ -50,10 +50,8 @@ def set_project(fd: int, project: int) -> None:
 def adopt(directory: int, project: int) -> None:
     """Assigns everything below a directory, and last itself, to a project. To be repeated after a crash.
 
-    Links are created anew, since they cannot be opened; devices, sockets and FIFOs stay outside.
-
-    Raises:
-        Conflict: a directory is too deep, or not readable.
+    Links are created anew, since they cannot be opened; devices, sockets and FIFOs stay outside. Raises Conflict: a
+    directory is too deep, or not readable.
     """
     for parent, name, status in trees.walk(directory):
         with suppress(FileNotFoundError):
@@ -79,10 +77,8 @@ def _renew_link(parent: int, name: str, status: os.stat_result) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """Reads and sets the quotas of the file system that ``fd`` is on; the caller keeps ``fd``.
-
-    ``device`` is its block device, for kernels without quotactl_fd.
-    """
+    """Reads and sets the quotas of the file system that ``fd`` is on; the caller keeps ``fd``. ``device`` is its block
+    device, for kernels without quotactl_fd."""
 
     fd: int
     device: str

@@ -84,7 +84,6 @@ class XfsVolume(VfsVolume):
     # Scopes and their projects
 
     def _claim(self, scope: str) -> int:
-        """Returns the project id of a scope by the name of its directory."""
         start = int.from_bytes(hashlib.sha256(scope.encode()).digest()[:4])
         for attempt in range(_PROJECTS):
             project = _FIRST_PROJECT + (start + attempt) % _PROJECTS
@@ -110,7 +109,6 @@ class XfsVolume(VfsVolume):
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Locks the volume against all other processes."""
         self._claims.mkdir(mode=0o700, exist_ok=True)
         with OpenDirectory.at(self._claims) as claims:
             fcntl.flock(claims.fd, fcntl.LOCK_EX)

@@ -67,7 +67,6 @@ class HarborTags:
         return tags
 
     async def _pages(self, path: str, kind: type[Any]) -> list[Any]:
-        """Returns the items of all pages. Raises NotFound, RegistryRefused, RegistryUnavailable."""
         items: list[Any] = []
         for number in range(1, _MAX_PAGES + 1):
             joint = "&" if "?" in path else "?"

@@ -72,8 +72,6 @@ class Tag(NamedTuple):
 
 
 class _Retryable(Exception):
-    """A failure that another try after ``pause_s`` may mend."""
-
     def __init__(self, message: str, pause_s: float = 0.0) -> None:
         super().__init__(message)
         self.pause_s = pause_s
@@ -117,10 +115,8 @@ class RegistryHttp:
                   basic: bool = False) -> Reply:  # fmt: skip
         """Returns a whole reply; ``scope`` is that of the token, ``basic`` sends the password without a challenge.
 
-        Raises:
-            NotFound
-            RegistryRefused: of the credentials, or any other refusal.
-            RegistryUnavailable: no reply after several tries, or too large a one.
+        Raises NotFound; RegistryRefused: of the credentials, or any other refusal; RegistryUnavailable: no reply after
+        several tries, or too large a one.
         """
         url = self.base.join(path if isinstance(path, URL) else URL(path, encoded=True))
         problem, backoff = "", Backoff(_PAUSE_S, _MAX_PAUSE_S, jitter=_JITTER)
@@ -146,7 +142,6 @@ class RegistryHttp:
         return self._checked(reply.url, reply)
 
     def _checked(self, url: URL, reply: Response) -> Reply:
-        """Returns a reply with status 200, and raises the error of any other status."""
         name = self._registry.name
         if reply.status == 200:
             return Reply(url, reply.headers, reply.body)

@@ -18,12 +18,8 @@ _MAX_FAILURES = 10
 
 
 async def scan_registry(registry: ContainerRegistry) -> AsyncIterator[ScanStep]:
-    """Yields a step for every tag, in no particular order.
-
-    Raises:
-        RegistryRefused: the registry rejects the credentials or the request.
-        RegistryUnavailable: it does not answer, or not as specified.
-    """
+    """Yields a step for every tag, in no particular order. Raises RegistryRefused: the registry rejects the credentials
+    or the request; RegistryUnavailable: it does not answer, or not as specified."""
     kind = HarborTags if registry.type is ContainerRegistryType.HARBOR2 else DockerTags
     async with RegistryHttp(registry) as http:
         tags = await kind(registry, http).tags()
