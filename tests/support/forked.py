@@ -39,7 +39,7 @@ DAEMONS = (
     "ai.backend.standalone.manager_daemon",
     "ai.backend.standalone.main",
     "ai.backend.storage.main",
-    "ai.backend.volume.vfs",
+    "ai.backend.volume.vfs.volume",
     "aiosqlite",
     "alembic.operations",
     "alembic.runtime.migration",
