@@ -11,15 +11,16 @@ PostgreSQL rules: one writer at a time in the whole installation, and commits th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Connection, Engine, Executable, Row, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy.sql.dml import UpdateBase
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.infra.database.postgres import GroupCommit, lock_writers, translate_error, with_retries
@@ -132,6 +133,14 @@ class Database:
             return await self._commits.write(work)
         result: T = await self.run_sync(work)
         return result
+
+    async def fetch(self, query: Executable, parameters: Mapping[str, Any] | None = None) -> Sequence[Row[Any]]:
+        """Returns the rows of a query, in a read transaction of its own."""
+        return await self.run_read(lambda s: s.execute(query, parameters).all())
+
+    async def execute(self, statement: UpdateBase, parameters: Any = None) -> int:
+        """Executes a statement in a write transaction of its own; returns how many rows it changed."""
+        return await self.run_write(lambda s: s.execute(statement, parameters).rowcount)
 
     async def rest(self) -> None:
         """Closes idle connections, which are reopened when needed."""

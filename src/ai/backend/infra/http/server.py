@@ -127,7 +127,7 @@ class RequestAuthenticator(Protocol):
 class AuditTrail(Protocol):
     """Records calls that change something."""
 
-    async def note(self, call: Call[Any, Any], outcome: str) -> None: ...
+    async def record(self, call: Call[Any, Any], outcome: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,7 +257,7 @@ class HttpServer:
         call.release_body()
         call.raw_body = None  # a traceback may keep the call until the next collection
         if call.endpoint.audited and self._audit is not None:
-            await self._audit.note(call, "replayed" if outcome == "ok" and call.is_replayed else outcome)
+            await self._audit.record(call, "replayed" if outcome == "ok" and call.is_replayed else outcome)
 
     def _handler(self, endpoint: Endpoint) -> RequestHandler:
         query = QuerySchema(endpoint.query, reserved=_RESERVED)
