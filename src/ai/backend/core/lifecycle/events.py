@@ -48,8 +48,7 @@ class SessionRestartRequested(SessionStimulus):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionDestroyRequested(SessionStimulus):
-    """The user, an idle rule or a timeout ends the session. A forced request is repeated without grace even when
-    TERMINATING."""
+    """The user, an idle rule or a timeout ends the session. A forced end leaves no grace, also when TERMINATING."""
 
     reason: KernelEventReason = KernelEventReason.USER_REQUESTED
     forced: bool = False
