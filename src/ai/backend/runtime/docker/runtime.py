@@ -27,7 +27,6 @@ from ai.backend.common.errors import (
 )
 from ai.backend.common.ids import SessionId
 from ai.backend.common.wire.link import ByteStream
-from ai.backend.node.linux import disk_space
 from ai.backend.node.workload import connect, processes, runner_files
 from ai.backend.node.workload.channel import RelayChannel
 from ai.backend.node.workload.file_trees import tree_size
@@ -63,9 +62,10 @@ from ai.backend.runtime.docker.engine import Engine, EngineRefusal
 from ai.backend.runtime.docker.images import ImageFacts, Images
 from ai.backend.runtime.docker.networks import SessionNetworks, why_none_over_nodes
 from ai.backend.runtime.docker.pulls import Pulls
-from ai.backend.runtime.docker.records import INSTANCE_LABEL, DockerState
+from ai.backend.runtime.docker.records import INSTANCE_LABEL, DockerRecord, DockerState
 from ai.backend.runtime.docker.settings import DockerRuntimeSettings
 from ai.backend.runtime.docker.workloads import Handle, Workloads
+from ai.backend.runtime.workload import WorkloadRecord, guard_homes, used_bytes
 
 log = logging.getLogger(__name__)
 STOP_MARGIN_S = 25.0
@@ -119,7 +119,8 @@ class DockerRuntime(AbstractRuntime):
         await self._workloads.reconcile()
         await self._commits.clean()
         await asyncio.to_thread(self._images.clean, await self._mounted())
-        loops = {"follow": self._workloads.follow(), "guard": self._guard_loop(), "compare": self._compare_loop()}
+        guard = guard_homes(self.settings, self._state.homes, self._running, self._used_bytes, self._end_for_its_home)
+        loops = {"follow": self._workloads.follow(), "guard": guard, "compare": self._compare_loop()}
         self._tasks = [asyncio.create_task(loop, name=f"docker-runtime-{name}") for name, loop in loops.items()]
 
     async def _mounted(self) -> Collection[str]:
@@ -399,39 +400,21 @@ class DockerRuntime(AbstractRuntime):
             except (BackendError, OSError) as error:
                 log.warning("containers and records cannot be compared: %s", error)
 
-    async def _guard_loop(self) -> None:
-        """Enforce the watched limits: the size of homes, and the platform's reserve on the disk."""
-        while True:
-            await asyncio.sleep(self.settings.watch_interval_s)
-            lacks_room = await asyncio.to_thread(disk_space.is_low, self._state.homes, self.settings.reserved_bytes)
-            sizes: dict[WorkloadKey, int] = {}
-            for handle in list(self._workloads.handles.values()):
-                limit = handle.record.home_bytes
-                if handle.exit is not None or (limit is None and not lacks_room):
-                    continue
-                used = sizes[handle.record.key] = await self._held(handle)
-                if limit is not None and used > limit:
-                    log.warning("the home of %s holds %d bytes, over its limit of %d", handle.record.key, used, limit)
-                    await self._end_for_its_home(handle)
-            if lacks_room and sizes:
-                key, size = max(sizes.items(), key=lambda item: item[1])
-                if size >= self.settings.reserved_bytes // 64:  # else what fills the disk is none of ours
-                    log.error("the disk of the homes is full; %s holds %d bytes of it and is ended", key, size)
-                    await self._end_for_its_home(self._workloads.handles.get(key))
+    def _running(self) -> list[DockerRecord]:
+        return [handle.record for handle in self._workloads.handles.values() if handle.exit is None]
 
-    async def _held(self, handle: Handle) -> int:
-        record = handle.record
-        size = await asyncio.to_thread(self._meter.home_size, record, time.monotonic())
-        if record.writable:
+    async def _used_bytes(self, record: WorkloadRecord) -> int:
+        size = await used_bytes(self._meter, record, await self.pids(record.key))
+        if isinstance(record, DockerRecord) and record.writable:
             size += await asyncio.to_thread(tree_size, Path(record.writable))
-        pids = await self.pids(record.key)
-        return size + await asyncio.to_thread(disk_space.unlinked_bytes, pids, Path(record.home))
+        return size
 
-    async def _end_for_its_home(self, handle: Handle | None) -> None:
+    async def _end_for_its_home(self, key: WorkloadKey, _: bool) -> None:
+        handle = self._workloads.handles.get(key)
         if handle is None:
             return
         try:
-            async with self._workloads.lock(handle.record.key):
+            async with self._workloads.lock(key):
                 await self._stop(handle, 2.0, "home-limit")
         except BackendError as error:
-            log.warning("the workload %s cannot be ended: %s", handle.record.key, error)
+            log.warning("the workload %s cannot be ended: %s", key, error)

@@ -29,7 +29,8 @@ from ai.backend.runtime.process import sandbox
 from ai.backend.runtime.process.cgroup_probe import find_driver, find_hierarchies, parse_own
 from ai.backend.runtime.process.launch_plan import Host
 from ai.backend.runtime.process.networks import why_none, why_none_over_nodes
-from ai.backend.runtime.process.settings import MIB, ProcessRuntimeSettings
+from ai.backend.runtime.process.settings import ProcessRuntimeSettings
+from ai.backend.runtime.settings import MIB
 
 log = logging.getLogger(__name__)
 PROBE_TIMEOUT_S = 10.0

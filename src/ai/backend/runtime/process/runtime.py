@@ -12,7 +12,7 @@ import os
 import secrets
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,6 @@ from typing import Any, ClassVar
 from ai.backend.common.errors import BackendError, CreationDenied, Unavailable, WorkloadError
 from ai.backend.common.ids import SessionId
 from ai.backend.common.wire.link import ByteStream
-from ai.backend.node.linux import disk_space
 from ai.backend.node.workload import connect, processes, runner_files, statistics
 from ai.backend.node.workload.channel import RelayChannel, RelayConnection
 from ai.backend.node.workload.directory import exit_of
@@ -52,6 +51,7 @@ from ai.backend.runtime.process.processes import pids_of, read_log_tail
 from ai.backend.runtime.process.records import Record, StateDirectory, WorkloadDirectory
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
 from ai.backend.runtime.process.zygote_client import Zygote
+from ai.backend.runtime.workload import WorkloadRecord, guard_homes, used_bytes
 
 log = logging.getLogger(__name__)
 VERSION = "1"
@@ -132,7 +132,8 @@ class ProcessRuntime(AbstractRuntime):
             record = directory.record()
             if record is not None:
                 self._remember(record, directory)
-        self._guard = asyncio.create_task(self._guard_loop(), name="process-runtime-guard")
+        guard = guard_homes(self.settings, self._state.homes, self._living, self._used_bytes, self._end_for_its_home)
+        self._guard = asyncio.create_task(guard, name="process-runtime-guard")
         if findings.host.runner.parent.parent == self._state.path:
             self._compiling = asyncio.create_task(self._compile_runner(findings.host.runner), name="compile-runner")
 
@@ -432,46 +433,28 @@ class ProcessRuntime(AbstractRuntime):
         with suppress(asyncio.QueueFull):
             self._events.put_nowait(WorkloadExited(key=handle.record.key, exit=ended))
 
-    async def _guard_loop(self) -> None:
-        """Watched limits that the shims do not look after: the size of homes, and what they leave to the platform."""
-        while True:
-            await asyncio.sleep(self.settings.watch_interval_s)
-            lacks_room = await asyncio.to_thread(disk_space.is_low, self._state.homes, self.settings.reserved_bytes)
-            sizes: dict[WorkloadKey, int] = {}
-            for handle in list(self._handles.values()):
-                limit = handle.record.home_bytes
-                if handle.announced or (limit is None and not lacks_room):
-                    continue
-                used = sizes[handle.record.key] = await self._held(handle)
-                if limit is not None and used > limit:
-                    log.warning("the home of %s holds %d bytes, over its limit of %d", handle.record.key, used, limit)
-                    await self._end_for_its_home(handle)
-            if lacks_room and sizes:
-                await self._make_room(max(sizes.items(), key=lambda item: item[1]))
+    def _living(self) -> list[Record]:
+        return [handle.record for handle in self._handles.values() if not handle.announced]
 
-    async def _held(self, handle: _Handle) -> int:
-        size = await asyncio.to_thread(self._meter.home_size, handle.record, time.monotonic())
-        return size + await asyncio.to_thread(
-            disk_space.unlinked_bytes, await self.pids(handle.record.key), Path(handle.record.home)
-        )
+    async def _used_bytes(self, record: WorkloadRecord) -> int:
+        return await used_bytes(self._meter, record, await self.pids(record.key))
 
-    async def _make_room(self, largest: tuple[WorkloadKey, int]) -> None:
-        """End the workload that holds most, its home first: without space its shim could not even note the end."""
-        key, size = largest
+    async def _end_for_its_home(self, key: WorkloadKey, is_disk_full: bool) -> None:
+        """Ends a workload; on a full disk removes its home first, as its shim could not even record the end."""
         handle = self._handles.get(key)
-        if handle is None or size < self.settings.reserved_bytes // 64:
-            return  # what fills the disk is none of ours
-        log.error("the disk of the homes is full; %s holds %d bytes of it and is ended", key, size)
-        async with self._lock(key):
-            for end in (self._end_for_its_home, None):  # what it writes meanwhile goes the second time
-                with suppress(OSError):
-                    await asyncio.to_thread(remove_tree, Path(handle.record.home))
-                if end is not None:
-                    await end(handle)
+        if handle is None:
+            return
+        async with self._lock(key) if is_disk_full else nullcontext():
+            if is_disk_full:
+                await self._remove_home(handle)
+            with suppress(BackendError):  # a shim that does not answer is looked after by the next check
+                await self._ask_to_end(handle.directory, 2.0, "shim-stop", "home-limit")
+            if is_disk_full:  # what it wrote meanwhile
+                await self._remove_home(handle)
 
-    async def _end_for_its_home(self, handle: _Handle) -> None:
-        with suppress(BackendError):
-            await self._ask_to_end(handle.directory, 2.0, "shim-stop", "home-limit")
+    async def _remove_home(self, handle: _Handle) -> None:
+        with suppress(OSError):  # the next check tries again
+            await asyncio.to_thread(remove_tree, Path(handle.record.home))
 
     def _view(self, handle: _Handle) -> WorkloadView:
         directory = handle.directory
