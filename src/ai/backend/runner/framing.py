@@ -1,8 +1,7 @@
 """The two framings: the channel to the agent (4-byte length + JSON) and the private pipes to an interpreter child.
 
-Frames of the private pipes are `kind` (1 byte), length of the payload (4 bytes, big endian), payload; a payload is a
-list of fields, each a 4-byte length and bytes. They need no JSON, so a fresh interpreter child starts without importing
-any module.
+Frames of the private pipes are `kind` (1 byte), length of the payload (4 bytes, big endian), payload: a list of fields,
+each a 4-byte length and bytes. Without JSON a fresh interpreter child starts without importing any module.
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ class BrokenFrame(Exception):
 
 
 def encode_message(message: Dict[str, Any]) -> bytes:
-    """Encodes a message as a channel frame. Text is UTF-8; only names with undecodable bytes fall back to escapes
-    (`\\udcXX`)."""
+    """Encodes a message as a channel frame in UTF-8; names with undecodable bytes get escapes (`\\\\udcXX`)."""
     import json
 
     try:
@@ -72,8 +70,7 @@ class Channel:
         return True
 
     def receive(self) -> Optional[List[Dict[str, Any]]]:
-        """Returns the messages that have arrived; None at the end of the stream. Raises BrokenFrame on an invalid
-        length."""
+        """Returns the messages that have arrived; None at the end. Raises BrokenFrame on an invalid length."""
         import json
 
         try:
@@ -114,8 +111,7 @@ def pack(kind: bytes, fields: Sequence[bytes] = ()) -> bytes:
 
 
 def unpack(buffer: bytearray) -> Iterator[Tuple[bytes, List[bytes]]]:
-    """Removes the complete frames from `buffer` and returns them. Raises BrokenFrame on invalid lengths: the sender may
-    be hostile."""
+    """Removes and yields the complete frames of `buffer`. Raises BrokenFrame on invalid lengths."""
     while len(buffer) >= 5:
         size = int.from_bytes(buffer[1:5], "big")
         if size > MAX_FRAME:

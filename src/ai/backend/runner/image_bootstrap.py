@@ -1,8 +1,4 @@
-"""Runs the image's own script, which starts what listens on its preopen and endpoint ports, before the session is
-ready.
-
-It runs as the user that the session is: nothing of an image runs as root here (spec 03-05 has it so, and `su-exec`).
-"""
+"""Runs the image's own script, which starts its services, before the session is ready, as the session's user."""
 
 from __future__ import annotations
 

@@ -129,8 +129,7 @@ class Runner:
             process.kill_group(run.pid, signal.SIGINT)
 
     def cancel(self, run_id: Optional[str], reason: str) -> None:
-        """Ends a run by force, or all of them when `run_id` is None. A queued run is finished without having
-        started."""
+        """Ends a run by force, or all of them when `run_id` is None; a queued run is finished without a start."""
         for run in [r for r in self._queue if run_id in (None, r.id)]:
             self._queue.remove(run)
             self._report_finished(run, 128 + signal.SIGKILL, f"cancelled:{reason}", None, [])

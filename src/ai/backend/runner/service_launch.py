@@ -1,7 +1,6 @@
-"""Starts a service in a child of the supervisor: prestart actions, then the program by exec.
+"""Starts a service in a child of the supervisor, which must not wait: prestart actions, then the program by exec.
 
-The supervisor must not wait for files and commands of images, so all of it happens behind a fork. What goes wrong is
-written to a pipe that the program's own start closes.
+The reason of a failure is written to a pipe that the program's own start closes.
 """
 
 from __future__ import annotations
@@ -37,10 +36,7 @@ class Plan:
 
 
 def launch(plan: Plan, null: int, output: int, trouble: int) -> int:
-    """Forks the child; its output goes to `output`, the reason of a failed start to `trouble`. Returns its pid.
-
-    Raises OSError where no process can be made.
-    """
+    """Forks the child and returns its pid; a failed start is explained on `trouble`. Raises OSError."""
     pid = os.fork()
     if pid:
         return pid

@@ -1,7 +1,6 @@
 """Starts the services of a workload on request, watches them, and ends them with the session.
 
-A service counts as running once its first port listens. It listens at 127.0.0.1, to which the tunnels connect. The
-supervisor waits for none of them: starts go on behind a fork (`service_launch`), and timers look at the ports.
+A service counts as running once its first port listens at 127.0.0.1, to which the tunnels connect.
 """
 
 from __future__ import annotations

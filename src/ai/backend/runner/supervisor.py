@@ -1,8 +1,7 @@
 """The supervisor: owns the channel, restarts the interpreter, and survives the user's code.
 
-It holds no thread and never waits on the user: every descriptor is non-blocking, every buffer has a limit. The
-user's code runs in
-children that have neither the channel nor, as the supervisor is not dumpable, a way to it through /proc.
+No threads, non-blocking descriptors, limited buffers. The user's code runs in children that have neither the channel
+nor, as the supervisor is not dumpable, a way to it through /proc.
 """
 
 from __future__ import annotations
@@ -255,8 +254,7 @@ class Supervisor:
     # ---- the interpreter
 
     def _on_report(self, kind: bytes, fields: List[bytes]) -> None:
-        """Handles one report of the interpreter. The user's code may forge it, so it affects only the user's own
-        run."""
+        """Handles a report of the interpreter, which the user's code may forge: it affects only the user's own run."""
         if kind == b"H":
             if not self._announced:
                 self._announce()
@@ -408,8 +406,7 @@ class Supervisor:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Parses `--channel-fd N --runtime NAME --home DIR [--service-defs DIR]` and serves; returns 2 on wrong
-    arguments."""
+    """Parses `--channel-fd N --runtime NAME --home DIR [--service-defs DIR]` and serves; returns 2 if it cannot."""
     from .language_commands import RUNTIMES
 
     if arguments[:1] == ["--worker"]:  # see `process.execute_anew`

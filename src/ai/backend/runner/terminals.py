@@ -171,8 +171,7 @@ class Terminals:
         return env
 
     def open(self, name: str, rows: int, cols: int) -> None:
-        """Opens a terminal, or resizes an open one. Raises ValueError for invalid arguments, OSError without
-        resources."""
+        """Opens a terminal, or resizes an open one. Raises ValueError for invalid arguments, or OSError."""
         if name in self._open:
             self.resize(name, rows, cols)
             return

@@ -32,12 +32,7 @@ _START_S = 60.0
 
 
 class Daemon:
-    """Runs a daemon and starts it again after each death.
-
-    Attributes:
-        process: the current process, or the last one.
-        mean_steps: the average number of steps of a process; None: it does not die.
-    """
+    """Runs a daemon in processes of ``mean_steps`` steps on average (None: it does not die), one after another."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -53,7 +48,7 @@ class Daemon:
         return self.process.is_alive
 
     def start(self) -> None:
-        """Start a new process of the daemon."""
+        """Starts a new process of the daemon."""
         self.lives += 1
         self.process = Process(self.name, self._died)
         if self.mean_steps is not None:
@@ -136,18 +131,14 @@ class ManagerDaemon(Daemon):
         return manager is not None and manager.leads
 
     async def ask(self, use: Callable[[Manager], Coroutine[Any, Any, Any]]) -> Any:
-        """Send a user's request, which is lost if the process dies."""
+        """Sends a user's request, which is lost if the process dies."""
         manager = self.manager
         assert manager is not None
         return await self.world.call(self.process, partial(use, manager))
 
 
 class Inbox:
-    """Takes callbacks: :class:`ai.backend.manager.events.webhook_gateway.WebhookSender`.
-
-    Attributes:
-        received: callback ids in the order of their arrival, by session.
-    """
+    """Receives callbacks as a :class:`ai.backend.manager.events.webhook_gateway.WebhookSender`, by session."""
 
     def __init__(self, world: World) -> None:
         self.received: dict[str, list[int]] = {}

@@ -23,7 +23,7 @@ from ai.backend.simulator.world import EPOCH, World
 
 
 def make_stores(world: World, memory: Memory) -> Stores:
-    """Return the stores without faults, for the invariants and for tests."""
+    """Returns the stores without faults, for the invariants and for tests."""
     groups = MemoryResourceGroupStore()
     return Stores(
         sessions=MemorySessionStore(memory),
@@ -40,7 +40,7 @@ def make_stores(world: World, memory: Memory) -> Stores:
 
 
 def with_faults(world: World, stores: Stores, committed: Callable[[], None]) -> Stores:
-    """Return the stores with faults, for a manager. ``committed`` is called after each transaction that may write."""
+    """Returns the stores with faults, for a manager. ``committed`` is called after each transaction that may write."""
     wrapped = {
         field.name: FaultyStore(world, store, field.name, committed)
         for field in fields(stores)

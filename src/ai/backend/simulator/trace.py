@@ -50,8 +50,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(slots=True)
 class Outcome:
-    """``waits``: seconds from the (last) request of each session that ran to its start. ``killed``: by failing agents.
-    ``stuck``: sessions that were never placed."""
+    """The result; ``waits`` are the seconds from the last request of each session that ran to its start."""
 
     waits: list[float] = field(default_factory=list)
     done: int = 0
@@ -124,11 +123,7 @@ class Replay:
         return IncrementalScheduler(replace(self._cluster, agents=agents, pending=pending), self._node_classes)
 
     def run(self, trace: Sequence[Job]) -> Outcome:
-        """Until all have run, or nothing can change for those that wait.
-
-        Raises:
-            AssertionError: an agent would hold more than it has.
-        """
+        """Runs until all have run, or nothing can change. Raises AssertionError if an agent would hold too much."""
         for job in trace:
             self._at(job.at, "arrive", job)
         if self._fail_every_s:
@@ -219,10 +214,7 @@ class Replay:
 
 
 def read_trace(data: bytes) -> list[Job]:
-    """
-    Raises:
-        InvalidInput: it is not a trace.
-    """
+    """Reads a trace. Raises InvalidInput."""
     try:
         return msgspec.json.decode(data, type=list[Job])
     except msgspec.MsgspecError as e:

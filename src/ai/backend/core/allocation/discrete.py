@@ -11,15 +11,13 @@ from ai.backend.core.allocation.slot_pool import Parts, SlotPool, ranks
 
 
 class DiscreteAllocMap(LedgerAllocMap):
-    """Divides a request over the devices of the place that :class:`LedgerAllocMap` found:
+    """Divides a request over the devices of the place that :class:`LedgerAllocMap` found.
 
-    * FILL: the devices with the most free first, so that it comes from as few devices as possible;
-    * EVENLY: equal parts of every device (those with the most free give the remainder);
-    * LEAST_FRAGMENTATION: the fullest device that still has room for all of it; else as FILL, but the last part comes
-      from the fullest device that has room for it.
-
-    Among devices with equally much free links decide, then the plugin's order. INTERLEAVED: equal parts of every node,
-    each divided so. O(distinct free amounts + devices that give).
+    FILL: the devices with the most free first, so that it comes from as few devices as possible. EVENLY: equal parts of
+    every device (those with the most free give the remainder). LEAST_FRAGMENTATION: the fullest device that has room
+    for all of it; else as FILL, but the last part comes from the fullest device that has room for it. Among devices
+    with equally much free links decide, then the plugin's order. INTERLEAVED: equal parts of every node, each divided
+    so. O(distinct free amounts + devices that give).
     """
 
     def _pick(self, pool: SlotPool, quanta: int, scope: int, largest: int) -> Parts | None:

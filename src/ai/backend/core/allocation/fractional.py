@@ -16,11 +16,10 @@ class FractionalAllocMap(LedgerAllocMap):
     """Never splits a request that one device could hold; divides a larger one into shares that differ by at most a
     quantum.
 
-    "Could hold" means the largest healthy device that may be given, whether or not it is free now: a program that asked
-    for a part of a device does not expect two. A larger request takes as few devices as possible. EVENLY takes the
-    devices with the most free, the other strategies the fullest ones that have room; unless others that have room too
-    are linked better. INTERLEAVED: the devices of a larger request come in turn from every
-    node. O(distinct free amounts + devices that give).
+    "Could hold" means the largest healthy eligible device, free or not: a program that asked for a part of a device
+    does not expect two. A larger request takes as few devices as possible. EVENLY takes the devices with the most free,
+    the other strategies the fullest ones that have room, unless others with room are linked better. INTERLEAVED: the
+    devices of a larger request come in turn from every node. O(distinct free amounts + devices that give).
     """
 
     def _pick(self, pool: SlotPool, quanta: int, scope: int, largest: int) -> Parts | None:
@@ -76,8 +75,7 @@ class FractionalAllocMap(LedgerAllocMap):
         return preferred if cost <= least else linked
 
     def _levels(self, pool: SlotPool, scope: int, share: int) -> Iterator[int]:
-        """Yields masks of devices that have room for a share, equally free ones together, in the order of the
-        strategy."""
+        """Yields masks of devices that have room for a share, each of equally free ones, in the strategy's order."""
         levels = pool.order[bisect_left(pool.order, share) :]
         if self._strategy is AllocationStrategy.EVENLY:
             levels.reverse()

@@ -57,10 +57,7 @@ class LedgerAllocMap(AbstractAllocMap):
         strategy: AllocationStrategy = AllocationStrategy.EVENLY,
         affinity_policy: AffinityPolicy = AffinityPolicy.PREFER_SINGLE_NODE,
     ) -> None:
-        """
-        Raises:
-            InvalidAllocation: a device id occurs twice, or devices disagree about a slot's type or quantum.
-        """
+        """Raises InvalidAllocation if a device id occurs twice, or devices disagree about a slot's type or quantum."""
         self._strategy = strategy
         self._affinity = affinity_policy
         self._ids = [device.device_id for device in devices]
@@ -143,8 +140,7 @@ class LedgerAllocMap(AbstractAllocMap):
 
     @abstractmethod
     def _interleave(self, pool: SlotPool, quanta: int, nodes: Sequence[int], largest: int) -> Parts | None:
-        """Divides like :meth:`_pick`, in turn over the devices of each mask; the masks are in the order of
-        preference."""
+        """Divides like :meth:`_pick`, in turn over the devices of each mask, the preferred masks first."""
 
     def _select(self, pool: SlotPool, candidates: int, count: int, taken: Sequence[int] = ()) -> Sequence[int]:
         """Selects, of devices that the strategy ranks equal, those best linked with each other and with ``taken``."""

@@ -1,8 +1,4 @@
-"""Allocates whole requests over the devices of all plugins of a node.
-
-The planner of the manager builds one from an agent's report, the agent builds one from its plugins: what the one plans,
-the other can bind.
-"""
+"""Allocates whole requests over the devices of all plugins of a node, alike in the manager and in the agent."""
 
 from __future__ import annotations
 
@@ -45,10 +41,7 @@ _NOWHERE: frozenset[int] = frozenset()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginDevices:
-    """One plugin's devices on a node. ``alloc_map`` None: the plugin has its own map.
-
-    ``namespaces`` says how the devices' variant properties are compared.
-    """
+    """Describes one plugin's devices on a node. ``alloc_map`` None: the plugin has its own map."""
 
     name: DeviceName
     devices: tuple[ComputeDevice, ...]
@@ -85,16 +78,10 @@ def order_plugins(names: Iterable[str], order: Sequence[str]) -> list[str]:
 
 
 class NodeAllocator:
-    """Combines the alloc maps of a node's plugins.
-
-    Contract: as :class:`AbstractAllocMap`: each call does all of its work or raises and changes nothing.
-    """
+    """Combines the alloc maps of a node's plugins. Each call does all of its work, or raises and changes nothing."""
 
     def __init__(self, maps: Mapping[str, AbstractAllocMap], *, order: Sequence[str] = DEFAULT_ORDER) -> None:
-        """
-        Raises:
-            InvalidAllocation: two plugins offer the same slot.
-        """
+        """Raises InvalidAllocation if two plugins offer the same slot."""
         self._maps = {name: maps[name] for name in order_plugins(maps, order)}
         self._owners: dict[str, str] = {}
         self._nodes: dict[str, dict[DeviceId, int]] = {}
@@ -132,10 +119,7 @@ class NodeAllocator:
         self._nodes[plugin] = {d.device_id: d.numa_node for d in devices if d.numa_node is not None}
 
     def remember(self) -> None:
-        """Caches choices, shared with all clones: equal maps in equal states choose equally.
-
-        For planners, which hold many equal nodes; it costs memory.
-        """
+        """Caches choices, shared with all clones, for planners that hold many equal nodes."""
         self._memo = {}
 
     def clone(self) -> NodeAllocator:
@@ -170,20 +154,13 @@ class NodeAllocator:
     # ---- taking
 
     def check_supported(self, request: ResourceSlot, requirements: Sequence[VariantProperty] = ()) -> None:
-        """Checks that the slots and devices exist at all, free or not, healthy or not.
-
-        Raises:
-            UnsupportedResource: as :meth:`allocate`.
-        """
+        """Checks that the slots and devices exist at all, free and healthy or not. Raises UnsupportedResource."""
         eligible_devices(self._split(request), self._variants, requirements)
 
     def allocate(self, request: ResourceSlot, *, requirements: Sequence[VariantProperty] = ()) -> DeviceAllocation:
         """Takes a whole request, on one NUMA node if possible.
 
-        Args:
-            request: slot -> quantity.
-            requirements: what the devices must be; each binds the requested slots of those plugins whose devices state
-                something in its namespace.
+        A requirement binds the requested slots of those plugins whose devices state something in its namespace.
 
         Raises:
             UnsupportedResource: a slot that no plugin of this node has, with a quantity other than zero; a requirement
@@ -193,11 +170,7 @@ class NodeAllocator:
         return self.take(self.prepare(request, requirements))
 
     def prepare(self, request: ResourceSlot, requirements: Sequence[VariantProperty] = ()) -> PreparedRequest:
-        """Parses a request; the result is valid for every allocator with the same devices.
-
-        Raises:
-            UnsupportedResource: as :meth:`allocate`.
-        """
+        """Parses a request for every allocator with the same devices. Raises UnsupportedResource."""
         requested = self._split(request)
         return PreparedRequest(requested=requested, eligible=eligible_devices(requested, self._variants, requirements))
 
@@ -267,8 +240,7 @@ class NodeAllocator:
     def _grant(
         self, name: str, requested: Mapping[SlotName, Decimal], hint: AffinityHint, eligible: frozenset[DeviceId] | None
     ) -> _Grant:
-        """Allocates one plugin's part. The result depends only on the free devices and the hint, so it may be
-        cached."""
+        """Allocates one plugin's part; cached, because it depends only on the free devices and the hint."""
         alloc_map = self._maps[name]
         slot, quantity = next(iter(requested.items()))
         pool = alloc_map.pools.get(slot)
@@ -338,13 +310,12 @@ class NodeAllocator:
     ) -> DeviceAllocation:
         """Binds a plan that may be older than the present devices.
 
-        The plan is taken as it is if it can be; what it leaves open is chosen here. If the devices have moved on,
-        equivalent ones are chosen for the whole request: a planned device is gone, taken, not healthy any more, or not
-        what the requirements say.
+        The plan is taken as it is if possible, and devices are chosen for what it leaves open. If a planned device is
+        removed, taken, unhealthy, or does not satisfy the requirements, devices are chosen for the whole request.
 
         Raises:
             InvalidAllocation: the plan is not one of this request.
-            UnsupportedResource, InsufficientResource ...: nothing equivalent is there either.
+            UnsupportedResource, InsufficientResource ...: as :meth:`allocate`.
         """
         requested = request.nonzero()
         for slot in plan.slots:
@@ -376,11 +347,10 @@ class NodeAllocator:
                 raise InvalidAllocation("a planned device does not satisfy the requirements", data={"slot": slot})
 
     def adopt(self, held: ResourceSlot, allocation: DeviceAllocation) -> DeviceAllocation:
-        """Counts an existing workload, as far as the present devices allow.
+        """Counts an existing workload, as far as the present devices allow. Never raises.
 
         Its devices are taken where they still exist and have room. What is held beyond them of slots that exist (a plan
-        that only counts, a device that is gone) is taken from any device. The rest is not counted: there is nothing
-        left to protect. Never raises; returns what was taken, which is what a later :meth:`free` must give back.
+        that only counts, a device that is removed) is taken from any device. Returns what was taken, for :meth:`free`.
         """
         taken: dict[SlotName, dict[DeviceId, Decimal]] = {}
         for slot, per_device in allocation.slots.items():

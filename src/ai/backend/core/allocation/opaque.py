@@ -19,8 +19,7 @@ ANY_DEVICE = DeviceId("*")
 class OpaqueAllocMap(LedgerAllocMap):
     """Counts each slot's sum over healthy devices as one device, :data:`ANY_DEVICE`.
 
-    Who holds which device is not known, so a request that is restricted to some devices is held against their sizes
-    only.
+    A request that is restricted to some devices is compared with their sizes only, as their use is not known.
     """
 
     def __init__(self, devices: Sequence[ComputeDevice]) -> None:

@@ -57,8 +57,7 @@ def lowest(mask: int, count: int) -> list[int]:
 
 @dataclass(slots=True)
 class ExclusiveGroup:
-    """The slots of one device that exclude each other. ``users``: how many of them are in use, at most one between
-    calls."""
+    """Holds the slots of one device that exclude each other, and how many are in use: at most one between calls."""
 
     users: int = 0
     pools: list[SlotPool] = field(default_factory=list)
@@ -118,10 +117,7 @@ class SlotPool:
         self._quanta: dict[Decimal, int] = {}
 
     def clone(self) -> SlotPool:
-        """Returns an independent copy. The caller makes it join the copies of its exclusive groups.
-
-        Lists of amounts and memos are shared: the former never change after :meth:`seal`.
-        """
+        """Returns a copy that shares amounts and caches; the caller makes it join copies of the exclusive groups."""
         other = SlotPool.__new__(SlotPool)
         other.name, other.slot_type, other.quantum, other.micro = self.name, self.slot_type, self.quantum, self.micro
         other.amounts, other.offers, other.healthy, other.special = (

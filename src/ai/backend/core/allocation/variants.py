@@ -30,10 +30,7 @@ RequestedSlots = Mapping[str, Mapping[SlotName, Decimal]]
 
 
 def version_of(text: str) -> tuple[int, ...]:
-    """Returns the leading dotted numbers of a version without trailing zeros, so that 8 and 8.0 are equal.
-
-    A text that is no version is older than every version: ``(0,)``.
-    """
+    """Returns the leading dotted numbers of a version without trailing zeros; ``(0,)`` for any other text."""
     match = _VERSION.match(text.strip())
     if match is None:
         return _UNKNOWN
@@ -108,10 +105,9 @@ def missing(
     requested: Mapping[Key, Sequence[str]],
     features: Mapping[Key, VariantFeature],
 ) -> tuple[list[Key], str]:
-    """Returns which required features to name, at most four, if no device satisfies them all, and the need as text.
+    """Returns the required features to name, at most four, that no device satisfies, and the need as text.
 
-    Only features that no device satisfies are named; if each is satisfied by some device, those that are required
-    together are.
+    If each feature is satisfied by some device, those that are required together are named.
     """
     failing = set(requested)
     for stated in had:
@@ -164,11 +160,8 @@ def eligible_devices(
 ) -> dict[str, frozenset[DeviceId]]:
     """Returns the devices of each plugin that satisfy the requirements; plugins without a requirement are left out.
 
-    A requirement concerns each plugin with a requested slot that states something in its namespace.
-    Each must concern one.
-
-    Raises:
-        UnsupportedResource: no device of a requested slot satisfies what concerns it, or a requirement concerns none.
+    A requirement concerns each plugin with a requested slot that states something in its namespace. Raises
+    UnsupportedResource if it concerns none, or no device of a requested slot satisfies what concerns it.
     """
     eligible: dict[str, frozenset[DeviceId]] = {}
     if not requirements:

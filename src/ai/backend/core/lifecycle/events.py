@@ -31,10 +31,7 @@ class SessionDispatched(SessionStimulus):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionCreationFailed(SessionStimulus):
-    """Some kernels could not be created, because agents refused them or were lost.
-
-    ``retryable``: for now (go back to the scheduler) or for good (the session fails with ``reason``).
-    """
+    """Agents refused some kernels or were lost; ``retryable`` for now (back to the scheduler), else for good."""
 
     kernel_ids: frozenset[KernelId]
     reason: KernelEventReason

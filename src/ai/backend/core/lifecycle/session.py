@@ -118,13 +118,8 @@ _ENDED = frozenset({T.KERNEL_ENDED, T.KERNELS_TERMINATED, T.KERNELS_FAILED, T.KE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionState:
-    """A session with all its kernels.
-
-    Attributes:
-        reason: why it is in this phase; the first cause of an end is kept.
-        max_attempts: how many times it may be placed before a failure for now counts as one for good.
-        story: its last transitions; no part of what it is equal to.
-    """
+    """A session with all its kernels. The first cause of an end stays its ``reason``; once a kernel was placed
+    ``max_attempts`` times, a failure for now counts as one for good."""
 
     session_id: SessionId
     kernels: tuple[KernelState, ...]
@@ -177,10 +172,7 @@ _PROGRAM_OVER = frozenset(
 
 
 def add_up(statuses: Iterable[KernelStatus]) -> SessionTrigger | None:
-    """Returns the trigger that results from the kernels' statuses; None if there is none.
-
-    An end outweighs progress, and progress is that of the slowest kernel.
-    """
+    """Returns the trigger that results from the kernels' statuses, by the slowest kernel; None if there is none."""
     present = set(statuses)
     if not present:
         return None
@@ -281,10 +273,7 @@ class _Step:
     def move_kernels(
         self, trigger: KernelTrigger, which: Callable[[KernelState], bool] = lambda _: True, **details: Any
     ) -> bool:
-        """Applies a trigger to every selected kernel. Returns True if one of them has moved.
-
-        ``details``: fields of the :class:`KernelStep`; its reason is that of the event unless it is among them.
-        """
+        """Applies a trigger, with fields of the step, to every selected kernel. Returns True if one has moved."""
         fields = {"reason": self.event.reason, **details}
         event = KernelStep(trigger=trigger, stimulus_id=self.event.stimulus_id, **fields)
         return self.step_kernels(lambda k: event if which(k) else None)
@@ -362,10 +351,7 @@ def _dispatch(now: _Step, _: SessionDispatched) -> None:
 
 
 def _return_all(now: _Step, event: SessionStimulus) -> None:
-    """Ends what the agents have of a session that waits again.
-
-    By force: nobody has worked in it yet, and the next attempt must not find a slow end of this one in its way.
-    """
+    """Ends by force what the agents have of a session that waits again, so that its next attempt need not wait."""
     holding = [k for k in now.state.kernels if k.status in HOLDING]
     now.move_kernels(KernelTrigger.RETURNED)
     now.destroy(holding, event.reason, forced=True)
@@ -552,11 +538,11 @@ def step(state: SessionState, event: SessionEvent) -> tuple[SessionState, Path, 
 
     Returns:
         The state as it is now (an equal one, an empty path and no effects if the event is ignored), the transitions of
-        the session that led there, and what the shell must do.
+        the session that led there, and what the caller must do.
 
     Raises:
-        InvalidTransition: the present state does not admit the request; nothing has changed.
-        Conflict: the plan forgets a kernel; nothing has changed.
+        InvalidTransition: the present state does not admit the request.
+        Conflict: the plan forgets a kernel.
     """
     trigger = trigger_of(state, event)
     if trigger is None:

@@ -55,14 +55,8 @@ class Stories:
 
 
 class InvalidTransition(Conflict):
-    """The present state does not admit a request. Clients see it as any other conflict.
-
-    Attributes:
-        subject: the object, as ``session <id>``.
-        state, trigger: the pair that has no row in the table.
-        stimulus_id: names what caused the request.
-        story: how the object came into its state.
-    """
+    """The present state does not admit a request; the other attributes describe the object, the pair without a row, the
+    cause of the request and the object's story."""
 
     def __init__(
         self,

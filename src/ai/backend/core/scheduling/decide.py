@@ -74,9 +74,9 @@ def decide(
 
 
 class IncrementalScheduler:
-    """Keeps the scheduler's state from one decision to the next, so that a decision costs only what has changed.
+    """Keeps the scheduler's state with placed kernels allocated, so that a decision costs only what has changed.
 
-    Placed kernels are allocated in it. A decision on it equals a decision on a snapshot of its state.
+    A decision on it equals a decision on a snapshot of its state.
     """
 
     def __init__(self, snapshot: Snapshot, node_classes: NodeClassCache | None = None) -> None:
@@ -272,8 +272,7 @@ class SchedulingCycle:
     def _gang(
         self, equivalence_class: EquivalenceClass, kernel_ids: Sequence[KernelId], avoided: int, room: int | None
     ) -> Sequence[KernelAssignment] | None:
-        """Assigns the kernels of a multi-node session within a mask of agents. Returns None, and assigns nothing, if
-        one does not fit."""
+        """Assigns the kernels of a multi-node session within a mask of agents; returns None if one does not fit."""
         assigned: dict[int, KernelAssignment] = {}
         arrange, cursor = self._arrange, self._index.cursor
         for i in equivalence_class.hardest:

@@ -41,11 +41,8 @@ def unsupported(requests: Iterable[ResourceSlot], agents: Sequence[AgentState]) 
 
 @dataclass(frozen=True, slots=True)
 class DeviceSummary:
-    """Summarizes the properties of the devices of some slots.
-
-    ``stated``: feature -> value -> where it is. ``devices``: what each kind of device states. ``features``: how it is
-    compared.
-    """
+    """Summarizes the properties of the devices of some slots: feature -> value -> where it is, what each kind of device
+    states, and how each feature is compared."""
 
     stated: Mapping[Key, Mapping[str, Iterable[str]]]
     devices: Sequence[Mapping[Key, Sequence[str]]]

@@ -30,8 +30,7 @@ class SkipReason(StrEnum):
 
 
 class KernelPlacement(msgspec.Struct, frozen=True, kw_only=True):
-    """Assigns one kernel to an agent. ``devices`` omits slots whose devices the agent chooses; ``generation`` is that
-    of the inventory used."""
+    """Assigns one kernel to an agent, by a ``generation`` of its inventory, and to its devices."""
 
     kernel_id: KernelId
     agent_id: AgentId
@@ -79,8 +78,7 @@ class Eviction:
 class Plan:
     """The complete result: each pending session appears once, in ``placements`` or in ``waits``.
 
-    ``reserved`` are agents that were held back for sessions that lack free resources. ``broken_agents`` names agents
-    whose reported devices contradict each other, with the reason; they got nothing.
+    ``reserved``: agents that are held back for sessions. ``broken_agents``: agents whose devices contradict each other.
     """
 
     placements: tuple[Placement, ...] = ()

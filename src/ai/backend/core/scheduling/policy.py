@@ -20,9 +20,8 @@ SHARED_ORDERS = frozenset({"drf", "fair-share"})
 class Policy:
     """Defines how a resource group schedules, by keys of :data:`ORDERS` and :data:`PLACEMENTS`.
 
-    ``plugged``: a placement that a plugin offers, in place of the named one. ``preempts``: a session may end
-    preemptible ones of smaller priority to have their place; of equal ones the youngest, or with ``oldest_first`` the
-    oldest.
+    ``plugged``: a plugin's placement, in place of the named one. ``preempts``: a session may end preemptible ones of
+    smaller priority to have their place; of equal ones the youngest, or with ``oldest_first`` the oldest.
     """
 
     order: str = "fifo"
@@ -61,10 +60,7 @@ class Policy:
         return None if self.plugged else ARRANGEMENTS.get(self.placement)
 
     def check(self) -> None:
-        """
-        Raises:
-            InvalidInput: it names an unknown order or placement.
-        """
+        """Raises InvalidInput if it names an unknown order or placement."""
         for name, table in ((self.order, ORDERS), (self.placement, PLACEMENTS)):
             if name not in table and not (table is PLACEMENTS and self.plugged):
                 raise InvalidInput(f"unknown scheduling policy {name!r}; known are {', '.join(table)}")

@@ -63,7 +63,7 @@ class DockerChannel(RunnerChannel):
 
 
 async def is_listening(folder: Path) -> bool:
-    """Return whether the relay of a container still accepts connections."""
+    """Returns True if the relay of a container still accepts connections."""
     try:
         connection = await RelayConnection.open(folder)
     except Unavailable:
@@ -73,7 +73,7 @@ async def is_listening(folder: Path) -> bool:
 
 
 def read_left(path: Path, limit: int) -> list[dict[str, Any]]:
-    """Read the messages that a relay left. A hostile container may have written anything there."""
+    """Reads the messages that a relay left. A hostile container may have written anything there."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

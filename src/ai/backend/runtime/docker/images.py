@@ -1,7 +1,7 @@
 """Probes what an image provides by running a container of it once, and stores the result by the image's id.
 
-A session's runner needs a Python >= 3.8: the image's own, or else the agent's (``interpreter``). An image in which
-neither runs, or without a shell, is refused with the reason before a container of a session is made.
+A session's runner needs a Python >= 3.8: the image's own, or else the agent's. An image in which neither runs, or
+without a shell, is refused with the reason before a container of a session is made.
 """
 
 from __future__ import annotations
@@ -51,14 +51,11 @@ class ImageFacts:
     """The properties of an image that its containers need.
 
     Attributes:
-        id: the image's own, so that a tag that moves meanwhile changes nothing.
-        python: the interpreter of the runner, as a path in the container.
-        injected: that is the agent's, and its directory must be mounted.
+        python: the interpreter of the runner, as a path in the container; the agent's if ``injected``.
         runtime: the runner's runtime (python, bash, c, app).
         runner: directory of the runner, with byte code for that interpreter, on the host.
         environ: names of variables that the image sets.
-        volumes: where the image wants volumes.
-        passwd, group: the image's own.
+        passwd, group: the texts of the image's own files.
     """
 
     id: str
@@ -74,10 +71,7 @@ class ImageFacts:
 
 
 class Images:
-    """The engine's images.
-
-    ``runner`` is the directory of the runner and the relay, ``interpreter`` the agent's Python, once it was needed.
-    """
+    """The engine's images, with the directory of the runner, and the agent's Python once it was needed."""
 
     def __init__(self, engine: Engine, state: DockerState, settings: DockerRuntimeSettings, owner: str) -> None:
         self._engine = engine
@@ -92,7 +86,7 @@ class Images:
         self.interpreter: Path | None = None
 
     async def list(self) -> Sequence[RuntimeImage]:
-        """Return every tag of this engine."""
+        """Returns every tag of this engine."""
         found: list[RuntimeImage] = []
         described: dict[str, Mapping[str, Any]] = {}
         for entry in await self._engine.images():
@@ -110,7 +104,7 @@ class Images:
         return found
 
     async def facts(self, name: str) -> ImageFacts:
-        """Return the facts of an image. Raises CreationDenied with the reason if it is missing or cannot run here."""
+        """Returns the facts of an image. Raises CreationDenied with the reason if it is missing or cannot run here."""
         image = await self._engine.image(name)
         if image is None:
             raise ImageMissing(f"this node has no image {name!r}")
@@ -135,11 +129,7 @@ class Images:
     # -- what is remembered on disk
 
     def clean(self, in_use: Collection[str]) -> None:
-        """Remove what cut-off probes left, and what other versions of the runner needed and no container of ours does.
-
-        Args:
-            in_use: what containers of ours have mounted.
-        """
+        """Removes interrupted probes, and files for other runners that are not ``in_use`` by our containers."""
         for place in list(self._state.images.iterdir()):
             is_ours = place.name.endswith(f"-{self.runner.name}") or any(place.name in source for source in in_use)
             if place.name.startswith(".probe-") or not is_ours:
@@ -147,7 +137,7 @@ class Images:
         runner_files.remove_other_copies(self.runner, in_use)
 
     def _place(self, image_id: str) -> Path:
-        """Return an image's path. Its name includes the version of the runner, which is compiled for each image."""
+        """Returns an image's path. Its name includes the version of the runner, which is compiled for each image."""
         return self._state.images / f"{image_id.removeprefix('sha256:')[:24]}-{self.runner.name}"
 
     def _read(self, image_id: str) -> ImageFacts | None:
@@ -174,7 +164,7 @@ class Images:
         return self.interpreter
 
     async def _probe(self, image: Mapping[str, Any]) -> ImageFacts:
-        """Probe an image. Raises _Unfit."""
+        """Probes an image. Raises _Unfit."""
         architecture = ARCHITECTURES.get(str(image["Architecture"]), str(image["Architecture"]))
         if architecture != platform.machine():
             raise _Unfit(f"it is made for {architecture}, and this node is {platform.machine()}")
@@ -215,7 +205,7 @@ class Images:
     async def _ask(
         self, image: Mapping[str, Any], python: str, lent: Path | None = None
     ) -> tuple[ProbeOutput | None, str]:
-        """Run a container of the image; return its report, or None and why if this interpreter does not run in it."""
+        """Runs a container of the image; return its report, or None and why if this interpreter does not run in it."""
         folder = await asyncio.to_thread(self._lay_out)
         mounts = [(str(folder), RUNNER, False)] + ([(str(lent), interpreter.PLACE, True)] if lent else [])
         name = f"backendai-{self._state.instance[:8]}-probe-{os.urandom(4).hex()}"
@@ -269,7 +259,7 @@ class Images:
         }
 
     def _lay_out(self) -> Path:
-        """Copy the runner for the image's Python to write byte code into it."""
+        """Copies the runner for the image's Python to write byte code into it."""
         folder = self._state.images / f".probe-{os.urandom(6).hex()}"
         shutil.copytree(self.runner, folder, copy_function=shutil.copy2)
         uid, _, gid = self._owner.partition(":")
@@ -279,7 +269,7 @@ class Images:
         return folder
 
     def _adopt(self, image_id: str, folder: Path) -> Path:
-        """Keep the byte code that the image made beside our sources, for this image alone: it is not trusted."""
+        """Keeps the byte code that the image made beside our sources, for this image alone: it is not trusted."""
         made = [path for path in folder.glob("**/__pycache__/*.pyc") if not self._has(path.relative_to(folder))]
         if not made:
             return self.runner
@@ -317,7 +307,7 @@ class _Unfit(Exception):
 
 
 def _runtime(kind: str, *, has_python: bool, has_bash: bool) -> str:
-    """Return the runtime by the image's label if possible, else by what is installed."""
+    """Returns the runtime by the image's label if possible, else by what is installed."""
     if kind in RUNTIMES and (kind != "python" or has_python) and (kind != "bash" or has_bash):
         return kind
     if kind and kind not in RUNTIMES:
@@ -335,7 +325,7 @@ def _answer(output: bytes) -> ProbeOutput | None:
 
 
 def _read_plain(path: Path) -> bytes | None:
-    """Read a regular file that an untrusted program wrote; None for anything else."""
+    """Reads a regular file that an untrusted program wrote; None for anything else."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -359,7 +349,7 @@ def _public(tag: str, image: Mapping[str, Any]) -> RuntimeImage:
 
 
 def etc_files(facts: ImageFacts, uid: int, gid: int) -> dict[str, str]:
-    """Return the image's passwd or group with the session's user, without entries of the same number or name."""
+    """Returns the image's passwd or group with the session's user, without entries of the same number or name."""
     user = f"work:x:{uid}:{gid}:work:{HOME}:{facts.shell}\n"
     return {
         "/etc/passwd": _without(facts.passwd, uid, 2) + user,

@@ -1,10 +1,8 @@
 """Private networks of sessions: a bridge of the engine for each, found by its labels, which hold all parameters.
 
-One that reaches over several nodes has one more port, which leads to the bridges there (``plugin.node.overlay``). Each
-bridge has an address of its own in it, so that the containers of a node go out by their own one.
-
-Every kernel has its address before its container is made, so that each finds the others by name from its start, without
-a name server. Whether a network leads out is as it is for sessions of one kernel.
+One that reaches over several nodes has one more port, which leads to the bridges there (:mod:`.overlay`); each bridge
+has its own address in it. Every kernel has its address before its container is made, so that each finds the others by
+name from its start, without a name server.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ _MARK = "bai-"
 
 
 def why_none_over_nodes(host: str, state: Path) -> str:
-    """Return why the engine at ``unix://...`` cannot create multi-node networks; empty if it can."""
+    """Returns why the engine at ``unix://...`` cannot create multi-node networks; empty if it can."""
     if os.geteuid() != 0:
         return "networks over several nodes need root, and the agent runs as another user"
     with socket.socket(socket.AF_UNIX) as line:
@@ -72,23 +70,25 @@ class SessionNetworks:
         return f"backendai {self._state.instance[:16]} "
 
     def _device(self, session_id: SessionId) -> str:
-        """Return the name of the device that leads from the session's bridge to other nodes."""
+        """Returns the name of the device that leads from the session's bridge to other nodes."""
         return overlay.device_name(self._mark, str(session_id), "v")
 
     def _name(self, session_id: SessionId) -> str:
         return f"backendai-{self._state.instance[:8]}-net-{session_id}"
 
     async def _find(self, session_id: SessionId) -> list[Container]:
-        """Return the engine's networks of a session. There are several only if an interrupted call was run late."""
+        """Returns the engine's networks of a session. There are several only if an interrupted call was run late."""
         labels = [f"{INSTANCE_LABEL}={self._state.instance}", f"{SESSION_LABEL}={session_id}"]
         found = await self._engine.networks(labels)
         return sorted(found, key=lambda network: str(network.get("Created")))
 
     async def create(self, session_id: SessionId, hosts: Sequence[str], over: Overlay | None = None) -> NetworkView:
-        """
+        """Creates the network of a session, or returns it.
+
         Raises:
-            CreationDenied: no addresses are left, or the engine has no bridges. CreationDeferred: those that were given
-            are in use here. WorkloadError: the kernel does not do it.
+            CreationDenied: no addresses are left, or the engine has no bridges.
+            CreationDeferred: the given addresses are in use here.
+            WorkloadError: the kernel of Linux refuses.
         """
         view = await self._kept(session_id, hosts, over)
         if view is None:
@@ -139,7 +139,7 @@ class SessionNetworks:
         raise CreationDenied(f"no addresses are left for the session's network: {reason}")
 
     async def _given(self, over: Overlay) -> IPv4Network:
-        """Check the addresses. Raises CreationDeferred if they are in use here: the manager then chooses others."""
+        """Checks the addresses. Raises CreationDeferred if they are in use here: the manager then chooses others."""
         subnet = IPv4Network(over.subnet)
         for other in await self._taken():
             if subnet.overlaps(other):
@@ -171,7 +171,7 @@ class SessionNetworks:
         }
 
     async def _free_subnets(self, session_id: SessionId, hosts: int) -> list[IPv4Network]:
-        """Choose a random subnet that overlaps neither a network of the engine nor a route of the host."""
+        """Chooses a random subnet that overlaps neither a network of the engine nor a route of the host."""
         taken = await self._taken()
         prefix = prefix_for(hosts)
         if prefix < self._pool.prefixlen:
@@ -193,7 +193,7 @@ class SessionNetworks:
         return taken
 
     async def remove(self, session_id: SessionId) -> None:
-        """Create the overlay device. Raises OSError, or what the engine raises."""
+        """Creates the overlay device. Raises OSError, or what the engine raises."""
         if os.geteuid() == 0:
             await asyncio.to_thread(self._cut, session_id)
         for network in await self._find(session_id):
@@ -224,7 +224,7 @@ class SessionNetworks:
         return tuple(dict.fromkeys(found))
 
     def _led_away(self) -> list[SessionId]:
-        """Return the sessions of the devices to other nodes, whose bridge may have been removed with its engine."""
+        """Returns the sessions of the devices to other nodes, whose bridge may have been removed with its engine."""
         if os.geteuid() != 0:
             return []
         with suppress(OSError):
@@ -233,12 +233,12 @@ class SessionNetworks:
 
 
 def _bridge(name: str) -> str:
-    """Return the name of a network's bridge on the host."""
+    """Returns the name of a network's bridge on the host."""
     return _MARK + sha256(name.encode()).hexdigest()[:10]
 
 
 def _rotated(pool: IPv4Network, prefix: int, start: int) -> Iterator[IPv4Network]:
-    """Yield all subnets of that size in the pool once, from a random start."""
+    """Yields all subnets of that size in the pool once, from a random start."""
     count = 1 << (prefix - pool.prefixlen)
     size = 1 << (32 - prefix)
     for step in range(count):

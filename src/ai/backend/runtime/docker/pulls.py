@@ -28,7 +28,7 @@ _WHY_LIMIT = 300
 
 
 def error_of(name: str, message: str, status: int = 0) -> BackendError:
-    """Translate an engine's error text about a registry."""
+    """Translates an engine's error text about a registry."""
     why = " ".join(message.split())[-_WHY_LIMIT:]
     if _FULL.search(message):
         return StorageFull(f"the disk of the engine is full: {why}")
@@ -47,7 +47,7 @@ class _Transfer:
     watchers: list[TellProgress] = field(default_factory=list)
 
     def note(self, line: Mapping[str, Any]) -> None:
-        """Count the bytes of one of the engine's messages."""
+        """Counts the bytes of one of the engine's messages."""
         detail = line.get("progressDetail") or {}
         if line.get("status") == "Downloading" and isinstance(detail.get("total"), int):
             self.layers[str(line.get("id"))] = (int(detail.get("current") or 0), int(detail["total"]))
@@ -80,7 +80,7 @@ class Pulls:
         return not here.intersection((request.digest, request.config_digest))
 
     async def pull(self, request: ImageRequest, tell: TellProgress) -> None:
-        """Pull an image. Raises ImageNotFound, RegistryRefused, RegistryUnavailable, StorageFull, Unavailable."""
+        """Pulls an image. Raises ImageNotFound, RegistryRefused, RegistryUnavailable, StorageFull, Unavailable."""
         transfer = self._transfers.get(request.name)
         if transfer is None:
             transfer = self._transfers[request.name] = self._begin(request)
@@ -128,7 +128,7 @@ class Pulls:
             raise RegistryUnavailable(f"the engine has fetched {request.name} and does not have it")
 
     async def remove(self, name: str) -> None:
-        """Remove an image, if it exists. Raises Conflict if a container uses it."""
+        """Removes an image, if it exists. Raises Conflict if a container uses it."""
         try:
             await self._engine.remove_image(name)
         except EngineRefusal as refusal:

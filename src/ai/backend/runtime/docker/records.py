@@ -78,7 +78,7 @@ class DockerState(StateFolder):
 
 
 def key_of(labels: Mapping[str, str]) -> WorkloadKey | None:
-    """Return the workload that a container's labels name; None if there is none."""
+    """Returns the workload that a container's labels name; None if there is none."""
     kernel_id, _, attempt = labels.get(KEY_LABEL, "").partition(".")
     try:
         return WorkloadKey(kernel_id=KernelId(UUID(kernel_id)), attempt=int(attempt))

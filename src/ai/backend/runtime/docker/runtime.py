@@ -1,8 +1,4 @@
-"""The Docker runtime: each workload is a container, found by its labels and a record on disk.
-
-See ``records`` for what is on disk, ``composing`` for what a container is made of, ``images`` for what runs the runner
-in it, ``creation`` and ``cleaning`` for what a crash may leave, and ``workloads`` for how ends are noticed.
-"""
+"""The Docker runtime: each workload is a container, found by its labels and a record on disk."""
 
 from __future__ import annotations
 
@@ -98,7 +94,7 @@ class DockerRuntime(AbstractRuntime):
     # -- lifetime
 
     async def setup(self) -> None:
-        """Set up. Raises Unavailable if the engine does not answer, InvalidInput if it cannot be used."""
+        """Sets up. Raises Unavailable if the engine does not answer, InvalidInput if it cannot be used."""
         await asyncio.to_thread(self._state.make)
         self._state.images.mkdir(mode=0o755, exist_ok=True)
         found = await self._await_engine()
@@ -124,12 +120,12 @@ class DockerRuntime(AbstractRuntime):
         self._tasks = [asyncio.create_task(loop, name=f"docker-runtime-{name}") for name, loop in loops.items()]
 
     async def _mounted(self) -> Collection[str]:
-        """Return the folders of this machine that our containers see."""
+        """Returns the folders of this machine that our containers see."""
         containers = await self._engine.list([f"{INSTANCE_LABEL}={self._state.instance}"])
         return {str(mount.get("Source")) for container in containers for mount in container.get("Mounts") or ()}
 
     async def _await_engine(self) -> Mapping[str, object]:
-        """Return the engine's information, after waiting for an engine that is starting. Raises Unavailable."""
+        """Returns the engine's information, after waiting for an engine that is starting. Raises Unavailable."""
         deadline = time.monotonic() + self.settings.engine_timeout_s
         while True:
             try:
@@ -239,7 +235,7 @@ class DockerRuntime(AbstractRuntime):
             raise
 
     async def _undo(self, job: Creation) -> None:
-        """Undo a creation. What fails now is undone by the next comparison."""
+        """Undos a creation. What fails now is undone by the next comparison."""
         try:
             await cleanup.undo_creation(self._engine, self._state, job.folder, job.spec.key)
         except (BackendError, OSError) as error:
@@ -255,7 +251,7 @@ class DockerRuntime(AbstractRuntime):
             return await self._stop(handle, grace_s, "stopped")
 
     async def _stop(self, handle: Handle, grace_s: float, reason: str) -> WorkloadExit:
-        """End a workload. Raises Unavailable if the engine does not answer or does not end it."""
+        """Ends a workload. Raises Unavailable if the engine does not answer or does not end it."""
         ended = await self._workloads.settle(handle)
         if ended is not None:
             return ended
@@ -299,7 +295,7 @@ class DockerRuntime(AbstractRuntime):
         return handle.view()
 
     async def list_workloads(self) -> Sequence[WorkloadView]:
-        """List the workloads from memory, which the engine's events and the comparisons update."""
+        """Lists the workloads from memory, which the engine's events and the comparisons update."""
         return [handle.view() for handle in list(self._workloads.handles.values())]
 
     async def open_channel(self, key: WorkloadKey, *, epoch: int, last_seq: int = 0) -> RunnerChannel:
@@ -318,7 +314,7 @@ class DockerRuntime(AbstractRuntime):
         return DockerChannel(live, channel, partial(self._ended, handle), last_seq=last_seq, left_limit=limit)
 
     async def _ended(self, handle: Handle) -> WorkloadExit | None:
-        """Return how the container ended after the end of a stream; None if its relay serves another agent."""
+        """Returns how the container ended after the end of a stream; None if its relay serves another agent."""
         delay_s, complaint = ENDING_LOOK_S, ""
         while True:
             try:

@@ -34,13 +34,13 @@ def kill_shim(directory: WorkloadDirectory) -> None:
 
 
 def leftovers(record: Record) -> list[int]:
-    """Return the processes of a workload whose shim is dead: members of its groups, and those with its cookie."""
+    """Returns the processes of a workload whose shim is dead: members of its groups, and those with its cookie."""
     groups = [dict(group) for group in record.cgroups]
     return sorted({*cgroupfs.members(groups), *bearers(record.cookie)} - {os.getpid()})
 
 
 def bearers(cookie: str) -> list[int]:
-    """Return the processes of this host with the workload's cookie in their environment."""
+    """Returns the processes of this host with the workload's cookie in their environment."""
     mark = f"{COOKIE_VARIABLE}={cookie}".encode()
     found: list[int] = []
     for path in Path("/proc").iterdir():
@@ -56,7 +56,7 @@ def bearers(cookie: str) -> list[int]:
 
 
 def kill_leftovers(record: Record) -> None:
-    """Send SIGKILL until no process is left, or a deadline passes."""
+    """Sends SIGKILL until no process is left, or a deadline passes."""
     groups = [dict(group) for group in record.cgroups]
     deadline = time.monotonic() + PATIENCE_S
     while (found := leftovers(record)) and time.monotonic() < deadline:
@@ -67,7 +67,7 @@ def kill_leftovers(record: Record) -> None:
 
 
 def record_exit(record: Record, directory: WorkloadDirectory) -> WorkloadExit:
-    """Make the end of a workload whose shim died known, after killing what it may have left. Idempotent."""
+    """Makes the end of a workload whose shim died known, after killing what it may have left. Idempotent."""
     lock = directory.take_lock(PATIENCE_S)
     if lock is None:
         return directory.exit() or WorkloadExit(reason="shim-unknown")
@@ -83,7 +83,7 @@ def record_exit(record: Record, directory: WorkloadDirectory) -> WorkloadExit:
 
 
 def undo_creation(state: StateDirectory, directory: WorkloadDirectory, cgroups: CgroupDriver) -> None:
-    """Remove everything of a creation that failed; an earlier home stays."""
+    """Removes everything of a creation that failed; an earlier home stays."""
     record = directory.record()
     kill_shim(directory)
     if record is None:
@@ -101,7 +101,7 @@ def erase(
     keep_home: bool,
     cgroups: CgroupDriver,
 ) -> None:
-    """Remove every trace of a workload. The record is removed last, because it leads to all else."""
+    """Removes every trace of a workload. The record is removed last, because it leads to all else."""
     record = directory.record()
     lock = directory.take_lock() if directory.path.exists() else None
     if lock is None and directory.path.exists():
@@ -137,7 +137,7 @@ def _empty(directory: WorkloadDirectory) -> None:
 
 
 def clean_all(state: StateDirectory, cgroups: CgroupDriver) -> None:
-    """Complete started removals, undo partial creations, record exits, and remove groups without a workload."""
+    """Completes started removals, undo partial creations, record exits, and remove groups without a workload."""
     known: set[str] = set()
     for directory in list(state.all_workloads()):
         known.add(directory.path.name)
@@ -158,7 +158,7 @@ def clean_all(state: StateDirectory, cgroups: CgroupDriver) -> None:
 
 
 def _is_alive(directory: WorkloadDirectory) -> bool:
-    """Return whether a shim lives and has started its workload; one that is about to is waited for."""
+    """Returns True if a shim lives and has started its workload; one that is about to is waited for."""
     deadline = time.monotonic() + PATIENCE_S
     while directory.is_locked():
         if (directory.identity() or {}).get("leader") is not None or time.monotonic() > deadline:

@@ -28,8 +28,7 @@ WATCHED_DATA_SLACK = 1024 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """The results of the probe and the paths of the host. Without ``user_namespace`` the sandbox starts as root and
-    changes its user inside."""
+    """The results of the probe and the paths of the host. Without ``user_namespace`` the sandbox starts as root."""
 
     bwrap: str | None
     cgroups: CgroupDriver

@@ -101,7 +101,7 @@ class StateDirectory(StateFolder):
         return (WorkloadDirectory(folder.path) for folder in self.all_folders())
 
     def plans(self) -> list[str]:
-        """Return the text of each workload's plan."""
+        """Returns the text of each workload's plan."""
         texts: list[str] = []
         for path in self.workloads.glob("*/plan.json"):
             with suppress(OSError):  # removed meanwhile

@@ -1,8 +1,4 @@
-"""The process runtime: each workload a process tree of this host, kept by a shim of its own.
-
-See ``records`` for what is on disk, ``supervisor`` for the processes that outlive the agent, ``planning`` for what they
-execute and ``probe`` for what this host can really enforce.
-"""
+"""The process runtime: each workload is a process tree of this host, supervised by a shim of its own."""
 
 from __future__ import annotations
 
@@ -72,7 +68,7 @@ class _Handle:
 
 
 def _close_result(made: asyncio.Future[int]) -> None:
-    """Close the created descriptor even if the waiting task was cancelled meanwhile."""
+    """Closes the created descriptor even if the waiting task was cancelled meanwhile."""
     if not made.cancelled() and made.exception() is None:
         os.close(made.result())
 
@@ -138,7 +134,7 @@ class ProcessRuntime(AbstractRuntime):
             self._compiling = asyncio.create_task(self._compile_runner(findings.host.runner), name="compile-runner")
 
     async def _compile_runner(self, copy: Path) -> None:
-        """Compile the runner in the background; sessions that start meanwhile only start more slowly."""
+        """Compiles the runner in the background; sessions that start meanwhile only start more slowly."""
         await asyncio.to_thread(lambda: runner_files.remove_other_copies(copy, self._state.plans()))
         pythons = {i.interpreter: i.version for i in self._images.values() if i.runtime == "python" and not i.rootfs}
         await runner_files.compile_runner(copy, pythons.items())
@@ -236,7 +232,7 @@ class ProcessRuntime(AbstractRuntime):
         return self._make_view(handle.record, WorkloadState.RUNNING, str(report["leader"][0]), None)
 
     async def _spawn(self, spec: WorkloadSpec, directory: WorkloadDirectory) -> dict[str, Any]:
-        """Start the shim of a prepared workload, which gets the namespace of its network; returns the shim's report."""
+        """Starts the shim of a prepared workload in the namespace of its network; returns the shim's report."""
         timeout_s = self.settings.start_timeout_s
         if spec.network is None:
             return await self._zygote.spawn(directory.path, timeout_s)
@@ -391,10 +387,7 @@ class ProcessRuntime(AbstractRuntime):
             self._announce(handle, ended)
 
     async def _end_or_line(self, handle: _Handle) -> WorkloadExit | None:
-        """The workload's end, also where its shim is silent for good; None with a line on which the shim will tell it.
-
-        No task waits for that word: a node has many workloads.
-        """
+        """Returns the workload's end; None with a connection on which its shim will report it."""
         while (ended := await asyncio.to_thread(handle.directory.exit)) is None:
             try:
                 handle.line = await RelayConnection.open(handle.directory.path, partial(self._hear, handle))

@@ -34,15 +34,14 @@ class Zygote:
         return None if self._process is None or self._process.poll() is not None else self._process.pid
 
     async def start(self) -> None:
-        """Start the zygote unless it lives."""
+        """Starts the zygote unless it lives."""
         async with self._lock:
             await asyncio.to_thread(self._ensure)
 
     async def spawn(self, directory: Path, timeout_s: float, network: int | None = None) -> dict[str, Any]:
-        """Fork a shim for a prepared workload directory; returns its report (``ok`` and ``leader``, or ``error``).
+        """Forks a shim for a prepared directory; returns its report (``ok`` and ``leader``, or ``error``).
 
-        Args:
-            network: a descriptor of the network namespace that the workload joins; the caller closes it.
+        The caller closes ``network``, a network namespace that the workload joins.
 
         Raises:
             Unavailable: there is no zygote, twice in a row.
@@ -79,7 +78,7 @@ class Zygote:
         return data, zygote
 
     async def close(self) -> None:
-        """End the zygote. Safe at any time."""
+        """Ends the zygote. Safe at any time."""
         async with self._lock:
             await asyncio.to_thread(self._close)
 

@@ -106,21 +106,14 @@ _MAX_NODE_CLASSES = 8192
 
 
 class NodeClassCache:
-    """Caches node classes. Decisions that share a cache share the answers about equal devices.
-
-    A caller that decides repeatedly owns one: equal devices are one class in all decisions that share the cache.
-    """
+    """Caches node classes: equal devices are one class in all decisions that share the cache."""
 
     def __init__(self) -> None:
         self._by_identity: dict[tuple[int, tuple[str, ...]], NodeClass] = {}
         self._by_outline: dict[Hashable, list[NodeClass]] = {}
 
     def get(self, plugins: tuple[PluginDevices, ...], order: tuple[str, ...]) -> NodeClass:
-        """Returns the class of agents with these devices.
-
-        Raises:
-            InvalidAllocation, InvalidInput: the devices contradict each other.
-        """
+        """Returns the class of agents with these devices. Raises InvalidAllocation, InvalidInput."""
         key = id(plugins), order
         node_class = self._by_identity.get(key)
         if node_class is not None and node_class.plugins is plugins:
@@ -139,10 +132,7 @@ class NodeClassCache:
 
 
 class AgentState:
-    """Tracks what one agent has allocated. A decision can change and undo it.
-
-    The allocator is created lazily: until then the agent is as empty as its class.
-    """
+    """Tracks what one agent has allocated. Its allocator is made lazily: until then it is as empty as its class."""
 
     def __init__(self, view: AgentView, node_class: NodeClass) -> None:
         self.view = view

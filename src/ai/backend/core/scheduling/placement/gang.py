@@ -71,8 +71,7 @@ def fits_when_empty(index: AgentIndex, equivalence_class: EquivalenceClass, *, r
 
 
 def closest_agents(index: AgentIndex, equivalence_class: EquivalenceClass, scope: int) -> list[int] | None:
-    """Returns as few agents of a mask as can hold a multi-node session once empty, those that lack least first; None if
-    they cannot hold it."""
+    """Returns as few agents of a mask as can hold a session once empty, the closest first; None if they cannot."""
     empty_agents = EmptyAgents(index)
     for i in equivalence_class.hardest:
         demand = equivalence_class.parts[i]

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def write_json(name: str, content: dict[str, Any], *, durable: bool = False) -> None:
-    """Replace a file of the workload's directory atomically."""
+    """Replaces a file of the workload's directory atomically."""
     with open(name + ".tmp", "w", encoding="utf-8") as file:  # no pathlib here: memory
         json.dump(content, file)
         if durable:

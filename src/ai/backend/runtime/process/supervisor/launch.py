@@ -1,8 +1,8 @@
 """The last steps of a child before it becomes the sandbox: it joins its groups, drops its powers and executes.
 
-Order matters. Control groups first, while we still may; then mounts that only this process sees, so that an
-unprivileged bubblewrap can bind what lies under directories that are closed to it; then the identity; then the promise
-to die with the shim, which a change of identity would have cleared; last the filter.
+Order matters: control groups while we still may; mounts that only this process sees, so that an unprivileged bubblewrap
+can bind what lies under closed directories; the identity; the promise to die with the shim, which a change of identity
+would clear; last the filter.
 """
 
 from __future__ import annotations
@@ -26,10 +26,7 @@ STAGE = "/tmp"  # exists on every host; covered by a tmpfs in this child's own m
 def become(
     plan: dict[str, Any], network: int | None, channel: int, log: int, info: int, block: int, report: int
 ) -> NoReturn:
-    """Turn into the workload's leader, in a network namespace if there is one.
-
-    A failure is written to ``report`` as text; success closes it.
-    """
+    """Becomes the workload's leader, in a network namespace if there is one; writes a failure to ``report``."""
     step = "start"
     try:
         os.umask(0o022)
@@ -98,7 +95,7 @@ def _limit(limits: dict[str, int], oom_score_adj: int) -> None:
 
 
 def _arrange_fds(plan: dict[str, Any], channel: int, log: int, info: int, block: int, report: int) -> None:
-    """Set the standard streams and the fixed numbers above; nothing else stays open over the execution."""
+    """Sets the standard streams and the fixed numbers above; nothing else stays open over the execution."""
     null = os.open("/dev/null", os.O_RDONLY)
     program = os.open(plan["seccomp"], os.O_RDONLY) if plan["seccomp"] and plan["sandboxed"] else -1
     wanted = {0: null, 1: log, 2: log, CHANNEL_FD: channel, SECCOMP_FD: program, INFO_FD: info, BLOCK_FD: block}
@@ -123,10 +120,7 @@ def _above(fd: int, floor: int) -> int:
 
 
 def _stage(sources: list[list[str]]) -> None:
-    """Bind each source below STAGE, in a mount namespace of this process.
-
-    They are opened inside of it, as a mount of another namespace cannot be bound, and before STAGE is covered.
-    """
+    """Binds each source below STAGE, in a mount namespace of this process, in which they must be opened to be bound."""
     if os.geteuid() != 0:
         syscalls.unshare_user()
     syscalls.unshare_mounts()
@@ -143,11 +137,7 @@ def _stage(sources: list[list[str]]) -> None:
 
 
 def _veil(veils: dict[str, list[list[str]]]) -> None:
-    """Cover directories by empty ones that show nothing but the given sources, in this process's mount namespace.
-
-    Root's powers without bubblewrap: the session sees its home at the usual place and no other's, and reaches an
-    interpreter that lies below a closed directory.
-    """
+    """Covers directories by empty ones that show only the given sources, in this process's mount namespace."""
     syscalls.unshare_mounts()
     opened = [
         (os.open(source, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), target)

@@ -1,7 +1,6 @@
 """A socket of the workload's network for the agent, made by a child of the shim that enters that network.
 
-The child is in the workload's network and, where the sandbox has a user namespace, in that too; never among its
-processes: nothing of the session sees it. Its work takes milliseconds.
+The child enters the sandbox's user namespace too, but never its processes: nothing of the session sees it.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from ai.backend.node.relay.framing import encode
 
 
 def hand_over_socket(agent: socket.socket, leader: int, plan: dict[str, Any]) -> None:
-    """Answer on ``agent`` in a child: with a socket if the workload has a network of its own, else without."""
+    """Answers on ``agent`` in a child: with a socket if the workload has a network of its own, else without."""
     if os.fork() != 0:
         return
     code = 1
@@ -46,10 +45,7 @@ def _answer(agent: socket.socket, *, is_private: bool) -> None:
 
 
 def _network_of(leader: int, plan: dict[str, Any]) -> int | None:
-    """A descriptor of the workload's network namespace; None if that is the host's. Raises OSError.
-
-    The sandbox's outer process stays in the host's network, its first process inside is in the workload's.
-    """
+    """Returns a descriptor of the network namespace of the sandbox's first process; None if it is the host's."""
     ours = os.stat("/proc/self/ns/net").st_ino  # no pathlib here: memory
     inside = proc.children(leader)[:1] or [leader]
     try:

@@ -34,7 +34,7 @@ RUNNER_LOST_GRACE_S = 1.0
 
 
 def _is_abandoned() -> bool:
-    """Return whether the current directory has been deleted."""
+    """Returns True if the current directory has been deleted."""
     return os.stat(".").st_nlink == 0
 
 

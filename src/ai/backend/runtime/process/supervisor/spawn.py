@@ -30,7 +30,7 @@ class Leader:
         self._has_children = True
 
     def reap(self) -> None:
-        """Collect every child that has ended, orphans of the workload included."""
+        """Collects every child that has ended, orphans of the workload included."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -58,7 +58,7 @@ class Leader:
         return code, None
 
     def was_out_of_memory(self, groups: list[dict[str, Any]]) -> bool:
-        """Return whether the kernel killed any process of these groups for lack of memory."""
+        """Returns True if the kernel killed any process of these groups for lack of memory."""
         for group in groups:
             for name in ("memory.events", "memory.oom_control"):
                 for line in cgroupfs.read(os.path.join(group["path"], name)).splitlines():  # memory
@@ -69,7 +69,7 @@ class Leader:
 
 
 def hold_lock() -> bool:
-    """Take the workload's lock permanently; False if it is taken, or if the directory is being removed."""
+    """Takes the workload's lock permanently; False if it is taken, or if the directory is being removed."""
     try:
         fd = os.open("lock", os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -102,7 +102,7 @@ def listen() -> socket.socket:
 
 
 def start_leader(plan: dict[str, Any], network: int | None) -> Leader:
-    """Fork the leader and see it execute. Raises OSError with the child's own words."""
+    """Forks the leader and see it execute. Raises OSError with the child's own words."""
     ours, theirs = socket.socketpair()
     log_read, log_write = os.pipe2(os.O_CLOEXEC)
     report_read, report_write = os.pipe2(os.O_CLOEXEC)
@@ -130,10 +130,7 @@ def start_leader(plan: dict[str, Any], network: int | None) -> Leader:
 
 
 def _limit_processes(plan: dict[str, Any], info: int, block: int) -> None:
-    """Cap the number of processes from outside, while the sandbox waits: its user namespace counts from zero.
-
-    A child does it as the session's user, since root may lack the capability for other users' processes.
-    """
+    """Limits the number of processes while the sandbox waits, as the session's user: root may lack the capability."""
     text = b""
     while chunk := os.read(info, 4096):
         text += chunk
@@ -156,10 +153,7 @@ def _limit_processes(plan: dict[str, Any], info: int, block: int) -> None:
 
 
 def prepare(directory: str, report: int, network: int | None) -> None:
-    """Do everything between the fork and the loop; the caller then exits.
-
-    ``network``: a descriptor of the network namespace that the workload joins; the shim does not keep it.
-    """
+    """Does everything between the fork and the loop, in the namespace of ``network`` if there is one."""
     from ai.backend.runtime.process.supervisor.files import write_json
     from ai.backend.runtime.process.supervisor.shim import Shim
 
@@ -200,11 +194,11 @@ def prepare(directory: str, report: int, network: int | None) -> None:
 
 
 def tell(report: int, message: dict[str, Any]) -> None:
-    """Send one message to the requester of the workload, if it still listens."""
+    """Sends one message to the requester of the workload, if it still listens."""
     with suppress(OSError):
         os.write(report, json.dumps(message).encode())
     os.close(report)
 
 
 def _nothing(number: int, frame: object) -> None:
-    """Do nothing: SIGCHLD only has to wake the loop."""
+    """Does nothing: SIGCHLD only has to wake the loop."""
