@@ -11,7 +11,7 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+    from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 MAX_FRAME = 8 * 1024 * 1024
 READ_SIZE = 256 * 1024
@@ -76,9 +76,7 @@ class Channel:
         try:
             data = os.read(self.fd, READ_SIZE)
         except OSError as e:
-            if e.errno in _WOULD_BLOCK:
-                return []
-            return None
+            return [] if e.errno in _WOULD_BLOCK else None
         if not data:
             return None
         self._in += data
@@ -100,13 +98,33 @@ class Channel:
         return messages
 
 
+class Outbox:
+    """Sends the messages of the supervisor: replies to requests, refusals, and all others."""
+
+    def __init__(self, channel: Channel, log: Callable[[str, bytes], None]) -> None:
+        self.send = channel.send
+        self._log = log
+
+    def reply(self, message: Dict[str, Any], data: Dict[str, Any]) -> None:
+        if "req" in message:
+            self.send({"t": "reply", "req": message["req"], "ok": True, "data": data})
+
+    def refuse(self, message: Dict[str, Any], kind: str, reason: str) -> None:
+        """Refuses a request; a message that expects no reply is only logged."""
+        if "req" in message:
+            error = {"type": kind, "message": reason}
+            self.send({"t": "reply", "req": message["req"], "ok": False, "error": error})
+        else:
+            self.warn(f"refused {str(message.get('t'))[:40]!r}: {reason}")
+
+    def warn(self, text: str) -> None:
+        """Writes a line of the runner to the session's log."""
+        self._log("stderr", f"runner: {text}\n".encode("utf-8", "replace"))
+
+
 def pack(kind: bytes, fields: Sequence[bytes] = ()) -> bytes:
     """Encodes a frame for a private pipe."""
-    parts = []
-    for field in fields:
-        parts.append(len(field).to_bytes(4, "big"))
-        parts.append(field)
-    payload = b"".join(parts)
+    payload = b"".join([len(field).to_bytes(4, "big") + field for field in fields])
     return kind + len(payload).to_bytes(4, "big") + payload
 
 
