@@ -10,7 +10,7 @@ from ai.backend.common.devices import ComputeDevice, DeviceAllocation, DeviceHea
 from ai.backend.common.errors import BackendError, InvalidAllocation, InvalidQuantity, ResourceError
 from ai.backend.common.ids import DeviceId, SlotName
 from ai.backend.core.allocation.alloc_map import NO_HINT, AbstractAllocMap, AffinityHint
-from ai.backend.core.allocation.discrete import DiscreteAllocMap
+from ai.backend.core.allocation.stock_maps import DiscreteAllocMap
 from ai.backend.plugin.accelerator.shapes import MAX_TEXT, InvalidResponse
 from ai.backend.pluginhost.allocation_rpc import Allocate
 

@@ -19,7 +19,7 @@ from ai.backend.common.devices import (
 from ai.backend.common.errors import CreationDeferred, Unavailable, WorkloadError
 from ai.backend.common.ids import DeviceId, DeviceName, KernelId, SessionId, SlotName
 from ai.backend.common.states import SlotType
-from ai.backend.core.allocation.build import build_alloc_map
+from ai.backend.core.allocation.stock_maps import build_alloc_map
 from ai.backend.plugin.accelerator import (
     AbstractAllocMap,
     AbstractComputePlugin,

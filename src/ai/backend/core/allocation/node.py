@@ -25,10 +25,9 @@ from ai.backend.common.errors import (
 from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.core.allocation.alloc_map import NO_HINT, AbstractAllocMap, AffinityHint
-from ai.backend.core.allocation.build import build_alloc_map
 from ai.backend.core.allocation.ledger import LedgerAllocMap
-from ai.backend.core.allocation.opaque import ANY_DEVICE, OpaqueAllocMap
 from ai.backend.core.allocation.slot_pool import Parts, SlotPool
+from ai.backend.core.allocation.stock_maps import ANY_DEVICE, OpaqueAllocMap, build_alloc_map
 from ai.backend.core.allocation.variants import PluginVariants, RequestedSlots, eligible_devices
 
 #: Accelerators choose before cores and memory follow them. A plugin that is not named comes after those that are, but

@@ -12,8 +12,8 @@ import click
 from ai.backend.common.errors import BackendError
 from ai.backend.common.states import SessionStatus
 from ai.backend.core.scheduling.decide import decide
+from ai.backend.core.scheduling.plan import describe
 from ai.backend.core.scheduling.policy import ORDERS, PLACEMENTS, Policy
-from ai.backend.core.scheduling.report import describe
 from ai.backend.core.scheduling.snapshot import Snapshot, dump_json, load_json
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.database import Database

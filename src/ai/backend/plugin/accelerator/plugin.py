@@ -21,7 +21,7 @@ from ai.backend.common.devices import (
 from ai.backend.common.errors import PluginError
 from ai.backend.common.ids import DeviceId, DeviceName, KernelId, SlotName
 from ai.backend.core.allocation.alloc_map import AbstractAllocMap
-from ai.backend.core.allocation.build import build_alloc_map
+from ai.backend.core.allocation.stock_maps import build_alloc_map
 from ai.backend.plugin.accelerator.hooks import AbstractLifecycleHook, HookContext, Workload
 from ai.backend.plugin.accelerator.metrics import Measurement, StatContext
 from ai.backend.plugin.accelerator.powers import PluginCapabilities

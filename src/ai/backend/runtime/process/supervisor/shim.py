@@ -24,10 +24,9 @@ from ai.backend.node.relay.framing import decode, encode
 from ai.backend.node.relay.peers import Peer
 from ai.backend.node.relay.relay import Relay
 from ai.backend.plugin.crash_points import crash_point
-from ai.backend.runtime.process.supervisor.files import write_json
 from ai.backend.runtime.process.supervisor.netns_socket import hand_over_socket
 from ai.backend.runtime.process.supervisor.session_log import SessionLog
-from ai.backend.runtime.process.supervisor.spawn import Leader
+from ai.backend.runtime.process.supervisor.spawn import Leader, write_json
 
 KILL_PATIENCE_S = 20.0
 RUNNER_LOST_GRACE_S = 1.0

@@ -19,6 +19,16 @@ from ai.backend.runtime.process.supervisor import launch
 LOCK_PATIENCE_S = 0.5
 
 
+def write_json(name: str, content: dict[str, Any], *, durable: bool = False) -> None:
+    """Replaces a file of the workload's directory atomically."""
+    with open(name + ".tmp", "w", encoding="utf-8") as file:  # no pathlib here: memory
+        json.dump(content, file)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    os.replace(name + ".tmp", name)  # as above
+
+
 class Leader:
     """The workload's first process: bubblewrap, or the runner itself in the tiers without it."""
 
@@ -154,7 +164,6 @@ def _limit_processes(plan: dict[str, Any], info: int, block: int) -> None:
 
 def prepare(directory: str, report: int, network: int | None) -> None:
     """Does everything between the fork and the loop, in the namespace of ``network`` if there is one."""
-    from ai.backend.runtime.process.supervisor.files import write_json
     from ai.backend.runtime.process.supervisor.shim import Shim
 
     crash_point("shim.forked")
