@@ -184,7 +184,8 @@ class NodeAllocator:
             # A map that prefers one node found none: no other choice brings them together.
             return first
         self.free(first)
-        for node in self._common_nodes(requested):
+        nodes_of = [set(located.values()) for plugin in requested if (located := self._nodes.get(plugin))]
+        for node in sorted(set.intersection(*nodes_of)):
             try:
                 other = self._allocate(requested, AffinityHint(numa_nodes=frozenset({node})), eligible)
             except InsufficientResource:
@@ -194,11 +195,6 @@ class NodeAllocator:
             self.free(other)
         self.apply(first)
         return first
-
-    def _common_nodes(self, requested: RequestedSlots) -> list[int]:
-        """Returns the NUMA nodes on which each of these plugins has devices, of those whose location is known."""
-        nodes = [set(located.values()) for plugin in requested if (located := self._nodes.get(plugin))]
-        return sorted(set.intersection(*nodes)) if nodes else []
 
     def _split(self, request: ResourceSlot) -> dict[str, dict[SlotName, Decimal]]:
         """Splits a request by plugin, in the order in which the plugins choose."""
@@ -284,25 +280,27 @@ class NodeAllocator:
 
     def apply(self, allocation: DeviceAllocation) -> None:
         """Takes exactly this allocation. Raises InvalidAllocation."""
-        parts = self._parts(allocation)
-        for done, (alloc_map, part) in enumerate(parts):
-            try:
+        done: list[tuple[AbstractAllocMap, DeviceAllocation]] = []
+        try:
+            for alloc_map, part in self._parts(allocation):
                 alloc_map.apply(part)
-            except BaseException:
-                for earlier, applied in parts[:done]:
-                    earlier.free(applied)
-                raise
+                done.append((alloc_map, part))
+        except BaseException:
+            for alloc_map, part in done:
+                alloc_map.free(part)
+            raise
 
     def free(self, allocation: DeviceAllocation) -> None:
         """Releases exactly this allocation. Raises InvalidAllocation."""
-        parts = self._parts(allocation)
-        for done, (alloc_map, part) in enumerate(parts):
-            try:
+        done: list[tuple[AbstractAllocMap, DeviceAllocation]] = []
+        try:
+            for alloc_map, part in self._parts(allocation):
                 alloc_map.free(part)
-            except BaseException:
-                for earlier, returned in parts[:done]:
-                    earlier.apply(returned)
-                raise
+                done.append((alloc_map, part))
+        except BaseException:
+            for alloc_map, part in done:
+                alloc_map.apply(part)
+            raise
 
     def verify_or_rebind(
         self, request: ResourceSlot, plan: DeviceAllocation, *, requirements: Sequence[VariantProperty] = ()
@@ -362,11 +360,11 @@ class NodeAllocator:
                 taken.setdefault(slot, {})[device_id] = quantity
         for name, quantity in held.nonzero().items():
             slot = SlotName(name)
-            left = quantity - sum(taken.get(slot, {}).values(), Decimal(0))
-            if left <= 0 or slot not in self._owners:
+            missing = quantity - sum(taken.get(slot, {}).values(), Decimal(0))
+            if missing <= 0 or slot not in self._owners:
                 continue
             try:
-                more = self._allocate(self._split(ResourceSlot({slot: left})), NO_HINT, {})
+                more = self._allocate(self._split(ResourceSlot({slot: missing})), NO_HINT, {})
             except (ResourceError, InvalidQuantity):
                 continue
             for device_id, part_quantity in more.slots[slot].items():

@@ -44,10 +44,10 @@ class DiscreteAllocMap(LedgerAllocMap):
         return self._fill(pool, quanta, scope, tight=self._strategy is AllocationStrategy.LEAST_FRAGMENTATION)
 
     def _interleave(self, pool: SlotPool, quanta: int, nodes: Sequence[int], largest: int) -> Parts | None:
-        found: list[tuple[int, int]] = []
+        parts: list[tuple[int, int]] = []
         for scope, share in zip(nodes, level_out([pool.room(scope) for scope in nodes], quanta), strict=True):
-            found += (share and self._pick(pool, share, scope, largest)) or ()
-        return found
+            parts += (share and self._pick(pool, share, scope, largest)) or ()
+        return parts
 
     def _evenly(self, pool: SlotPool, quanta: int, scope: int) -> Parts | None:
         """Water-fills: devices with less free than the common level give all of it."""
@@ -174,7 +174,7 @@ def _divide(pool: SlotPool, quanta: int, scope: int, largest: int) -> tuple[int,
     """Returns (devices, share, devices with one quantum more) with the fewest devices; None if impossible."""
     if not largest:
         return None
-    # How many devices have at least so much free, for each amount that one has.
+    # For each free amount, how many devices have at least so much free.
     at_least: list[tuple[int, int]] = []
     total = 0
     for level in reversed(pool.order):

@@ -166,31 +166,26 @@ def eligible_devices(
     eligible: dict[str, frozenset[DeviceId]] = {}
     if not requirements:
         return eligible
-    open_ = list(requirements)
-    for plugin, slots in requested.items():
-        if (plugin_variants := variants.get(plugin)) is None:
-            continue
-        concerning = [r for r in requirements if r.namespace in plugin_variants.stated]
-        if not concerning:
-            continue
-        open_ = [r for r in open_ if r.namespace not in plugin_variants.stated]
-        fitting = frozenset(
-            d.device_id for d in plugin_variants.devices if matches(d, concerning, plugin_variants.namespaces)
+    stated = frozenset[str]().union(*(variants[plugin].stated for plugin in requested if plugin in variants))
+    if open_ := [r for r in requirements if r.namespace not in stated]:
+        slots_text = ", ".join(sorted(slot for slots in requested.values() for slot in slots)) or "nothing"
+        raise UnsupportedResource(
+            f"no device of {slots_text} states anything in the namespace of {open_[0]}; "
+            f"known namespaces are {', '.join(sorted(stated)) or 'none'}",
+            data={"requirements": [str(r) for r in open_]},
         )
+    for plugin, slots in requested.items():
+        own = variants.get(plugin)
+        concerning = [r for r in requirements if r.namespace in own.stated] if own is not None else []
+        if own is None or not concerning:
+            continue
+        fitting = frozenset(d.device_id for d in own.devices if matches(d, concerning, own.namespaces))
         for slot in slots:
-            offering = plugin_variants.offering(slot)
+            offering = own.offering(slot)
             if not any(device.device_id in fitting for device in offering):
                 raise UnsupportedResource(
-                    explain(offering, concerning, plugin_variants.namespaces, slot=slot),
+                    explain(offering, concerning, own.namespaces, slot=slot),
                     data={"slot": slot, "requirements": [str(r) for r in concerning]},
                 )
         eligible[plugin] = fitting
-    if open_:
-        asked = ", ".join(sorted(slot for slots in requested.values() for slot in slots)) or "nothing"
-        known_here = sorted({name for plugin in requested if plugin in variants for name in variants[plugin].stated})
-        raise UnsupportedResource(
-            f"no device of {asked} states anything in the namespace of {open_[0]}; "
-            f"known namespaces are {', '.join(known_here) or 'none'}",
-            data={"requirements": [str(r) for r in open_]},
-        )
     return eligible

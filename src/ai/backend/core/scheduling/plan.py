@@ -102,7 +102,7 @@ class Plan:
 
 
 def describe(snapshot: Snapshot, plan: Plan, *, only: SessionId | None = None) -> str:
-    """Formats a plan for a person: a line for each pending session, or for one of them: its placement, or why it waits."""
+    """Formats a plan for a person: a line for each pending session, or for one, with its placement or why it waits."""
     names = {s.session_id: s.name for s in snapshot.pending}
     lines = []
     for placement in plan.placements:
