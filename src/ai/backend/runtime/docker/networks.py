@@ -79,8 +79,7 @@ class SessionNetworks:
     async def _find(self, session_id: SessionId) -> list[Container]:
         """Returns the engine's networks of a session. There are several only if an interrupted call was run late."""
         labels = [f"{INSTANCE_LABEL}={self._state.instance}", f"{SESSION_LABEL}={session_id}"]
-        found = await self._engine.networks(labels)
-        return sorted(found, key=lambda network: str(network.get("Created")))
+        return sorted(await self._engine.networks(labels), key=lambda network: str(network.get("Created")))
 
     async def create(self, session_id: SessionId, hosts: Sequence[str], over: Overlay | None = None) -> NetworkView:
         """Creates the network of a session, or returns it.
@@ -90,23 +89,21 @@ class SessionNetworks:
             CreationDeferred: the given addresses are in use here.
             WorkloadError: the kernel of Linux refuses.
         """
-        view = await self._kept(session_id, hosts, over)
+        view = await self._existing(session_id, hosts, over)
         if view is None:
             crash_point("network.looked")
             async with self._choosing:
                 view = await self._create(session_id, hosts, over)
         if over is not None:
-            bridge = _bridge(self._name(session_id))
+            device, mark = self._device(session_id), f"{self._mark}{session_id}"
             try:
-                await asyncio.to_thread(
-                    overlay.set_up, self._device(session_id), f"{self._mark}{session_id}", over, bridge=bridge
-                )
+                await asyncio.to_thread(overlay.set_up, device, mark, over, bridge=_bridge(self._name(session_id)))
             except OSError as error:
                 what = error.strerror or error
                 raise WorkloadError(f"the session's network cannot be led to other nodes: {what}") from error
         return view
 
-    async def _kept(self, session_id: SessionId, hosts: Sequence[str], over: Overlay | None) -> NetworkView | None:
+    async def _existing(self, session_id: SessionId, hosts: Sequence[str], over: Overlay | None) -> NetworkView | None:
         for network in await self._find(session_id):
             view = _view(network, session_id)
             vni = (network.get("Labels") or {}).get(VNI_LABEL)
@@ -117,18 +114,17 @@ class SessionNetworks:
 
     async def _create(self, session_id: SessionId, hosts: Sequence[str], over: Overlay | None) -> NetworkView:
         refusal: EngineRefusal | None = None
-        subnets = await self._free_subnets(session_id, len(hosts)) if over is None else [await self._given(over)]
+        subnets = await self._free_subnets(session_id, len(hosts)) if over is None else [await self._checked(over)]
         for subnet in subnets:
             addresses = addresses_of(subnet, hosts) if over is None else dict(over.addresses)
             body = self._body(session_id, subnet, addresses, over)
             try:
                 network_id = await self._engine.create_network(body)
             except EngineRefusal as error:
-                refusal = error
-                is_there = "exists" in error.message.lower()
-                if is_there and (view := await self._kept(session_id, hosts, over)) is not None:
-                    return view  # a call that was cut off was carried out late
-                if "overlap" in error.message.lower() or "exists" in error.message.lower():
+                refusal, exists = error, "exists" in error.message.lower()
+                if exists and (view := await self._existing(session_id, hosts, over)) is not None:
+                    return view  # an interrupted call was executed late
+                if exists or "overlap" in error.message.lower():
                     continue  # somebody else was faster
                 raise CreationDenied(f"the engine makes no network for the session: {error.message}") from error
             crash_point("network.made")
@@ -138,7 +134,7 @@ class SessionNetworks:
         reason = refusal.message if refusal is not None else f"all of {self._pool} is in use"
         raise CreationDenied(f"no addresses are left for the session's network: {reason}")
 
-    async def _given(self, over: Overlay) -> IPv4Network:
+    async def _checked(self, over: Overlay) -> IPv4Network:
         """Checks the addresses. Raises CreationDeferred if they are in use here: the manager then chooses others."""
         subnet = IPv4Network(over.subnet)
         for other in await self._taken():
@@ -193,13 +189,13 @@ class SessionNetworks:
         return taken
 
     async def remove(self, session_id: SessionId) -> None:
-        """Creates the overlay device. Raises OSError, or what the engine raises."""
+        """Removes the network of a session. Raises OSError, or what the engine raises."""
         if os.geteuid() == 0:
-            await asyncio.to_thread(self._cut, session_id)
+            await asyncio.to_thread(self._remove_device, session_id)
         for network in await self._find(session_id):
             await self._remove(network)
 
-    def _cut(self, session_id: SessionId) -> None:
+    def _remove_device(self, session_id: SessionId) -> None:
         with Route() as route:
             route.remove(self._device(session_id))
 
@@ -214,22 +210,18 @@ class SessionNetworks:
 
     async def sessions(self) -> Sequence[SessionId]:
         labels = [f"{INSTANCE_LABEL}={self._state.instance}", SESSION_LABEL]
-        found = await asyncio.to_thread(self._led_away)
+        sessions: list[SessionId] = []
+        if os.geteuid() == 0:
+            with suppress(OSError):  # no devices to other nodes; their bridges may have been removed with the engine
+                marked = await asyncio.to_thread(overlay.marked, self._mark)
+                sessions += [SessionId(UUID(name)) for name in marked.values()]
         for network in await self._engine.networks(labels):
             try:
-                found.append(SessionId(UUID(network["Labels"][SESSION_LABEL])))
+                sessions.append(SessionId(UUID(network["Labels"][SESSION_LABEL])))
             except ValueError:
                 log.warning("the network %s names no session and is removed", network["Name"])
                 await self._remove(network)
-        return tuple(dict.fromkeys(found))
-
-    def _led_away(self) -> list[SessionId]:
-        """Returns the sessions of the devices to other nodes, whose bridge may have been removed with its engine."""
-        if os.geteuid() != 0:
-            return []
-        with suppress(OSError):
-            return [SessionId(UUID(name)) for name in overlay.marked(self._mark).values()]
-        return []
+        return tuple(dict.fromkeys(sessions))
 
 
 def _bridge(name: str) -> str:

@@ -46,14 +46,13 @@ class _Transfer:
     layers: dict[str, tuple[int, int]] = field(default_factory=dict)
     watchers: list[TellProgress] = field(default_factory=list)
 
-    def note(self, line: Mapping[str, Any]) -> None:
+    def count(self, line: Mapping[str, Any]) -> None:
         """Counts the bytes of one of the engine's messages."""
-        detail = line.get("progressDetail") or {}
+        detail, layer = line.get("progressDetail") or {}, str(line.get("id"))
         if line.get("status") == "Downloading" and isinstance(detail.get("total"), int):
-            self.layers[str(line.get("id"))] = (int(detail.get("current") or 0), int(detail["total"]))
-        elif line.get("status") in ("Download complete", "Pull complete") and str(line.get("id")) in self.layers:
-            total = self.layers[str(line["id"])][1]
-            self.layers[str(line["id"])] = (total, total)
+            self.layers[layer] = (int(detail.get("current") or 0), int(detail["total"]))
+        elif line.get("status") in ("Download complete", "Pull complete") and layer in self.layers:
+            self.layers[layer] = (self.layers[layer][1], self.layers[layer][1])
         else:
             return
         current, total = (sum(numbers) for numbers in zip(*self.layers.values(), strict=True))
@@ -76,8 +75,8 @@ class Pulls:
             return True
         if request.when == "tag" or not (request.digest or request.config_digest):
             return False
-        here = {digest.partition("@")[2] for digest in image.get("RepoDigests") or ()} | {str(image["Id"])}
-        return not here.intersection((request.digest, request.config_digest))
+        digests = {digest.partition("@")[2] for digest in image.get("RepoDigests") or ()} | {str(image["Id"])}
+        return not digests.intersection((request.digest, request.config_digest))
 
     async def pull(self, request: ImageRequest, tell: TellProgress) -> None:
         """Pulls an image. Raises ImageNotFound, RegistryRefused, RegistryUnavailable, StorageFull, Unavailable."""
@@ -121,7 +120,7 @@ class Pulls:
             async for line in self._engine.pull(name.repository, name.tag, login, name.registry):
                 if problem := line.get("error"):
                     raise error_of(request.name, str(problem))
-                transfer.note(line)
+                transfer.count(line)
         except EngineRefusal as refusal:
             raise error_of(request.name, refusal.message, refusal.status) from None
         if await self._engine.image(request.name) is None:

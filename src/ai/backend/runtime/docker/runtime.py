@@ -205,7 +205,7 @@ class DockerRuntime(AbstractRuntime):
         async with self._workloads.lock(spec.key):
             existing = self._workloads.handles.get(spec.key)
             if existing is not None:
-                await self._workloads.settle(existing)
+                await self._workloads.refresh(existing)
                 return existing.view()
             image = await self._images.facts(spec.image)
             return (await self._create(spec, image)).view()
@@ -252,7 +252,7 @@ class DockerRuntime(AbstractRuntime):
 
     async def _stop(self, handle: Handle, grace_s: float, reason: str) -> WorkloadExit:
         """Ends a workload. Raises Unavailable if the engine does not answer or does not end it."""
-        ended = await self._workloads.settle(handle)
+        ended = await self._workloads.refresh(handle)
         if ended is not None:
             return ended
         handle.reason = handle.reason or reason
@@ -261,11 +261,11 @@ class DockerRuntime(AbstractRuntime):
             await self._engine.kill(container, "SIGTERM")
             await self._engine.wait(container, grace_s)
         crash_point("stop.requested")
-        ended = await self._workloads.settle(handle)
+        ended = await self._workloads.refresh(handle)
         if ended is None:
             await self._engine.kill(container, "SIGKILL")
             await self._engine.wait(container, STOP_MARGIN_S)
-            ended = await self._workloads.settle(handle)
+            ended = await self._workloads.refresh(handle)
         crash_point("stop.exited")
         if ended is None:
             raise Unavailable(f"the engine does not end the container {container[:12]}")
@@ -291,7 +291,7 @@ class DockerRuntime(AbstractRuntime):
         handle = self._workloads.handles.get(key)
         if handle is None:
             return None
-        await self._workloads.settle(handle)
+        await self._workloads.refresh(handle)
         return handle.view()
 
     async def list_workloads(self) -> Sequence[WorkloadView]:
@@ -308,7 +308,7 @@ class DockerRuntime(AbstractRuntime):
             try:
                 live = await RelayChannel.attach(channel, epoch=epoch, last_seq=last_seq)
             except Unavailable:
-                if await self._workloads.settle(handle) is None:
+                if await self._workloads.refresh(handle) is None:
                     raise
         limit = self.settings.replay_bytes
         return DockerChannel(live, channel, partial(self._ended, handle), last_seq=last_seq, left_limit=limit)
@@ -318,7 +318,7 @@ class DockerRuntime(AbstractRuntime):
         delay_s, complaint = ENDING_LOOK_S, ""
         while True:
             try:
-                if (ended := await self._workloads.settle(handle)) is not None:
+                if (ended := await self._workloads.refresh(handle)) is not None:
                     return ended
             except BackendError as error:
                 if error.message != complaint:

@@ -267,7 +267,7 @@ class ProcessRuntime(AbstractRuntime):
     async def _ask_to_end(
         self, directory: WorkloadDirectory, grace_s: float, frame: str, reason: str = "stopped"
     ) -> None:
-        """Politely over the socket; a shim that does not answer is killed, and its workload dies with it."""
+        """Sends a request to end to the shim; one that does not answer is killed, and its workload dies with it."""
         try:
             connection = await RelayConnection.open(directory.path)
             try:
@@ -370,12 +370,11 @@ class ProcessRuntime(AbstractRuntime):
         return handle
 
     def _remember(self, record: Record, directory: WorkloadDirectory) -> _Handle:
-        handle = _Handle(record, directory)
-        self._handles[record.key] = handle
-        self._begin_to_watch(handle)
+        handle = self._handles[record.key] = _Handle(record, directory)
+        self._start_watcher(handle)
         return handle
 
-    def _begin_to_watch(self, handle: _Handle) -> None:
+    def _start_watcher(self, handle: _Handle) -> None:
         handle.watcher = asyncio.create_task(self._watch(handle), name=f"watch-{handle.record.key}")
 
     async def _watch(self, handle: _Handle) -> None:
@@ -390,7 +389,7 @@ class ProcessRuntime(AbstractRuntime):
         """Returns the workload's end; None with a connection on which its shim will report it."""
         while (ended := await asyncio.to_thread(handle.directory.exit)) is None:
             try:
-                handle.line = await RelayConnection.open(handle.directory.path, partial(self._hear, handle))
+                handle.line = await RelayConnection.open(handle.directory.path, partial(self._on_message, handle))
                 await handle.line.send({"t": "watch"})
                 return None
             except Unavailable:
@@ -402,11 +401,11 @@ class ProcessRuntime(AbstractRuntime):
                 await asyncio.sleep(1.0)
         return ended
 
-    def _hear(self, handle: _Handle, message: dict[str, Any] | None) -> None:
+    def _on_message(self, handle: _Handle, message: dict[str, Any] | None) -> None:
         if message is None:
-            is_mine = self._handles.get(handle.record.key) is handle
-            if is_mine and not handle.announced and handle.watcher is None:
-                self._begin_to_watch(handle)
+            is_current = self._handles.get(handle.record.key) is handle
+            if is_current and not handle.announced and handle.watcher is None:
+                self._start_watcher(handle)
         elif message.get("t") == "exited":
             self._announce(handle, exit_of(message))
             if handle.line is not None:
@@ -452,17 +451,15 @@ class ProcessRuntime(AbstractRuntime):
     def _view(self, handle: _Handle) -> WorkloadView:
         directory = handle.directory
         ended = directory.exit()
-        identity = directory.identity() or {}
-        leader = identity.get("leader") or [0, 0]
-        if ended is not None:
-            return self._make_view(handle.record, WorkloadState.EXITED, str(leader[0]), ended)
-        if not directory.path.exists():
+        leader = (directory.identity() or {}).get("leader")
+        if ended is None and not directory.path.exists():
             return self._make_view(handle.record, WorkloadState.GONE, "", None)
-        if not directory.is_locked():
+        if ended is None and not directory.is_locked():
             ended = directory.exit() or cleanup.record_exit(handle.record, directory)
-            return self._make_view(handle.record, WorkloadState.EXITED, str(leader[0]), ended)
-        state = WorkloadState.RUNNING if identity.get("leader") else WorkloadState.CREATED
-        return self._make_view(handle.record, state, str(leader[0]), None)
+        state = WorkloadState.RUNNING if leader else WorkloadState.CREATED
+        if ended is not None:
+            state = WorkloadState.EXITED
+        return self._make_view(handle.record, state, str((leader or [0])[0]), ended)
 
     @staticmethod
     def _make_view(record: Record, state: WorkloadState, workload_id: str, ended: WorkloadExit | None) -> WorkloadView:

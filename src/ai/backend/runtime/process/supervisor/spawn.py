@@ -37,7 +37,7 @@ class Leader:
         self.channel = channel
         self.log = log
         self.status: int | None = None
-        self._has_children = True
+        self.has_children = True
 
     def reap(self) -> None:
         """Collects every child that has ended, orphans of the workload included."""
@@ -45,16 +45,12 @@ class Leader:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                self._has_children = False
-                return
-            if pid == 0:
-                self._has_children = True
-                return
+                pid, status = -1, 0
             if pid == self.pid:
                 self.status = status
-
-    def has_children(self) -> bool:
-        return self._has_children
+            elif pid <= 0:
+                self.has_children = pid == 0
+                return
 
     def outcome(self, *, sandboxed: bool) -> tuple[int | None, int | None]:
         """Exit code or signal. bubblewrap tells its child's death by signal n as code 128 + n."""
@@ -100,7 +96,7 @@ def hold_lock() -> bool:
 
 
 def listen() -> socket.socket:
-    """The workload's socket, by a relative path: absolute ones may be longer than the kernel allows."""
+    """Opens the workload's socket by a relative path: absolute ones may be longer than the kernel allows."""
     with suppress(FileNotFoundError):
         os.unlink("shim.sock")  # as above
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -150,10 +146,7 @@ def _limit_processes(plan: dict[str, Any], info: int, block: int) -> None:
     helper = os.fork()
     if helper == 0:
         with suppress(BaseException):
-            if plan["uid"] is not None:
-                os.setgroups([])
-                os.setresgid(plan["gid"], plan["gid"], plan["gid"])
-                os.setresuid(plan["uid"], plan["uid"], plan["uid"])
+            launch.become_user(plan, [])
             limit = plan["nproc_late"]
             resource.prlimit(json.loads(text)["child-pid"], resource.RLIMIT_NPROC, (limit, limit))
         os._exit(0)
