@@ -80,7 +80,6 @@ class Cluster:
         self.stores = make_stores(world, self.memory)
         self.inbox = Inbox(world)
         self.users = random.Random(seed + 1)
-        self.created: list[SessionId] = []
         self.caller: Caller | None = None
         self.rested: set[SessionStatus] = set()
         settings = ManagerSettings.model_validate(MANAGER_SETTINGS)
@@ -251,9 +250,8 @@ class Cluster:
                     self._pause(agent, dice.uniform(60.0, 100.0))
 
     def _pause(self, daemon: ManagerDaemon | AgentDaemon, duration_s: float) -> None:
-        process = daemon.process
-        process.stop()
-        self.world.later(duration_s, process.go_on)
+        daemon.process.stop()
+        self.world.later(duration_s, daemon.process.go_on)
 
     # ---- the end
 
@@ -265,21 +263,16 @@ class Cluster:
             daemon.process.fuse = None
             daemon.process.go_on()
         deadline = self.world.now + _LONGEST_REST_S
-        why = "nothing was looked at"
-        rests = 0
+        why, rests = "", 0
         while self.world.now < deadline:
             await asyncio.sleep(_ROUND_S)
             self.world.loop.sweep()
             self.invariants.watch()
-            why = await self.unrest()
+            why = self._unrest() or await self._waiting_in_vain() or self._unrest()
             rests = rests + 1 if not why else 0
             if rests >= 2:
                 return
         raise AssertionError(f"no rest after {_LONGEST_REST_S:.0f} s: {why}")
-
-    async def unrest(self) -> str:
-        """Returns why the cluster is not at rest; empty if it is."""
-        return self._unrest() or await self._waiting_in_vain() or self._unrest()
 
     def _unrest(self) -> str:
         awake = [f"{s.name} is {s.status}" for s in self.sessions() if s.status not in RESTING]
@@ -335,6 +328,6 @@ class Cluster:
                 if self.memory.sessions[session.id].status.is_final:
                     break
                 await self.change(session.id, "force")
-                if self.memory.sessions[session.id].status in (SessionStatus.TERMINATING,):
+                if self.memory.sessions[session.id].status is SessionStatus.TERMINATING:
                     break
                 await asyncio.sleep(1.0)

@@ -40,8 +40,6 @@ class Daemon:
         self.process = Process(name)
         self.process.is_alive = False
         self.mean_steps: float | None = None
-        self.lives = 0
-        self.is_starting = False
 
     @property
     def is_up(self) -> bool:
@@ -49,12 +47,10 @@ class Daemon:
 
     def start(self) -> None:
         """Starts a new process of the daemon."""
-        self.lives += 1
         self.process = Process(self.name, self._died)
         if self.mean_steps is not None:
             self.process.fuse = 1 + int(self.world.rng.expovariate(1.0 / self.mean_steps))
         self.world.trace(self.name, "starts")
-        self.is_starting = True
         self.world.spawn(self.process, self._begin(), f"{self.name} starts")
 
     async def _begin(self) -> None:
@@ -64,8 +60,6 @@ class Daemon:
         except Exception as e:  # noqa: BLE001  # whatever it is, a service manager starts it again
             self.world.trace(self.name, "could not start", type(e).__name__)
             self.process.kill()
-        else:
-            self.is_starting = False
 
     def _died(self) -> None:
         self.world.trace(self.name, "dies")
@@ -87,13 +81,7 @@ class ManagerDaemon(Daemon):
     """Runs a manager with its link; ``manager`` is set once the current process has started."""
 
     def __init__(
-        self,
-        world: World,
-        name: str,
-        stores: Stores,
-        settings: ManagerSettings,
-        inbox: Inbox,
-        clock: WrongClock,
+        self, world: World, name: str, stores: Stores, settings: ManagerSettings, inbox: Inbox, clock: WrongClock
     ) -> None:
         super().__init__(world, name)
         self.link = SimulatedLink(world)

@@ -46,12 +46,10 @@ class Invariants:
 
     def committed(self) -> None:
         """Checks the sessions that have changed since the last transaction."""
-        memory, changed = self._memory, False
-        for session_id, session in memory.sessions.items():
+        memory = self._memory
+        changed = {key: session for key, session in memory.sessions.items() if self._seen.get(key) is not session}
+        for session_id, session in changed.items():
             before = self._seen.get(session_id)
-            if before is session:
-                continue
-            changed = True
             self._seen[session_id] = session
             self.broken += [f"{session.name}: {text}" for text in machine.check(session_state(session))]
             self._check_kernels(session)
@@ -137,20 +135,20 @@ class Invariants:
             if event.session_id is not None and event.kernel_id is None:
                 last[event.session_id] = event.name
         for session in cluster.sessions():
-            told = last.get(session.id, "")
-            if session.status is SessionStatus.RUNNING and told not in ("session_started", "session_recovered"):
-                self.broken.append(f"{session.name} is RUNNING, and {told} was its last event")
+            event_name = last.get(session.id, "")
+            if session.status is SessionStatus.RUNNING and event_name not in ("session_started", "session_recovered"):
+                self.broken.append(f"{session.name} is RUNNING, and {event_name} was its last event")
 
     @staticmethod
     def _wrong_result(session: Session) -> str:
         """Returns why the result of a batch session contradicts the end of its program; empty if it does not."""
         if session.type is not SessionType.BATCH or session.status is not SessionStatus.TERMINATED:
             return ""
-        wanted = {
+        expected = {
             KernelEventReason.TASK_FINISHED: SessionResult.SUCCESS,
             KernelEventReason.TASK_FAILED: SessionResult.FAILURE,
         }.get(session.main.reason, session.result)
-        return "" if session.result is wanted else f"{session.name} has {session.main.reason} and {session.result}"
+        return "" if session.result is expected else f"{session.name} has {session.main.reason} and {session.result}"
 
     # ---- at the end
 

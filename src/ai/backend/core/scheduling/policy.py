@@ -30,24 +30,20 @@ class Policy:
     oldest_first: bool = False
     plugged: Placement | None = None
 
-    def told(self) -> dict[str, str | bool]:
+    def dump(self) -> dict[str, str | bool]:
         """Returns the form in a dump, which :meth:`of` reads."""
-        return {
-            "order": self.order,
-            "placement": self.placement,
-            "preempts": self.preempts,
-            "oldest_first": self.oldest_first,
-        }
+        names = ("order", "placement", "preempts", "oldest_first")
+        return {name: getattr(self, name) for name in names}
 
     @classmethod
-    def of(cls, told: Mapping[str, str | bool], **changes: str | bool | None) -> Policy:
+    def of(cls, stored: Mapping[str, str | bool], **changes: str | bool | None) -> Policy:
         """Reads the policy of a dump and applies the changes that are not None, without checking it."""
-        named = {**cls().told(), **told, **{name: value for name, value in changes.items() if value is not None}}
+        values = {**cls().dump(), **stored, **{name: value for name, value in changes.items() if value is not None}}
         return cls(
-            order=str(named["order"]),
-            placement=str(named["placement"]),
-            preempts=named["preempts"] is True,
-            oldest_first=named["oldest_first"] is True,
+            order=str(values["order"]),
+            placement=str(values["placement"]),
+            preempts=values["preempts"] is True,
+            oldest_first=values["oldest_first"] is True,
         )
 
     @property

@@ -160,7 +160,7 @@ class Snapshot:
         weights: how much a scope should have, relative to its siblings; 1 where it is not named.
         workload: what is usually requested, and how often; what is held and what waits, if it is empty.
         last_agent: the one that the placement before chose; round-robin goes on after it.
-        policy: how the group schedules, in a dump: see :meth:`ai.backend.core.scheduling.policy.Policy.told`.
+        policy: how the group schedules, in a dump: see :meth:`ai.backend.core.scheduling.policy.Policy.dump`.
     """
 
     resource_group: str

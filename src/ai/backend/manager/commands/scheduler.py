@@ -46,7 +46,7 @@ def _with_plugin(policy: Policy) -> Policy:
 def scheduler_dump(settings: ManagerSettings, resource_group: str) -> None:
     """Print what the scheduler sees of a resource group as JSON."""
     snapshot, policy = _scheduling(settings, resource_group)
-    click.echo(dump_json(replace(snapshot, policy=policy.told())).decode())
+    click.echo(dump_json(replace(snapshot, policy=policy.dump())).decode())
 
 
 @scheduler.command("replay")
