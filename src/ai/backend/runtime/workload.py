@@ -1,4 +1,4 @@
-"""What both runtimes do alike with a workload: its record on disk, its environment, its devices and its home."""
+"""Functions for workloads that both runtimes share: records on disk, environment, devices, and the guard of homes."""
 
 from __future__ import annotations
 
