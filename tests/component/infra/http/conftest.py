@@ -74,7 +74,7 @@ class Trail:
         self.notes: list[tuple[str, str, Any]] = []
         self.noted = asyncio.Event()
 
-    async def note(self, call: Call[Any, Any], outcome: str) -> None:
+    async def record(self, call: Call[Any, Any], outcome: str) -> None:
         self.notes.append((call.endpoint.name, outcome, call.identity))
         self.noted.set()
 
