@@ -41,7 +41,6 @@ DAEMONS = (
     "ai.backend.standalone.main",
     "ai.backend.storage.main",
     "ai.backend.volume.vfs",
-    "aiosqlite",
     "alembic.operations",
     "alembic.runtime.migration",
     "alembic.script",

@@ -54,7 +54,7 @@ async def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     proxy = StorageProxy(StorageSettings.model_validate(settings))
     await proxy.start(client=("127.0.0.1", 0), manager=("127.0.0.1", 0))
     wire = CutWire(int(proxy.client_url.rpartition(":")[2]))
-    link, database = MemoryLink(), Database(f"sqlite+aiosqlite:///{migrated(tmp_path / 'manager.db')}")
+    link, database = MemoryLink(), Database(f"sqlite:///{migrated(tmp_path / 'manager.db')}")
     manager = Manager(ManagerSettings(), database, Bus(), link.manager, hash_password=str)
     await manager.start()
     keys = {"manager_api": proxy.manager_url, "secret": SECRETS, "client_api": await wire.start()}

@@ -59,7 +59,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         yield ours
         await ours.close()
         return
-    database = Database(f"sqlite+aiosqlite:///{tmp_path}/config.db")
+    database = Database(f"sqlite:///{tmp_path}/config.db")
     sqlite = SQLiteConfigStore(database, poll_interval_s=0.05)
     await sqlite.setup()
     yield sqlite

@@ -64,7 +64,7 @@ async def plugin_configuration(layout: Layout, agent_id: str) -> dict[str, dict[
 
     What is set for the node wins over what is set for its resource group and for all.
     """
-    database = Database(f"sqlite+aiosqlite:///{layout.database}", pool_size=1)
+    database = Database(f"sqlite:///{layout.database}", pool_size=1)
     try:
         store = SQLiteConfigStore(database)
         await store.setup()

@@ -55,7 +55,7 @@ class ManagerDaemon:
         self._endpoint = endpoint
         self._sock = sock
         self._cluster = cluster
-        self.database = Database(f"sqlite+aiosqlite:///{layout.database}")
+        self.database = Database(f"sqlite:///{layout.database}")
         self.bus = Bus()
         settings = ManagerSettings(data_dir=layout.database.parent)
         self.manager = Manager(settings, self.database, self.bus, endpoint, sealer=sealer_of(settings))

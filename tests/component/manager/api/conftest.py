@@ -180,7 +180,7 @@ def depot(tmp_path: Path) -> FakeDepot:
 @pytest.fixture
 async def cluster(tmp_path: Path, storage: FakeStorage, depot: FakeDepot) -> AsyncIterator[Cluster]:
     """As for the services, but with agents that may be silent for a while."""
-    link, database = MemoryLink(), Database(f"sqlite+aiosqlite:///{migrated(tmp_path / 'manager.db')}")
+    link, database = MemoryLink(), Database(f"sqlite:///{migrated(tmp_path / 'manager.db')}")
     settings = ManagerSettings(sessions=SessionSettings(retry_backoff_s=0.05, destroy_wait_s=5.0))
     manager = Manager(
         settings,

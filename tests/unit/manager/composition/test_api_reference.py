@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from graphql import build_schema
 
-from ai.backend.infra.http.errors import STATUS_OF
+from ai.backend.infra.http.errors import problem_classes
 from ai.backend.manager.composition.api_reference import document, graphql_page, openapi_json, rest_page
 
 
@@ -50,7 +50,7 @@ def test_the_page_names_every_endpoint_and_problem(told: dict[str, Any]) -> None
     for path, methods in told["paths"].items():
         for method in methods:
             assert f"`{method.upper()} {path}`" in page
-    for cls in STATUS_OF:
+    for cls in problem_classes():
         assert f"| `{cls.code}` |" in page
 
 

@@ -10,37 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from ai.backend.common.wire.agent import (
-    CreateKernels,
-    DestroyKernel,
-    DeviceOperation,
-    DeviceOptions,
-    DeviceOptionsOf,
-    ImageJob,
-    ImageJobState,
-    OperateDevice,
-    RestartKernel,
-)
-from ai.backend.common.wire.execution import (
-    Complete,
-    DownloadFiles,
-    Execute,
-    FileListing,
-    KernelRef,
-    ListFiles,
-    ListProcesses,
-    OpenPort,
-    OpenPty,
-    ProcessInfo,
-    PtyFrame,
-    ReadLogs,
-    RunResult,
-    ServiceState,
-    StartService,
-    StopService,
-    TarFile,
-    UploadFiles,
-)
+from ai.backend.common.wire import agent, execution
 from ai.backend.common.wire.methods import remote
 from ai.backend.common.wire.reports import AgentReport, HeartbeatReply, ObservationReport, StatReport
 
@@ -48,8 +18,8 @@ from ai.backend.common.wire.reports import AgentReport, HeartbeatReply, Observat
 class PtyStream(Protocol):
     """A terminal of a session. Iteration ends after a ``closed`` frame or when the link is lost."""
 
-    async def send(self, frame: PtyFrame) -> None: ...
-    def __aiter__(self) -> AsyncIterator[PtyFrame]: ...
+    async def send(self, frame: execution.PtyFrame) -> None: ...
+    def __aiter__(self) -> AsyncIterator[execution.PtyFrame]: ...
     async def close(self) -> None: ...
 
 
@@ -79,7 +49,7 @@ class AgentCommands(Protocol):
     """The commands that a manager sends to one agent."""
 
     @remote("repeatable")
-    async def create_kernels(self, req: CreateKernels) -> None:
+    async def create_kernels(self, req: agent.CreateKernels) -> None:
         """Accepts all kernels or refuses all, at once; progress comes as observations.
 
         Raises:
@@ -88,11 +58,11 @@ class AgentCommands(Protocol):
         """
 
     @remote("repeatable")
-    async def destroy_kernel(self, req: DestroyKernel) -> None:
+    async def destroy_kernel(self, req: agent.DestroyKernel) -> None:
         """Accepts at once; TERMINATED is reported when nothing is left. A missing kernel is reported as gone."""
 
     @remote("repeatable")
-    async def restart_kernel(self, req: RestartKernel) -> None:
+    async def restart_kernel(self, req: agent.RestartKernel) -> None:
         """Accepts at once; RESTARTING and RUNNING are reported.
 
         Raises:
@@ -100,25 +70,25 @@ class AgentCommands(Protocol):
         """
 
     @remote("once", wait_field="flush_timeout_s", abandonable=True)
-    async def execute(self, req: Execute) -> RunResult:
+    async def execute(self, req: execution.Execute) -> execution.RunResult:
         """Takes one step of a run and returns what it has printed so far."""
         ...
 
     @remote("once")
-    async def interrupt(self, req: KernelRef) -> None:
+    async def interrupt(self, req: execution.KernelRef) -> None:
         """Interrupts the run that is under way in a kernel."""
 
     @remote("read")
-    async def complete(self, req: Complete) -> list[str]:
+    async def complete(self, req: execution.Complete) -> list[str]:
         """Returns the completions of a piece of code."""
         ...
 
     @remote("repeatable", deadline_s=60.0)
-    async def upload_files(self, req: UploadFiles) -> None:
+    async def upload_files(self, req: execution.UploadFiles) -> None:
         """Writes files below the home directory of a kernel."""
 
     @remote("read", deadline_s=60.0)
-    async def download_files(self, req: DownloadFiles) -> list[TarFile]:
+    async def download_files(self, req: execution.DownloadFiles) -> list[execution.TarFile]:
         """Returns files or directories of a kernel, each as a tar archive.
 
         Raises:
@@ -127,32 +97,32 @@ class AgentCommands(Protocol):
         ...
 
     @remote("read")
-    async def list_files(self, req: ListFiles) -> FileListing:
+    async def list_files(self, req: execution.ListFiles) -> execution.FileListing:
         """Returns the entries of a directory of a kernel."""
         ...
 
     @remote("read", deadline_s=30.0)
-    async def read_logs(self, req: ReadLogs) -> bytes:
+    async def read_logs(self, req: execution.ReadLogs) -> bytes:
         """Returns the newest output of a kernel's workload."""
         ...
 
     @remote("read")
-    async def list_processes(self, req: ListProcesses) -> list[ProcessInfo]:
+    async def list_processes(self, req: execution.ListProcesses) -> list[execution.ProcessInfo]:
         """Returns the busiest processes of a kernel. It measures twice, which takes a part of a second."""
         ...
 
     @remote("once", deadline_s=90.0)
-    async def operate_device(self, req: OperateDevice) -> DeviceOperation:
+    async def operate_device(self, req: agent.OperateDevice) -> agent.DeviceOperation:
         """Changes a device and returns when the next heartbeat shows it. Raises Conflict for a device in use."""
         ...
 
     @remote("read", deadline_s=60.0)
-    async def device_options(self, req: DeviceOptionsOf) -> DeviceOptions:
+    async def device_options(self, req: agent.DeviceOptionsOf) -> agent.DeviceOptions:
         """Returns what can be done with the devices of a plugin now."""
         ...
 
     @remote("repeatable", deadline_s=60.0)
-    async def start_service(self, req: StartService) -> ServiceState:
+    async def start_service(self, req: execution.StartService) -> execution.ServiceState:
         """Starts a service of a kernel and returns once it listens. A service that runs is left as it is.
 
         Raises:
@@ -162,16 +132,16 @@ class AgentCommands(Protocol):
         ...
 
     @remote("repeatable")
-    async def stop_service(self, req: StopService) -> None:
+    async def stop_service(self, req: execution.StopService) -> None:
         """Stops a service of a kernel. A service that does not run is no error. Raises NotFound."""
 
     @remote("read")
-    async def list_services(self, req: KernelRef) -> list[ServiceState]:
+    async def list_services(self, req: execution.KernelRef) -> list[execution.ServiceState]:
         """Returns the services of a kernel."""
         ...
 
     @remote("repeatable", wait_field="wait_s", abandonable=True)
-    async def image_job(self, req: ImageJob) -> ImageJobState:
+    async def image_job(self, req: agent.ImageJob) -> agent.ImageJobState:
         """Begins the job if its id is new, and returns its progress within ``wait_s``.
 
         A job that is refused at once raises the reason.
@@ -179,12 +149,12 @@ class AgentCommands(Protocol):
         ...
 
     @remote("once", stream="frames")
-    async def open_pty(self, req: OpenPty) -> PtyStream:
+    async def open_pty(self, req: execution.OpenPty) -> PtyStream:
         """Opens a terminal in a kernel."""
         ...
 
     @remote("once", stream="bytes", abandonable=True)
-    async def open_port(self, req: OpenPort) -> ByteStream:
+    async def open_port(self, req: execution.OpenPort) -> ByteStream:
         """Connects to a port inside a kernel's workload.
 
         Raises:

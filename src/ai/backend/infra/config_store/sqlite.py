@@ -74,7 +74,7 @@ class SQLiteConfigStore:
 
     async def setup(self) -> None:
         """Creates the tables if they do not exist. Their shape is fixed; a change would need a migration."""
-        await self._db.run_sync(config_metadata.create_all)
+        await self._db.run_write(config_metadata.create_all)
 
     async def get(self, key: str, *, scopes: Sequence[ConfigScope] = (GLOBAL,)) -> str | None:
         check_key(key)

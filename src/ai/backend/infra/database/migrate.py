@@ -34,8 +34,7 @@ def _current(connection: Connection) -> str | None:
 
 async def current_revision(database: Database) -> str | None:
     """Returns the revision of the schema; None for an empty database."""
-    revision: str | None = await database.run_sync(_current)
-    return revision
+    return await database.run_read(_current)
 
 
 def history(location: Path) -> list[dict[str, str | None]]:
@@ -86,5 +85,5 @@ async def upgrade(database: Database, location: Path, *, head: str | None = None
         with Operations.context(context):
             context.run_migrations()
 
-    await database.run_sync(migrate)
+    await database.run_write(migrate)
     return newest

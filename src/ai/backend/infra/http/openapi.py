@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from ai.backend.infra.http.errors import PROBLEM_BASE, PROBLEM_TYPE, STATUS_OF
+from ai.backend.infra.http.errors import PROBLEM_BASE, PROBLEM_TYPE, problem_classes
 from ai.backend.infra.http.routes import Call, Endpoint, Nothing, route
 
 _COMPONENT = "#/components/schemas/{name}"
@@ -140,7 +140,9 @@ def reference_page(document: dict[str, Any], *, title: str) -> str:
         lines += _schema_table(name, schema)
     lines += ["## Problems", "", f"`type` is `{PROBLEM_BASE}` followed by the code.", ""]
     lines += ["| code | status | meaning |", "|---|---|---|"]
-    problems = {cls.code: f"| `{cls.code}` | {int(status)} | {cls.title} |" for cls, status in STATUS_OF.items()}
+    problems = {
+        cls.code: f"| `{cls.code}` | {int(status)} | {cls.title} |" for cls, status in problem_classes().items()
+    }
     lines += problems.values()
     return "\n".join([*lines, ""])
 

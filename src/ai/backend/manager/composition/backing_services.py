@@ -37,7 +37,7 @@ def default_database(settings: ManagerSettings) -> Database:
         return Database(settings.database_url, pool_size=pool_size)
     directory = settings.data_dir.expanduser().absolute()
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return Database(f"sqlite+aiosqlite:///{directory / 'manager.db'}")
+    return Database(f"sqlite:///{directory / 'manager.db'}")
 
 
 def secrets_file(settings: ManagerSettings) -> Path:
