@@ -17,7 +17,6 @@ from ai.backend.client.exceptions import BackendAPIError, BackendClientError
 from ai.backend.client.session import AsyncSession
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.database import Database
-from ai.backend.infra.http.server import serve
 from ai.backend.infra.rpc.memory import MemoryLink
 from ai.backend.manager.composition.app import build_app
 from ai.backend.manager.composition.manager import Manager
@@ -26,6 +25,7 @@ from ai.backend.storage.config.settings import StorageSettings
 from ai.backend.storage.main import StorageProxy
 from tests.support.cut_wire import CutWire
 from tests.support.migrated import migrated
+from tests.support.serving import serve
 
 SECRETS = "a secret of the tokens, of 32 bytes or more"
 MIB = 1024 * 1024

@@ -27,10 +27,11 @@ _BETWEEN_PORTS = re.compile(r",(?![^\[]*\])")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServicePort:
-    """One service. ``ports`` are inside the workload; the definition's templates know them as ``{ports[0]}`` ...
+    """A service of a kernel. ``ports`` are inside the workload; templates of the definition use them as ``{ports[0]}``
+    ...
 
-    ``protocol`` is one of :data:`PROTOCOLS`; what is ``preopen`` is started by the user or the image's bootstrap.
-    ``is_endpoint``: an inference endpoint stands for it.
+    ``protocol`` is one of :data:`PROTOCOLS`; a ``preopen`` service is started by the user or the image's bootstrap.
+    ``is_endpoint``: it is an inference endpoint.
     """
 
     name: str
@@ -56,11 +57,8 @@ INTRINSIC = (
 
 
 def parse_declarations(text: str) -> tuple[ServicePort, ...]:
-    """Parses ``NAME:PROTOCOL:PORT,NAME:PROTOCOL:[PORT,PORT]``.
-
-    Raises:
-        InvalidInput: too long, no declaration, an unknown protocol, a reserved port or name, or one that comes twice.
-    """
+    """Parses ``NAME:PROTOCOL:PORT,NAME:PROTOCOL:[PORT,PORT]``. Raises InvalidInput for any other form, an unknown
+    protocol, or a port or name that is reserved or comes twice."""
     if len(text) > _LONGEST:
         raise InvalidInput(f"service ports are longer than {_LONGEST} characters")
     found: list[ServicePort] = []
@@ -106,12 +104,8 @@ def declared_services(labels: Mapping[str, str]) -> tuple[ServicePort, ...]:
 def kernel_services(
     labels: Mapping[str, str], preopen: Iterable[int] = (), *, intrinsic: Iterable[ServicePort] = INTRINSIC
 ) -> tuple[ServicePort, ...]:
-    """Returns all services of a kernel: the image's, the user's preopened ports by their number, and the platform's
-    own.
-
-    Raises:
-        InvalidInput: the labels are wrong, or a preopened port is another service's.
-    """
+    """Returns the image's services, the user's preopened ports, named by their number, and the platform's own services.
+    Raises InvalidInput if the labels are wrong, or a preopened port is another service's."""
     services = [*declared_services(labels)]
     taken = {number for service in services for number in service.ports} | RESERVED_PORTS
     for port in preopen:

@@ -17,11 +17,9 @@ class Clock(Protocol):
 
     def now(self) -> datetime:
         """Returns the wall clock time, aware and in UTC."""
-        ...
 
     def monotonic(self) -> float:
         """Returns monotonic seconds since an arbitrary moment."""
-        ...
 
 
 class IdGenerator(Protocol):
@@ -30,7 +28,6 @@ class IdGenerator(Protocol):
     def uuid(self) -> UUID: ...
     def token(self, length: int) -> str:
         """Returns letters and digits from a cryptographic source."""
-        ...
 
 
 class SystemClock:

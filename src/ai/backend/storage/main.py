@@ -19,8 +19,7 @@ from ai.backend.common.errors import BackendError, InvalidInput
 from ai.backend.common.volume_paths import VFolderId
 from ai.backend.infra.http.health import HealthApi
 from ai.backend.infra.http.routes import endpoints_of
-from ai.backend.infra.http.server import HttpServer, make_runner, serve_on
-from ai.backend.infra.http.tls import tls_of
+from ai.backend.infra.http.server import HttpServer, make_runner, serve_on, tls_of
 from ai.backend.infra.process.daemon import config_option, log_level_option, run_daemon
 from ai.backend.infra.process.pid_file import PidFile
 from ai.backend.infra.process.workers import Workers, first_has_ended

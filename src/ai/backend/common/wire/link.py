@@ -1,8 +1,8 @@
 """Declares every call between manager and agent, in both directions, without naming a transport.
 
 The agent implements :class:`AgentCommands`, the manager implements :class:`ManagerReports`. ``infra.rpc`` derives the
-proxies and the dispatch from these interfaces, and carries the calls in memory or by ZeroMQ with CURVE. It raises the
-errors of the far side again (:func:`ai.backend.common.errors.from_wire`), and DeadlineExceeded for a missing answer.
+proxies and the dispatch, carries the calls in memory or by ZeroMQ, raises the errors of the other side again, and
+DeadlineExceeded for a missing reply.
 """
 
 from __future__ import annotations
@@ -24,16 +24,15 @@ class PtyStream(Protocol):
 
 
 class ByteStream(Protocol):
-    """A connection: bytes both ways, each way ending by itself. A slow reader slows its writer and nobody else.
+    """A connection: bytes in both directions, each of which ends by itself. A slow reader slows down its writer only.
 
-    A piece may be a bytearray as well, which nobody changes any more. One task reads and one writes. After ``close``,
-    and after the far side or what is between has gone, both raise Unavailable.
+    ``read`` may return a bytearray, which nobody changes any more. One task reads and one writes. After ``close``, or
+    once the other side or the connection is lost, both raise Unavailable.
     """
 
     async def read(self) -> bytes:
-        """Returns what has arrived, at most 256 KiB; empty at the end of the stream. Raises Unavailable if it is
+        """Returns the received bytes, at most 256 KiB; empty at the end of the stream. Raises Unavailable if it is
         cut."""
-        ...
 
     async def write(self, data: bytes) -> None:
         """Returns once more may be written. Raises Unavailable if it is cut."""
@@ -72,7 +71,6 @@ class AgentCommands(Protocol):
     @remote("once", wait_field="flush_timeout_s", abandonable=True)
     async def execute(self, req: execution.Execute) -> execution.RunResult:
         """Takes one step of a run and returns what it has printed so far."""
-        ...
 
     @remote("once")
     async def interrupt(self, req: execution.KernelRef) -> None:
@@ -81,7 +79,6 @@ class AgentCommands(Protocol):
     @remote("read")
     async def complete(self, req: execution.Complete) -> list[str]:
         """Returns the completions of a piece of code."""
-        ...
 
     @remote("repeatable", deadline_s=60.0)
     async def upload_files(self, req: execution.UploadFiles) -> None:
@@ -94,32 +91,26 @@ class AgentCommands(Protocol):
         Raises:
             LimitExceeded: they are larger than ``max_bytes``.
         """
-        ...
 
     @remote("read")
     async def list_files(self, req: execution.ListFiles) -> execution.FileListing:
         """Returns the entries of a directory of a kernel."""
-        ...
 
     @remote("read", deadline_s=30.0)
     async def read_logs(self, req: execution.ReadLogs) -> bytes:
         """Returns the newest output of a kernel's workload."""
-        ...
 
     @remote("read")
     async def list_processes(self, req: execution.ListProcesses) -> list[execution.ProcessInfo]:
         """Returns the busiest processes of a kernel. It measures twice, which takes a part of a second."""
-        ...
 
     @remote("once", deadline_s=90.0)
     async def operate_device(self, req: agent.OperateDevice) -> agent.DeviceOperation:
         """Changes a device and returns when the next heartbeat shows it. Raises Conflict for a device in use."""
-        ...
 
     @remote("read", deadline_s=60.0)
     async def device_options(self, req: agent.DeviceOptionsOf) -> agent.DeviceOptions:
         """Returns what can be done with the devices of a plugin now."""
-        ...
 
     @remote("repeatable", deadline_s=60.0)
     async def start_service(self, req: execution.StartService) -> execution.ServiceState:
@@ -129,7 +120,6 @@ class AgentCommands(Protocol):
             NotFound: the kernel has no such service. Forbidden: what it offers would be open to others of the host.
             InvalidInput: its definition or an argument is wrong. RunError: it ended or never listened.
         """
-        ...
 
     @remote("repeatable")
     async def stop_service(self, req: execution.StopService) -> None:
@@ -138,7 +128,6 @@ class AgentCommands(Protocol):
     @remote("read")
     async def list_services(self, req: execution.KernelRef) -> list[execution.ServiceState]:
         """Returns the services of a kernel."""
-        ...
 
     @remote("repeatable", wait_field="wait_s", abandonable=True)
     async def image_job(self, req: agent.ImageJob) -> agent.ImageJobState:
@@ -146,12 +135,10 @@ class AgentCommands(Protocol):
 
         A job that is refused at once raises the reason.
         """
-        ...
 
     @remote("once", stream="frames")
     async def open_pty(self, req: execution.OpenPty) -> PtyStream:
         """Opens a terminal in a kernel."""
-        ...
 
     @remote("once", stream="bytes", abandonable=True)
     async def open_port(self, req: execution.OpenPort) -> ByteStream:
@@ -160,7 +147,6 @@ class AgentCommands(Protocol):
         Raises:
             Unavailable: nothing listens there. NotSupported, Forbidden: the runtime has no tunnels.
         """
-        ...
 
 
 class ManagerReports(Protocol):
@@ -169,12 +155,10 @@ class ManagerReports(Protocol):
     @remote("repeatable")
     async def heartbeat(self, report: AgentReport) -> HeartbeatReply:
         """Reports that the agent lives and what it has; returns when to send the next one."""
-        ...
 
     @remote("repeatable")
     async def observe(self, report: ObservationReport) -> int:
         """Applies observations in order and returns the highest durable ``seq``; the agent drops them up to there."""
-        ...
 
     @remote("repeatable")
     async def report_stats(self, report: StatReport) -> None:

@@ -78,15 +78,12 @@ class ConfigStore(Protocol):
 
     async def get_prefix(self, prefix: str, *, scopes: Sequence[ConfigScope] = (GLOBAL,)) -> dict[str, str]:
         """Returns all keys at and below ``prefix``, merged over ``scopes``. Whole path parts only; "" is everything."""
-        ...
 
     async def put_many(self, values: Mapping[str, str], *, scope: ConfigScope = GLOBAL) -> int:
         """Sets several keys at once, all or none, and returns the revision."""
-        ...
 
     async def delete(self, key: str, *, scope: ConfigScope = GLOBAL, prefix: bool = False) -> int:
         """Removes a key, or everything at and below it, and returns the number of removed keys."""
-        ...
 
     def watch(self, prefix: str, *, after: int | None = None) -> AsyncIterator[ConfigChange]:
         """Yields changes at and below ``prefix`` in every scope, in order of revision, without end.
@@ -94,10 +91,8 @@ class ConfigStore(Protocol):
         ``after`` resumes behind a revision; None begins with the next change. If that history is no longer kept, the
         present value of every key comes first.
         """
-        ...
 
     async def revision(self) -> int: ...
 
     async def present(self) -> tuple[int, list[ConfigChange]]:
         """Returns every value in every scope, oldest first, and the revision of that state."""
-        ...

@@ -48,8 +48,8 @@ _RETRYABLE = ("08", "57P", "53", "40001", "40P01")
 def _is_retryable(error: BaseException) -> bool:
     """Returns True if the server is away, starting, or chose the transaction as a victim."""
     if isinstance(error, DBAPIError):
-        state = _state(error)
-        return error.connection_invalidated or state.startswith(_RETRYABLE) or _is_retryable(_cause(error))
+        is_away = error.connection_invalidated or _state(error).startswith(_RETRYABLE)
+        return is_away or _is_retryable(_cause(error))
     state = getattr(error, "sqlstate", None)
     if isinstance(state, str):
         return state.startswith(_RETRYABLE)

@@ -14,11 +14,7 @@ MAX_NETWORK = 64
 
 
 def parse_network(text: str) -> Network:
-    """Parses a network such as ``10.1.0.0/16``, or one address.
-
-    Raises:
-        ValueError: it is neither.
-    """
+    """Parses a network such as ``10.1.0.0/16``, or one address. Raises ValueError."""
     if len(text) > MAX_NETWORK:  # whoever sends it, the cache below would keep it
         raise ValueError(f"a network has {MAX_NETWORK} characters at most")
     return _parse(text.strip())
@@ -33,11 +29,8 @@ def _parse(text: str) -> Network:
 
 
 def is_within(address: str, networks: Iterable[Network]) -> bool:
-    """Returns True if an address is in one of the networks. An IPv4-mapped IPv6 address counts as IPv4.
-
-    Raises:
-        ValueError: it is no address.
-    """
+    """Returns True if an address is in one of the networks. An IPv4-mapped IPv6 address counts as IPv4. Raises
+    ValueError for a text that is no address."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
         ip = ip.ipv4_mapped

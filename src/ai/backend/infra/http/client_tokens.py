@@ -45,10 +45,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownCall:
-    """An earlier call. ``answer`` None: it is running, or it was interrupted.
-
-    ``call_id`` is the same for the first call and all repetitions of it.
-    """
+    """An earlier call. ``answer`` is None while it runs, and if it was interrupted. All repetitions of a call have one
+    ``call_id``."""
 
     fingerprint: str
     call_id: UUID
@@ -61,12 +59,10 @@ class AnswerStore(Protocol):
     async def begin(
         self, access_key: str, token: str, fingerprint: str, *, call_id: UUID, now: datetime, since: datetime
     ) -> KnownCall | None:
-        """Records a new call, unless one with this token has begun after ``since``: then returns that one."""
-        ...
+        """Records a new call, or returns the one with this token that has begun after ``since``."""
 
     async def finish(self, access_key: str, token: str, answer: Answer) -> None:
         """Stores the answer, which may evict the oldest answers of the same access key."""
-        ...
 
     async def forget(self, access_key: str, token: str) -> None: ...
 
@@ -78,13 +74,7 @@ class _Running:
 
 
 class ClientTokens:
-    """Answers a repeated call with the first call's answer.
-
-    Args:
-        store: where answers outlive this process.
-        window: how long a token is known.
-        clock: tells the present in UTC.
-    """
+    """Answers a repeated call with the first call's answer. ``store`` keeps answers for ``window`` after restarts."""
 
     def __init__(
         self, store: AnswerStore, *, window: timedelta, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -99,16 +89,15 @@ class ClientTokens:
     ) -> web.StreamResponse:
         """Returns the answer of ``work``, or of the earlier call with the same token.
 
-        Refusals are answers as well; after a fault of the server (5xx) the call may be tried again. A call that never
-        came to its end is done again only if its endpoint is ``repeatable``. ``call.call_id`` is set, so that what the
-        endpoint creates can have the same id in every repetition.
+        Refusals are answers as well; after a fault of the server (5xx) the call may be tried again. An interrupted call
+        is only repeated if its endpoint is ``repeatable``. ``call.call_id`` is set, so that what the endpoint creates
+        can have the same id in every repetition.
 
         Raises:
             InvalidInput: the token is empty or too long.
             ClientTokenReused: the token came with another method, path, query or body.
-            OutcomeUnknown: the first call was cut off in the middle, or is at work in another manager.
-            OutcomeNotKept: the first call was done, its answer was too large.
-            BackendError: whatever ``work`` raises.
+            OutcomeUnknown: the first call was interrupted, or is running in another manager.
+            OutcomeNotKept: the first call has ended, but its answer was too large.
         """
         token = call.request.headers.get(TOKEN_HEADER)
         if token is None or call.access_key is None or not _is_a_change(call):
@@ -173,8 +162,7 @@ def _is_a_change(call: Call[Any, Any]) -> bool:
 
 
 async def _fingerprint(call: Call[Any, Any]) -> str:
-    """Hashes method, path, query and body. The boundary of a multipart body is left out, since it differs in every
-    attempt."""
+    """Hashes method, path, query and body without its multipart boundary, which differs in every attempt."""
     body = await call.read_body() if call.request.body_exists else b""
     boundary = _BOUNDARY.search(call.request.headers.get("Content-Type", ""))
     if boundary is not None:

@@ -37,11 +37,8 @@ def iso(moment: datetime | None) -> str | None:
 
 
 def duration_s(value: float | str | None) -> float | None:
-    """Parses seconds from a number or from text such as ``90``, ``30s``, ``5m``, ``1h``, ``2d``.
-
-    Raises:
-        InvalidInput: neither.
-    """
+    """Parses seconds from a number or from text such as ``90``, ``30s``, ``5m``, ``1h``, ``2d``. Raises
+    InvalidInput."""
     from ai.backend.infra.http.decode import refuse
 
     if value is None or isinstance(value, float):

@@ -38,8 +38,8 @@ async def read_files(call: Call[Any, Any], *, max_files: int, max_file_bytes: in
     """Reads the files of a ``multipart/form-data`` body.
 
     Raises:
-        InvalidInput: malformed, without files, or a file is too large or one too many (spec 03-08: 400).
-        PayloadTooLarge: the body as a whole is larger than its files may be.
+        InvalidInput: the body is malformed or has no files, or a file is too large or one too many (spec 03-08: 400).
+        PayloadTooLarge: the body is larger than its endpoint allows.
     """
     content_type = call.request.headers.get("Content-Type", "")
     if not content_type.lower().startswith("multipart/form-data"):

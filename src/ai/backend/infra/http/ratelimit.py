@@ -62,19 +62,13 @@ class Limiter(Protocol):
     """Counts requests by key, in this process or over several."""
 
     async def count(self, key: str, limit: int | None) -> Allowance | None:
-        """Counts one request now. With a limit of None or less than one nothing is counted.
-
-        Raises:
-            RateLimitExceeded: there were too many in the window; this one is not counted.
-        """
-        ...
+        """Counts one request now, unless the limit is None or less than one. Raises RateLimitExceeded if there were too
+        many in the window; this one is not counted."""
 
 
 class RateLimiter:
-    """Counts requests by key; a key is an access key, or the address of an anonymous caller.
-
-    Holds at most ``max_keys`` windows and forgets the longest unused first.
-    """
+    """Counts requests by access key, or by the address of an anonymous caller. Drops the window that was not used for
+    longest beyond ``max_keys``."""
 
     def __init__(self, *, max_keys: int = 65_536) -> None:
         self._windows: OrderedDict[str, _Window] = OrderedDict()
@@ -85,16 +79,7 @@ class RateLimiter:
         return self.take(key, limit, now=time.monotonic())
 
     def take(self, key: str, limit: int | None, *, now: float) -> Allowance | None:
-        """Counts one request.
-
-        Args:
-            key: whose it is.
-            limit: how many there may be in the window; None or less than one: no limit, and no counting.
-            now: seconds of a monotonic clock.
-
-        Raises:
-            RateLimitExceeded: there were too many; this one is not counted.
-        """
+        """Counts one request at ``now``, in seconds of a monotonic clock; see :meth:`Limiter.count`."""
         if limit is None or limit < 1:
             return None
         step = int(now) // STEP_S

@@ -21,12 +21,10 @@ class ManagerEndpoint(Protocol):
     def agent(self, agent_id: str) -> AgentCommands:
         """Returns the commands of one agent. Never raises: the calls raise Unavailable while that agent is not
         connected."""
-        ...
 
     @property
     def agents(self) -> Mapping[str, AgentCommands]:
         """The connected agents. A missing key raises Unavailable, not KeyError."""
-        ...
 
 
 class AgentEndpoint(Protocol):
@@ -40,7 +38,6 @@ class AgentEndpoint(Protocol):
     @property
     def reports(self) -> ManagerReports:
         """The reports of this agent. Usable before ``start``; calls raise Unavailable while there is no manager."""
-        ...
 
 
 class ConnectedAgents(Mapping[str, AgentCommands]):

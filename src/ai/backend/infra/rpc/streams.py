@@ -136,7 +136,6 @@ class StreamServer(Protocol):
 
     def offer(self, port: StreamPort) -> AbstractContextManager[DataOffer]:
         """Yields how the peer may connect to ``port`` while the block runs. Raises Unavailable if it cannot."""
-        ...
 
 
 class StreamDialer(Protocol):

@@ -42,8 +42,7 @@ async def serve(
     Raises:
         OSError: an address cannot be bound. BackendError: the database cannot be used.
     """
-    from ai.backend.infra.http.server import make_runner, serve_on
-    from ai.backend.infra.http.tls import tls_of
+    from ai.backend.infra.http.server import make_runner, serve_on, tls_of
     from ai.backend.infra.rpc.data.server import DataServer
     from ai.backend.infra.rpc.zmq.keys import AgentKeyDirectory, load_or_generate_keypair
     from ai.backend.infra.rpc.zmq.manager import ZmqManagerEndpoint

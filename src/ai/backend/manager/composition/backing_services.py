@@ -147,8 +147,7 @@ class BackingServices:
         database = default_database(settings)
         bus, limiter = Bus(), None
         if settings.redis is not None:
-            from ai.backend.infra.redis.bus import RedisBus
-            from ai.backend.infra.redis.ratelimit import RedisRateLimiter
+            from ai.backend.infra.redis import RedisBus, RedisRateLimiter
 
             bus, limiter = RedisBus(settings.redis.url), RedisRateLimiter(settings.redis.url)
         etcd = etcd_store(settings)

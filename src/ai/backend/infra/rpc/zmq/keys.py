@@ -28,7 +28,6 @@ class AgentKeys(Protocol):
 
     def agent_for(self, public_key: str) -> str | None:
         """Returns the agent bound to this key; None if it may not connect."""
-        ...
 
 
 def generate_keypair(path: Path | None = None) -> KeyPair:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +13,7 @@ from uuid import uuid4
 import msgspec
 import zmq
 import zmq.asyncio
+from zmq.utils import z85
 
 from ai.backend.common.errors import Unavailable
 from ai.backend.common.wire.link import AgentCommands, ManagerReports
@@ -23,10 +24,12 @@ from ai.backend.infra.rpc.methods import MAX_MESSAGE_BYTES
 from ai.backend.infra.rpc.multiplexer import Multiplexer
 from ai.backend.infra.rpc.proxies import commands_proxy, reports_service
 from ai.backend.infra.rpc.zmq.keys import AgentKeys, KeyPair
-from ai.backend.infra.rpc.zmq.zap import DOMAIN, ZapHandler
 
 log = logging.getLogger(__name__)
 _PROBE_S = 0.25
+_ZAP_DOMAIN = b"backendai"
+_ZAP_ENDPOINT = "inproc://zeromq.zap.01"
+_ZAP_VERSION = b"1.0"
 
 
 @dataclass(slots=True)
@@ -71,7 +74,7 @@ class ZmqManagerEndpoint:
         self._scale = deadline_scale
         self._context: zmq.asyncio.Context | None = None
         self._socket: zmq.asyncio.Socket | None = None
-        self._zap: ZapHandler | None = None
+        self._zap: _ZapHandler | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._reports: ManagerReports | None = None
         self._peers: dict[str, _Peer] = {}
@@ -86,7 +89,7 @@ class ZmqManagerEndpoint:
         self._incarnation = uuid4().hex
         self._context = zmq.asyncio.Context()
         try:
-            self._zap = ZapHandler(self._context, lambda key: self._agent_keys.agent_for(key) is not None)
+            self._zap = _ZapHandler(self._context, lambda key: self._agent_keys.agent_for(key) is not None)
             self._socket = self._open_socket(self._context)
         except zmq.ZMQError as e:
             await self.stop()
@@ -107,7 +110,7 @@ class ZmqManagerEndpoint:
         socket.curve_server = True
         socket.curve_secretkey = self._keypair.secret.encode()
         socket.curve_publickey = self._keypair.public.encode()
-        socket.zap_domain = DOMAIN
+        socket.zap_domain = _ZAP_DOMAIN
         socket.linger = 0
         socket.router_mandatory = True
         # No high-water mark: an agent that stalls must not stall the others. What may be under way is bounded by the
@@ -271,3 +274,46 @@ class ZmqManagerEndpoint:
                 elif peer.multiplexer.is_waiting:
                     # A connection that was closed refuses what is sent: an agent that died need not be waited for.
                     await self._greet(peer.route, encode(Kind.WELCOME, name=self._incarnation, limit=self._limit))
+
+
+class _ZapHandler:
+    """Authenticates the peers of one context by the ZeroMQ authentication protocol (RFC 27), until it is closed.
+
+    libzmq sends a request during each CURVE handshake. ``is_allowed`` gets the public key in Z85, which then comes with
+    every message as ``User-Id``. The socket must name ``_ZAP_DOMAIN``: one with another domain would wait for ever.
+    """
+
+    def __init__(self, context: zmq.asyncio.Context, is_allowed: Callable[[str], bool]) -> None:
+        self._is_allowed = is_allowed
+        self._socket = context.socket(zmq.REP)
+        self._socket.linger = 0
+        self._socket.bind(_ZAP_ENDPOINT)
+        self._task = asyncio.create_task(self._run(), name="zap")
+
+    async def _run(self) -> None:
+        while True:
+            request = await self._socket.recv_multipart()
+            try:
+                answer = self._answer(request)
+            except Exception:
+                log.exception("an authentication request failed")
+                answer = (b"500", b"internal error", b"")
+            request_id = request[1] if len(request) > 1 else b"1"
+            await self._socket.send_multipart([_ZAP_VERSION, request_id, *answer, b""])
+
+    def _answer(self, request: list[bytes]) -> tuple[bytes, bytes, bytes]:
+        if len(request) != 7:
+            return b"400", b"a CURVE key is needed", b""
+        version, _, domain, address, _, mechanism, key = request
+        if version != _ZAP_VERSION or domain != _ZAP_DOMAIN or mechanism != b"CURVE" or len(key) != 32:
+            return b"400", b"not for this link", b""
+        public_key = z85.encode(key).decode()
+        if not self._is_allowed(public_key):
+            log.warning("refused the unknown key %s from %s", public_key, address.decode(errors="replace"))
+            return b"400", b"unknown key", b""
+        return b"200", b"OK", public_key.encode()
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.wait({self._task})
+        self._socket.close(0)
