@@ -249,7 +249,7 @@ async def test_a_server_that_is_away_is_remembered(hangs: bool, caplog: pytest.L
             await asyncio.sleep(0.01)
         await server.put_many({"a": "2", "c": "3"})
         await server.delete("b")
-        while store._known is None or store._known.get("c", (GLOBAL,)) is None:  # noqa: ASYNC110  # the watch brings it
+        while store.copy is None or store.copy.get("c", (GLOBAL,)) is None:  # noqa: ASYNC110  # the watch brings it
             await asyncio.sleep(0.01)
     caplog.clear()
     server.hangs = hangs

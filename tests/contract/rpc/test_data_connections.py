@@ -48,7 +48,7 @@ class Adapter(ZmqAdapter):
 
     def manager(self) -> ZmqManagerEndpoint:
         end = super().manager()
-        self.server = end._data = Watched(self.socket if self.data == "unix" else None)
+        self.server = end.data = Watched(self.socket if self.data == "unix" else None)
         return end
 
 
@@ -303,7 +303,7 @@ class TestStrangers:
                 sock.setblocking(False)
                 await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", server._port))
             async with asyncio.timeout(30):
-                while len(server._connections) != data_server._STRANGERS_OF_ONE:  # noqa: ASYNC110  # it has no event
+                while len(server._connections) != data_server._MAX_PENDING_OF_ONE:  # noqa: ASYNC110  # it has no event
                     await asyncio.sleep(0.05)
             stream, _ = await connect(pair)
             assert any(one._port is not None for one in server._connections)
@@ -313,8 +313,8 @@ class TestStrangers:
                 sock.close()
 
     async def test_room_is_made_where_the_most_are(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(data_server, "_STRANGERS", 4)
-        monkeypatch.setattr(data_server, "_STRANGERS_OF_ONE", 3)
+        monkeypatch.setattr(data_server, "_MAX_PENDING", 4)
+        monkeypatch.setattr(data_server, "_MAX_PENDING_OF_ONE", 3)
         strangers = data_server.PendingConnections()
         tasks: dict[str, asyncio.Task[None]] = {}
         for name in ("a1", "a2", "b1", "a3", "a4", "b2", "c1"):

@@ -143,7 +143,7 @@ class DeviceSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeDevice:
-    """One device of a node as its plugin describes it."""
+    """A device of a node as its plugin describes it."""
 
     device_name: DeviceName
     device_id: DeviceId

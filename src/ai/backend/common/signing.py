@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -120,31 +119,3 @@ def sign(parts: SignedParts, secret_key: str, *, hash_name: str = "sha256", body
 
 def authorization(access_key: str, signature: str, *, hash_name: str = "sha256") -> str:
     return f"{_SCHEME} signMethod=HMAC-{hash_name.upper()}, credential={access_key}:{signature}"
-
-
-def verify(
-    credential: Credential,
-    parts: SignedParts,
-    secret_key: str,
-    *,
-    hosts: Iterable[str],
-    body: bytes | None = None,
-) -> bool:
-    """Returns True if the signature fits one of ``hosts`` and either the empty body hash or that of ``body``.
-
-    ``hosts`` are the forms in which the client may have written the authority (with and without a default port).
-    """
-    matched = False
-    for host in hosts:
-        candidate = SignedParts(
-            method=parts.method,
-            raw_target=parts.raw_target,
-            date=parts.date,
-            host=host,
-            content_type=parts.content_type,
-            version=parts.version,
-        )
-        for content in (b"",) if not body else (b"", body):
-            expected = sign(candidate, secret_key, hash_name=credential.hash_name, body=content)
-            matched |= hmac.compare_digest(expected.encode(), credential.signature.encode())
-    return matched

@@ -206,7 +206,3 @@ class ResourceSlot(Mapping[str, Decimal]):
 
     def nonzero(self) -> ResourceSlot:
         return ResourceSlot._adopt({k: v for k, v in self._data.items() if v})
-
-    @property
-    def is_negative(self) -> bool:
-        return any(v < 0 for v in self._data.values())

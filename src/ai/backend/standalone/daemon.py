@@ -25,6 +25,8 @@ _ORPHAN_CHECK_S = 1.0
 
 
 class Daemon(Protocol):
+    """A daemon of the cluster."""
+
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
 
@@ -74,9 +76,7 @@ def make_agent(layout: Layout, cluster: ClusterFile, agent_id: str) -> Daemon:
         keypair=load_keypair(layout.keys / f"agent-{agent_id}"),
         manager_key=load_keypair(layout.keys / "manager").public,
     )
-    return AgentDaemon(
-        layout, agent_id, endpoint, runtime=cluster.runtime, mock=cluster.mock, config=cluster.agent_config
-    )
+    return AgentDaemon(layout, agent_id, endpoint, cluster)
 
 
 async def run(daemon: Daemon) -> None:

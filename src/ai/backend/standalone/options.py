@@ -9,7 +9,6 @@ import msgspec
 from ai.backend.common.errors import InvalidInput
 
 DEFAULT_PORT = 8091
-DEFAULT_RUNTIME = "process"
 DEFAULT_MOCK = "default"
 NO_MOCK = "none"
 NO_CONFIG = "none"
@@ -20,8 +19,7 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of ``up``; None means the value of the last ``up`` on this data directory.
 
     Without a last one: port 8091 or any free one, one agent, the process runtime, no mock devices. ``mock`` is a file,
-    ``default`` or ``none``. ``agent_config`` is a file, a folder with a file ``AGENT.toml`` for each agent that has
-    one, or ``none``.
+    ``default`` or ``none``. ``agent_config`` is a file, a folder with an ``AGENT.toml`` for some agents, or ``none``.
     """
 
     host: str = "127.0.0.1"
@@ -33,11 +31,8 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     agent_config: str | None = None
 
     def checked(self) -> UpOptions:
-        """Returns the settings with an absolute path, since a detached cluster works elsewhere.
-
-        Raises:
-            InvalidInput: the mock file cannot be used, or there is no such configuration of agents.
-        """
+        """Returns the options with absolute paths, since a detached cluster runs in another directory. Raises
+        InvalidInput."""
         mock = _place(self.mock, (DEFAULT_MOCK, NO_MOCK), "mock accelerator file")
         if mock not in (None, DEFAULT_MOCK, NO_MOCK):
             _check_declaration(Path(mock))

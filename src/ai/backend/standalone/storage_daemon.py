@@ -46,10 +46,8 @@ def shared_configuration(layout: Layout, cluster: ClusterFile) -> dict[str, str]
 def settings(layout: Layout, cluster: ClusterFile) -> StorageSettings:
     """Returns the proxy's settings. As root, files belong to the user that sessions run as.
 
-    What a ``storage-proxy.toml`` in the data directory says besides (more volumes, ``[artifacts]``) is added.
-
-    Raises:
-        InvalidInput: that file cannot be used.
+    A ``storage-proxy.toml`` in the data directory adds to them (more volumes, ``[artifacts]``). Raises InvalidInput if
+    it cannot be used.
     """
     runtime = ProcessRuntimeSettings.model_validate({})
     owner = {"user": runtime.kernel_uid, "group": runtime.kernel_gid} if os.geteuid() == 0 else {}

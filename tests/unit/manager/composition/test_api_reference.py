@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from graphql import build_schema
+from tools.api_pages import graphql_page, rest_page
 
 from ai.backend.infra.http.errors import problem_classes
-from ai.backend.manager.composition.api_reference import document, graphql_page, openapi_json, rest_page
+from ai.backend.manager.composition.api_reference import document, openapi_json
 
 
 @pytest.fixture(scope="module")

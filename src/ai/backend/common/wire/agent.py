@@ -19,8 +19,6 @@ from ai.backend.common.states import (
 from ai.backend.common.wire import Wire
 from ai.backend.common.wire.execution import FileBlob
 
-# ---- manager -> agent ------------------------------------------------------------------------------------------------
-
 
 class UnderlayPeer(Wire, frozen=True, kw_only=True):
     """An agent's IPv4 address and UDP port for networks of sessions, with the keys for both directions of an encrypted
@@ -231,6 +229,3 @@ class DeviceOptions(Wire, frozen=True, kw_only=True):
     profiles: dict[str, list[PartitionOption]] = {}
     images: dict[str, str] = {}
     attachable: list[str] = []
-
-
-# ---- agent -> manager ------------------------------------------------------------------------------------------------

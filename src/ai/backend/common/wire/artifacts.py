@@ -34,9 +34,6 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """Base of the messages that a proxy replies."""
 
 
-# ---- scanning --------------------------------------------------------------------------------------------------------
-
-
 class ScanRequest(Request, frozen=True, kw_only=True):
     """Requests the artifacts of a hub: those of ``names`` with every version, size and README, or a list if it is
     empty.
@@ -82,9 +79,6 @@ class ScanAnswer(Answer, frozen=True, kw_only=True):
 
     artifacts: tuple[ScannedArtifact, ...]
     missing: tuple[str, ...] = ()
-
-
-# ---- importing -------------------------------------------------------------------------------------------------------
 
 
 class HubSource(Request, frozen=True, kw_only=True, tag="huggingface", tag_field="type"):
@@ -183,9 +177,6 @@ class ImportState(Answer, frozen=True, kw_only=True):
     error: dict[str, Any] | None = None
 
 
-# ---- uploading -------------------------------------------------------------------------------------------------------
-
-
 class UploadFile(Request, frozen=True, kw_only=True):
     path: Text
     size: Bytes
@@ -209,9 +200,6 @@ class UploadAnswer(Answer, frozen=True, kw_only=True):
     """The URLs to PUT each file to, in one request each; an import with an :class:`UploadSource` follows."""
 
     files: tuple[PresignedFile, ...]
-
-
-# ---- what is archived ------------------------------------------------------------------------------------------------
 
 
 class ArtifactPlace(RevisionKey, frozen=True, kw_only=True):

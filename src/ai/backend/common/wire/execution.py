@@ -61,7 +61,7 @@ class DownloadFiles(Wire, frozen=True, kw_only=True):
 
 
 class TarFile(Wire, frozen=True, kw_only=True):
-    """One requested path as a tar archive. ``name`` is its file name without directories."""
+    """A requested path as a tar archive. ``name`` is its file name without directories."""
 
     name: str
     tar: bytes
@@ -141,7 +141,7 @@ class ServiceState(Wire, frozen=True, kw_only=True):
 
 
 class PtyFrame(Wire, frozen=True, kw_only=True):
-    """One message of a terminal stream. ``data`` belongs to ``stdin`` and ``out``, ``rows`` and ``cols`` to
+    """A message of a terminal stream. ``data`` belongs to ``stdin`` and ``out``, ``rows`` and ``cols`` to
     ``resize``."""
 
     kind: Literal["stdin", "out", "resize", "restart", "ping", "closed"]
@@ -158,7 +158,7 @@ class ListProcesses(Wire, frozen=True, kw_only=True):
 
 
 class ProcessInfo(Wire, frozen=True, kw_only=True):
-    """One process. ``pid`` is its number inside the workload; ``metrics`` are as in StatReport."""
+    """A process. ``pid`` is its number inside the workload; ``metrics`` are as in StatReport."""
 
     pid: int
     command: str

@@ -25,7 +25,7 @@ _ATTRIBUTE = "__remote__"
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One remote call. ``reply`` is the type on the wire, None for a method that opens a stream.
+    """A remote call. ``reply`` is the type on the wire, None for a method that opens a stream.
 
     ``deadline_s`` includes both ways. An ``abandonable`` handler is cancelled once its caller has gone; others run to
     their end, so that a repeated call sees the effect of the first.

@@ -59,11 +59,9 @@ def _change(row: Row[Any]) -> ConfigChange:
 
 
 class SQLiteConfigStore:
-    """Stores configuration in SQLite or PostgreSQL, with the retries of every other transaction.
+    """Stores configuration in SQLite or PostgreSQL, with the last ``history`` changes for watches that resume.
 
     Watches of this process wake at once; changes by other processes are seen within ``poll_interval_s``.
-
-    ``history`` changes are kept for watches that resume.
     """
 
     def __init__(self, database: Database, *, poll_interval_s: float = 1.0, history: int = 10_000) -> None:

@@ -22,8 +22,8 @@ def chunks(items: Collection[T]) -> Iterator[list[T]]:
 class BatchWriter(Generic[T]):
     """Writes one batch at a time, with at most ``limit`` values.
 
-    ``write`` returns the result of each value in order, or the exception that its caller gets. What ``write`` raises,
-    all callers of the batch get.
+    ``write`` returns the result of each value in order, or the exception that its caller gets. If it raises, all
+    callers get that.
     """
 
     def __init__(self, write: Callable[[list[T]], Awaitable[Sequence[Any]]], *, limit: int) -> None:

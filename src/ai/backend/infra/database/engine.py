@@ -31,16 +31,11 @@ class _Transactions(Protocol):
 
 
 class Database:
-    """Runs transactions on one database.
+    """Runs transactions on one database. Raises InvalidInput if it is of an unknown kind, or its extra is not
+    installed.
 
-    Args:
-        url: an SQLAlchemy URL (``sqlite:///...`` or ``postgresql://...``); a driver need not be named.
-        pool_size: the maximum number of idle connections to PostgreSQL.
-        busy_timeout_s: how long a SQLite write waits for another process, and a transaction for a PostgreSQL that is
-            away.
-
-    Raises:
-        InvalidInput: no such database is known, or its extra is not installed.
+    ``url`` is an SQLAlchemy URL (``sqlite:///...`` or ``postgresql://...``) with any driver. ``busy_timeout_s`` is how
+    long a SQLite write waits for another process, and a transaction for a PostgreSQL that is unavailable.
     """
 
     def __init__(self, url: str, *, pool_size: int = 5, busy_timeout_s: float = 10.0) -> None:
@@ -54,21 +49,15 @@ class Database:
         return isinstance(self._transactions, PostgresTransactions)
 
     async def run_read(self, work: Callable[[Connection], T]) -> T:
-        """Runs ``work(connection)`` in one read transaction; on SQLite in a thread.
-
-        Raises:
-            Unavailable: the database is away.
-        """
+        """Runs ``work(connection)`` in one read transaction; on SQLite in a thread. Raises Unavailable."""
         return await self._transactions.read(work)
 
     async def run_write(self, work: Callable[[Connection], T]) -> T:
         """Runs ``work(connection)`` in one write transaction and commits, or rolls back when it raises.
 
-        Nothing else of this process runs in between; if the caller is cancelled meanwhile, it still commits. ``work``
-        may run again while nothing of it is committed, so it must not count its calls.
-
-        Raises:
-            Unavailable: the database is away, or its disk is full. InvalidInput: it cannot hold such a value.
+        No other write of this process runs in between; it also commits if the caller is cancelled. ``work`` may run
+        again while nothing is committed. Raises Unavailable if the database is away or its disk is full, InvalidInput
+        for an invalid value.
         """
         check = write_fence.get()
         if check is None:

@@ -51,16 +51,10 @@ def history(location: Path) -> list[dict[str, str | None]]:
 
 
 async def upgrade(database: Database, location: Path, *, head: str | None = None) -> str:
-    """Runs the migrations of ``location`` up to the newest one in one transaction, and returns its revision.
+    """Runs the migrations in ``location/versions`` in one transaction, and returns the newest revision.
 
-    Args:
-        database: what to migrate.
-        location: the alembic folder (``env.py`` is not used; ``versions/`` is).
-        head: the newest revision, if the caller knows it: a database that is there already is left alone without
-            loading alembic, which takes longer than everything else of a start.
-
-    Raises:
-        Conflict: the database is newer than this program.
+    ``head`` is the newest revision: if the database has it already, alembic is not loaded, which takes longer than
+    everything else of a start. Raises Conflict if the database is newer than this program.
     """
     current = await current_revision(database)
     if head is not None and current == head:

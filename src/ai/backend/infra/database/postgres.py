@@ -1,9 +1,9 @@
 """Runs transactions on PostgreSQL; writes are serialized over the whole installation, many in one commit.
 
-Each writer holds one advisory lock, so writers see each other's work or have not begun: what ``BEGIN IMMEDIATE`` gives
-on SQLite, for every process of every host. Transactions that wait in this process share a commit; each has a savepoint
-of its own and fails alone. A server that goes away is waited for. Each commit sets the number of its batch in the row
-of this process, so that a commit whose reply was lost is neither repeated nor taken for done.
+Each writer holds one advisory lock, which corresponds to SQLite's ``BEGIN IMMEDIATE`` for all processes of all hosts.
+Simultaneous transactions of this process share a commit; each has a savepoint of its own and fails alone. Each commit
+sets the number of its batch in the row of this process, so that a commit whose reply was lost is neither repeated nor
+taken for done.
 """
 
 from __future__ import annotations
@@ -77,11 +77,9 @@ def _translated(error: Exception) -> Exception:
 
 
 class PostgresTransactions:
-    """Runs transactions on one PostgreSQL database.
+    """Runs transactions on one PostgreSQL database, which may be unavailable for ``patience_s`` seconds.
 
-    Args:
-        engine: READ COMMITTED, so that a statement behind the lock sees whatever was committed before it.
-        patience_s: the seconds that an unavailable server is waited for.
+    The isolation level is READ COMMITTED: a statement behind the lock sees whatever was committed before it.
     """
 
     def __init__(self, engine: AsyncEngine, *, patience_s: float) -> None:

@@ -1,8 +1,4 @@
-"""Runs whole SQLite transactions in threads.
-
-Every statement through an asyncio driver is a journey to the driver's thread and back, and a transaction makes a dozen
-of them. A transaction here is a plain function that runs in the thread as one piece.
-"""
+"""Runs whole SQLite transactions in threads, because an asyncio driver switches threads for every statement."""
 
 from __future__ import annotations
 
@@ -28,9 +24,9 @@ _WRITE = "backendai_write"
 class SqliteTransactions:
     """Runs transactions on a database file: one writer thread and a few readers, each with its own connection.
 
-    WAL; ``synchronous = NORMAL``, so a commit survives the death of every process at any instruction but the newest
-    ones may be lost when the machine loses power; ``BEGIN IMMEDIATE`` for every write, since the driver's deferred
-    default loses updates; up to ``busy_timeout_s`` of patience for the writers of other processes.
+    With WAL and ``synchronous = NORMAL`` a commit survives the death of every process, but the newest ones may be lost
+    when the machine loses power. Writes ``BEGIN IMMEDIATE``, since the driver's deferred default loses updates, and
+    wait up to ``busy_timeout_s`` for those of other processes.
     """
 
     def __init__(self, url: URL, *, busy_timeout_s: float) -> None:

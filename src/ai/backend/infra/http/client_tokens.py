@@ -11,7 +11,7 @@ import hashlib
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 from uuid import UUID, uuid4
@@ -73,16 +73,15 @@ class _Running:
     done: asyncio.Future[Answer | None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
+@dataclass(eq=False)
 class ClientTokens:
     """Answers a repeated call with the first call's answer. ``store`` keeps answers for ``window`` after restarts."""
 
-    def __init__(
-        self, store: AnswerStore, *, window: timedelta, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
-    ) -> None:
-        self._store = store
-        self._window = window
-        self._clock = clock
-        self._running: dict[tuple[str, str], _Running] = {}
+    store: AnswerStore
+    _: KW_ONLY
+    window: timedelta
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    _running: dict[tuple[str, str], _Running] = field(default_factory=dict, init=False)
 
     async def answer(
         self, call: Call[Any, Any], work: Callable[[], Awaitable[web.StreamResponse]]
@@ -110,17 +109,17 @@ class ClientTokens:
             answer = await asyncio.shield(first.done)
             if answer is not None:
                 return _replay(call, answer)
-        mine = self._running[key] = _Running(fingerprint)
+        running = self._running[key] = _Running(fingerprint)
         answer = None
         try:
-            now = self._clock()
+            now = self.clock()
             call.call_id = uuid4()
-            since = now - self._window
-            known = await self._store.begin(*key, fingerprint, call_id=call.call_id, now=now, since=since)
-            if known is not None:
-                _check_same(known.fingerprint, fingerprint)
-                call.call_id = known.call_id
-                answer = known.answer
+            since = now - self.window
+            earlier = await self.store.begin(*key, fingerprint, call_id=call.call_id, now=now, since=since)
+            if earlier is not None:
+                _check_same(earlier.fingerprint, fingerprint)
+                call.call_id = earlier.call_id
+                answer = earlier.answer
                 if answer is not None:
                     return _replay(call, answer)
                 if not call.endpoint.repeatable:
@@ -140,7 +139,7 @@ class ClientTokens:
             return response
         finally:
             del self._running[key]
-            mine.done.set_result(answer)
+            running.done.set_result(answer)
 
     async def _keep(
         self, call: Call[Any, Any], key: tuple[str, str], response: web.StreamResponse | None
@@ -149,11 +148,11 @@ class ClientTokens:
         answer = _answer_of(response) if response is not None and response.status < 500 else None
         try:
             if answer is not None:
-                await self._store.finish(*key, answer)
+                await self.store.finish(*key, answer)
             elif not call.endpoint.repeatable:
-                await self._store.forget(*key)
-        except Exception:  # the change is made, and whoever asked for it must hear so
-            log.exception("could not keep the answer to a call with a client token")
+                await self.store.forget(*key)
+        except Exception:  # the change is made, so the caller must get the reply
+            log.exception("could not store the answer to a call with a client token")
         return answer
 
 
@@ -172,8 +171,8 @@ async def _fingerprint(call: Call[Any, Any]) -> str:
     return hashlib.sha256(head + body).hexdigest()
 
 
-def _check_same(first: str, now: str) -> None:
-    if first != now:
+def _check_same(earlier: str, fingerprint: str) -> None:
+    if earlier != fingerprint:
         raise ClientTokenReused
 
 
@@ -181,8 +180,7 @@ def _answer_of(response: web.StreamResponse) -> Answer | None:
     if not isinstance(response, web.Response) or not isinstance(response.body, bytes | None):
         return None
     body = response.body or b""
-    kept = body if len(body) <= MAX_BODY else None
-    return Answer(status=response.status, headers=dict(response.headers), body=kept)
+    return Answer(status=response.status, headers=dict(response.headers), body=body if len(body) <= MAX_BODY else None)
 
 
 def _replay(call: Call[Any, Any], answer: Answer) -> web.Response:

@@ -1,4 +1,4 @@
-"""Generates the OpenAPI document of a server from its endpoints, and a reference page."""
+"""Generates and serves the OpenAPI document of a server's endpoints."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from ai.backend.infra.http.errors import PROBLEM_BASE, PROBLEM_TYPE, problem_classes
+from ai.backend.infra.http.errors import PROBLEM_TYPE
 from ai.backend.infra.http.routes import Call, Endpoint, Nothing, route
 
 _COMPONENT = "#/components/schemas/{name}"
@@ -118,70 +118,6 @@ def _success(endpoint: Endpoint, known: dict[Any, Any]) -> dict[str, Any]:
             schema = known[endpoint.reply] if endpoint.reply is not None else {}
             content = {"application/json": {"schema": schema}}
     return {"description": "Done.", "content": content}
-
-
-def reference_page(document: dict[str, Any], *, title: str) -> str:
-    """Returns the document as Markdown: a table of endpoints by tag, of the fields of every schema, and of problems."""
-    lines = [f"# {title}", "", "Parameters in a query string may come as a JSON body instead.", ""]
-    by_tag: dict[str, list[tuple[str, str, dict[str, Any]]]] = {}
-    for path, methods in document["paths"].items():
-        for method, operation in methods.items():
-            by_tag.setdefault(operation["tags"][0], []).append((path, method.upper(), operation))
-    for tag, operations in by_tag.items():
-        lines += [f"## {tag.capitalize()}", "", "| request | what it does | takes | signed |", "|---|---|---|---|"]
-        for path, method, operation in operations:
-            lines.append(
-                f"| `{method} {path}` | {operation['summary']} | {_takes(operation)} "
-                f"| {'yes' if operation['security'] else 'no'} |"
-            )
-        lines.append("")
-    lines += ["## Schemas", ""]
-    for name, schema in sorted(document["components"]["schemas"].items()):
-        lines += _schema_table(name, schema)
-    lines += ["## Problems", "", f"`type` is `{PROBLEM_BASE}` followed by the code.", ""]
-    lines += ["| code | status | meaning |", "|---|---|---|"]
-    problems = {
-        cls.code: f"| `{cls.code}` | {int(status)} | {cls.title} |" for cls, status in problem_classes().items()
-    }
-    lines += problems.values()
-    return "\n".join([*lines, ""])
-
-
-def _takes(operation: dict[str, Any]) -> str:
-    names = [
-        f"`{p['name']}`" for p in operation["parameters"] if p["in"] == "query" and p["name"] != "owner_access_key"
-    ]
-    body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
-    if "$ref" in body:
-        names.append(f"body [{body['$ref'].rpartition('/')[2]}](#schemas)")
-    elif "requestBody" in operation:
-        names.append("multipart/form-data")
-    return ", ".join(names)
-
-
-def _schema_table(name: str, schema: dict[str, Any]) -> list[str]:
-    lines = [f"### {name}", ""]
-    if schema.get("description"):
-        lines += [schema["description"].strip(), ""]
-    required = set(schema.get("required", ()))
-    if schema.get("properties"):
-        lines += ["| field | type | required |", "|---|---|---|"]
-        for field, description in schema["properties"].items():
-            lines.append(f"| `{field}` | {_type_name(description)} | {'yes' if field in required else ''} |")
-        lines.append("")
-    return lines
-
-
-def _type_name(schema: dict[str, Any]) -> str:
-    if "$ref" in schema:
-        return str(schema["$ref"]).rpartition("/")[2]
-    if "anyOf" in schema:
-        return " or ".join(dict.fromkeys(_type_name(option) for option in schema["anyOf"]))
-    if "enum" in schema:
-        return " or ".join(f"`{value}`" for value in schema["enum"])
-    if schema.get("type") == "array":
-        return f"list of {_type_name(schema.get('items', {}))}"
-    return str(schema.get("type", "anything"))
 
 
 class OpenApiApi:

@@ -85,7 +85,7 @@ class Reply:
 
 @dataclass(slots=True, eq=False)
 class Call(Generic[B, Q]):
-    """One request to one endpoint.
+    """A request to an endpoint.
 
     Attributes:
         address: that of the client, the nearest hop that is no trusted proxy; empty if the socket has none.

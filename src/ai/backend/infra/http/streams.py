@@ -124,7 +124,7 @@ STREAMS: web.AppKey[Streams] = web.AppKey("streams", Streams)
 
 @dataclass(frozen=True, slots=True)
 class SseEvent:
-    """One event. ``data`` is encoded as JSON; clients return ``id`` as ``Last-Event-ID``."""
+    """An event. ``data`` is encoded as JSON; clients return ``id`` as ``Last-Event-ID``."""
 
     name: str
     data: Any

@@ -23,8 +23,7 @@ _REST = 0.001
 def share_one_heap() -> None:
     """Lets all threads allocate from one heap, with glibc only. Call it before threads start.
 
-    By default a thread that finds the heap in use gets one of its own. What a peak has left in it is then free for
-    that thread alone, and is never given back.
+    Otherwise a thread gets a heap of its own under contention, whose free memory is never returned to the OS.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -33,11 +32,8 @@ def share_one_heap() -> None:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Disables the cyclic garbage collector while the block runs, if it is enabled.
-
-    A scheduling decision makes millions of objects that live as long as its plan and hold no cycles; looking through
-    all of them again and again would take a third of its time. ADR 0122.
-    """
+    """Disables the cyclic garbage collector while the block runs, which saves a third of a scheduling decision (ADR
+    0122)."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -48,21 +44,17 @@ def collector_paused() -> Iterator[None]:
 
 
 def collect_rarely() -> None:
-    """Runs the cyclic collector a tenth as often as CPython does: a busy manager creates many long-lived objects and
-    few cycles; scanning them took a fifth of its time. ADR 0167."""
+    """Runs the cyclic collector a tenth as often as CPython does, which saves a fifth of a busy manager's time (ADR
+    0167)."""
     gc.set_threshold(10_000, 20, 10)
 
 
 class MemoryTrimmer:
-    """Returns freed memory to the OS soon after a peak: a few small objects hold the memory of thousands.
+    """Returns freed memory to the OS once after each peak, when the number of allocated blocks is stable (decision
+    0016).
 
-    A peak is over when so many blocks are free again that its end cannot be missed, and their number has come to rest.
-    Then caches are emptied, cycles are collected, and the C library gives back what is free. That takes some tenths of
-    a second in which nothing else happens, hence once for each peak, and not while there is work (docs/decisions/0016).
-
-    Args:
-        rest: to be called before, one after the other; closes what is opened again when it is needed.
-        blocks: how many blocks are allocated; a test may replace it.
+    It first calls each function of ``rest``, which close what is reopened when needed. ``blocks`` returns the number of
+    allocated blocks.
     """
 
     def __init__(

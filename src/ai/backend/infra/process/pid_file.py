@@ -13,10 +13,7 @@ from ai.backend.common.errors import Conflict, InvalidInput
 class PidFile:
     """Holds the file while the block runs. One process at a time holds it; the file of a killed process is replaced.
 
-    The lock is one of ``fcntl``, which no child inherits: a daemon's workloads may outlive it.
-
-    Args:
-        path: None: nothing is written.
+    The ``fcntl`` lock is not inherited by workloads, which may outlive the daemon. ``path`` None writes nothing.
     """
 
     def __init__(self, path: Path | None) -> None:

@@ -16,14 +16,11 @@ _AWAY = (Unavailable, DeadlineExceeded)
 
 
 class ManagerFanout:
-    """Combines an :class:`~ai.backend.infra.rpc.endpoints.AgentEndpoint` for each manager.
+    """Combines an :class:`~ai.backend.infra.rpc.endpoints.AgentEndpoint` for each manager, from its address and public
+    key.
 
-    Heartbeats and statistics go to all managers, so that each knows what lives; one that takes a heartbeat is enough.
-    Observations go to one, the same as long as it answers: any manager can apply them, and they are numbered.
-
-    Args:
-        make: opens nothing yet; ``make(address, key)`` is an endpoint to one manager.
-        managers: address -> the manager's public key.
+    Heartbeats and statistics go to all managers; one that accepts a heartbeat is enough. Observations go to one, the
+    same as long as it answers: any manager can apply them, and they are numbered.
     """
 
     def __init__(self, make: Callable[[str, str], AgentEndpoint], managers: Mapping[str, str]) -> None:
@@ -52,10 +49,10 @@ class ManagerFanout:
         self._commands = None
 
     async def change(self, managers: Mapping[str, str]) -> None:
-        """Connects to these managers from now on; existing links stay. An empty list changes nothing.
+        """Connects to these managers from now on; existing links stay. An empty mapping changes nothing.
 
-        A manager that is not listed any more, and still takes heartbeats, has only lost its way to the list: it is kept
-        until it does not.
+        A manager that is not listed any more may have lost its way to the list only: it is kept while it accepts
+        heartbeats.
         """
         if not managers:
             return

@@ -49,7 +49,7 @@ def cost_of(piece: bytes) -> int:
 
 
 class StreamPort:
-    """One end of a stream. ``forget`` is called at its end, as is that of the carrier."""
+    """An end of a stream. ``forget`` is called at its end, as is that of the carrier."""
 
     def __init__(self, forget: Callable[[StreamPort], None] = lambda port: None) -> None:
         self._forget = forget
@@ -238,10 +238,8 @@ async def _serve_frames(port: StreamPort, stream: PtyStream) -> None:
 
 
 async def _serve_bytes(port: StreamPort, stream: ByteStream) -> None:
-    """Copies both directions until both have ended or either is cut.
-
-    What the far side had said before it went is still handed on, if the stream takes it soon.
-    """
+    """Copies both directions until both have ended or either is cut. Received bytes are still delivered for a short
+    time."""
     far = PortBytes(port)
 
     async def copy(source: ByteStream, sink: ByteStream) -> None:

@@ -49,8 +49,7 @@ class _Binding:
 
 
 def bind_log_context(**ids: object) -> AbstractContextManager[None]:
-    """Adds ids (``request_id=``, ``session_id=``, ``kernel_id=``, ...) to every record of this task inside the
-    block."""
+    """Adds ids (``request_id=``, ``session_id=`` ...) to every record of this task inside the block."""
     return _Binding(ids)
 
 
@@ -107,13 +106,10 @@ class _ConsoleFormatter(logging.Formatter):
 def configure_logging(
     daemon: str, *, level: str = "INFO", style: Literal["console", "json"] = "console", file: Path | None = None
 ) -> None:
-    """Sets up the root logger of this process, without settings.
+    """Sets up the root logger of this process without settings; libraries log from WARNING on.
 
-    Args:
-        daemon: named in every JSON record.
-        level: of our own loggers; libraries stay at WARNING.
-        style: ``console`` for people, ``json`` for collectors.
-        file: write there (rotated at 10 MiB, 3 kept) instead of to standard error.
+    Records go to standard error or to ``file`` (rotated at 10 MiB, 3 kept), in the style ``console`` for people or
+    ``json`` for collectors.
     """
     big = 10 << 20
     handler = _rotating(file, size=big, count=3, delay=True) if file is not None else logging.StreamHandler(sys.stderr)
@@ -122,14 +118,11 @@ def configure_logging(
 
 
 def log_as_configured(daemon: str, settings: LoggingSettings, *, level: str | None = None, number: int = 0) -> None:
-    """Sets up the root logger of this process from its settings (spec 03-02, ``[logging]``).
+    """Sets up the root logger of this process from its settings (spec 03-02, ``[logging]``); ``level`` wins over
+    theirs.
 
-    Args:
-        level: of our own loggers, instead of what the settings say.
-        number: of a further process of the daemon, which has a file of its own: nobody rotates another's.
-
-    Raises:
-        InvalidInput: the log file cannot be written.
+    Further processes of a daemon have a ``number`` and a file of their own, because nobody rotates another's. Raises
+    InvalidInput if the log file cannot be written.
     """
     handlers: list[logging.Handler] = []
     if "file" in settings.drivers:

@@ -1,7 +1,6 @@
-"""Prometheus metrics of one daemon.
+"""Prometheus metrics of one daemon, in a registry of its own: the embedded cluster runs several in one process.
 
-A registry per daemon, not the global one: the embedded cluster runs several daemons in one process. Labels are bounded:
-route patterns, statuses and error codes, never ids or user input.
+Labels are bounded: route patterns, statuses and error codes, never ids or user input.
 """
 
 from __future__ import annotations
@@ -68,8 +67,7 @@ class Metrics:
         self.expose(lambda: [MetricFamily(name=full, kind="gauge", help=help_, samples=[_sample(source())])])
 
     def exposition(self) -> bytes:
-        """Returns the text format for ``/metrics``: the counts of all processes, and the exported families of this
-        one."""
+        """Returns the text format for ``/metrics``: counts of all processes, and the exported families of this one."""
         return generate_latest(_joined() or self._registry) + generate_latest(self._told)
 
 
@@ -78,11 +76,9 @@ def _sample(value: float) -> MetricSample:
 
 
 def count_together(folder: Path, number: int) -> None:
-    """Lets the processes of one daemon count in shared files. Call it before any :class:`Metrics`.
+    """Lets the processes of one daemon count in files of a shared folder. Call it before creating any :class:`Metrics`.
 
-    Args:
-        folder: the same for all of them; the first process empties it.
-        number: of this process, 0 for the first; one that takes another's place goes on where that has ended.
+    ``number`` is that of this process; 0 empties the folder, the replacement of a process continues its counts.
     """
     if number == 0:
         shutil.rmtree(folder, ignore_errors=True)

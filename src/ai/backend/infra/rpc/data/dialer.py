@@ -111,12 +111,7 @@ def tls_client_context() -> ssl.SSLContext:
 
 
 async def _connect(path: Path) -> socket.socket:
-    """Connects to a unix socket of this user in a private directory.
-
-    Raises:
-        OSError: there is none, or it is another's.
-        ValueError: the path cannot be one.
-    """
+    """Connects to a unix socket of this user in a private directory. Raises OSError or ValueError."""
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
