@@ -387,7 +387,7 @@ class TestStrangers:
         writer.write(frame)
         assert await is_cut(reader)
         async with asyncio.timeout(30):
-            await port.over()
+            await port.ended()
         writer.close()
         await other.write(b"still")
         async with asyncio.timeout(30):

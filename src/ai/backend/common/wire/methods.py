@@ -1,11 +1,10 @@
-"""Declares remote calls on the methods of an interface; types, proxies, dispatch and the reference page follow from
-them.
-
-Name, request type, reply type and documentation of a call are those of the method, which has one argument::
+"""Declares remote calls on the methods of an interface; types, proxies, dispatch and the reference page follow.
 
     class AgentCommands(Protocol):
-    @remote("read", deadline_s=30.0)
-    async def read_logs(self, req: ReadLogs) -> bytes: ...
+        @remote("read", deadline_s=30.0)
+        async def read_logs(self, req: ReadLogs) -> bytes: ...
+
+Name, request type, reply type and documentation of a call are those of the method, which has one argument.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import msgspec
@@ -120,19 +121,20 @@ def _success(endpoint: Endpoint, known: dict[Any, Any]) -> dict[str, Any]:
     return {"description": "Done.", "content": content}
 
 
+@dataclass(eq=False)
 class OpenApiApi:
     """Serves the document of the other endpoints."""
 
-    def __init__(self, endpoints: Sequence[Endpoint], *, title: str, version: str) -> None:
-        self._endpoints = tuple(endpoints)
-        self._title = title
-        self._version = version
-        self._encoded: msgspec.Raw | None = None
+    endpoints: Sequence[Endpoint]
+    _: KW_ONLY
+    title: str
+    version: str
+    _encoded: msgspec.Raw | None = field(default=None, init=False)
 
     @route("GET", "/openapi.json", auth=False)
     async def openapi(self, call: Call) -> msgspec.Raw:
         """Returns this API as an OpenAPI document."""
         if self._encoded is None:
-            document = openapi_document(self._endpoints, title=self._title, version=self._version)
+            document = openapi_document(self.endpoints, title=self.title, version=self.version)
             self._encoded = msgspec.Raw(msgspec.json.encode(document))
         return self._encoded

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ai.backend.common.errors import RateLimitExceeded
@@ -18,18 +18,17 @@ STEPS = 30
 STEP_S = WINDOW_S // STEPS
 
 
+@dataclass(slots=True)
 class _Window:
-    __slots__ = ("counts", "step", "total")
+    """The counters of one key; ``step`` is the number of the newest."""
 
-    def __init__(self, step: int) -> None:
-        self.counts = [0] * STEPS
-        self.step = step
-        self.total = 0
+    step: int
+    total: int = 0
+    counts: list[int] = field(default_factory=lambda: [0] * STEPS)
 
     def advance(self, step: int) -> None:
-        """Drops what left the window; if the clock goes back, the newest step is used."""
-        gone = min(step - self.step, STEPS)
-        for i in range(gone):
+        """Drops the counts that have left the window; if the clock goes back, the newest step is used."""
+        for i in range(min(step - self.step, STEPS)):
             slot = (self.step + 1 + i) % STEPS
             self.total -= self.counts[slot]
             self.counts[slot] = 0
@@ -75,7 +74,6 @@ class RateLimiter:
         self._max_keys = max_keys
 
     async def count(self, key: str, limit: int | None) -> Allowance | None:
-        """Implements :class:`Limiter`."""
         return self.take(key, limit, now=time.monotonic())
 
     def take(self, key: str, limit: int | None, *, now: float) -> Allowance | None:

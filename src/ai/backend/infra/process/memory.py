@@ -14,10 +14,10 @@ from contextlib import asynccontextmanager, contextmanager
 log = logging.getLogger(__name__)
 _M_ARENA_MAX = -8
 """A parameter in malloc.h of glibc."""
-_LOOK_S = 2.0
-_LOOKS = 3
-_FALL = 0.01
-_REST = 0.001
+_CHECK_S = 2.0
+_STABLE_CHECKS = 3
+_MIN_FALL = 0.01
+_MAX_CHANGE = 0.001
 
 
 def share_one_heap() -> None:
@@ -66,24 +66,25 @@ class MemoryTrimmer:
         self._rest = rest
         self._blocks = blocks
         self._peak = blocks()
-        self._seen: deque[int] = deque(maxlen=_LOOKS)
+        self._counts: deque[int] = deque(maxlen=_STABLE_CHECKS)
 
     async def run(self) -> None:
         """Checks periodically, until cancelled."""
         while True:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_CHECK_S)
             try:
                 await self.check()
-            except Exception:  # it is only memory
-                log.exception("what a peak has left could not be given back")
+            except Exception:  # the daemon works without it
+                log.exception("freed memory could not be returned")
 
     async def check(self) -> bool:
         """Trims if necessary; returns True if it did."""
         now = self._blocks()
         self._peak = max(self._peak, now)
-        self._seen.append(now)
-        rests = len(self._seen) == _LOOKS and max(self._seen) - min(self._seen) <= _REST * now
-        if now > (1 - _FALL) * self._peak or not rests:
+        self._counts.append(now)
+        change = max(self._counts) - min(self._counts)
+        is_stable = len(self._counts) == _STABLE_CHECKS and change <= _MAX_CHANGE * now
+        if now > (1 - _MIN_FALL) * self._peak or not is_stable:
             return False
         for rest in self._rest:
             await rest()
@@ -95,7 +96,7 @@ class MemoryTrimmer:
 @asynccontextmanager
 async def trimmed(*rest: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
     """Trims memory after peaks while the block runs; ``rest`` as in :class:`MemoryTrimmer`."""
-    work = asyncio.create_task(MemoryTrimmer(rest).run(), name="tidying")
+    work = asyncio.create_task(MemoryTrimmer(rest).run(), name="memory-trimmer")
     try:
         yield
     finally:
@@ -103,15 +104,15 @@ async def trimmed(*rest: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
         await asyncio.wait({work})
 
 
+# From CPython 3.13 on the other name is deprecated.
 _clear_type_cache: Callable[[], None] = getattr(sys, "_clear_internal_caches", sys._clear_type_cache)
-"""The name from CPython 3.13 on, where the other one is deprecated."""
 
 
 def trim_memory() -> None:
     """Empties caches, collects cycles, and returns free memory to the OS."""
     if (yarl := sys.modules.get("yarl")) is not None:
         yarl.cache_clear()
-    _clear_type_cache()  # it keeps the name of each attribute that was looked up, also of those made for one look
+    _clear_type_cache()  # it keeps the name of each attribute that was ever looked up
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

@@ -44,8 +44,8 @@ class MemoryStreams:
         far = self._expected.pop(offer.token, None)
         if far is None:
             raise Unavailable("the manager does not wait for this stream any more")
-        far.ride(partial(_hand_over, port), port.end)
-        port.ride(partial(_hand_over, far), far.end)
+        far.attach(partial(_hand_over, port), port.end)
+        port.attach(partial(_hand_over, far), far.end)
 
 
 async def _hand_over(far: StreamPort, kind: Piece, body: Any) -> None:

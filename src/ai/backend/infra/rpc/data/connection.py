@@ -63,7 +63,7 @@ class DataConnection(asyncio.BufferedProtocol):
         """Carries the messages of this stream from now on, and closes with it."""
         self._port = port
         is_gone = self._has_parted
-        port.ride(self._post, self._part)
+        port.attach(self._post, self._part)
         if is_gone:
             port.end()
 
