@@ -1,7 +1,5 @@
-"""Devices, their links, and allocations of them, as plain data for plugins, agents, the planner and the simulator.
-
-Fields follow BEP-1000 (peer facts 1.1) with topology added.
-"""
+"""Devices, their links, and allocations of them, as plain data. Fields follow BEP-1000 (peer facts 1.1) with topology
+added."""
 
 from __future__ import annotations
 
@@ -127,11 +125,9 @@ class VariantNamespace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSlot:
-    """The amount of one slot that a device offers.
+    """The amount of one slot that a device offers, and the smallest step (``quantum``) of a quantity.
 
-    ``exclusive_group``: slots of one device in the same group exclude each other once one of them is taken (whole
-    device vs shares vs partitions); None is no group. ``quantum``: the smallest step of a quantity, 1 for discrete
-    slots.
+    Slots of one ``exclusive_group`` exclude each other once one of them is taken (whole device, shares, partitions).
     """
 
     slot_name: SlotName
@@ -215,11 +211,8 @@ class AffinityPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocMapSpec:
-    """A standard alloc map as data, so that the manager can plan with it without the vendor's package.
-
-    ``kind`` is ``discrete`` or ``fractional``. A plugin with its own alloc map has no spec: the manager plans the node
-    only, and the agent chooses the devices.
-    """
+    """A standard alloc map (``discrete`` or ``fractional``) as data, so that the manager can plan without the vendor's
+    package."""
 
     kind: str
     strategy: AllocationStrategy = AllocationStrategy.EVENLY

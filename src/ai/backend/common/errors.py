@@ -1,8 +1,4 @@
-"""The error taxonomy: one class for each kind of failure, with its code and message.
-
-Errors cross daemons as (code, message, data) and come out as the same class, see :func:`from_wire`. ``infra.http`` maps
-them to HTTP statuses.
-"""
+"""The error taxonomy: one class for each kind of failure. Errors cross daemons as (code, message, data)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""Virtual folders: their statuses, permissions, names and addresses.
-
-Source: spec 03-01 ("Storage Management"), 03-07 (Virtual Folder objects), 03-08 ("Virtual Folders"), peer facts 5.
-"""
+"""Virtual folders: statuses, permissions, names and addresses (spec 03-01 "Storage Management", 03-07, 03-08, peer
+facts 5)."""
 
 from __future__ import annotations
 

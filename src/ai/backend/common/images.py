@@ -43,11 +43,8 @@ def architecture_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ImageName:
-    """The full name of an image.
-
-    ``registry`` is a host, perhaps with a port, and empty for images of no registry; ``path`` follows it (its first
-    part is the project of a Harbor); ``tag`` is never empty.
-    """
+    """The full name of an image: a registry host, empty for images of no registry, a path, and a tag, which is never
+    empty."""
 
     registry: str
     path: str

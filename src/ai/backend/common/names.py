@@ -1,7 +1,4 @@
-"""Rules for names that users choose.
-
-Source: spec 03-07 ("JSON Value Types": slug), 03-08 (session token: 4 to 64 characters), client wire contract 2.1.1.
-"""
+"""Rules for names that users choose (spec 03-07 "JSON Value Types", 03-08, client wire contract 2.1.1)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""The services that a kernel declares: by the image's labels, the user's preopened ports, and the platform's own.
-
-Source: spec 03-05, "Port Mapping Declaration"; peer facts 3.2 and 3.4 for protocols and reserved ports.
-"""
+"""The services of a kernel: the image's, the user's preopened ports, and the platform's own (spec 03-05, peer facts
+3.2, 3.4)."""
 
 from __future__ import annotations
 
@@ -27,11 +25,10 @@ _BETWEEN_PORTS = re.compile(r",(?![^\[]*\])")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServicePort:
-    """A service of a kernel. ``ports`` are inside the workload; templates of the definition use them as ``{ports[0]}``
-    ...
+    """A service of a kernel with its ports inside the workload, which templates of the definition use as
+    ``{ports[0]}``.
 
     ``protocol`` is one of :data:`PROTOCOLS`; a ``preopen`` service is started by the user or the image's bootstrap.
-    ``is_endpoint``: it is an inference endpoint.
     """
 
     name: str

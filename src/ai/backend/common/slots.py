@@ -1,7 +1,4 @@
-"""Exact arithmetic of resource quantities.
-
-Source: spec 03-07 ("Resource Slot Object"), 01 (a missing key is zero; operands may have different keys).
-"""
+"""Exact arithmetic of resource quantities (spec 03-07 "Resource Slot Object", 03-01)."""
 
 from __future__ import annotations
 
@@ -59,8 +56,8 @@ class BinarySize(int):
 def parse_quantity(value: str | float | Decimal, *, is_bytes: bool = False) -> Decimal:
     """Parses one slot's quantity: a non-negative exact decimal, ``"Infinity"``, or a size with a binary suffix.
 
-    A float is read by its shortest text, so 0.1 is exactly 0.1. ``is_bytes`` requires a whole number. Raises
-    InvalidQuantity for any other text, and for more than 20 digits before or 6 after the point.
+    ``is_bytes`` requires a whole number. Raises InvalidQuantity, also for more than 20 digits before or 6 after the
+    point.
     """
     if isinstance(value, bool):
         raise InvalidQuantity(f"not a quantity: {value!r}")
@@ -84,10 +81,8 @@ def parse_quantity(value: str | float | Decimal, *, is_bytes: bool = False) -> D
 
 
 def _fits(number: Decimal) -> bool:
-    """Returns True if a finite number has at most 20 digits before and 6 after the point.
-
-    Sums of a hundred such numbers fit the 28 digits of decimal arithmetic, so nothing is ever rounded.
-    """
+    """Returns True for at most 20 digits before and 6 after the point: sums of a hundred such numbers are never
+    rounded."""
     exponent = number.as_tuple().exponent
     return number.adjusted() < 20 and isinstance(exponent, int) and exponent >= -6
 

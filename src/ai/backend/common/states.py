@@ -1,8 +1,5 @@
-"""All statuses of sessions, kernels and agents, and the other closed vocabularies of the platform.
-
-Source: spec 03-09 (status fields), 03-11 ("Listing sessions"), peer facts 4.6. The transitions between them live in
-``core.lifecycle``.
-"""
+"""The closed vocabularies of the platform (spec 03-09, 03-11, peer facts 4.6); ``core.lifecycle`` has their
+transitions."""
 
 from __future__ import annotations
 

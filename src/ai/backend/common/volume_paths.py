@@ -1,7 +1,4 @@
-"""Quota scopes, folders and paths in them, in the form of managers, storage proxies and volumes.
-
-Source: spec 03-01 ("Quota scopes"), peer facts 5 ("Path", "VFolderID").
-"""
+"""Quota scopes, folders and paths in them (spec 03-01 "Quota scopes", peer facts 5 "Path", "VFolderID")."""
 
 from __future__ import annotations
 

@@ -10,15 +10,10 @@ from dataclasses import KW_ONLY, dataclass, field
 
 @dataclass(eq=False)
 class Backoff:
-    """Computes exponential delays.
+    """Computes exponential delays from ``first_s`` to ``max_s``; a ``first_s`` of zero means no delays.
 
-    Args:
-        first_s: the delay after the first failure; with zero there are no delays.
-        max_s: no delay is longer.
-        factor: by which the delay grows with each failure.
-        jitter: the largest share of a delay that is left out at random, from 0 to 1. Processes that failed together
-            then do not try again together.
-        rng: the source of the jitter.
+    ``jitter`` is the largest share of a delay that is left out at random, so that processes that failed together do not
+    retry together. ``failures`` counts since the last success.
     """
 
     first_s: float

@@ -30,7 +30,7 @@ async def run_cluster(layout: Layout, options: UpOptions, *, ready_fd: int | Non
     """Starts everything, prints how to use it, and waits for SIGINT or SIGTERM. The caller holds the lock of the
     directory.
 
-    ``ready_fd`` replaces standard output for a detached cluster. ``started`` is ``time.monotonic()`` at the start.
+    ``ready_fd`` replaces standard output for a detached cluster.
     """
     configure_logging("up", file=layout.logs / "up.log")
     stop = asyncio.Event()

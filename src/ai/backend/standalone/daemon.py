@@ -1,7 +1,5 @@
-"""Runs a daemon of a separate cluster: python -m ai.backend.standalone.daemon DATA_DIR (storage | manager | agent ID).
-
-Started by ``up --separate`` (or by a test); killed, it may be started again at any time.
-"""
+"""Runs a daemon of a separate cluster: python -m ai.backend.standalone.daemon DATA_DIR (storage | manager | agent
+ID)."""
 
 from __future__ import annotations
 

@@ -10,10 +10,7 @@ from ai.backend.common.errors import InvalidInput
 
 
 class Layout:
-    """Paths below the data directory. Nothing of the cluster lies elsewhere, except cgroups.
-
-    The socket for data connections is in a folder that is closed to other users (decision 0139).
-    """
+    """Paths below the data directory. Nothing of the cluster lies elsewhere, except cgroups."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

@@ -1,8 +1,7 @@
 """Messages between manager and agent about kernels, images and devices.
 
-The manager commands, the agent observes. Every command is idempotent by ``(kernel_id, attempt)``: repeating it returns
-the same reply and does nothing twice; one with an older attempt than the agent's raises Conflict. Quantities are text
-(see :func:`ai.backend.common.slots.format_quantity`), times are seconds of the epoch.
+Every command is idempotent by ``(kernel_id, attempt)``; one with an older attempt than the agent's raises Conflict.
+Quantities are text (see :func:`ai.backend.common.slots.format_quantity`), times are seconds of the epoch.
 """
 
 from __future__ import annotations
@@ -161,10 +160,10 @@ class RestartKernel(Wire, frozen=True, kw_only=True):
 
 
 class ImageJob(Wire, frozen=True, kw_only=True):
-    """Starts long work on an image, or queries its progress within ``wait_s``: it is idempotent by ``job_id``.
+    """Starts long work on an image, or queries its progress within ``wait_s``; idempotent by ``job_id``.
 
-    ``pull`` fetches ``image``, ``remove`` removes it. ``commit`` archives the kernel ``kernel_id`` as ``filename`` in
-    the folder named ``folder``, with ``labels``, or pushes it as ``image`` if that is not empty.
+    ``commit`` archives a kernel as ``filename`` in ``folder``, with ``labels``, or pushes it as ``image`` if that is
+    not empty.
     """
 
     job_id: str

@@ -1,8 +1,7 @@
 """Messages between a manager and a storage proxy about artifacts (spec 03-17); docs/reference/artifact-proxy-api.md.
 
-The manager owns what artifacts exist, their status and who may use them; the proxy owns their bytes. Every request is
-idempotent, so a caller that was killed repeats it: an import by ``(revision_id, attempt)``, all others by what they
-name. Sizes are bytes, times are seconds of the epoch, digests are lower-case hexadecimal.
+Every request is idempotent: an import by ``(revision_id, attempt)``, all others by what they name. Sizes are bytes,
+times are seconds of the epoch, digests are lower-case hexadecimal.
 """
 
 from __future__ import annotations
@@ -35,12 +34,10 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScanRequest(Request, frozen=True, kw_only=True):
-    """Requests the artifacts of a hub: those of ``names`` with every version, size and README, or a list if it is
-    empty.
+    """Requests the artifacts ``names`` of a hub with every version, size and README, or a list if it is empty.
 
-    ``url`` has no path; ``token`` is of an account of the hub, None sees what is public. ``version`` limits ``names``
-    to one branch, tag or commit. ``search`` (a part of the name), ``author`` and ``limit`` filter a list, which begins
-    with what is downloaded most.
+    ``token`` is of an account of the hub, None sees what is public. ``version`` is one branch, tag or commit.
+    ``search`` is a part of the name. A list begins with what is downloaded most.
     """
 
     url: Text
@@ -154,14 +151,9 @@ class ImportPhase(StrEnum):
 class ImportState(Answer, frozen=True, kw_only=True):
     """The progress of an import.
 
-    Attributes:
-        current, total: bytes of this phase; a total of 0 is not known yet.
-        files: number of files; 0 is not known yet.
-        storage: where the revision is archived, or will be.
-        size: bytes of all files, once it is done.
-        digest: the commit, or the digest that the other installation uses; None until it is known.
-        notes: sentences for the users of the revision, once it is done.
-        error: the problem document (RFC 7807) if it failed.
+    ``current`` and ``total`` are bytes of this phase; totals and ``files`` are 0 until they are known. ``size`` is that
+    of all files. ``digest`` is that of the source. ``notes`` are sentences for users. ``error`` is a problem document
+    (RFC 7807).
     """
 
     revision_id: UUID

@@ -106,8 +106,7 @@ ArgumentValue = str | list[str] | None
 class StartService(Wire, frozen=True, kw_only=True):
     """Starts a service of a kernel unless it runs already (spec 03-05, "Service Definition DSL").
 
-    ``port`` must be one of its ports, and is only checked. ``envs`` and ``arguments`` must be allowed by its
-    definition.
+    ``port`` must be one of its ports. ``envs`` and ``arguments`` must be allowed by its definition.
     """
 
     kernel_id: str
@@ -125,9 +124,8 @@ class StopService(Wire, frozen=True, kw_only=True):
 class ServiceState(Wire, frozen=True, kw_only=True):
     """The state of a service of a kernel.
 
-    ``ports`` are those it listens on at 127.0.0.1 inside the workload, for ``open_port``: the declared ones if the
-    workload has a network of its own, else free ones of the host; empty unless it runs. ``reason`` is that of a
-    failure.
+    ``ports`` are those at 127.0.0.1 inside the workload, for ``open_port``: the declared ones if the workload has a
+    network of its own, else free ones of the host; empty unless it runs.
     """
 
     name: str

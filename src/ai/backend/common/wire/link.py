@@ -1,8 +1,7 @@
 """Declares every call between manager and agent, in both directions, without naming a transport.
 
-The agent implements :class:`AgentCommands`, the manager implements :class:`ManagerReports`. ``infra.rpc`` derives the
-proxies and the dispatch, carries the calls in memory or by ZeroMQ, raises the errors of the other side again, and
-DeadlineExceeded for a missing reply.
+``infra.rpc`` derives proxies and dispatch, raises the errors of the other side again, and DeadlineExceeded for a
+missing reply.
 """
 
 from __future__ import annotations

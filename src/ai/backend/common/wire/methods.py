@@ -58,7 +58,6 @@ def remote(
 
     Args:
         repetition: the effect of a second identical request.
-        deadline_s: the timeout of a call.
         wait_field: the field of the request with seconds that are added to the deadline.
         stream: opens a PtyStream (``frames``) or a ByteStream (``bytes``) instead of a reply.
         abandonable: cancels the handler when its caller has gone; a ``read`` always is.

@@ -89,8 +89,7 @@ class ClientTokens:
         """Returns the answer of ``work``, or of the earlier call with the same token.
 
         Refusals are answers as well; after a fault of the server (5xx) the call may be tried again. An interrupted call
-        is only repeated if its endpoint is ``repeatable``. ``call.call_id`` is set, so that what the endpoint creates
-        can have the same id in every repetition.
+        is only repeated if its endpoint is ``repeatable``. ``call.call_id`` is the same in every repetition.
 
         Raises:
             InvalidInput: the token is empty or too long.

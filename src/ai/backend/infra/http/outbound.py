@@ -1,8 +1,7 @@
 """Sends requests to URLs that users and other servers name, guarded against access to internal services (SSRF).
 
-The guard checks the address of every socket right before it is connected. So it does not matter how a URL spells the
-address, what its name resolved to a moment ago, or which redirect led there. Redirects are followed one by one, bodies
-are bounded, compression is refused, and cookies and proxies of the environment are not used.
+The guard checks the address of every socket right before it is connected, so neither spelling, name resolution nor
+redirects evade it. Bodies are bounded, compression is refused, cookies and proxies of the environment are not used.
 """
 
 from __future__ import annotations
@@ -129,14 +128,10 @@ class OutboundClient:
 
     Attributes:
         refused: networks to which nothing is connected.
-        timeout: of each request.
         allowed_hosts: names, addresses or ``*.domain`` that are connected at any address.
         only_allowed: refuses every other host.
-        connections: the maximum number of simultaneous connections.
         ssl: False accepts any certificate.
         user_agent: None sends aiohttp's own.
-        keeps_alive: reuses connections.
-        resolver: by default the one of the system.
     """
 
     refused: Iterable[Network]
@@ -177,11 +172,8 @@ class OutboundClient:
         """Yields the response after at most ``max_redirects`` redirects, with its body unread. 0 yields a redirect
         itself.
 
-        ``url`` comes from :func:`parse_url`. ``Authorization`` is sent to the first origin only.
-
-        Raises:
-            AddressRefused: the URL or a redirect leads to a blocked address.
-            OutboundFailed: there is no response, or it stalls, also while the body is read.
+        ``Authorization`` is sent to the first origin only. Raises AddressRefused for a blocked address, and
+        OutboundFailed if there is no response or it stalls, also while the body is read.
         """
         sent = dict(headers or {})
         try:

@@ -89,9 +89,9 @@ class Call(Generic[B, Q]):
 
     Attributes:
         address: that of the client, the nearest hop that is no trusted proxy; empty if the socket has none.
-        access_key: the one that signed the request; None if anonymous.
+        access_key: the one that signed the request; None if anonymous, as ``identity``.
         allowance: the remaining requests of the caller; None if they are not counted.
-        identity: the signer as the daemon's own key store represents it; None if anonymous.
+        identity: the signer as the daemon's own key store represents it.
         owner_access_key: on whose behalf the caller wants to act; not yet permitted.
         call_id: the same for all repetitions of a call with a client token; None without a token.
         is_replayed: True if the reply is that of an earlier call of the same client token.
@@ -126,13 +126,8 @@ class Call(Generic[B, Q]):
         return self.routed.request_id
 
     async def read_body(self) -> bytes:
-        """Returns the whole body.
-
-        Raises:
-            PayloadTooLarge: it is longer than the endpoint allows.
-            BodyTooSlow: it does not arrive within :data:`BODY_TIMEOUT_S`.
-            Unavailable: the memory for bodies is used up.
-        """
+        """Returns the whole body. Raises PayloadTooLarge, BodyTooSlow after :data:`BODY_TIMEOUT_S`, or Unavailable if
+        the memory for bodies is used up."""
         if self.raw_body is None:
             limit = self.endpoint.max_body
             length = self.request.content_length
@@ -174,13 +169,11 @@ RequestHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass(slots=True)
 class Routed:
-    """Passes a request from the middleware to the handler of an endpoint, and its result back.
+    """Passes a request from the middleware to the handler of an endpoint, and the call that the handler makes of it
+    back.
 
-    Attributes:
-        method: the method after an override.
-        params: the variable parts of the path, decoded.
-        raw_query: percent-encoded.
-        call: None until the handler of the endpoint has begun.
+    ``method`` is the one after an override; ``params`` are the decoded variable parts of the path; ``raw_query`` is
+    percent-encoded.
     """
 
     request_id: str
@@ -199,16 +192,13 @@ class Endpoint:
 
     Attributes:
         path: with ``{name}`` for variable parts, which are whole segments.
-        body: schema of the JSON body. GET and DELETE take the fields of ``query`` in a JSON body as well (wire contract
+        body: schema of the JSON body. GET and DELETE take fields of ``query`` in a JSON body as well (wire contract
             1.6).
         body_aliases: other spellings of body fields, dotted: ``{"config.scaling_group": "config.scalingGroup"}``.
-        kind: ``json``; ``upload`` reads multipart itself; ``stream`` answers with an event stream, ``socket`` with a
-            WebSocket.
-        max_body: the maximum size of a body in bytes.
+        kind: ``json``; ``upload`` reads multipart itself; ``stream`` sends events, ``socket`` is a WebSocket.
         audited: calls are written to the audit trail; by default if the method changes something.
-        limited: calls count against the rate limit.
-        repeatable: an interrupted call with a client token may be repeated; by default if its method is idempotent (RFC
-            9110, 9.2.2).
+        repeatable: an interrupted call with a client token may be repeated; by default PUT and DELETE (RFC 9110,
+            9.2.2).
     """
 
     method: str

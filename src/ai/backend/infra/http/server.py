@@ -110,12 +110,8 @@ class AuditTrail(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpOptions:
-    """Limits of a server.
-
-    Attributes:
-        anonymous_rate_limit: unsigned requests per 15 minutes from one address; zero: any number.
-        trusted_proxies: addresses of peers whose ``X-Forwarded-*`` headers count.
-    """
+    """Limits of a server: unsigned requests per 15 minutes from one address (zero: any number), and the addresses of
+    peers whose ``X-Forwarded-*`` headers count."""
 
     anonymous_rate_limit: int = 5_000
     trusted_proxies: frozenset[str] = frozenset()
@@ -128,9 +124,7 @@ class HttpServer:
     Attributes:
         authenticator: None if no endpoint needs a signature.
         audit: is called once after every audited call, also after a failed one.
-        client_tokens: recognises repeated calls; None ignores client tokens.
         on_admitted: is called with the access key of every request with a valid signature.
-        limiter: counts requests, by default those of this process.
         active_keys: returns the valid keys of open streams; without it streams stay open.
         unverified, verified: memory for bodies before and after the signature was verified.
     """
@@ -373,15 +367,8 @@ async def serve_on(
 
 
 def tls_of(certificate: Path, key: Path) -> ssl.SSLContext:
-    """Returns the TLS context of servers, from the settings.
-
-    Args:
-        certificate: with those that vouch for it, in PEM.
-        key: without a passphrase, in PEM.
-
-    Raises:
-        InvalidInput: one of them is missing or wrong, or they do not belong together.
-    """
+    """Returns the TLS context of servers, from files in PEM. Raises InvalidInput if one is missing or wrong, the key
+    has a passphrase, or they do not belong together."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         context.load_cert_chain(certificate.expanduser(), key.expanduser(), password=lambda: "")

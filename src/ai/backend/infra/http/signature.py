@@ -1,8 +1,7 @@
-"""Authenticates requests by their signatures.
+"""Authenticates requests by their signatures (spec 03-07 "API 요청 서명", client wire contract 1.1 and 1.2).
 
-Source: spec 03-07 ("API 요청 서명"), client wire contract 1.1 and 1.2. A signature is checked against the raw request
-target, under every form that a client may have written the authority in, and with or without the digest of the body. An
-unknown access key costs the same work as a wrong signature and gets the same reply.
+A signature is checked against the raw request target, under every form of the authority, and with or without the digest
+of the body. An unknown access key costs the same work as a wrong signature and gets the same reply.
 """
 
 from __future__ import annotations
@@ -96,13 +95,9 @@ class Authenticator:
     ) -> tuple[str, SigningKey]:
         """Returns the access key that signed a request, and its record.
 
-        Args:
-            method: the method after an override; the method on the wire is accepted as well.
-            read_body: called only if the client signed the digest of its body.
-
-        Raises:
-            AuthenticationFailed: missing, malformed, stale or wrong credentials, or an inactive key.
-            InvalidInput: the version header is missing or malformed.
+        ``method`` is the one after an override; the method on the wire is accepted as well. ``read_body`` is called
+        only if the client signed the digest of its body. Raises AuthenticationFailed, or InvalidInput for a malformed
+        version header.
         """
         headers = request.headers
         header = headers.get("Authorization")

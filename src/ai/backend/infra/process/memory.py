@@ -53,8 +53,7 @@ class MemoryTrimmer:
     """Returns freed memory to the OS once after each peak, when the number of allocated blocks is stable (decision
     0016).
 
-    It first calls each function of ``rest``, which close what is reopened when needed. ``blocks`` returns the number of
-    allocated blocks.
+    It first calls each function of ``rest``, which close what is reopened when needed.
     """
 
     def __init__(

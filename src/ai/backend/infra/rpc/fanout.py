@@ -16,8 +16,7 @@ _AWAY = (Unavailable, DeadlineExceeded)
 
 
 class ManagerFanout:
-    """Combines an :class:`~ai.backend.infra.rpc.endpoints.AgentEndpoint` for each manager, from its address and public
-    key.
+    """Combines an :class:`~ai.backend.infra.rpc.endpoints.AgentEndpoint` for each manager, by address and public key.
 
     Heartbeats and statistics go to all managers; one that accepts a heartbeat is enough. Observations go to one, the
     same as long as it answers: any manager can apply them, and they are numbered.
@@ -51,8 +50,7 @@ class ManagerFanout:
     async def change(self, managers: Mapping[str, str]) -> None:
         """Connects to these managers from now on; existing links stay. An empty mapping changes nothing.
 
-        A manager that is not listed any more may have lost its way to the list only: it is kept while it accepts
-        heartbeats.
+        A manager that is not listed any more is kept while it accepts heartbeats.
         """
         if not managers:
             return

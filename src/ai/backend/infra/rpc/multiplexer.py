@@ -25,11 +25,7 @@ _MAX_OUTSTANDING = 4096
 
 @dataclass(eq=False)
 class Multiplexer:
-    """The calls of one connection. ``service`` answers those of the peer.
-
-    ``server`` accepts the connections of streams that this side opens, ``dialer`` makes those of streams that it
-    accepts.
-    """
+    """The calls and streams of one connection. ``service`` answers the calls of the peer."""
 
     peer: str
     send: Send

@@ -120,8 +120,8 @@ def log_as_configured(daemon: str, settings: LoggingSettings, *, level: str | No
     """Sets up the root logger of this process from its settings (spec 03-02, ``[logging]``); ``level`` wins over
     theirs.
 
-    Further processes of a daemon have a ``number`` and a file of their own, because nobody rotates another's. Raises
-    InvalidInput if the log file cannot be written.
+    Further processes of a daemon have a ``number`` and a file of their own. Raises InvalidInput if it cannot be
+    written.
     """
     handlers: list[logging.Handler] = []
     if "file" in settings.drivers:

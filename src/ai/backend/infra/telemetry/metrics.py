@@ -1,7 +1,5 @@
-"""Prometheus metrics of one daemon, in a registry of its own: the embedded cluster runs several in one process.
-
-Labels are bounded: route patterns, statuses and error codes, never ids or user input.
-"""
+"""Prometheus metrics of one daemon. Labels are bounded: route patterns, statuses and error codes, never ids or user
+input."""
 
 from __future__ import annotations
 

@@ -264,8 +264,8 @@ class ZmqManagerEndpoint:
 class _ZapHandler:
     """Authenticates peers by the ZeroMQ authentication protocol (RFC 27); ``is_allowed`` gets the public key in Z85.
 
-    libzmq sends a request during each CURVE handshake. The key comes with every message as ``User-Id``. A socket that
-    names another domain than ``_ZAP_DOMAIN`` would wait for ever.
+    The key comes with every message as ``User-Id``. A socket with another domain than ``_ZAP_DOMAIN`` would wait for
+    ever.
     """
 
     def __init__(self, context: zmq.asyncio.Context, is_allowed: Callable[[str], bool]) -> None:
