@@ -130,7 +130,7 @@ class TestWhatCarries:
     ) -> None:
         """The manager has begun to carry by the connection, the agent has given it up."""
         await pair.join()
-        say, late = data_connection.DataConnection.say, asyncio.Event()
+        say, late = data_connection.DataConnection.send_first, asyncio.Event()
 
         def hesitate(self: data_connection.DataConnection, data: bytes) -> None:
             if data != data_connection.WELCOME:

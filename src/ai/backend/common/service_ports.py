@@ -58,15 +58,15 @@ def parse_declarations(text: str) -> tuple[ServicePort, ...]:
     protocol, or a port or name that is reserved or comes twice."""
     if len(text) > _LONGEST:
         raise InvalidInput(f"service ports are longer than {_LONGEST} characters")
-    found: list[ServicePort] = []
+    services: list[ServicePort] = []
     for part in filter(None, (part.strip() for part in _BETWEEN_PORTS.split(text))):
         match = _PORT.fullmatch(part)
         if match is None:
             raise InvalidInput(f"{part[:64]!r} is not NAME:PROTOCOL:PORT")
         ports = tuple(int(number) for number in match["ports"].strip("[]").split(","))
-        found.append(ServicePort(name=match["name"], protocol=match["protocol"], ports=ports))
-    _check(found)
-    return tuple(found)
+        services.append(ServicePort(name=match["name"], protocol=match["protocol"], ports=ports))
+    _check(services)
+    return tuple(services)
 
 
 def _check(ports: Sequence[ServicePort]) -> None:

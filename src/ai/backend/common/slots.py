@@ -165,25 +165,25 @@ class ResourceSlot(Mapping[str, Decimal]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ResourceSlot):
             return NotImplemented
-        mine, theirs = self._data, other._data
-        if mine == theirs:
+        own, theirs = self._data, other._data
+        if own == theirs:
             return True
-        return mine.keys() != theirs.keys() and self.nonzero()._data == other.nonzero()._data
+        return own.keys() != theirs.keys() and self.nonzero()._data == other.nonzero()._data
 
     def __hash__(self) -> int:
         return hash(frozenset((k, v) for k, v in self._data.items() if v))
 
     def __le__(self, other: ResourceSlot) -> bool:
-        mine, theirs = self._data, other._data
+        own, theirs = self._data, other._data
         shared = 0
-        for name, value in mine.items():
+        for name, value in own.items():
             if name in theirs:
                 if value > theirs[name]:
                     return False
                 shared += 1
             elif value > 0:
                 return False
-        return shared == len(theirs) or all(v >= 0 for k, v in theirs.items() if k not in mine)
+        return shared == len(theirs) or all(v >= 0 for k, v in theirs.items() if k not in own)
 
     def __lt__(self, other: ResourceSlot) -> bool:
         """Returns True if the map is smaller or equal in every slot and smaller in at least one."""

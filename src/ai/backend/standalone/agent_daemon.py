@@ -38,10 +38,10 @@ class AgentDaemon:
     async def start(self) -> None:
         data_dir = self.layout.agent(self.agent_id)
         shared = await plugin_configuration(self.layout, self.agent_id)
-        ours = agent_settings(
+        base = agent_settings(
             self.agent_id, data_dir, runtime=self.cluster.runtime, mock=self.cluster.mock, shared=shared
         )
-        settings = AgentSettings.model_validate(merged(ours, own_settings(self.cluster.agent_config, self.agent_id)))
+        settings = AgentSettings.model_validate(merged(base, own_settings(self.cluster.agent_config, self.agent_id)))
         self._agent = Agent(settings, load_runtime(settings), self.endpoint.reports)
         await self._agent.start()
         await self.endpoint.start(self._agent.commands)

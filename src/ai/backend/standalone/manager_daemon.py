@@ -86,7 +86,7 @@ class ManagerDaemon:
             write_env_file(path, endpoint=self._cluster.endpoint, keys=keys, who=_DEFAULT_USERS[email])
 
     async def _readiness(self) -> Mapping[str, bool]:
-        # One that is only connected has not said what it has: whoever asked for its devices would hear of none.
+        # The devices of an agent that is only connected are not known yet.
         return {"agents": bool(self._endpoint.agents.keys() & set(self.manager.registry.registered))}
 
     async def stop(self) -> None:

@@ -10,8 +10,7 @@ from ai.backend.common.errors import InvalidInput
 
 DEFAULT_PORT = 8091
 DEFAULT_MOCK = "default"
-NO_MOCK = "none"
-NO_CONFIG = "none"
+NONE = "none"
 SESSIONS_GO_ON = "Sessions go on running; the next `backend.ai up` finds them again."
 
 
@@ -33,10 +32,10 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     def checked(self) -> UpOptions:
         """Returns the options with absolute paths, since a detached cluster runs in another directory. Raises
         InvalidInput."""
-        mock = _place(self.mock, (DEFAULT_MOCK, NO_MOCK), "mock accelerator file")
-        if mock not in (None, DEFAULT_MOCK, NO_MOCK):
+        mock = _place(self.mock, (DEFAULT_MOCK, NONE), "mock accelerator file")
+        if mock not in (None, DEFAULT_MOCK, NONE):
             _check_declaration(Path(mock))
-        agent_config = _place(self.agent_config, (NO_CONFIG,), "agent configuration")
+        agent_config = _place(self.agent_config, (NONE,), "agent configuration")
         return msgspec.structs.replace(self, mock=mock, agent_config=agent_config)
 
     def to_json(self) -> str:
@@ -44,11 +43,11 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def mock_devices(self, last: str | None) -> str | None:
         """Returns the path of the mock declaration, ``default``, or None; ``last`` is the previous one."""
-        return last if self.mock is None else None if self.mock == NO_MOCK else self.mock
+        return last if self.mock is None else None if self.mock == NONE else self.mock
 
     def agent_files(self, last: str | None) -> str | None:
         """Returns the path of agents' settings, or None; ``last`` is the previous one."""
-        return last if self.agent_config is None else None if self.agent_config == NO_CONFIG else self.agent_config
+        return last if self.agent_config is None else None if self.agent_config == NONE else self.agent_config
 
 
 def _check_declaration(path: Path) -> None:

@@ -79,17 +79,17 @@ class EtcdConfigStore:
 
     async def get(self, key: str, *, scopes: Sequence[ConfigScope] = (GLOBAL,)) -> str | None:
         check_key(key)
-        asked = [{"request_range": {"key": _bytes(self._path(scope, key))}} for scope in scopes]
-        answer = await self._call("kv/txn", {"success": asked})
-        found = [part["response_range"].get("kvs", ()) for part in answer.get("responses", ())]
-        return next((_text(kvs[0].get("value", "")) for kvs in reversed(found) if kvs), None)
+        reads = [{"request_range": {"key": _bytes(self._path(scope, key))}} for scope in scopes]
+        answer = await self._call("kv/txn", {"success": reads})
+        results = [part["response_range"].get("kvs", ()) for part in answer.get("responses", ())]
+        return next((_text(kvs[0].get("value", "")) for kvs in reversed(results) if kvs), None)
 
     async def get_prefix(self, prefix: str, *, scopes: Sequence[ConfigScope] = (GLOBAL,)) -> dict[str, str]:
-        asked = []
+        reads = []
         for scope in scopes:
             exact, below = self._range(scope, prefix)
-            asked += [{"request_range": part} for part in (exact, below) if part is not None]
-        answer = await self._call("kv/txn", {"success": asked})
+            reads += [{"request_range": part} for part in (exact, below) if part is not None]
+        answer = await self._call("kv/txn", {"success": reads})
         merged: dict[ConfigScope, dict[str, str]] = {scope: {} for scope in scopes}
         for part in answer.get("responses", ()):
             for kv in part["response_range"].get("kvs", ()):
@@ -108,8 +108,8 @@ class EtcdConfigStore:
             for key, value in checked.items()
         ]
         if len(puts) > _CHUNK:
-            chunks = [puts[start : start + _CHUNK] for start in range(0, len(puts), _CHUNK)]
-            puts = [{"request_txn": {"success": chunk}} for chunk in chunks]
+            starts = range(0, len(puts), _CHUNK)
+            puts = [{"request_txn": {"success": puts[start : start + _CHUNK]}} for start in starts]
         answer = await self._call("kv/txn", {"success": puts})
         return int(answer["header"]["revision"])
 
@@ -121,8 +121,8 @@ class EtcdConfigStore:
         if scope == GLOBAL and not key:  # the folders of other scopes lie below it
             return sum([await self.delete(name, scope=scope) for name in await self.get_prefix("", scopes=(scope,))])
         exact, below = self._range(scope, key)
-        gone = [{"request_delete_range": part} for part in (exact, below) if part is not None]
-        answer = await self._call("kv/txn", {"success": gone})
+        deletes = [{"request_delete_range": part} for part in (exact, below) if part is not None]
+        answer = await self._call("kv/txn", {"success": deletes})
         return sum(int(part["response_delete_range"].get("deleted", 0)) for part in answer.get("responses", ()))
 
     async def watch(self, prefix: str, *, after: int | None = None) -> AsyncIterator[ConfigChange]:
@@ -271,12 +271,12 @@ class EtcdConfigStore:
             return str(msgspec.json.decode(await response.read())["token"])
 
     async def _refused(self, response: aiohttp.ClientResponse) -> BackendError:
-        said = (await response.read())[:200].decode(errors="replace")
+        reply = (await response.read())[:200].decode(errors="replace")
         response.close()
-        if response.status == 401 or "auth token" in said:
+        if response.status == 401 or "auth token" in reply:
             self._token = None
             return Unavailable("etcd asks for a new token")
         if response.status in (400, 404):
-            return InvalidInput(f"etcd does not take it: {said}", data={"etcd": "refused"})
+            return InvalidInput(f"etcd does not take it: {reply}", data={"etcd": "refused"})
         self._endpoints.append(self._endpoints.pop(0))
-        return Unavailable(f"etcd answers {response.status}: {said}")
+        return Unavailable(f"etcd answers {response.status}: {reply}")

@@ -111,15 +111,15 @@ class SQLiteConfigStore:
         match = (entries.scope == scope.path) & (_below(entries.key, key) if prefix else entries.key == key)
 
         def work(s: Connection) -> int:
-            gone = s.execute(select(entries.key).where(match)).scalars().all()
-            for name in gone:
+            removed = s.execute(select(entries.key).where(match)).scalars().all()
+            for name in removed:
                 self._record(s, scope, name, None)
             s.execute(delete(config_entries).where(match))
-            return len(gone)
+            return len(removed)
 
-        gone = await self._db.run_write(work)
+        removed = await self._db.run_write(work)
         self._wake()
-        return gone
+        return removed
 
     async def watch(self, prefix: str, *, after: int | None = None) -> AsyncIterator[ConfigChange]:
         signal = Signal()

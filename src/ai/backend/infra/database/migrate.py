@@ -39,15 +39,15 @@ async def current_revision(database: Database) -> str | None:
 
 def history(location: Path) -> list[dict[str, str | None]]:
     """Returns (revision, previous revision, description) of each migration, oldest first."""
-    found = [
+    scripts = reversed(list(_scripts(location).walk_revisions()))
+    return [
         {
             "revision": script.revision,
-            "down_revision": script.down_revision,
+            "down_revision": script.down_revision,  # type: ignore[dict-item]  # a name: the line has no branches
             "message": (script.doc or "").split("\n")[0],
         }
-        for script in _scripts(location).walk_revisions()
+        for script in scripts
     ]
-    return found[::-1]  # type: ignore[return-value]  # the line has no branches, so down revisions are names
 
 
 async def upgrade(database: Database, location: Path, *, head: str | None = None) -> str:

@@ -38,11 +38,11 @@ def openapi_document(endpoints: Sequence[Endpoint], *, title: str, version: str)
             schemas.append(endpoint.reply)
     unique = list(dict.fromkeys(schemas))
     references, components = msgspec.json.schema_components(unique, ref_template=_COMPONENT)
-    known = dict(zip(unique, references, strict=True))
+    schema_refs = dict(zip(unique, references, strict=True))
     paths: dict[str, Any] = {}
     for endpoint in endpoints:
         # OpenAPI has no REPORT or other methods of WebDAV; none is declared, they are read as GET.
-        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint, known, components)
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint, schema_refs, components)
     return {
         "openapi": "3.1.0",
         "info": {"title": title, "version": version},
@@ -61,15 +61,15 @@ def openapi_document(endpoints: Sequence[Endpoint], *, title: str, version: str)
     }
 
 
-def _operation(endpoint: Endpoint, known: dict[Any, Any], components: dict[str, Any]) -> dict[str, Any]:
+def _operation(endpoint: Endpoint, schema_refs: dict[Any, Any], components: dict[str, Any]) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": f"{endpoint.tag}.{endpoint.name}.{endpoint.path.strip('/').replace('/', '.') or 'root'}",
         "summary": endpoint.summary,
         "tags": [endpoint.tag],
         "security": [{"signature": []}] if endpoint.auth else [],
-        "parameters": [*_path_parameters(endpoint.path), *_query_parameters(endpoint, known, components)],
+        "parameters": [*_path_parameters(endpoint.path), *_query_parameters(endpoint, schema_refs, components)],
         "responses": {
-            str(endpoint.status): _success(endpoint, known),
+            str(endpoint.status): _success(endpoint, schema_refs),
             "default": {
                 "description": "A problem.",
                 "content": {PROBLEM_TYPE: {"schema": {"$ref": _COMPONENT.format(name="Problem")}}},
@@ -79,7 +79,7 @@ def _operation(endpoint: Endpoint, known: dict[Any, Any], components: dict[str, 
     if endpoint.kind == "upload":
         operation["requestBody"] = {"content": {"multipart/form-data": {"schema": {"type": "object"}}}}
     elif endpoint.body is not Nothing:
-        operation["requestBody"] = {"content": {"application/json": {"schema": known[endpoint.body]}}}
+        operation["requestBody"] = {"content": {"application/json": {"schema": schema_refs[endpoint.body]}}}
         if endpoint.body_aliases:
             operation["x-aliases"] = dict(endpoint.body_aliases)
     return operation
@@ -92,13 +92,13 @@ def _path_parameters(path: str) -> Iterable[dict[str, Any]]:
 
 
 def _query_parameters(
-    endpoint: Endpoint, known: dict[Any, Any], components: dict[str, Any]
+    endpoint: Endpoint, schema_refs: dict[Any, Any], components: dict[str, Any]
 ) -> Iterable[dict[str, Any]]:
     if endpoint.auth:
         yield {"name": "owner_access_key", "in": "query", "required": False, "schema": {"type": "string"}}
     if endpoint.query is Nothing:
         return
-    name = known[endpoint.query]["$ref"].rpartition("/")[2]
+    name = schema_refs[endpoint.query]["$ref"].rpartition("/")[2]
     properties = components[name]["properties"]
     for info in structs.fields(endpoint.query):
         yield {
@@ -109,14 +109,14 @@ def _query_parameters(
         }
 
 
-def _success(endpoint: Endpoint, known: dict[Any, Any]) -> dict[str, Any]:
+def _success(endpoint: Endpoint, schema_refs: dict[Any, Any]) -> dict[str, Any]:
     match endpoint.kind:
         case "stream":
             content: dict[str, Any] = {"text/event-stream": {}}
         case "socket":
             return {"description": "Upgraded to a WebSocket."}
         case _:
-            schema = known[endpoint.reply] if endpoint.reply is not None else {}
+            schema = schema_refs[endpoint.reply] if endpoint.reply is not None else {}
             content = {"application/json": {"schema": schema}}
     return {"description": "Done.", "content": content}
 

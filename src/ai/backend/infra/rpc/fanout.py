@@ -72,10 +72,9 @@ class ManagerFanout:
 
     async def _drop(self, address: str) -> None:
         self._unlisted.discard(address)
-        found = self._ends.pop(address, None)
-        if found is not None:
+        if address in self._ends:
             log.info("the manager at %s is not listed any more", address)
-            await found[1].stop()
+            await self._ends.pop(address)[1].stop()
 
 
 class _Reports:
@@ -94,7 +93,7 @@ class _Reports:
         if not good:
             worst = [reply for reply in replies if isinstance(reply, BaseException)]
             raise next((e for e in worst if not isinstance(e, _AWAY)), worst[0] if worst else Unavailable("no manager"))
-        # A manager that is not there makes every heartbeat as long as the wait for it, so the others set the pace.
+        # A heartbeat lasts as long as the wait for an unavailable manager, so the others determine the interval.
         return HeartbeatReply(
             interval_s=min(reply.interval_s for reply in good),
             unknown_kernels=[kernel for reply in good for kernel in reply.unknown_kernels],
@@ -102,7 +101,7 @@ class _Reports:
 
     async def observe(self, report: ObservationReport) -> int:
         endpoints = self._ends.endpoints
-        failure: Exception = Unavailable("no manager is known")
+        failure: Exception = Unavailable("no manager is listed")
         for address in sorted(endpoints, key=lambda one: one != self._last):
             try:
                 seq = await endpoints[address].observe(report)

@@ -54,7 +54,7 @@ class DataConnection(asyncio.BufferedProtocol):
         """Returns the first bytes of the peer. Raises ConnectionError if it disconnects before."""
         return await self._first
 
-    def say(self, data: bytes) -> None:
+    def send_first(self, data: bytes) -> None:
         """Sends the first bytes of this side."""
         if self._transport is not None:
             self._transport.write(data)

@@ -81,7 +81,7 @@ class DataDialer:
             certificate = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
             if not compare_digest(sha256(certificate or b"").digest(), offer.fingerprint):
                 connection.abort()
-                raise ConnectionError("somebody else answers there")
+                raise ConnectionError("another server answers there")
             return await self._handshake(connection, offer)
 
     def _connection(self) -> DataConnection:
@@ -90,7 +90,7 @@ class DataDialer:
     async def _handshake(self, connection: DataConnection, offer: DataOffer) -> DataConnection:
         """Presents the token. Raises OSError or TimeoutError if it is not accepted."""
         self._connections.add(connection)
-        connection.say(offer.token)
+        connection.send_first(offer.token)
         try:
             async with asyncio.timeout(HANDSHAKE_S):
                 if await connection.first() != WELCOME:

@@ -170,11 +170,11 @@ class DataServer:
                 await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, sock, ssl=context)
                 port = self._expected.pop(await connection.first(), None)
         except (OSError, TimeoutError) as e:
-            log.debug("a data connection did not say what it is for: %s", e)
+            log.debug("a data connection sent no token: %s", e)
             port = None
         except asyncio.CancelledError:
             with suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)  # a transport that is being made does not hear of its end otherwise
+                sock.shutdown(socket.SHUT_RDWR)  # a transport that is being made is not notified otherwise
             connection.abort()
             self._connections.discard(connection)
             raise
@@ -183,7 +183,7 @@ class DataServer:
             self._connections.discard(connection)
             return
         connection.carry(port)
-        connection.say(WELCOME)
+        connection.send_first(WELCOME)
 
 
 def _listen_on(path: Path) -> socket.socket:

@@ -60,7 +60,7 @@ class AgentKeyDirectory:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._found: dict[str, str] = {}
+        self._matches: dict[str, str] = {}
 
     def allow(self, agent_id: str, public_key: str) -> None:
         """Binds a key to an agent, in place of its earlier one. Raises InvalidInput for an invalid key or id."""
@@ -75,14 +75,14 @@ class AgentKeyDirectory:
 
     def agent_for(self, public_key: str) -> str | None:
         """Returns the agent of a key. Reads the file of its last match first, to avoid reading all files."""
-        known = self._found.get(public_key)
-        if known is not None and self._read(self._directory / f"{known}.pub") == public_key:
-            return known
-        self._found.pop(public_key, None)
+        match = self._matches.get(public_key)
+        if match is not None and self._read(self._directory / f"{match}.pub") == public_key:
+            return match
+        self._matches.pop(public_key, None)
         if self._directory.is_dir():
             for path in self._directory.glob("*.pub"):
                 if self._read(path) == public_key:
-                    self._found[public_key] = path.stem
+                    self._matches[public_key] = path.stem
                     return path.stem
         return None
 
