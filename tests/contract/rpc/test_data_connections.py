@@ -138,7 +138,7 @@ class TestWhatCarries:
             else:
                 late.set()
 
-        monkeypatch.setattr(data_connection.DataConnection, "say", hesitate)
+        monkeypatch.setattr(data_connection.DataConnection, "send_first", hesitate)
         monkeypatch.setattr(dialer, "HANDSHAKE_S", 0.2)
         with pytest.raises((Unavailable, DeadlineExceeded)):
             await connect(pair)
@@ -235,7 +235,7 @@ class TestWhenThereIsNone:
     async def test_somebody_else_at_the_port_gets_no_token(self, pair: Pair) -> None:
         await pair.join()
         server_of(pair).changed = {"fingerprint": bytes(32)}
-        with pytest.raises(Unavailable, match="somebody else answers there"):
+        with pytest.raises(Unavailable, match="another server answers there"):
             await connect(pair)
         async with asyncio.timeout(30):
             while server_of(pair)._connections:  # noqa: ASYNC110  # a set has no event

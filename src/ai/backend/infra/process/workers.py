@@ -39,12 +39,11 @@ class ProcessSupervisor:
 
     async def stop(self) -> None:
         """Ends workers after their current requests, and daemons by SIGTERM. Safe without ``start`` and twice."""
-        if self._logs is None:
-            for task in self._tasks.values():
+        tasks = list(reversed(self._tasks.values()))
+        for group in [tasks] if self._logs is None else [[task] for task in tasks]:
+            for task in group:
                 task.cancel()
-        for task in reversed(self._tasks.values()):
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await asyncio.gather(*group, return_exceptions=True)
 
     async def _keep(self, name: str) -> None:
         clock, backoff = asyncio.get_running_loop().time, Backoff(self._first_delay_s, _MAX_DELAY_S)
