@@ -38,7 +38,7 @@ async def stores(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
     if request.param == "memory":
         yield Stores(MemoryTaskStore(), SqlAuditStore(InlineDatabase(frozenset({"audit_logs"}))))
         return
-    url = f"sqlite+aiosqlite:///{migrated(tmp_path / 'manager.db')}" if request.param == "sqlite" else _postgres()
+    url = f"sqlite:///{migrated(tmp_path / 'manager.db')}" if request.param == "sqlite" else _postgres()
     database = Database(url)
     yield Stores(SqlTaskStore(database), SqlAuditStore(database))
     await database.close()
