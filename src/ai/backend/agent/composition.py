@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+import time
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,35 +15,54 @@ from ai.backend.agent.config.settings import INTRINSIC_PLUGINS, AgentSettings
 from ai.backend.agent.devices.inventory import Inventory
 from ai.backend.agent.devices.operations import DeviceOperations
 from ai.backend.agent.devices.plugins import PluginSet
-from ai.backend.agent.host import Host
 from ai.backend.agent.images.jobs import ImageJobs
 from ai.backend.agent.kernels.files import DirectoryState
 from ai.backend.agent.kernels.observer import ObservationQueue
-from ai.backend.agent.kernels.store import Outbox
-from ai.backend.agent.kit.store import KitStore
+from ai.backend.agent.kernels.store import DurableState, Outbox
+from ai.backend.agent.kit.build import KitStore
 from ai.backend.agent.lifecycle.context import AgentContext
 from ai.backend.agent.lifecycle.device_failures import HealthLoop
-from ai.backend.agent.lifecycle.exits import watch_exits
-from ai.backend.agent.lifecycle.recovery import Recovery
+from ai.backend.agent.lifecycle.recovery import Recovery, watch_exits
 from ai.backend.agent.lifecycle.supervisor import Supervisor
 from ai.backend.agent.link.commands import Commands
-from ai.backend.agent.link.heartbeat import Heartbeat
-from ai.backend.agent.link.report import HeartbeatReporter
-from ai.backend.agent.link.statistics_loop import StatisticsLoop
+from ai.backend.agent.link.report import Heartbeat, HeartbeatReporter, StatisticsLoop
 from ai.backend.agent.metrics.host import HostMeter
 from ai.backend.agent.metrics.processes import Processes
-from ai.backend.agent.metrics.statistics import Statistics
+from ai.backend.agent.metrics.statistics import NodeMeter, Statistics
 from ai.backend.agent.networks.networks import Networks
 from ai.backend.agent.networks.underlay import encryption_mark, overlay_report
 from ai.backend.agent.runtimes import load_runtime
-from ai.backend.agent.service_ports.forward import PortForwarder
-from ai.backend.agent.service_ports.services import ServiceManager
+from ai.backend.agent.service_ports.services import Kits, PortForwarder, ServiceManager
 from ai.backend.common.errors import BackendError, Unavailable
 from ai.backend.common.wire.link import AgentCommands, ManagerReports
+from ai.backend.common.wire.reports import OverlayReport
 from ai.backend.infra.loop import PeriodicCall
 from ai.backend.node.linux import ipsec
+from ai.backend.node.linux.ipsec import SecuredLine
 from ai.backend.plugin.discovery import PluginSource, find_plugins
-from ai.backend.plugin.runtime import AbstractRuntime
+from ai.backend.plugin.runtime import AbstractRuntime, RuntimeInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """The machine of one agent.
+
+    Attributes:
+        state: the stored state, which survives the agent.
+        kits: the kits of the services that every session has.
+        meter: measures the node's own resources, which no plugin counts.
+        overlay: returns the node's parameters for multi-node networks. Blocks.
+        secure: encrypts exactly these lines to other nodes. Blocks; raises OSError.
+        wall_clock: returns the seconds since the epoch.
+    """
+
+    state: DurableState
+    kits: Kits
+    meter: NodeMeter
+    overlay: Callable[[RuntimeInfo], OverlayReport]
+    secure: Callable[[Collection[SecuredLine]], None] | None = None
+    wall_clock: Callable[[], float] = time.time
+
 
 log = logging.getLogger(__name__)
 _KITS_S = 3600.0

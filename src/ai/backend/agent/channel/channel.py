@@ -12,7 +12,6 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
-from ai.backend.agent.errors import StartFailed, WorkloadEnded
 from ai.backend.common.errors import (
     BackendError,
     Conflict,
@@ -23,9 +22,19 @@ from ai.backend.common.errors import (
     NotFound,
     RunError,
     Unavailable,
+    WorkloadError,
 )
 from ai.backend.infra.retry import Backoff
 from ai.backend.plugin.runtime import RunnerChannel
+
+
+class StartFailed(WorkloadError):
+    """The workload exists, but its runner never became ready."""
+
+
+class WorkloadEnded(WorkloadError):
+    """The workload ended during an operation on it."""
+
 
 log = logging.getLogger(__name__)
 Frame = Mapping[str, Any]

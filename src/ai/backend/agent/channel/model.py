@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ai.backend.agent.directory.record import RECORD_VERSION, Record
+import msgspec
+
+RECORD_VERSION = 1
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of durable records."""
 
 
 class RunRecord(Record, frozen=True, kw_only=True):

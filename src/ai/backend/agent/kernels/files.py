@@ -1,19 +1,70 @@
-"""Stores the records of kernels and leftovers in the record database."""
+"""Stores records of kernels in the record database and undelivered observations in a file."""
 
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
-from ai.backend.agent.channel.model import RunsRecord
-from ai.backend.agent.directory.directory import DataDirectory
-from ai.backend.agent.directory.record import RECORD_VERSION
-from ai.backend.agent.directory.record_database import RecordDatabase
+from ai.backend.agent.channel.model import RECORD_VERSION, RunsRecord
+from ai.backend.agent.directory.directory import DataDirectory, RecordDatabase
 from ai.backend.agent.kernels.model import KernelRecord
-from ai.backend.agent.kernels.outbox import FileOutbox
+from ai.backend.common.wire.reports import KernelObservation
+from ai.backend.infra.atomic_write import write_atomically
+
+_LARGE_OUTBOX = 1024 * 1024
+
+
+class FileOutbox:
+    """Stores an :class:`~ai.backend.agent.kernels.store.Outbox` as one JSON object a line."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd: int | None = None
+        self._size = 0
+
+    def load(self) -> list[KernelObservation]:
+        observations = []
+        try:
+            lines = self._path.read_bytes().splitlines()
+        except FileNotFoundError:
+            return []
+        for line in lines:
+            try:
+                observations.append(msgspec.json.decode(line, type=KernelObservation))
+            except msgspec.MsgspecError:
+                log.warning("an observation in %s was cut short and is dropped; the state is reported anew", self._path)
+        return observations
+
+    def append(self, observation: KernelObservation) -> None:
+        if self._fd is None:
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        self._size += os.write(self._fd, msgspec.json.encode(observation) + b"\n")
+
+    def replace(self, observations: list[KernelObservation]) -> None:
+        """Rewrite the file once it is large or empty. Older observations in it are only sent again after a crash."""
+        if observations and self._size < _LARGE_OUTBOX:
+            return
+        self.rewrite(observations)
+
+    def rewrite(self, observations: list[KernelObservation]) -> None:
+        if not observations and self._fd is not None:
+            os.ftruncate(self._fd, 0)
+            self._size = 0
+            return
+        self.close()
+        content = b"".join(msgspec.json.encode(item) + b"\n" for item in observations)
+        write_atomically(self._path, content)
+        self._size = len(content)
+
+    def close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
 
 log = logging.getLogger(__name__)
 T = TypeVar("T", KernelRecord, RunsRecord)

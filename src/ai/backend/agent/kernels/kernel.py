@@ -9,10 +9,9 @@ from typing import Any
 
 import msgspec
 
-from ai.backend.agent.channel.channel import KernelChannel
+from ai.backend.agent.channel.channel import KernelChannel, WorkloadEnded
 from ai.backend.agent.channel.runs import RunQueue
 from ai.backend.agent.channel.terminals import Terminals
-from ai.backend.agent.errors import WorkloadEnded
 from ai.backend.agent.kernels.model import KernelRecord
 from ai.backend.agent.kernels.store import KernelRecords, Leftovers
 from ai.backend.common.errors import Conflict, Unavailable

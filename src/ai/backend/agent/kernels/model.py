@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from ai.backend.agent.directory.record import RECORD_VERSION, Record
+from ai.backend.agent.channel.model import RECORD_VERSION, Record
 from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.ids import DeviceId, KernelId, SessionId, SlotName
 from ai.backend.common.slots import format_quantity, parse_quantity

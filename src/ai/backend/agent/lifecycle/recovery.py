@@ -1,4 +1,4 @@
-"""Recovers kernels after a restart of the agent and reconciles records with workloads."""
+"""Recovers kernels after a restart of the agent, reconciles records with workloads, and follows exits of workloads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ai.backend.agent.lifecycle.supervisor import Supervisor
 from ai.backend.common.errors import BackendError
 from ai.backend.common.states import KernelEventReason, KernelStatus
 from ai.backend.core.lifecycle.kernel_phase import Phase
-from ai.backend.plugin.runtime import WorkloadKey, WorkloadView
+from ai.backend.plugin.runtime import AbstractRuntime, WorkloadKey, WorkloadView
 
 log = logging.getLogger(__name__)
 
@@ -112,3 +112,17 @@ class Recovery:
 def _is_running(kernel: Kernel) -> bool:
     """Return whether the kernel runs and no operation is under way."""
     return kernel.phase is Phase.RUNNING and (kernel.task is None or kernel.task.done())
+
+
+_RETRY_S = 1.0
+
+
+async def watch_exits(runtime: AbstractRuntime, supervisor: Supervisor) -> None:
+    """Forward exit events until cancelled. The sync loop finds exits whose events were lost."""
+    while True:
+        try:
+            async for event in runtime.events():
+                supervisor.workload_exited(event.key, event.exit)
+        except Exception:
+            log.exception("the runtime's events broke off")
+        await asyncio.sleep(_RETRY_S)

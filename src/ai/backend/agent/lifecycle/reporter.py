@@ -1,18 +1,51 @@
-"""Reports the state of kernels to the manager."""
+"""Reports the state of kernels to the manager, and maps errors and exits to final statuses."""
 
 from __future__ import annotations
 
 import logging
 from typing import Any
 
+from ai.backend.agent.channel.channel import StartFailed
 from ai.backend.agent.kernels.kernel import Kernel
 from ai.backend.agent.kernels.model import Termination
 from ai.backend.agent.lifecycle.context import AgentContext
-from ai.backend.agent.lifecycle.termination import exit_code_of
-from ai.backend.common.errors import BackendError
+from ai.backend.common.errors import BackendError, CreationDeferred, CreationDenied, ImageNotFound
 from ai.backend.common.states import KernelEventReason, KernelStatus
 from ai.backend.common.wire.agent import DestroyKernel
 from ai.backend.common.wire.reports import UnhealthyDevice
+from ai.backend.plugin.runtime import WorkloadExit
+
+
+def exit_code_of(ended: WorkloadExit | None) -> int | None:
+    """Return the exit code as a shell does: the code, or 128 plus the signal."""
+    if ended is None:
+        return None
+    return 128 + ended.signal if ended.signal is not None else ended.code
+
+
+def ending_of(error: Exception, ended: WorkloadExit | None, *, restarting: bool = False) -> Termination:
+    """Return the termination of a creation that has failed.
+
+    A deferred creation goes back to the scheduler; a deferred restart in place ends with an error.
+    """
+    message = str(error) or type(error).__name__
+    if isinstance(error, CreationDeferred):
+        return Termination(
+            status=KernelStatus.ERROR if restarting else KernelStatus.PENDING,
+            reason=KernelEventReason.CREATION_DEFERRED,
+            message=message,
+            retry_after_s=None if restarting else error.retry_after,
+        )
+    if isinstance(error, (CreationDenied, ImageNotFound)):
+        reason = KernelEventReason.CREATION_DENIED
+    elif ended is not None and ended.oom:
+        reason = KernelEventReason.OUT_OF_MEMORY
+    else:
+        reason = (
+            KernelEventReason.FAILED_TO_START if isinstance(error, StartFailed) else KernelEventReason.FAILED_TO_CREATE
+        )
+    return Termination(status=KernelStatus.ERROR, reason=reason, message=message)
+
 
 log = logging.getLogger(__name__)
 _LOG_TAIL = 65_536

@@ -14,14 +14,13 @@ from typing import Any
 
 import msgspec
 
-from ai.backend.agent.images.pulls import KernelImages
+from ai.backend.agent.images.jobs import KernelImages
 from ai.backend.agent.kernels.kernel import Kernel
 from ai.backend.agent.kernels.model import KernelRecord, Termination, with_shared_texts
 from ai.backend.agent.lifecycle.batch import watch_batch
 from ai.backend.agent.lifecycle.context import AgentContext, StepContext, step_context_of
-from ai.backend.agent.lifecycle.reporter import StatusReporter
+from ai.backend.agent.lifecycle.reporter import StatusReporter, ending_of, exit_code_of
 from ai.backend.agent.lifecycle.step_runner import StepRunner
-from ai.backend.agent.lifecycle.termination import ending_of, exit_code_of
 from ai.backend.agent.lifecycle.tombstones import Tombstones
 from ai.backend.agent.metrics.statistics import Statistics
 from ai.backend.common.errors import (

@@ -13,8 +13,7 @@ from ai.backend.agent.devices.operations import DeviceOperations
 from ai.backend.agent.images.jobs import ImageJobs
 from ai.backend.agent.lifecycle.supervisor import Supervisor
 from ai.backend.agent.metrics.processes import Processes
-from ai.backend.agent.service_ports.forward import PortForwarder
-from ai.backend.agent.service_ports.services import ServiceManager
+from ai.backend.agent.service_ports.services import PortForwarder, ServiceManager
 from ai.backend.common.errors import Unavailable
 from ai.backend.common.wire.agent import (
     CreateKernels,

@@ -1,22 +1,30 @@
-"""Builds the reports that heartbeats carry."""
+"""Builds and sends heartbeats and statistics."""
 
 from __future__ import annotations
 
+import logging
 import platform
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from importlib.metadata import PackageNotFoundError, version
 
 import msgspec
 
+from ai.backend.agent.kernels.model import Termination
 from ai.backend.agent.lifecycle.context import AgentContext
-from ai.backend.agent.lifecycle.runtime_classes import reports_of
 from ai.backend.agent.lifecycle.supervisor import Supervisor
+from ai.backend.agent.lifecycle.workload_config import reports_of
+from ai.backend.agent.metrics.statistics import Statistics
 from ai.backend.common.devices import ComputeDevice, DeviceHealth
+from ai.backend.common.errors import Unavailable
 from ai.backend.common.slots import format_quantity
-from ai.backend.common.states import Enforcement
-from ai.backend.common.wire.reports import AgentReport, ImageReport, OverlayReport, PluginReport, SlotReport
+from ai.backend.common.states import Enforcement, KernelEventReason, KernelStatus
+from ai.backend.common.wire.link import ManagerReports
+from ai.backend.common.wire.reports import AgentReport, ImageReport, OverlayReport, PluginReport, SlotReport, StatReport
+from ai.backend.core.lifecycle.kernel_phase import Phase
+from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.plugin.runtime import RuntimeImage
 
 try:
@@ -143,3 +151,84 @@ class HeartbeatReporter:
                 )
             )
         return reports
+
+
+class StatisticsLoop(PeriodicLoop):
+    """Measures once each interval. A lost report is not repeated, because the next one replaces it."""
+
+    def __init__(
+        self,
+        statistics: Statistics,
+        supervisor: Supervisor,
+        manager: ManagerReports,
+        *,
+        agent_id: str,
+        interval_s: float,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__()
+        self.period_s = interval_s
+        self._statistics = statistics
+        self._supervisor = supervisor
+        self._manager = manager
+        self._agent_id = agent_id
+        self._wall_clock = wall_clock
+
+    @property
+    def name(self) -> str:
+        return "statistics"
+
+    async def once(self) -> None:
+        await self._statistics.gather([k for k in self._supervisor.live() if k.phase is Phase.RUNNING])
+        report = StatReport(
+            agent_id=self._agent_id,
+            at=self._wall_clock(),
+            node=self._statistics.node,
+            devices=self._statistics.devices,
+            kernels=self._statistics.kernels,
+            families=self._statistics.families,
+        )
+        await self._manager.report_stats(report)
+
+
+log = logging.getLogger(__name__)
+
+_RETRY_S = 0.25
+"""The delay after a failed heartbeat; the next call waits for the connection by itself."""
+
+
+class Heartbeat(PeriodicLoop):
+    """Sends one report each interval; the manager's reply sets the next interval."""
+
+    def __init__(
+        self, reporting: HeartbeatReporter, supervisor: Supervisor, manager: ManagerReports, *, interval_s: float
+    ) -> None:
+        super().__init__()
+        self.period_s = interval_s
+        self._reporting = reporting
+        self._supervisor = supervisor
+        self._manager = manager
+        self._is_cut_off = False
+
+    @property
+    def name(self) -> str:
+        return "heartbeat"
+
+    async def once(self) -> None:
+        try:
+            reply = await self._manager.heartbeat(self._reporting.report())
+        except Unavailable as e:
+            if not self._is_cut_off:
+                log.warning("the manager cannot be reached: %s", e)
+            self._is_cut_off = True
+            self.period_s = min(_RETRY_S, self.period_s)
+            return
+        self._is_cut_off = False
+        self.period_s = min(60.0, max(0.05, reply.interval_s))
+        for unknown in reply.unknown_kernels:
+            kernel = self._supervisor.kernels.get(unknown.kernel_id)
+            if kernel is None or kernel.attempt != unknown.attempt:
+                continue
+            log.warning("the manager does not know kernel %s; it is ended", unknown.kernel_id)
+            reason = KernelEventReason.NOT_FOUND_IN_MANAGER
+            self._supervisor.end(kernel, Termination(status=KernelStatus.TERMINATED, reason=reason, forced=True))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ai.backend.common.ids import DeviceId
-from ai.backend.node.linux.mountinfo import read_mounts
+from ai.backend.node.linux.disk_space import read_mounts
 from ai.backend.plugin.accelerator import Measurement, MetricKind
 
 _DISK_STATS = frozenset({"max"})

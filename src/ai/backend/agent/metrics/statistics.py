@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -16,7 +16,6 @@ from ai.backend.agent.devices.inventory import Inventory
 from ai.backend.agent.devices.plugins import PluginHandle, PluginSet
 from ai.backend.agent.kernels.kernel import Kernel
 from ai.backend.agent.metrics.exposition import Exposition, WorkloadTotal
-from ai.backend.agent.metrics.gateway import NodeMeter
 from ai.backend.agent.metrics.series import Metric, Series, SeriesOfWorkload, totals
 from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.errors import BackendError
@@ -26,6 +25,15 @@ from ai.backend.core.lifecycle.kernel_phase import Phase
 from ai.backend.plugin.accelerator import Measurement, MetricKind, StatContext
 from ai.backend.plugin.accelerator.measurement_filter import MeasurementFilter
 from ai.backend.plugin.runtime import AbstractRuntime, WorkloadKey
+
+
+class NodeMeter(Protocol):
+    """Disks and networks: what no accelerator plugin counts."""
+
+    def measure(self) -> Sequence[Measurement]:
+        """``disk`` of each file system, ``net_rx`` and ``net_tx`` of each interface. Blocks for a few file reads."""
+        ...
+
 
 log = logging.getLogger(__name__)
 _FINAL_S = 1.0

@@ -1,23 +1,80 @@
-"""The services of kernels: what each declares, and starting, stopping and looking at them through its runner."""
+"""Declares, starts, stops and lists the services of kernels, and connects to their ports."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import msgspec
 
 from ai.backend.agent.channel.channel import KernelChannel
-from ai.backend.agent.config.settings import RunSettings
+from ai.backend.agent.config.settings import RunSettings, ServiceSettings
 from ai.backend.agent.kernels.kernel import Kernel
-from ai.backend.agent.service_ports.forward import PortForwarder
-from ai.backend.agent.service_ports.gateway import Kits
-from ai.backend.common.errors import BackendError, CreationDenied, InvalidInput, NotFound, RunError
+from ai.backend.common.errors import BackendError, CreationDenied, Forbidden, InvalidInput, NotFound, RunError
 from ai.backend.common.service_ports import INTRINSIC, SSHD, ServicePort, kernel_services
 from ai.backend.common.wire.agent import KernelSpec
 from ai.backend.common.wire.execution import ServiceState, StartService
+from ai.backend.common.wire.link import ByteStream
 from ai.backend.plugin.accelerator import Mount, WorkloadConfig
 from ai.backend.plugin.runtime import AbstractRuntime, PortExposure
+
+
+class Kits(Protocol):
+    """``directory`` holds the kits and is shown to every workload; ``services`` are the names that a kit can serve."""
+
+    def open(self) -> None:
+        """Create the directory. It must exist before a workload mounts it."""
+
+    @property
+    def directory(self) -> Path: ...
+
+    @property
+    def services(self) -> frozenset[str]: ...
+
+    async def ensure(self) -> str:
+        """The name of the kit in the directory, made if need be. Raises Unavailable: it cannot be made."""
+        ...
+
+    async def clean(self) -> None:
+        """Remove unused kits of earlier versions of the agent. Raises Unavailable."""
+
+
+MAX_PORT = 65_535
+
+
+class PortForwarder:
+    """Opens connections to ports of kernels, with the operator's consent."""
+
+    def __init__(self, runtime: AbstractRuntime, settings: ServiceSettings) -> None:
+        self._runtime = runtime
+        self._settings = settings
+
+    async def require_consent(self, kernel: Kernel) -> PortExposure:
+        """Who reaches the ports of a kernel, if anything may be served there. Ask before a service is started.
+
+        Raises:
+            Forbidden: others reach them too, and this node's operator has not consented to that; ``data`` names the
+                exposure.
+            Unavailable: there is no live workload. NotSupported: the runtime has no tunnels.
+        """
+        exposure = await self._runtime.port_exposure(kernel.key)
+        if exposure is PortExposure.HOST and not self._settings.shared_network:
+            message = (
+                "sessions on this node share the host's network, where every user of the host reaches their services;"
+                " an operator may consent to that (services.shared-network in agent.toml) or give sessions networks of"
+                " their own"
+            )
+            raise Forbidden(message, data={"exposure": exposure.value})
+        return exposure
+
+    async def open(self, kernel: Kernel, port: int) -> ByteStream:
+        """Raises as ``require_consent`` and ``AbstractRuntime.open_port``, and InvalidInput for what is no port."""
+        if not 1 <= port <= MAX_PORT:
+            raise InvalidInput(f"{port} is no port", data={"port": port})
+        await self.require_consent(kernel)
+        return await self._runtime.open_port(kernel.key, port)
+
 
 KIT = "/opt/backend.ai/kit"
 """Where every workload sees the kits."""

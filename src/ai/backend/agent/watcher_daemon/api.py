@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
-from ai.backend.agent.config.published import WatcherSettings
-from ai.backend.agent.config.settings import AgentSettings
+from ai.backend.agent.config.settings import AgentSettings, WatcherSettings
 from ai.backend.agent.directory.directory import DataDirectory
 from ai.backend.agent.runtimes import end_workloads, load_runtime
 from ai.backend.common.errors import BackendError, Conflict, Forbidden, InvalidInput, NotSupported, Unavailable

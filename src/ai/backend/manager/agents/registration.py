@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from ipaddress import IPv4Address
 from typing import Any
 
 import msgspec
 
 from ai.backend.common.devices import SlotDisplay
 from ai.backend.common.errors import InvalidInput, NotFound
-from ai.backend.common.ids import AgentId, SlotName
+from ai.backend.common.ids import AgentId, ResourceGroupName, SlotName
 from ai.backend.common.images import architecture_name
 from ai.backend.common.names import check_slot_name, check_slug
 from ai.backend.common.slots import ResourceSlot
@@ -19,14 +20,99 @@ from ai.backend.common.states import AgentStatus, SlotType
 from ai.backend.common.wire.reports import AgentReport, HeartbeatReply, OverlayReport, SlotReport
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.clock import Clock
-from ai.backend.manager.agents.assignments import Assignments
+from ai.backend.infra.config_store import ConfigStore
 from ai.backend.manager.agents.model import Agent, SlotTypeInfo
-from ai.backend.manager.agents.overlay import admitted
 from ai.backend.manager.agents.settings import AgentSettings
 from ai.backend.manager.agents.slots import SlotCatalogue
 from ai.backend.manager.agents.store import AgentStore, PresenceComparison
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
 from ai.backend.manager.topics import LAUNCH, SCHEDULE
+
+_ASSIGNED = "manager/assigned-agents"
+
+
+class _Assigned(msgspec.Struct, frozen=True):
+    group: str
+    instead_of: str
+
+
+class Assignments:
+    """Overrides the resource groups that agents name with those that superadmins assigned.
+
+    An assignment holds as long as the agent names the same group as when it was made; a later change of the agent's
+    settings overrides it.
+    """
+
+    def __init__(self, config: ConfigStore) -> None:
+        self._config = config
+
+    async def put(self, agent_id: AgentId, group: str, *, instead_of: str) -> None:
+        text = msgspec.json.encode(_Assigned(group=group, instead_of=instead_of)).decode()
+        await self._config.put_many({f"{_ASSIGNED}/{agent_id}": text})
+
+    async def _get(self, agent_id: AgentId) -> _Assigned | None:
+        text = await self._config.get(f"{_ASSIGNED}/{agent_id}")
+        try:
+            return msgspec.json.decode(text, type=_Assigned) if text else None
+        except msgspec.DecodeError:  # not written by the manager: the group that the agent names holds
+            return None
+
+    async def group_of(self, agent_id: AgentId, named: str) -> ResourceGroupName:
+        """Returns the resource group of an agent that names the group ``named``."""
+        assigned = await self._get(agent_id)
+        return ResourceGroupName(assigned.group if assigned is not None and assigned.instead_of == named else named)
+
+    async def named_by(self, agent: Agent) -> str:
+        """Returns the group that the agent itself names."""
+        assigned = await self._get(agent.id)
+        is_assigned = assigned is not None and assigned.group == agent.scaling_group
+        return assigned.instead_of if assigned is not None and is_assigned else agent.scaling_group
+
+
+MAX_PORT = 65_535
+_BROADCAST = IPv4Address("255.255.255.255")
+
+
+def _invalid_reason(address: str, ports: Collection[int]) -> str:
+    """Returns why the address is invalid; empty if it is valid."""
+    try:
+        parsed = IPv4Address(address)
+    except ValueError:
+        return f"{address[:64]!r} is no IPv4 address"
+    if parsed.is_unspecified or parsed.is_multicast or parsed == _BROADCAST:
+        return f"{address} is no address of one node"
+    if len(ports) == 1 or not all(0 < port <= MAX_PORT for port in ports):
+        return "its two ports must differ, and be from 1 to 65535"
+    return ""
+
+
+def admitted(report: OverlayReport, others: Mapping[AgentId, OverlayReport]) -> OverlayReport:
+    """Returns the report, or one that says why the agent takes no part: its address is invalid or taken.
+
+    Only one agent at an address takes part in encrypted networks: the packets of two to a peer's port cannot be told
+    apart.
+
+    Args:
+        report: by the agent.
+        others: the admitted reports of all other living agents.
+    """
+    if report.why_not:
+        return report
+    ports = {report.port, report.encrypted_port}
+    if why := _invalid_reason(report.address, ports):
+        return OverlayReport(why_not=why)
+    neighbours = {agent_id: o for agent_id, o in others.items() if not o.why_not and o.address == report.address}
+    for agent_id, other in neighbours.items():
+        if ports & {other.port, other.encrypted_port}:
+            why = f"agent {agent_id} is at {report.address} with the same port: set `underlay` of one of them"
+            return OverlayReport(why_not=why)
+    encrypts = next((agent_id for agent_id, other in neighbours.items() if not other.why_plain), None)
+    if report.why_plain or encrypts is None:
+        return report
+    return msgspec.structs.replace(
+        report, why_plain=f"agent {encrypts} encrypts at {report.address}, and one at a time can"
+    )
+
 
 log = logging.getLogger(__name__)
 _BEAT_S = 5.0

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ai.backend.common.errors import Conflict, Forbidden, NotFound
 from ai.backend.common.ids import AgentId, ResourceGroupName
 from ai.backend.common.states import AgentStatus
 from ai.backend.common.wire.agent import DeviceOperation, DeviceOptions, DeviceOptionsOf, OperateDevice
 from ai.backend.common.wire.link import AgentCommands
+from ai.backend.infra.config_store import ConfigStore
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.agents.assignments import Assignments
-from ai.backend.manager.agents.gateway import AgentGateway
 from ai.backend.manager.agents.model import Agent, KernelOccupancy
-from ai.backend.manager.agents.store import AgentStore, Occupancy
+from ai.backend.manager.agents.registration import Assignments
+from ai.backend.manager.agents.store import AgentGateway, AgentStore, Occupancy, WatcherGateway
 from ai.backend.manager.metrics.live import LiveMetrics
 from ai.backend.manager.query.model import ListQuery, Page
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
@@ -151,3 +152,39 @@ class AgentService:
 
 def _not_found(agent_id: str) -> NotFound:
     return NotFound(f"There is no agent {agent_id[:64]!r}.")
+
+
+TOKEN_KEY = "config/watcher/token"
+DEFAULT_PORT = 6009
+
+
+class WatcherService:
+    """Lets superadmins start, stop and restart agents."""
+
+    def __init__(self, agents: AgentStore, config: ConfigStore, gateway: WatcherGateway) -> None:
+        self._agents = agents
+        self._config = config
+        self._gateway = gateway
+
+    async def status(self, caller: Caller, agent_id: str) -> Mapping[str, Any]:
+        """Returns the status of an agent, as ``agent-status``. Raises Forbidden, NotFound, Unavailable."""
+        return await self._call(caller, agent_id, "GET", "/")
+
+    async def act(self, caller: Caller, agent_id: str, action: str) -> Mapping[str, Any]:
+        """Starts, stops or restarts an agent; its sessions go on. Raises as :meth:`status`."""
+        return await self._call(caller, agent_id, "POST", f"/agent/{action}")
+
+    async def _call(self, caller: Caller, agent_id: str, method: str, path: str) -> Mapping[str, Any]:
+        if not caller.is_superadmin:
+            raise Forbidden("Only superadmins start and stop agents.")
+        agent = await self._agents.agent(AgentId(agent_id))
+        if agent is None:
+            raise NotFound(f"There is no agent {agent_id[:64]!r}.", data={"agent_id": "unknown"})
+        prefix = f"nodes/agents/{agent.id}"
+        host, port = await self._config.get(f"{prefix}/ip"), await self._config.get(f"{prefix}/watcher_port")
+        token = await self._config.get(TOKEN_KEY)
+        for key, value in ((f"{prefix}/ip", host), (TOKEN_KEY, token)):
+            if not value:
+                message = f"The watcher of {agent.id} is not known: set {key} in the shared configuration."
+                raise NotFound(message, data={"agent_id": "no watcher"})
+        return await self._gateway.call(method, str(host), str(port or DEFAULT_PORT), path, token=str(token))

@@ -1,13 +1,14 @@
-"""The ports of the store of agents, and of what agents need of sessions."""
+"""The ports of agents: their store, their commands, and what they need of sessions."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 from ai.backend.common.ids import AgentId, ResourceGroupName
 from ai.backend.common.states import AgentStatus
+from ai.backend.common.wire.link import AgentCommands
 from ai.backend.common.wire.reports import KernelPresence, OverlayReport
 from ai.backend.manager.agents.model import Agent, KernelOccupancy, SlotTypeInfo
 from ai.backend.manager.query.model import ListQuery, Page
@@ -59,3 +60,23 @@ class PresenceComparison(Protocol):
 
     def forget(self) -> None:
         """Forgets which kernels were missing in earlier heartbeats."""
+
+
+class AgentGateway(Protocol):
+    """Sends commands to agents (``infra.rpc.endpoints.ManagerEndpoint`` implements it)."""
+
+    def agent(self, agent_id: str) -> AgentCommands:
+        """Returns the commands of an agent; calling one raises Unavailable while the agent is not connected."""
+        ...
+
+
+class WatcherGateway(Protocol):
+    """Calls the watchers of agents."""
+
+    async def call(self, method: str, host: str, port: str, path: str, *, token: str) -> Mapping[str, Any]:
+        """Returns the object that a watcher replies with.
+
+        Raises:
+            InvalidInput: host and port are no address. Unavailable: the watcher does not reply, or refuses.
+        """
+        ...

@@ -12,7 +12,7 @@ from ai.backend.common.states import RUNNING_SESSION_STATUSES
 from ai.backend.common.wire.execution import ArgumentValue, OpenPort, ServiceState, StartService
 from ai.backend.common.wire.link import AgentCommands, ByteStream
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.agents.gateway import AgentGateway
+from ai.backend.manager.agents.store import AgentGateway
 from ai.backend.manager.idle.activity import ActivityTracker
 from ai.backend.manager.service_ports.settings import TunnelSettings
 from ai.backend.manager.sessions.lookup import SessionFinder

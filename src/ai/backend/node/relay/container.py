@@ -17,7 +17,7 @@ import sys
 import time
 
 from .framing import encode
-from .handover import hand_over_socket
+from .peers import hand_over_socket
 from .relay import Relay
 
 TYPE_CHECKING = False

@@ -1,4 +1,4 @@
-"""Writes and reads files of a workload as the agent, never through a path that the session's user controls."""
+"""Writes and reads files of a workload and checks its mounts, never through a path that the session's user controls."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import stat
 from pathlib import Path
 
 from ai.backend.common.errors import CreationDenied
+from ai.backend.node.linux.open_beneath import BENEATH
+from ai.backend.plugin.accelerator import Mount
 from ai.backend.plugin.runtime import HOME
 
 
@@ -180,3 +182,25 @@ def _lift(root: int, name: str, counter: int) -> int:
         os.close(child)
     os.rmdir(name, dir_fd=root)
     return counter
+
+
+RUNNER = "/opt/backend.ai/kernel"
+"""The path of the runner's files in every workload."""
+FORBIDDEN_TARGETS = ("/", "/proc", "/dev", "/sys", "/etc", "/usr", "/bin", "/lib", "/lib64", "/sbin", RUNNER, HOME)
+
+
+def check_mount(mount: Mount, *, staged: bool = False) -> None:
+    """Check a mount. Raises CreationDenied. Only staged sources can be opened beneath a folder (``BENEATH``)."""
+    target = os.path.normpath(mount.target)
+    if not mount.target.startswith("/") or target != mount.target.rstrip("/"):
+        raise _denied(mount, "is not a plain absolute path")
+    if target in FORBIDDEN_TARGETS or target.startswith(("/proc/", "/dev/", "/sys/", RUNNER + "/")):
+        raise _denied(mount, "is a place where nothing can be mounted")
+    if BENEATH in mount.source and not staged:
+        raise _denied(mount, "shows a path in a folder, which this node cannot open safely: mount the whole folder")
+    if not os.path.exists(mount.source):  # noqa: PTH110  # a source is a text, tested as it is mounted
+        raise _denied(mount, "has a source that does not exist on this node")
+
+
+def _denied(mount: Mount, problem: str) -> CreationDenied:
+    return CreationDenied(f"the mount target {mount.target!r} {problem}", data={"field": "mounts", "key": mount.target})

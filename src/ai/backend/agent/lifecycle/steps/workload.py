@@ -1,15 +1,26 @@
-"""The step that creates and removes the workload: its merged config, its files, and the runtime's processes."""
+"""The steps that hold a kernel's devices, join its network, and create and remove its workload."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
 
+import msgspec
+
 from ai.backend.agent.kernels.kernel import Kernel
+from ai.backend.agent.kernels.model import read_allocation, write_allocation
 from ai.backend.agent.lifecycle.context import AgentContext, StepContext
-from ai.backend.agent.lifecycle.kernel_files import config_files, kernel_environ, user_mounts
-from ai.backend.agent.lifecycle.runtime_classes import oci_runtime_of, without_overhead
-from ai.backend.agent.lifecycle.workload_config import AGENT, blame, check_consent, merge_configs
+from ai.backend.agent.lifecycle.workload_config import (
+    AGENT,
+    blame,
+    check_consent,
+    config_files,
+    kernel_environ,
+    merge_configs,
+    oci_runtime_of,
+    user_mounts,
+    without_overhead,
+)
 from ai.backend.agent.networks.cluster_keys import (
     CONTAINER_KEY,
     PRIVATE_KEY,
@@ -17,7 +28,9 @@ from ai.backend.agent.networks.cluster_keys import (
     cluster_key_files,
     container_key_files,
 )
-from ai.backend.common.errors import CreationDenied, DeadlineExceeded, WorkloadError
+from ai.backend.common.devices import VariantProperty
+from ai.backend.common.errors import CreationDeferred, CreationDenied, DeadlineExceeded, WorkloadError
+from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.wire.agent import KernelSpec
 from ai.backend.plugin.accelerator import WorkloadConfig
 from ai.backend.plugin.runtime import WorkloadKey, WorkloadSpec
@@ -106,3 +119,53 @@ class CreateWorkload:
             if ended is not None and key == kernel.key:
                 kernel.exit = ended
             await self._context.runtime.remove(key, keep_home=step.restarting)
+
+
+class Network:
+    """Joins the network before the workload is created, and leaves it after the workload was removed."""
+
+    name = "network"
+
+    def __init__(self, context: AgentContext) -> None:
+        self._context = context
+
+    async def acquire(self, kernel: Kernel, step: StepContext) -> None:
+        kernel.network = await self._context.networks.join(kernel.record)
+
+    async def release(self, kernel: Kernel, step: StepContext) -> None:
+        if not step.restarting:  # the next attempt uses the same address
+            await self._context.networks.leave(kernel.record)
+
+
+class Devices:
+    """Holds the devices. They are bound when the command is accepted, so that it can be refused at once."""
+
+    name = "devices"
+
+    def __init__(self, context: AgentContext) -> None:
+        self._context = context
+
+    def bind(self, kernel: Kernel) -> None:
+        """Take the planned devices or equivalent ones. Raises ResourceError and takes nothing if there are none."""
+        spec = kernel.record.spec
+        self._context.inventory.bind(
+            kernel.id,
+            ResourceSlot.parse(dict(spec.slots)),
+            read_allocation(spec.devices),
+            spec.generation,
+            [VariantProperty.parse(text) for text in spec.variant_requirements],
+        )
+        allocation = self._context.inventory.holding(kernel.id)
+        kernel.record = msgspec.structs.replace(kernel.record, allocation=write_allocation(allocation))
+
+    async def acquire(self, kernel: Kernel, step: StepContext) -> None:
+        """Take the recorded devices again after a crash. Raises CreationDeferred if a device has failed meanwhile."""
+        if not self._context.inventory.holds(kernel.id):
+            self._context.inventory.adopt(kernel.id, kernel.record.device_allocation)
+        if not step.restarting and (failed := self._context.inventory.unhealthy(kernel.id)):
+            names = ", ".join(f"{d.device_id} ({d.reason})" if d.reason else d.device_id for d in failed)
+            raise CreationDeferred(f"devices have failed before the kernel was created: {names}")
+
+    async def release(self, kernel: Kernel, step: StepContext) -> None:
+        if not step.restarting:
+            self._context.inventory.free(kernel.id)
