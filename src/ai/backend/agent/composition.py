@@ -47,13 +47,7 @@ from ai.backend.plugin.runtime import AbstractRuntime, RuntimeInfo
 class Host:
     """The machine of one agent.
 
-    Attributes:
-        state: the stored state, which survives the agent.
-        kits: the kits of the services that every session has.
-        meter: measures the node's own resources, which no plugin counts.
-        overlay: returns the node's parameters for multi-node networks. Blocks.
-        secure: encrypts exactly these lines to other nodes. Blocks; raises OSError.
-        wall_clock: returns the seconds since the epoch.
+    ``overlay`` and ``secure`` block; ``secure`` encrypts exactly these lines to other nodes.
     """
 
     state: DurableState
@@ -69,7 +63,7 @@ _KITS_S = 3600.0
 
 
 def this_host(settings: AgentSettings) -> Host:
-    """The machine that the agent runs on, with the data directory of its settings."""
+    """Returns the machine that the agent runs on, with the data directory of its settings."""
     return Host(
         state=DirectoryState(settings.data_dir),
         kits=KitStore(settings.data_dir / "kit"),
@@ -80,10 +74,10 @@ def this_host(settings: AgentSettings) -> Host:
 
 
 class Agent:
-    """An agent with all its services and loops.
+    """Runs an agent with all its services and loops.
 
     ``start`` returns once the node was probed and the records were loaded; workloads are adopted in the background.
-    ``stop`` leaves every workload running. ``commands`` raises Unavailable before ``start``.
+    ``stop`` leaves every workload running.
 
     Args:
         settings: the whole ``agent.toml``.
@@ -121,7 +115,7 @@ class Agent:
         return self.settings.agent.id
 
     async def start(self) -> None:
-        """Start. Raises Conflict if another agent uses the data directory, or what the runtime's setup raises."""
+        """Starts. Raises Conflict if another agent uses the data directory, or what the runtime's setup raises."""
         self._host.state.open()
         try:
             await self._start()
@@ -248,7 +242,7 @@ class Agent:
         self._tasks.append(asyncio.create_task(loop, name=f"agent-{name}"))
 
     async def stop(self) -> None:
-        """Stop everything but the workloads. Safe without ``start`` and twice."""
+        """Stops everything but the workloads. Safe without ``start`` and twice."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
@@ -279,10 +273,9 @@ class Agent:
 
 
 async def serve(settings: AgentSettings, stop: asyncio.Event) -> None:
-    """Run an agent that is connected to every manager by ZeroMQ until ``stop`` is set. Its workloads keep running.
+    """Runs an agent that is connected to every manager by ZeroMQ until ``stop`` is set. Its workloads keep running.
 
-    Raises:
-        InvalidInput: settings are missing or wrong. Conflict: another agent uses the data directory.
+    Raises InvalidInput for missing or wrong settings, and Conflict if another agent uses the data directory.
     """
     from ai.backend.agent.link.managers import SharedConfiguration, named_managers
     from ai.backend.infra.process.memory import trimmed

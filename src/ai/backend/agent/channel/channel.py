@@ -1,9 +1,4 @@
-"""The agent's connection to one runner: frames in order, requests with replies, and reconnection.
-
-The channel keeps itself open: when the stream to the shim breaks, it is opened again behind the last frame received, so
-that nothing is lost or seen twice. Only ``acked`` frames are forgotten by the shim; after a restart of the agent the
-rest is replayed.
-"""
+"""The agent's connection to one runner: frames in order, requests with replies, and reconnection without loss."""
 
 from __future__ import annotations
 
@@ -53,10 +48,10 @@ class FrameSink(Protocol):
     """Receives every frame of a runner."""
 
     def on_frame(self, frame: Frame, seq: int) -> None:
-        """Must not raise and must not wait."""
+        """Handles a frame; must not raise or wait."""
 
     def on_exit(self, frame: Frame | None) -> None:
-        """The workload is gone; no frame follows. ``frame`` is the shim's last word."""
+        """Handles the end of the workload, after which no frame follows. ``frame`` is the last one of the shim."""
 
 
 class _Request:
@@ -66,7 +61,7 @@ class _Request:
 
 
 class KernelChannel:
-    """One kernel's channel. ``received`` is the sequence number of the last frame seen."""
+    """Exchanges frames with the runner of one kernel, and reopens a broken stream behind frame ``received``."""
 
     __slots__ = (
         "_closed",
@@ -105,20 +100,12 @@ class KernelChannel:
         return self._ended is not None
 
     async def connect(self) -> None:
-        """Open the stream for the first time.
-
-        Raises:
-            Unavailable: there is no live runner. Conflict: a newer agent drives it.
-        """
+        """Opens the stream. Raises Unavailable without a live runner, and Conflict if a newer agent drives it."""
         if self._stream is None and self._reader is None:
             self._take(await self._open(self.received))
 
     async def wait_ready(self, timeout_s: float) -> None:
-        """Wait for the runner to be ready for code.
-
-        Raises:
-            StartFailed: it is not within the time, or its workload ended first.
-        """
+        """Waits until the runner is ready for code. Raises StartFailed after the time, or if its workload ended."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._ready.wait()
@@ -128,7 +115,7 @@ class KernelChannel:
             raise StartFailed(f"the workload ended before it was ready: {describe_exit(self._ended)}")
 
     async def close(self) -> None:
-        """Close the connection; the runner keeps running. Safe twice."""
+        """Closes the connection; the runner keeps running. Safe twice."""
         self._closed = True
         reader, self._reader = self._reader, None
         if reader is not None:
@@ -141,11 +128,7 @@ class KernelChannel:
         self._sinks.clear()
 
     async def send(self, frame: Frame) -> None:
-        """Send a frame, waiting for a connection that is being made.
-
-        Raises:
-            WorkloadEnded: the workload has ended. Unavailable: no connection within the time.
-        """
+        """Sends a frame on the present or the next connection. Raises WorkloadEnded, or Unavailable after the time."""
         for _ in range(2):
             stream = await self._live_stream()
             try:
@@ -168,7 +151,7 @@ class KernelChannel:
         return self._stream
 
     async def ack(self, seq: int) -> None:
-        """Tell the shim what may be forgotten; a lost acknowledgement only costs it memory."""
+        """Acknowledges frames, which the shim then drops. A lost acknowledgement only costs memory there."""
         if self._stream is not None and not self._closed and self._ended is None:
             try:
                 await self._stream.ack(seq)
@@ -176,14 +159,11 @@ class KernelChannel:
                 log.debug("an acknowledgement was lost; the next one covers it")
 
     async def request(self, frame: dict[str, Any], timeout_s: float) -> tuple[dict[str, Any], list[Frame]]:
-        """Send a request and wait for its reply.
-
-        Returns:
-            The reply's data and the chunks that came before it.
+        """Sends a request and returns the reply's data and the chunks before it.
 
         Raises:
-            NotFound, Forbidden, LimitExceeded, InvalidInput, RunError: what the runner answers.
-            DeadlineExceeded, Unavailable, WorkloadEnded: it does not answer.
+            NotFound, Forbidden, LimitExceeded, InvalidInput, RunError: the runner's error reply.
+            DeadlineExceeded, Unavailable, WorkloadEnded: there is no reply.
         """
         number, self._next_request = self._next_request, self._next_request + 1
         request = self._requests[number] = _Request()
@@ -196,11 +176,8 @@ class KernelChannel:
         finally:
             del self._requests[number]
 
-    # ---- reading
-    # ------------------------------------------------------------------------------------------------------
-
     def _take(self, stream: RunnerChannel) -> None:
-        """Receive the stream's frames by its callback, or in a task if it has none."""
+        """Receives the stream's frames by its callback, or in a task if it has none."""
         self._stream = stream
         self._connected.set()
         self._reader = None
@@ -293,7 +270,7 @@ class KernelChannel:
             sink.on_exit(frame)
 
     def workload_gone(self) -> None:
-        """Handle the end of the workload that another source reported."""
+        """Handles the end of the workload that another source reported."""
         if self._ended is None:
             self._end({"t": "exited", "code": None, "signal": None, "reason": "gone"})
 

@@ -1,8 +1,4 @@
-"""What a run has printed and nobody has fetched: bounded, in order, cut where the run changed its state.
-
-Source: spec 03-08 ("Code Execution Model", "Handling Console Output"): adjacent text of one stream is one item; of each
-stream 524,288 characters a call are kept and the rest is dropped.
-"""
+"""Buffers the output of runs until it is fetched: bounded, in order, cut where a run changes its state (spec 03-08)."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ _STREAMS = ("stdout", "stderr")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A change of state in the midst of the output: what ends an answer."""
+    """A change of a run's state in its output; a reply to the client ends there."""
 
     status: RunStatus
     exit_code: int | None = None
@@ -39,18 +35,18 @@ class _Entry:
 
 @dataclass(slots=True)
 class ConsoleBuffer:
-    """Items and marks in order of their arrival."""
+    """Buffers items and marks in order. Adjacent text of one stream is one item."""
 
     _entries: list[_Entry] = field(default_factory=list)
     _used: dict[str, int] = field(default_factory=dict)
     dropped: dict[str, int] = field(default_factory=dict)
 
     def lose(self, kind: str, count: int) -> None:
-        """Count characters of a stream, or rich items, that nobody will see."""
+        """Counts dropped characters of a stream, or dropped rich items."""
         self.dropped[kind] = self.dropped.get(kind, 0) + count
 
     def add(self, kind: str, data: Any, seq: int) -> None:
-        """Append one item; what exceeds the limit until the next fetch or mark is dropped and counted."""
+        """Appends an item. What exceeds the limit until the next fetch or mark is dropped and counted."""
         if kind not in _STREAMS:
             self._add_rich(kind, data, seq)
             return
@@ -80,7 +76,7 @@ class ConsoleBuffer:
         self._used.clear()
 
     def drop_waiting(self) -> None:
-        """Forget the mark that said that the run waits for input, if nobody has fetched it."""
+        """Removes a last mark that says that the run waits for input."""
         if self._entries and (mark := self._entries[-1].mark) is not None and mark.status is RunStatus.WAITING_INPUT:
             self._entries.pop()
 
@@ -94,11 +90,11 @@ class ConsoleBuffer:
 
     @property
     def first_seq(self) -> int | None:
-        """The oldest frame of which something is still here."""
+        """The number of the oldest frame with buffered output."""
         return self._entries[0].seq if self._entries else None
 
     def take(self) -> tuple[list[list[Any]], Mark | None]:
-        """Hand out everything up to and including the first mark."""
+        """Removes and returns everything up to and including the first mark."""
         items: list[list[Any]] = []
         for place, entry in enumerate(self._entries):
             if entry.mark is not None:

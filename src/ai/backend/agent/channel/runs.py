@@ -1,9 +1,7 @@
-"""The runs of one kernel: one at a time, the others wait their turn; results are kept until they are fetched.
+"""Runs code in one kernel, one run at a time, and stores results until they are fetched.
 
-What is guaranteed (docs: "Runs and lost connections"): frames are acknowledged to the shim only when all that they
-carried has been handed to an answer, so that an agent which is killed and started again finds every run, and all output
-that nobody has fetched, in the shim's replay buffer (8 MiB; beyond it the oldest output is dropped and counted). An
-answer that the link loses on its way to the manager is not repeated.
+A frame is acknowledged to the shim once a reply has carried all of its output. A restarted agent therefore finds every
+run and all output that was not fetched in the shim's replay buffer. A reply that is lost on the link is not repeated.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ INFRASTRUCTURE_FAILED = -1
 
 
 class Run:
-    """One run. It is ``over`` once its last mark is in the buffer, and leaves the book once that was fetched."""
+    """A run and its output. It is ``over`` once its last mark is buffered, and removed once that mark was fetched."""
 
     __slots__ = (
         "buffer",
@@ -74,7 +72,7 @@ class Run:
 
 
 class RunQueue:
-    """Queues and follows the runs of one kernel. A :class:`~ai.backend.agent.channel.channel.FrameSink`."""
+    """Queues the runs of one kernel and follows their frames."""
 
     __slots__ = (
         "_acked",
@@ -116,16 +114,11 @@ class RunQueue:
             self._is_settled = not self._runs
         channel.add_sink(self)
 
-    # ---- commands
-    # -----------------------------------------------------------------------------------------------------
-
     async def execute(self, req: Execute) -> RunResult:
-        """One step of a run: start it, feed it or just look, then answer early on a change of state, else after the
-        flush time.
+        """Starts a run, sends it input or polls it; returns at a change of its state or after the flush time.
 
         Raises:
-            RunError: an unknown run, or input to one that does not wait for it.
-            LimitExceeded: too many runs wait.
+            RunError: an unknown run, or input to one that does not wait for it. LimitExceeded: too many runs wait.
         """
         run = self._runs.get(req.run_id)
         if req.mode in (RunMode.QUERY, RunMode.BATCH):
@@ -198,10 +191,9 @@ class RunQueue:
         )
 
     async def follow(self, run_id: str, command: str) -> Mark:
-        """Run a shell command of the platform's own to its end; its output is only in the session's log.
+        """Runs a shell command to its end; its output is only in the session's log.
 
-        The result stays in the book until :meth:`forget`, so that who follows it can be killed before it wrote the
-        result down, and follow again without a second run.
+        The result stays stored until :meth:`forget`, so that a restarted agent follows the same run.
         """
         run = self._runs.get(run_id)
         if run is None:
@@ -223,18 +215,18 @@ class RunQueue:
                 continue  # drop what it has printed meanwhile
 
     def forget(self, run_id: str) -> None:
-        """Drop a result that was followed."""
+        """Drops the result of a followed run."""
         if self._runs.pop(run_id, None) is not None:
             self._acknowledge()
             self._persist()
 
     async def interrupt(self) -> None:
-        """SIGINT to the program that runs now, if one does."""
+        """Sends SIGINT to the present program, if there is one."""
         if self.current is not None:
             await self._channel.send({"t": "interrupt"})
 
     async def cancel(self, run_id: str, reason: str) -> None:
-        """End a run; it answers with exec-timeout or with the reason, and the session goes on."""
+        """Cancels a run, which then ends with exec-timeout or the reason; the session goes on."""
         run = self._runs.get(run_id)
         if run is None or run.over:
             return
@@ -246,11 +238,7 @@ class RunQueue:
         await self._channel.send({"t": "cancel", "id": run_id, "reason": reason})
 
     async def reconcile(self) -> None:
-        """After a restart: find out which runs reached the runner, and go on with the others.
-
-        The answer to a ping comes after everything that is replayed, and after the ``started`` of whatever was sent
-        before the agent died.
-        """
+        """Finds out after a restart which runs reached the runner, and continues with the others."""
         if self._is_settled:
             return
         await self._channel.request({"t": "ping"}, self._settings.request_timeout)
@@ -269,14 +257,11 @@ class RunQueue:
 
     @property
     def current(self) -> Run | None:
-        """The run that the runner is busy with."""
+        """The run that the runner executes."""
         return next((run for run in self._runs.values() if run.sent and not run.over), None)
 
     def live(self) -> int:
         return sum(1 for run in self._runs.values() if not run.over)
-
-    # ---- frames
-    # -------------------------------------------------------------------------------------------------------
 
     def on_frame(self, frame: Frame, seq: int) -> None:
         kind = frame.get("t")
@@ -340,11 +325,8 @@ class RunQueue:
                 mark = Mark(status=RunStatus.FINISHED, exit_code=INFRASTRUCTURE_FAILED, reason=reason)
                 self._finish(run, mark, self._channel.received)
 
-    # ---- inside
-    # -------------------------------------------------------------------------------------------------------
-
     def _pump(self) -> None:
-        """Send the next run if the runner is idle."""
+        """Sends the next run if the runner is idle."""
         if not self._is_settled or self._channel.ended or self.current is not None:
             return
         run = next((run for run in self._runs.values() if not run.over), None)
@@ -373,7 +355,7 @@ class RunQueue:
             log.warning("the run %s exceeded its time and cannot be cancelled yet: %s", run_id, e)
 
     def _give_up(self, run: Run) -> None:
-        """The runner did not confirm the cancellation: answer anyway."""
+        """Ends a run whose cancellation the runner has not confirmed."""
         if not run.over:
             self._finish(run, self._last_mark(run, {"exitCode": INFRASTRUCTURE_FAILED}), self._channel.received)
 

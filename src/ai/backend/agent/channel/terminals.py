@@ -81,11 +81,7 @@ class Terminal:
 
 
 class Terminals:
-    """All terminals of one kernel. A :class:`~ai.backend.agent.channel.channel.FrameSink`.
-
-    Terminals do not outlive the agent that opened them: their viewers were cut off with it, so those of an earlier life
-    are closed when they first make themselves heard.
-    """
+    """Opens the terminals of one kernel. Those of an earlier life of the agent are closed at their first output."""
 
     __slots__ = (
         "_channel",
@@ -106,7 +102,7 @@ class Terminals:
         channel.add_sink(self)
 
     async def open(self, rows: int, cols: int, timeout_s: float) -> Terminal:
-        """Raises RunError if the runner cannot, or a channel error."""
+        """Opens a terminal. Raises RunError if the runner cannot, or an error of the channel."""
         self._count += 1
         pty_id = f"{self._prefix}-{self._count}"
         terminal = self._open[pty_id] = Terminal(self._channel, pty_id)

@@ -1,4 +1,4 @@
-"""``agent.toml``: one table for each concern, kebab-case keys (peer facts 3.6, "Agent config")."""
+"""``agent.toml``: one table for each concern, kebab-case keys (spec 03-02; peer facts 3.6, "Agent config")."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ai.backend.plugin.settings import Size
 
 
 class WatcherSettings(TlsSettings):
-    """The table ``[watcher]``: who restarts the agent when it is asked to."""
+    """The table ``[watcher]``: who restarts the agent on request."""
 
     service_addr: Address = Field(HostPort(host="127.0.0.1", port=6009), description="Where the watcher listens.")
     target_service: str = Field("backendai-agent.service", description="The unit of systemd that is the agent.")
@@ -44,7 +44,7 @@ INTRINSIC_PLUGINS = ("ai.backend.accelerator.cpu", "ai.backend.accelerator.mem")
 
 
 class NodeSettings(PublishedNode):
-    """Who this agent is, and where it keeps its things."""
+    """The table ``[agent]``: the agent's identity, its files and its plugins."""
 
     id: str = Field(default="i-local", max_length=64, description="Name of this agent; unique in the cluster.")
     resource_group: str = Field(
@@ -96,8 +96,7 @@ class NodeSettings(PublishedNode):
     @model_validator(mode="before")
     @classmethod
     def _both_spellings(cls, data: Any) -> Any:
-        """The spec writes ``allow-compute-plugins``, the published configuration ``allowed-compute-plugins``; the
-        published ``mode`` is our ``runtime``."""
+        """Accepts the published keys ``allowed-compute-plugins`` and ``mode`` (our ``runtime``)."""
         if isinstance(data, dict) and data.get("mode") in ("docker", "process"):
             data = {**data, "runtime": data["mode"]}
         spellings = ("allow-compute-plugins", "allowed-compute-plugins", "allow_compute_plugins")
@@ -109,7 +108,7 @@ class NodeSettings(PublishedNode):
 
 
 class ResourceSettings(Settings):
-    """What of the node's resources sessions get."""
+    """The share of the node's resources that sessions get."""
 
     allocation_order: tuple[str, ...] = Field(
         default=("cuda", "rocm", "tpu", "mock"),
@@ -121,7 +120,7 @@ class ResourceSettings(Settings):
 
 
 class LinkSettings(Settings):
-    """How to reach the manager. Unused in the embedded cluster."""
+    """The connection to the manager, unused in the embedded cluster."""
 
     manager_addr: str = Field(
         default="tcp://127.0.0.1:6011",
@@ -136,7 +135,7 @@ class LinkSettings(Settings):
 
 
 class UnderlaySettings(Settings):
-    """How other agents reach this one, for the networks of sessions over several nodes."""
+    """The address of this agent in the networks of sessions over several nodes."""
 
     address: str = Field(
         default="",
@@ -180,7 +179,7 @@ class IntervalSettings(Settings):
 
 
 class LifecycleSettings(Settings):
-    """Deadlines of a kernel's life, in seconds."""
+    """Deadlines in the life of a kernel, in seconds."""
 
     create_timeout: float = Field(default=60.0, gt=0, description="For the runtime to create a workload.")
     pull_timeout: float = Field(default=3600.0, gt=0, description="For the image of a kernel to be fetched.")
@@ -197,7 +196,7 @@ class LifecycleSettings(Settings):
 
 
 class RunSettings(Settings):
-    """Runs of user code."""
+    """Limits of runs of user code."""
 
     exec_timeout: float | None = Field(
         default=None, gt=0, description="Seconds that one run may take; absent: no limit."
@@ -219,7 +218,7 @@ class ServiceSettings(Settings):
 
 
 class RuntimeClassSettings(Settings):
-    """What is declared of a runtime class, `[runtime-classes.NAME]`."""
+    """The declaration of a runtime class, `[runtime-classes.NAME]`."""
 
     runtime: str = Field(default="", description="What the engine calls it; default: the class's name.")
     kind: Literal["container", "vm"] = Field(
@@ -244,7 +243,7 @@ class RuntimeClassSettings(Settings):
 
 
 class AgentSettings(Settings):
-    """The whole file."""
+    """All tables of ``agent.toml``."""
 
     agent: NodeSettings = NodeSettings()
     resource: ResourceSettings = ResourceSettings()
@@ -271,7 +270,7 @@ class AgentSettings(Settings):
 
     @property
     def plugin_settings(self) -> dict[str, dict[str, Any]]:
-        """The settings of each plugin, with what is reserved of the node handed to those that offer it."""
+        """The settings of each plugin; reserved resources are passed to the plugins that offer them."""
         resource = self.resource
         reserved: dict[str, dict[str, Any]] = {}
         if resource.reserved_cpu:

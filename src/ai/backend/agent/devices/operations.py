@@ -1,8 +1,4 @@
-"""Operations of administrators on devices: partitions, power, images, attachment (optional capabilities of plugins).
-
-A device is excluded from allocation during an operation, and none starts on a device that a kernel holds. The plugin
-makes the final check of use, because it also sees uses that did not come through this agent.
-"""
+"""Runs operations of administrators on devices that no kernel holds: partitions, power, images, attachment."""
 
 from __future__ import annotations
 
@@ -45,11 +41,7 @@ ACTIONS: Mapping[str, _Action] = {
 
 
 class DeviceOperations:
-    """Runs operations on devices, one at a time for each plugin.
-
-    Args:
-        refresh: queries all plugins and triggers a heartbeat; awaited before an operation returns.
-    """
+    """Runs operations on devices, one at a time for each plugin. ``refresh`` is awaited before one returns."""
 
     def __init__(self, plugins: PluginSet, inventory: Inventory, *, refresh: Callable[[], Awaitable[None]]) -> None:
         self._plugins = plugins
@@ -58,7 +50,7 @@ class DeviceOperations:
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def operate(self, req: OperateDevice) -> DeviceOperation:
-        """Run an operation, and return once the inventory contains its result.
+        """Runs an operation, and returns once the inventory contains its result.
 
         Raises:
             InvalidInput: an unknown action, one that the plugin does not support, or a missing argument.
@@ -105,7 +97,7 @@ class DeviceOperations:
         return kind.answered
 
     async def options(self, req: DeviceOptionsOf) -> DeviceOptions:
-        """Return the operations that are possible on a plugin's devices now."""
+        """Returns the operations that are possible on a plugin's devices now."""
         handle = self._plugins.get(req.device_name)
         can = handle.plugin.capabilities
         devices = self._listed(handle)
@@ -134,7 +126,7 @@ def _able(plugin: AbstractComputePlugin) -> list[str]:
 
 
 async def _profiles(handle: PluginHandle, device_id: DeviceId) -> list[PartitionOption]:
-    """Return the profiles of a device; none for a device that cannot be partitioned, such as a partition itself."""
+    """Returns the profiles of a device; none if it cannot be partitioned, such as a partition itself."""
     try:
         profiles = await handle.call(
             "partition_profiles", lambda p: cast("Partitionable", p).partition_profiles(device_id)

@@ -1,9 +1,4 @@
-"""Starts accelerator plugins, calls them with deadlines, and isolates their failures.
-
-A plugin that cannot be imported, fails in ``init`` or does not answer in time is unhealthy with a reason and does not
-affect the others. Every call goes through :meth:`PluginHandle.call`. Most plugins run in a process of their own
-(:mod:`ai.backend.pluginhost`, decision 0056).
-"""
+"""Starts accelerator plugins, calls them with deadlines, and isolates their failures (decision 0056)."""
 
 from __future__ import annotations
 
@@ -32,8 +27,9 @@ _REASON = 500
 class PluginHandle:
     """Starts and calls one plugin and tracks its health.
 
-    ``key`` is the device name once the plugin was loaded, the source's name before. An isolated plugin counts as not
-    started after its host process has ended, until :meth:`start` launches another one.
+    ``key`` is the device name once the plugin was loaded, the source's name before. A plugin whose host process has
+    ended
+    counts as not started until :meth:`start` launches another one.
     """
 
     def __init__(
@@ -76,12 +72,12 @@ class PluginHandle:
 
     @property
     def may_return(self) -> bool:
-        """Whether the plugin is not started and will be started again."""
+        """True while the plugin is not started and will be started again."""
         return self._plugin is None and self._retry_at < float("inf")
 
     @property
     def reason(self) -> str | None:
-        """Why the plugin is not healthy: the oldest fault that no later call of the same kind has cleared."""
+        """The oldest fault that no later call of the same kind has cleared; None for a healthy plugin."""
         return next(iter(self._faults.values()), None)
 
     @property
@@ -99,7 +95,7 @@ class PluginHandle:
         return self._plugin is None and now >= self._retry_at
 
     async def start(self, now: float) -> None:
-        """Import and initialise the plugin. After a failure, which becomes its reason, it is retried with backoff."""
+        """Imports and initialises the plugin. After a failure, which becomes its reason, it is retried with backoff."""
         if not self.may_start(now):
             return
         self._faults = {"init": "it is being started"}
@@ -141,7 +137,7 @@ class PluginHandle:
         return hosted
 
     def _patience_s(self, plugin: AbstractComputePlugin) -> float:
-        """Return the timeout of one call. A host process enforces the deadline itself and gets a little more time."""
+        """Returns the timeout of one call. A host process enforces the deadline itself and gets a little more time."""
         return self._timeout_s + (2 * GRACE_S if isinstance(plugin, HostedPlugin) else 0.0)
 
     def _host_ended(self, reason: str) -> None:
@@ -163,7 +159,7 @@ class PluginHandle:
         loop.call_later(delay_s + 0.01, self._changed)
 
     def _fault(self, what: str, reason: str, error: BaseException | None = None) -> str:
-        """Record a fault, log it once, and return its text."""
+        """Records a fault, logs it once, and returns its text."""
         reason = " ".join(reason.split())[:_REASON]
         self._faults[what] = reason
         if self._logged.get(what) != reason:
@@ -178,7 +174,7 @@ class PluginHandle:
         *,
         check: Callable[[R], R] | None = None,
     ) -> R:
-        """Call the plugin with a deadline. A success clears the fault of earlier calls of the same kind.
+        """Calls the plugin with a deadline. A success clears the fault of earlier calls of the same kind.
 
         Args:
             what: the kind of call, a method's name.
@@ -187,7 +183,7 @@ class PluginHandle:
 
         Raises:
             PluginError: the call failed, timed out or returned an invalid answer; the plugin is unhealthy now.
-            BackendError, TerminationDeferred: what the plugin raises on purpose.
+            BackendError, TerminationDeferred: the plugin raised it on purpose.
         """
         plugin = self.plugin
         try:
@@ -209,13 +205,13 @@ class PluginHandle:
         return result
 
     def complain(self, what: str, reason: str | None) -> None:
-        """Record that a part of the plugin's answers is invalid; None clears the fault."""
+        """Records that a part of the plugin's answers is invalid; None clears the fault."""
         self._faults.pop(what, None)
         if reason is not None:
             self._fault(what, reason)
 
     async def refuse(self, reason: str) -> None:
-        """Stop the plugin permanently because it conflicts with another one."""
+        """Stops the plugin permanently because it conflicts with another one."""
         await self.stop()
         self._faults = {}
         self._fault("init", reason)
@@ -242,10 +238,7 @@ def _described(error: BaseException) -> str:
 
 
 class PluginSet:
-    """The plugins of this agent in allocation order, see :func:`ai.backend.core.allocation.node.order_plugins`.
-
-    ``changed`` is called when a plugin has ended or is due to be started again; :meth:`start` should then be called.
-    """
+    """The plugins of this agent in allocation order. ``changed`` is called when :meth:`start` is due again."""
 
     def __init__(
         self,
@@ -270,10 +263,7 @@ class PluginSet:
         self.changed()
 
     async def start(self, now: float) -> None:
-        """Start every plugin that is not started. A slow one continues in the background and then calls ``changed``.
-
-        Of two plugins with the same device name the later one is refused.
-        """
+        """Starts the plugins that are not started. Slow ones continue in the background and then call ``changed``."""
         fresh = [self._begin(h, now) for h in self.handles if h not in self._starting and h.may_start(now)]
         if fresh:
             _, slow = await asyncio.wait(fresh, timeout=START_PATIENCE_S)
@@ -306,7 +296,7 @@ class PluginSet:
         return [handle for handle in self.handles if handle.started]
 
     def get(self, key: str) -> PluginHandle:
-        """Return a started plugin. Raises PluginError with the reason if there is none with this key."""
+        """Returns a started plugin. Raises PluginError with the reason if there is none with this key."""
         reason = ""
         for handle in self.handles:
             if handle.key == key and handle.started:
@@ -316,6 +306,6 @@ class PluginSet:
         raise PluginError(f"the plugin {key} is not available on this agent{reason}")
 
     def _unused_settings(self) -> set[str]:
-        """Return device names with settings but no plugin; empty until every plugin was loaded."""
+        """Returns device names with settings but no plugin; empty until every plugin was loaded."""
         are_loaded = all(handle.version for handle in self.handles)
         return set(self._settings) - {handle.key for handle in self.handles} if are_loaded else set()

@@ -25,11 +25,7 @@ class DataDirectory:
         self._lock: IO[bytes] | None = None
 
     def open(self) -> None:
-        """Create and lock the directory.
-
-        Raises:
-            Conflict: another agent uses it.
-        """
+        """Creates and locks the directory. Raises Conflict if another agent uses it."""
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = (self.path / "agent.lock").open("ab")
         try:
@@ -45,7 +41,7 @@ class DataDirectory:
             self._lock = None
 
     def next_epoch(self) -> int:
-        """Return a number that is larger than at any earlier start, and store it."""
+        """Returns and stores a number that is larger than at any earlier start."""
         path = self.path / "epoch"
         try:
             previous = int(path.read_text())
@@ -55,7 +51,7 @@ class DataDirectory:
         return previous + 1
 
     def secret(self) -> bytes:
-        """Return the agent's secret, which is generated at the first start."""
+        """Returns the agent's secret, which is generated at the first start."""
         path = self.path / "secret"
         try:
             secret = path.read_bytes()
@@ -76,14 +72,18 @@ _FILES = ("", "-wal", "-shm")  # what SQLite appends to the name of its file
 
 
 class RecordDatabase:
-    """One connection to the file; it belongs to the thread that opens it. Every method raises OSError if it fails."""
+    """Stores tables of records in one SQLite file, each write in a transaction of its own. Raises OSError.
+
+    It belongs to the thread that opens it. Values stay in the file, since most are of ended kernels
+    (docs/decisions/0016).
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._connection: sqlite3.Connection | None = None
 
     def open(self) -> None:
-        """Open or make the file. One that SQLite cannot read is set aside as ``<name>.damaged``."""
+        """Opens or creates the file. A file that SQLite cannot read is renamed to ``<name>.damaged``."""
         self.close()
         os.close(os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
         try:
@@ -111,12 +111,12 @@ class RecordDatabase:
                 path.rename(damaged.with_name(damaged.name + suffix))
 
     def table(self, name: str) -> RecordTable:
-        """Return the table of this name, which is made if it is not there."""
+        """Returns the table of this name, and creates it if there is none."""
         self.execute(f"CREATE TABLE IF NOT EXISTS {name} (key TEXT PRIMARY KEY, value BLOB NOT NULL)")
         return RecordTable(self, name)
 
     def execute(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        """Run one statement as a transaction of its own, and return its rows."""
+        """Runs one statement in a transaction of its own, and returns its rows."""
         if self._connection is None:
             raise OSError(errno.EBADF, f"{self._path} is not open")
         try:
@@ -131,7 +131,7 @@ class RecordDatabase:
 
 
 class RecordTable:
-    """Keys are text, values are bytes. Every method raises OSError if it fails, and then changes nothing."""
+    """Stores values (bytes) by keys (text). A method that raises OSError has changed nothing."""
 
     def __init__(self, database: RecordDatabase, name: str) -> None:
         self._database = database
@@ -145,7 +145,7 @@ class RecordTable:
         return bytes(rows[0][1]) if rows else None
 
     def put(self, key: str, value: bytes) -> None:
-        """Store the newest value of a key. The same value again writes nothing."""
+        """Stores the newest value of a key. The same value again writes nothing."""
         self._rows(
             "INSERT INTO {} VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
             " WHERE value != excluded.value",
@@ -154,7 +154,7 @@ class RecordTable:
         )
 
     def delete(self, key: str) -> None:
-        """Delete a key, if it is stored."""
+        """Deletes a key, if it is stored."""
         self._rows("DELETE FROM {} WHERE key = ?", key)
 
     def _rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
@@ -162,7 +162,7 @@ class RecordTable:
 
 
 class _Damaged(OSError):
-    """The file is no database, or one whose structure is broken."""
+    """The file is no database, or its structure is broken."""
 
 
 def _translate(error: sqlite3.Error, path: Path) -> OSError:

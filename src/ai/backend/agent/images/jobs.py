@@ -44,12 +44,11 @@ class _Job:
 
 
 class ImageJobs:
-    """Runs image jobs in the background and reports their progress.
+    """Runs image jobs in the background and reports their progress; a job that a crash ended begins again.
 
     Args:
-        runtime: pulls, removes and commits images.
         kernel_of: returns a live kernel by its id; raises NotFound if there is none.
-        retention_s: how long the outcome of a job is stored, and how long a job runs that nobody asks after.
+        retention_s: how long a finished job is stored, and how long a job runs without being polled.
     """
 
     def __init__(
@@ -61,11 +60,7 @@ class ImageJobs:
         self._jobs: dict[str, _Job] = {}
 
     async def ask(self, req: ImageJob) -> ImageJobState:
-        """Start the job, or return its progress if it exists.
-
-        Raises:
-            NotFound, Conflict: no such kernel, or it does not run. LimitExceeded: too many jobs at once.
-        """
+        """Starts the job, or returns its progress. Raises NotFound or Conflict (no running kernel), LimitExceeded."""
         self._drop_expired()
         job = self._jobs.get(req.job_id)
         if job is None:
@@ -129,7 +124,7 @@ class ImageJobs:
                 }
 
     def _drop_expired(self) -> None:
-        """Drop old outcomes and cancel jobs that nobody polls any more."""
+        """Drops old outcomes and cancels jobs that are not polled any more."""
         before = asyncio.get_running_loop().time() - self._retention_s
         for job_id, job in list(self._jobs.items()):
             if job.ended_at is not None and job.ended_at < before:
@@ -177,15 +172,7 @@ class KernelImages:
         self._timeout_s = timeout_s
 
     async def provide(self, kernel: Kernel, on_pull: Callable[[], None]) -> None:
-        """Pull the image if the node lacks it. Creations do not wait for the pulls of other kernels.
-
-        Args:
-            kernel: the kernel.
-            on_pull: called before the pull starts.
-
-        Raises:
-            CreationDeferred, CreationDenied, DeadlineExceeded: as :meth:`_pull`.
-        """
+        """Pulls the image if the node lacks it; ``on_pull`` is called before. Raises as :meth:`_pull`."""
         if not kernel.record.spec.auto_pull or not await self._runtime.lacks_image(request_of(kernel)):
             return
         if kernel.record.status is not KernelStatus.PULLING:
@@ -194,7 +181,7 @@ class KernelImages:
         await self._pull(kernel)
 
     async def _pull(self, kernel: Kernel) -> None:
-        """Pull the image. A pull is idempotent and is never undone.
+        """Pulls the image, which is idempotent and is never undone.
 
         Raises:
             CreationDeferred: the pull may succeed later, or on another agent.

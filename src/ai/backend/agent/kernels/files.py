@@ -19,7 +19,7 @@ _LARGE_OUTBOX = 1024 * 1024
 
 
 class FileOutbox:
-    """Stores an :class:`~ai.backend.agent.kernels.store.Outbox` as one JSON object a line."""
+    """Stores an outbox as one JSON object a line."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -45,7 +45,7 @@ class FileOutbox:
         self._size += os.write(self._fd, msgspec.json.encode(observation) + b"\n")
 
     def replace(self, observations: list[KernelObservation]) -> None:
-        """Rewrite the file once it is large or empty. Older observations in it are only sent again after a crash."""
+        """Rewrites the file once it is large or empty. Older observations in it are only sent again after a crash."""
         if observations and self._size < _LARGE_OUTBOX:
             return
         self.rewrite(observations)
@@ -71,7 +71,7 @@ T = TypeVar("T", KernelRecord, RunsRecord)
 
 
 class FileKernelRecords:
-    """Stores :class:`~ai.backend.agent.kernels.store.KernelRecords` in two tables."""
+    """Stores kernel records and run records in two tables."""
 
     def __init__(self, database: RecordDatabase) -> None:
         self._kernels = database.table("kernels")
@@ -104,7 +104,7 @@ class FileKernelRecords:
 
 
 class FileLeftovers:
-    """Stores :class:`~ai.backend.agent.kernels.store.Leftovers` in a table."""
+    """Stores leftovers in a table."""
 
     def __init__(self, database: RecordDatabase) -> None:
         self._table = database.table("leftovers")
@@ -125,7 +125,7 @@ class FileLeftovers:
 
 
 class DirectoryState(DataDirectory):
-    """:class:`~ai.backend.agent.kernels.store.DurableState` in a data directory."""
+    """Stores the agent's durable state in a data directory."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -154,7 +154,7 @@ class DirectoryState(DataDirectory):
 
 
 def _read(key: str, value: bytes, kind: type[T]) -> T | None:
-    """Decode a record. One of another version is ignored and stays in the table for the agent that wrote it."""
+    """Decodes a record. A record of another version is ignored and stays stored for the agent that wrote it."""
     try:
         record = msgspec.json.decode(value, type=kind)
         if record.version == RECORD_VERSION:

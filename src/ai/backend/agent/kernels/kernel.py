@@ -28,10 +28,9 @@ class Kernel:
     """Holds the record of one kernel and its live objects. ``task`` is the operation under way, at most one.
 
     The record of a running kernel is stored compressed, because there are many and most fields are rarely read
-    (docs/decisions/0016). ``id``, ``attempt``, ``key``, ``phase``, ``status`` and ``created_at`` need no decoding.
-
-    ``deferral_ends`` and ``owing_since`` are the record's ``deferred_until`` and ``owed_since`` on the loop's clock, so
-    that setting the wall clock does not move them. ``registries`` holds credentials of registries and is never stored.
+    (docs/decisions/0016). ``deferral_ends`` and ``owing_since`` are the record's ``deferred_until`` and ``owed_since``
+    on
+    the loop's clock. ``registries`` holds credentials and is never stored.
     """
 
     __slots__ = (
@@ -106,12 +105,7 @@ class Kernel:
         return self.phase is not Phase.ENDED
 
     def save(self, **changes: Any) -> None:
-        """Change fields of the record other than its phase, and store it.
-
-        Raises:
-            OSError: nothing has changed.
-            ValueError: the phase changes by :meth:`move` alone.
-        """
+        """Changes fields of the record other than its phase, and stores it. After an OSError nothing has changed."""
         if "phase" in changes:
             raise ValueError("the phase changes by a transition alone")
         record = msgspec.structs.replace(self.record, **changes)
@@ -119,26 +113,21 @@ class Kernel:
         self.become(record)
 
     def admits(self, trigger: PhaseTrigger) -> bool:
-        """Return whether the present phase has a transition for the trigger."""
+        """Returns whether the present phase has a transition for the trigger."""
         return trigger in TRANSITIONS[self.phase]
 
     def move(
         self, trigger: PhaseTrigger, *, cause: str, base: KernelRecord | None = None, **changes: Any
     ) -> tuple[Operation, ...]:
-        """Make a transition of the phase and store the record. An outdated trigger stores nothing.
+        """Makes a transition, stores the record, and returns the operations to start.
 
         Args:
-            trigger: what happens.
-            cause: names it in the story.
-            base: what is written instead of the present record.
+            trigger: the event. An outdated one stores nothing.
+            cause: its name in the story.
+            base: replaces the present record.
             changes: fields that change with the phase.
 
-        Returns:
-            The operations to start.
-
-        Raises:
-            InvalidTransition: the phase does not admit this request; nothing has changed.
-            OSError: nothing has changed.
+        Raises InvalidTransition or OSError; nothing has changed then.
         """
         phase, path, operations = step(
             self.phase,
@@ -156,15 +145,14 @@ class Kernel:
         return operations
 
     def become(self, record: KernelRecord) -> None:
-        """Replace the record by one that is stored already."""
+        """Replaces the record by one that is stored already."""
         self.record = record
         self.changed.set()
 
     async def when_adopted(self, timeout_s: float) -> tuple[KernelChannel, RunQueue, Terminals]:
-        """Return as :meth:`running`, after waiting for the connection to a kernel that runs since before a restart.
+        """Waits for the connection to a kernel of an earlier life of the agent, and returns as :meth:`running`.
 
-        Raises:
-            Unavailable: the kernel is not connected within the time.
+        Raises Unavailable if the kernel is not connected within the time.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -176,11 +164,7 @@ class Kernel:
         return self.running()
 
     def running(self) -> tuple[KernelChannel, RunQueue, Terminals]:
-        """Return the channel, runs and terminals of a running kernel.
-
-        Raises:
-            Conflict: the kernel does not run. WorkloadEnded: its workload has just ended.
-        """
+        """Returns channel, runs and terminals. Raises Conflict if it does not run, WorkloadEnded if it just ended."""
         is_up = self.phase is Phase.RUNNING
         if not is_up or self.channel is None or self.runs is None or self.terminals is None:
             raise Conflict(f"the kernel {self.id} is {self.status}", data={"status": self.status.value})

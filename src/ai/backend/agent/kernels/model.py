@@ -45,13 +45,14 @@ class PluginState(Record, frozen=True, kw_only=True):
 class KernelRecord(Record, frozen=True, kw_only=True):
     """The state of a kernel, stored before each step.
 
-    ``status`` is the last one reported. ``step`` is the one under way. ``allocation`` is slot -> device -> quantity. Of
-    the standing workload: ``hooked`` names the plugins whose ``pre_create`` may have happened, in order; ``begun`` is
-    plugin -> hook method -> the agent's epoch in which it was first called; ``hook_slots`` is plugin -> its slots of
-    the allocation; ``owed`` names those whose ``post_create`` has failed so far, since ``owed_since``;
-    ``deferred_until`` ends the deferrals of the termination under way. ``ready``: the runner of this attempt said so.
-    ``restarted_from`` is the attempt whose workload a restart is ending, ``restarted``: the attempt came by one.
-    ``unhealthy`` is what was reported last of its devices, ``services`` is what the workload declares
+    ``status`` is the last one reported, ``step`` the one under way, ``allocation`` slot -> device -> quantity. Of the
+    present workload: ``hooked`` are the plugins whose ``pre_create`` may have been called, in order; ``begun`` is
+    plugin ->
+    hook method -> the agent's epoch of its first call; ``hook_slots`` is plugin -> its slots; ``owed`` are the plugins
+    whose ``post_create`` has failed since ``owed_since``; ``deferred_until`` ends the deferrals of its termination.
+    ``restarted_from`` is the attempt whose workload a restart is ending, ``restarted`` marks attempts that are
+    restarts.
+    ``unhealthy`` are the failed devices that were reported last, ``services`` the declared services
     (:meth:`~ai.backend.common.service_ports.ServicePort.to_wire`).
     """
 
@@ -97,11 +98,11 @@ class KernelRecord(Record, frozen=True, kw_only=True):
 
     @property
     def standing_attempt(self) -> int:
-        """The attempt that the workload and the hooks belong to: the older one until a restart has ended it."""
+        """The attempt of the present workload and its hooks: the older one until a restart has ended it."""
         return self.spec.attempt if self.restarted_from is None else self.restarted_from
 
     def tombstone(self) -> KernelRecord:
-        """Return a record of the ended kernel with only the fields that late commands need."""
+        """Returns a record of the ended kernel with only the fields that late commands need."""
         spec = self.spec
         return KernelRecord(
             spec=KernelSpec(
@@ -131,14 +132,14 @@ class KernelRecord(Record, frozen=True, kw_only=True):
 
 
 def with_shared_texts(spec: KernelSpec) -> KernelSpec:
-    """Return an equal spec whose texts are interned, so that kernels share them."""
+    """Returns an equal spec with interned texts, which kernels share."""
     texts = {name: intern(text) for name in spec.__struct_fields__ if type(text := getattr(spec, name)) is str}
     environ = {intern(name): intern(value) for name, value in spec.environ.items()}
     return msgspec.structs.replace(spec, **texts, environ=environ)
 
 
 def read_allocation(data: dict[str, dict[str, str]]) -> DeviceAllocation:
-    """Decode the wire form of an allocation."""
+    """Decodes the wire form of an allocation."""
     return DeviceAllocation(
         slots={
             SlotName(slot): {DeviceId(device): parse_quantity(amount) for device, amount in devices.items()}
@@ -148,7 +149,7 @@ def read_allocation(data: dict[str, dict[str, str]]) -> DeviceAllocation:
 
 
 def write_allocation(allocation: DeviceAllocation) -> dict[str, dict[str, str]]:
-    """Return the wire form of an allocation."""
+    """Returns the wire form of an allocation."""
     return {
         str(slot): {str(device): format_quantity(amount) for device, amount in devices.items()}
         for slot, devices in allocation.slots.items()

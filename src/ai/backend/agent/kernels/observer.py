@@ -44,7 +44,7 @@ class ObservationQueue:
         self._seq = 0
 
     def restore(self) -> None:
-        """Load the observations that were not delivered before the restart, and number them anew for this epoch."""
+        """Loads the observations that were not delivered before the restart, and numbers them for this epoch."""
         for observation in self._outbox.load():
             self._seq += 1
             self._pending.append(msgspec.structs.replace(observation, seq=self._seq))
@@ -54,7 +54,7 @@ class ObservationQueue:
     def report(
         self, kernel_id: str, attempt: int, status: KernelStatus, reason: KernelEventReason, **details: Any
     ) -> None:
-        """Store an observation; it is delivered in the background."""
+        """Stores an observation; it is delivered in the background."""
         self._seq += 1
         observation = KernelObservation(
             kernel_id=kernel_id,
@@ -70,7 +70,7 @@ class ObservationQueue:
         self._wake.set()
 
     def undelivered_ends(self) -> list[KernelObservation]:
-        """Return the ends that the manager has not acknowledged."""
+        """Returns the ends that the manager has not acknowledged."""
         return [observation for observation in self._pending if observation.status.is_final]
 
     @property
@@ -78,7 +78,7 @@ class ObservationQueue:
         return len(self._pending)
 
     async def deliver(self) -> None:
-        """Send observations in order until cancelled, with growing delays after failures."""
+        """Sends observations in order until cancelled, with growing delays after failures."""
         backoff = Backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
         while True:
             await self._wake.wait()

@@ -1,7 +1,6 @@
-"""Makes a kit: a folder with everything that our interpreter needs to run anywhere on this machine's kernel.
+"""Makes kits: folders with everything that our interpreter needs to run on this machine's kernel, in any image.
 
-Its own loader starts it with its own C library, so that it does not matter which one, or whether any, the image has.
-Files are linked where they can be, else copied. A kit is named by what is in it; one that is there is whole.
+A kit has its own loader and C library. Files are linked if possible, else copied. A kit is named by its content.
 """
 
 from __future__ import annotations
@@ -38,10 +37,9 @@ class KitFailed(Exception):
 
 
 def build_kit(directory: Path) -> Path:
-    """The kit of this interpreter below ``directory``, made if need be (a second or two). Blocks.
+    """Returns the kit of this interpreter below ``directory``, and makes it if need be (a second or two). Blocks.
 
-    Raises:
-        KitFailed: the interpreter or the disk does not let us.
+    Raises KitFailed if the interpreter or the disk does not permit it.
     """
     facts = _ask()
     kit = directory / _digest(facts)
@@ -65,11 +63,7 @@ def build_kit(directory: Path) -> Path:
 
 
 def remove_unused(directory: Path) -> None:
-    """Remove the kits of other versions that no process runs from. Blocks. Nobody else may be making one.
-
-    Raises:
-        KitFailed: which kit is ours cannot be found out.
-    """
+    """Removes the kits of other versions that no process runs from. Blocks. Raises KitFailed."""
     others = {path.name for path in directory.iterdir()}
     others -= {_digest(_ask())} if others else set()
     if others:
@@ -80,7 +74,7 @@ def remove_unused(directory: Path) -> None:
 
 
 def _commands() -> Iterator[bytes]:
-    """The command lines of all processes: a kit's interpreter is started by its path."""
+    """Yields the command lines of all processes: a kit's interpreter is started by its path."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):  # it has ended
             yield path.read_bytes()
@@ -98,7 +92,7 @@ def _ask() -> dict[str, Any]:
 
 
 def _digest(facts: dict[str, Any]) -> str:
-    """By the versions of everything: packages by their files' times, programs by their content."""
+    """Returns the kit's name: packages count by the times of their files, programs by their content."""
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     for text in (*facts["packages"].values(), *facts["libraries"]):
         path = Path(text)
@@ -142,7 +136,7 @@ def _fill(kit: Path, facts: dict[str, Any]) -> None:
 
 
 def _shared(facts: dict[str, Any]) -> Iterator[Path]:
-    """The libraries outside of packages, under the names by which they are asked for."""
+    """Yields the libraries outside of packages, under every name by which they are loaded."""
     packages = tuple(facts["packages"].values())
     for text in facts["libraries"]:
         path = Path(text)
@@ -158,7 +152,7 @@ def _shared(facts: dict[str, Any]) -> Iterator[Path]:
 
 
 def _sonames(path: Path) -> Iterator[str]:
-    """Other names of a library in its folder: `libz.so.1` of `libz.so.1.2.13`."""
+    """Yields other names of a library in its folder: `libz.so.1` of `libz.so.1.2.13`."""
     for other in path.parent.glob(path.name.partition(".so")[0] + ".so*"):
         if other.is_symlink() and other.name != path.name and other.resolve() == path.resolve():
             yield other.name
@@ -176,7 +170,7 @@ def _take_tree(source: Path, target: Path) -> None:
 
 
 def _take(source: Path, target: Path) -> None:
-    """A link where everybody may read the file already, else a copy that everybody may read."""
+    """Links a file that everybody may read already, or copies it so that everybody may read the copy."""
     real = source.resolve()
     found = real.stat()
     needed = 0o555 if found.st_mode & 0o100 else 0o444
@@ -193,7 +187,7 @@ def _take(source: Path, target: Path) -> None:
 
 
 class KitStore:
-    """A :class:`~ai.backend.agent.service_ports.services.Kits`."""
+    """Makes the kits of one agent when they are needed first."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -210,11 +204,11 @@ class KitStore:
 
     @property
     def services(self) -> frozenset[str]:
-        """``sshd`` where the extra ``ssh`` is installed."""
+        """The services that a kit can serve: ``sshd`` only if the extra ``ssh`` is installed."""
         return self._services
 
     async def clean(self) -> None:
-        """Remove what earlier versions of the agent made, once nothing runs from it. Raises Unavailable."""
+        """Removes kits of earlier versions of the agent that nothing runs from. Raises Unavailable."""
         async with self._lock:
             try:
                 await asyncio.to_thread(remove_unused, self._directory)

@@ -1,6 +1,6 @@
-"""Run by our own interpreter (`python -I probe.py`): says, as JSON, what it is made of once it serves as a kit.
+"""Run by our own interpreter (`python -I probe.py`): prints as JSON the files that a kit needs.
 
-The libraries are those that the dynamic loader has really taken, read from the process itself.
+The libraries are those that the dynamic loader has mapped into this process.
 """
 
 from __future__ import annotations

@@ -30,12 +30,8 @@ _MAX_UNLISTED = 16
 class HealthLoop:
     """Watches the devices of every plugin with the capability :class:`HealthWatching`.
 
-    A watch that ends or raises is restarted with growing delays. Other plugins, and changes that are lost between two
-    watches, are covered by the refresh of the inventory, which is triggered after each end of a watch.
-
-    Args:
-        refresh: triggers a refresh of the inventory.
-        beat: triggers a heartbeat.
+    A watch that ends is restarted with growing delays, and ``refresh`` then triggers a refresh of the inventory, which
+    finds changes between two watches. ``beat`` triggers a heartbeat.
     """
 
     def __init__(
@@ -61,7 +57,7 @@ class HealthLoop:
         self._unlisted: set[tuple[str, DeviceId]] = set()
 
     async def run(self) -> None:
-        """Run until it is cancelled."""
+        """Runs until it is cancelled."""
         try:
             while True:
                 try:
@@ -78,7 +74,7 @@ class HealthLoop:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _wait(self) -> None:
-        """Wait until a change arrives, a device may be restored, or the next round is due."""
+        """Waits until a change arrives, a device may be restored, or the next round is due."""
         due = self._inventory.health_due()
         timeout_s = _ROUND_S if due is None else min(_ROUND_S, max(0.0, due - asyncio.get_running_loop().time()))
         try:
@@ -101,10 +97,7 @@ class HealthLoop:
             await self._inventory.rebuild()
 
     def report(self) -> None:
-        """Report the failed devices of every running kernel for which they differ from the last report.
-
-        Current state is compared with recorded state, so a crash or an unreachable manager loses no report.
-        """
+        """Reports the failed devices of every running kernel for which they differ from the last stored report."""
         for kernel in self._supervisor.live():
             if kernel.phase is not Phase.RUNNING:
                 continue
@@ -115,8 +108,6 @@ class HealthLoop:
                 kernel.id, kernel.attempt, kernel.status, KernelEventReason.UNKNOWN, unhealthy_devices=failed
             )
             kernel.save(unhealthy=failed)
-
-    # ---- watching
 
     def _watch_all(self) -> None:
         for handle in self._plugins.started():
@@ -153,7 +144,7 @@ class HealthLoop:
             await asyncio.sleep(pause_s)
 
     def _record(self, key: str, change: DeviceHealthChange) -> None:
-        """Store the first failure and the last change of each device. Raises TypeError for a value of another type."""
+        """Stores the first failure and the last change of each device. Raises TypeError for a value of another type."""
         if not isinstance(change, DeviceHealthChange):
             raise TypeError(f"{change!r:.200} is not a DeviceHealthChange")
         kind = self._inventory.kinds.get(key)

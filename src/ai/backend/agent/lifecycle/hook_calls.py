@@ -45,12 +45,12 @@ class HookCalls:
     async def call(
         self, key: str, method: Method, kernel: Kernel, step: StepContext, *, timeout_s: float | None = None
     ) -> WorkloadConfig | None:
-        """Record that the call begins, then call. Only ``pre_create`` returns a config.
+        """Records that the call begins, then calls. Only ``pre_create`` returns a config.
 
         Args:
             key: the plugin.
             method: the method of the hook.
-            kernel: the kernel; the call is for its standing workload.
+            kernel: the kernel; the call is for its present workload.
             step: gives the cause, unless the call was begun before the agent was restarted.
             timeout_s: a deadline shorter than a plugin's usual one.
 
@@ -95,7 +95,7 @@ class HookCalls:
     def report(
         self, kernel: Kernel, key: str, method: Method, problem: object, state: HookState, since: float = 0.0
     ) -> None:
-        """Report a failed hook call, or its later success, in the log and in the kernel's ``status_data``."""
+        """Reports a failed hook call, or its later success, in the log and in the kernel's ``status_data``."""
         level = logging.INFO if state == "done" else logging.WARNING
         log.log(level, "%s of %s for kernel %s: %s: %s", method, key, kernel.id, state, problem)
         trouble = HookTrouble(
@@ -109,8 +109,6 @@ class HookCalls:
             kernel.id, kernel.attempt, kernel.status, KernelEventReason.UNKNOWN, hook_troubles=[trouble]
         )
 
-    # ---- inside
-
     def _workload(self, kernel: Kernel) -> Workload:
         return Workload(
             id=kernel.record.workload_id,
@@ -121,7 +119,7 @@ class HookCalls:
 
     @staticmethod
     def _allocation(key: str, kernel: Kernel) -> DeviceAllocation:
-        """Return the plugin's share as of the start of the creation, with slots that it does not offer any more."""
+        """Returns the plugin's share as of the start of the creation, with slots that it does not offer any more."""
         names = kernel.record.hook_slots.get(key, ())
         held = kernel.record.device_allocation.slots
         return DeviceAllocation(slots={slot: devices for slot, devices in held.items() if slot in names})
@@ -149,7 +147,7 @@ class HookCalls:
 
     @staticmethod
     def _save_state(key: str, kernel: Kernel, state: ManagedState) -> None:
-        """Record the state. Raises PluginError if it is invalid or too large."""
+        """Records the state. Raises PluginError if it is invalid or too large."""
         try:
             encoded = msgspec.json.encode(state.data)
             new = PluginState(version=state.version, data=msgspec.json.decode(encoded, type=dict))
@@ -163,7 +161,7 @@ class HookCalls:
             kernel.save(states={**kernel.record.states, key: new})
 
     def _save_state_after(self, error: BaseException, key: str, kernel: Kernel, state: ManagedState) -> None:
-        """Record the state after a failed call; the error of the call takes precedence over an invalid state."""
+        """Records the state after a failed call; the error of the call takes precedence over an invalid state."""
         try:
             self._save_state(key, kernel, state)
         except PluginError as e:
@@ -172,7 +170,7 @@ class HookCalls:
 
 
 async def _call_method(method: Method, hook: AbstractLifecycleHook) -> object:
-    """Call the method, and turn exceptions that it must not raise into RuntimeError."""
+    """Calls the method, and turns exceptions that it must not raise into RuntimeError."""
     task = asyncio.current_task()
     try:
         return await getattr(hook, method)()

@@ -26,7 +26,7 @@ class Recovery:
         self._supervisor = supervisor
 
     async def recover(self) -> None:
-        """Load every record, remove workloads without one, and resume the kernels."""
+        """Loads every record, removes workloads without one, and resumes the kernels."""
         now, wall_now = asyncio.get_running_loop().time(), self._context.wall_clock()
         multi_node: list[Kernel] = []
         for record in self._context.records.load():
@@ -48,7 +48,7 @@ class Recovery:
             self._supervisor.resume(kernel)
 
     async def remove_strangers(self, views: Iterable[WorkloadView]) -> None:
-        """Remove every workload that belongs to no kernel of this agent."""
+        """Removes every workload that belongs to no kernel of this agent."""
         for view in views:
             kernel = self._supervisor.kernels.get(str(view.key.kernel_id))
             if kernel is not None and view.key.attempt in (kernel.attempt, kernel.record.restarted_from):
@@ -67,7 +67,7 @@ class Recovery:
             log.exception("networks of ended sessions cannot be removed; the next sync tries again")
 
     async def _rejoin(self, kernels: Sequence[Kernel]) -> None:
-        """Join the multi-node networks again. A broken network is not repaired; the next sync ends its kernels."""
+        """Joins the multi-node networks again. A broken network is not repaired; the next sync ends its kernels."""
         broken = await self._context.networks.broken() if kernels else ()
         for record in [kernel.record for kernel in kernels]:
             try:
@@ -77,7 +77,7 @@ class Recovery:
                 log.warning("kernel %s may not reach those on other nodes: %s", record.spec.kernel_id, e)
 
     async def _end_disconnected(self, candidates: Collection[WorkloadKey]) -> None:
-        """End the kernels whose network was removed by somebody else."""
+        """Ends the kernels whose network was removed by somebody else."""
         broken = await self._context.networks.broken()
         for kernel in self._supervisor.live() if broken else ():
             if kernel.key in candidates and _is_running(kernel) and kernel.record.session_id in broken:
@@ -88,7 +88,7 @@ class Recovery:
                 )
 
     async def sync(self) -> None:
-        """Compare the records with the runtime's workloads, and forget kernels that ended long ago."""
+        """Compares the records with the runtime's workloads, and forgets kernels that ended long ago."""
         # Only kernels that ran before the listing: a workload that started meanwhile is missing from it.
         running = {kernel.key for kernel in self._supervisor.live() if _is_running(kernel)}
         views = {view.key: view for view in await self._context.runtime.list_workloads()}
@@ -110,7 +110,7 @@ class Recovery:
 
 
 def _is_running(kernel: Kernel) -> bool:
-    """Return whether the kernel runs and no operation is under way."""
+    """Returns whether the kernel runs and no operation is under way."""
     return kernel.phase is Phase.RUNNING and (kernel.task is None or kernel.task.done())
 
 
@@ -118,7 +118,10 @@ _RETRY_S = 1.0
 
 
 async def watch_exits(runtime: AbstractRuntime, supervisor: Supervisor) -> None:
-    """Forward exit events until cancelled. The sync loop finds exits whose events were lost."""
+    """Forwards exits of workloads to the supervisor until cancelled.
+
+    The sync loop finds exits whose events were lost.
+    """
     while True:
         try:
             async for event in runtime.events():

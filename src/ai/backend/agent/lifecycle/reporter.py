@@ -17,16 +17,16 @@ from ai.backend.plugin.runtime import WorkloadExit
 
 
 def exit_code_of(ended: WorkloadExit | None) -> int | None:
-    """Return the exit code as a shell does: the code, or 128 plus the signal."""
+    """Returns the exit code as a shell does: the code, or 128 plus the signal."""
     if ended is None:
         return None
     return 128 + ended.signal if ended.signal is not None else ended.code
 
 
 def ending_of(error: Exception, ended: WorkloadExit | None, *, restarting: bool = False) -> Termination:
-    """Return the termination of a creation that has failed.
+    """Returns the termination of a failed creation.
 
-    A deferred creation goes back to the scheduler; a deferred restart in place ends with an error.
+    A deferred one goes back to the scheduler, a deferred restart fails.
     """
     message = str(error) or type(error).__name__
     if isinstance(error, CreationDeferred):
@@ -82,7 +82,7 @@ class StatusReporter:
         )
 
     def adopted(self, kernel: Kernel) -> None:
-        """Report a kernel that kept running while the agent was stopped."""
+        """Reports a kernel that kept running while the agent was stopped."""
         self.status(
             kernel,
             KernelStatus.RUNNING,
@@ -102,7 +102,7 @@ class StatusReporter:
         )
 
     def end(self, kernel: Kernel, ending: Termination | None) -> None:
-        """Report the end of a kernel, if it has one."""
+        """Reports the end of a kernel, if it has one."""
         if ending is None:
             return
         exit_code = ending.exit_code
@@ -120,7 +120,7 @@ class StatusReporter:
         )
 
     async def log_tail(self, kernel: Kernel) -> bytes | None:
-        """Read the end of the log, which the manager stores; the rest is removed with the workload."""
+        """Reads the end of the log, which the manager stores; the rest is removed with the workload."""
         try:
             return await self._runtime.read_logs(kernel.key, max_bytes=_LOG_TAIL)
         except (BackendError, OSError) as e:

@@ -1,8 +1,7 @@
 """Creates, restarts and ends the kernels of this agent, and resumes them after a crash.
 
-One operation at a time runs on a kernel, as a task. A destruction cancels a creation under way and releases whatever it
-had acquired. Every decision is made from the durable record, from which ``recovery`` resumes after a crash. A report is
-written to the outbox before the record changes: a crash in between repeats the report and loses none.
+One operation at a time runs on a kernel, as a task. Every decision is made from the durable record. A report is written
+to the outbox before the record changes: a crash in between repeats the report and loses none.
 """
 
 from __future__ import annotations
@@ -72,11 +71,8 @@ class Supervisor:
         self.ended = Tombstones()
         """When ended kernels ended, on the monotonic clock. Their records are read from the disk if needed."""
 
-    # ---- commands
-    # -----------------------------------------------------------------------------------------------------
-
     def create(self, req: CreateKernels) -> None:
-        """Accept all kernels or none.
+        """Accepts all kernels or none.
 
         Raises:
             UnsupportedResource, InvalidAllocation, InsufficientResource, ...: nothing was allocated.
@@ -121,18 +117,14 @@ class Supervisor:
         crash_point("create.accept.after")
 
     def _find(self, kernel_id: str) -> Kernel | None:
-        """Return a live kernel, or an ended one that is read from its record."""
+        """Returns a live kernel, or an ended one that is read from its record."""
         if (live := self.kernels.get(kernel_id)) is not None:
             return live
         record = self._context.records.get(kernel_id) if kernel_id in self.ended else None
         return Kernel(record, self._context.records) if record is not None else None
 
     def _is_accepted(self, spec: KernelSpec) -> bool:
-        """Return whether this attempt was accepted before.
-
-        Raises:
-            Conflict: the attempt is older than the existing one, or the existing one is still live.
-        """
+        """Returns whether this attempt was accepted before. Raises Conflict for an older one, or if another is live."""
         existing = self._find(spec.kernel_id)
         if existing is None or (existing.attempt < spec.attempt and not existing.is_live):
             return False
@@ -144,7 +136,7 @@ class Supervisor:
         )
 
     def destroy(self, req: DestroyKernel) -> None:
-        """Start to end a kernel, or report the end of a kernel that has ended already."""
+        """Starts to end a kernel, or reports the end of a kernel that has ended already."""
         kernel = self._find(req.kernel_id)
         if kernel is None or (not kernel.is_live and kernel.attempt < req.attempt):
             self._reporter.unknown_kernel(req)
@@ -164,11 +156,7 @@ class Supervisor:
         )
 
     def restart(self, req: RestartKernel) -> None:
-        """Start to restart a kernel in place.
-
-        Raises:
-            NotFound: no such kernel. Conflict: an older attempt. InvalidTransition: it does not run.
-        """
+        """Starts to restart a kernel in place. Raises NotFound, Conflict for an older attempt, InvalidTransition."""
         kernel = self.get(req.kernel_id)
         if kernel.attempt == req.attempt:
             return
@@ -193,7 +181,10 @@ class Supervisor:
         self._run(kernel, operations)
 
     def end(self, kernel: Kernel, ending: Termination) -> None:
-        """Start to end a live kernel, or hurry an end under way. Another operation on the kernel is cancelled first."""
+        """Starts to end a live kernel, or hurries an end under way.
+
+        Another operation on the kernel is cancelled first.
+        """
         if ending.forced:
             kernel.hurry.set()
         if not kernel.admits(PhaseTrigger.END_REQUESTED):
@@ -208,7 +199,10 @@ class Supervisor:
         self._run(kernel, operations)
 
     def workload_exited(self, key: WorkloadKey, ended: WorkloadExit) -> None:
-        """End a running kernel whose workload has exited by itself. A creation notices the exit through its channel."""
+        """Ends a running kernel whose workload has exited by itself.
+
+        A creation notices the exit through its channel.
+        """
         kernel = self.kernels.get(str(key.kernel_id))
         if kernel is None or kernel.key != key:
             return
@@ -226,7 +220,7 @@ class Supervisor:
             )
 
     def get(self, kernel_id: str) -> Kernel:
-        """Return a live kernel. Raises NotFound if this agent has none with this id."""
+        """Returns a live kernel. Raises NotFound if this agent has none with this id."""
         kernel = self.kernels.get(kernel_id)
         if kernel is None:
             raise NotFound(f"the agent holds no kernel {kernel_id}")
@@ -236,7 +230,7 @@ class Supervisor:
         return list(self.kernels.values())
 
     def presence(self) -> list[KernelPresence]:
-        """Return the live kernels and those whose end is not acknowledged, which the manager must not count as lost."""
+        """Returns the live kernels and those with an unacknowledged end, which the manager must not count as lost."""
         live = [KernelPresence(kernel_id=k.id, attempt=k.attempt, status=k.status) for k in self.live()]
         ended = {
             end.kernel_id: KernelPresence(kernel_id=end.kernel_id, attempt=end.attempt, status=end.status)
@@ -245,16 +239,13 @@ class Supervisor:
         }
         return [*live, *ended.values()]
 
-    # ---- operations
-    # ---------------------------------------------------------------------------------------------------
-
     def _run(self, kernel: Kernel, operations: Iterable[Operation]) -> None:
-        """Start the operations that a transition returned."""
+        """Starts the operations that a transition returned."""
         for operation in operations:
             self._start(kernel, self._operations[operation])
 
     def _start(self, kernel: Kernel, operation: Callable[[Kernel], Coroutine[Any, Any, None]]) -> None:
-        """Start an operation once the one under way has been cancelled and has ended."""
+        """Starts an operation once the one under way has been cancelled and has ended."""
 
         def done(task: asyncio.Task[None]) -> None:
             if kernel.task is task:
@@ -270,7 +261,7 @@ class Supervisor:
         operation: Callable[[Kernel], Coroutine[Any, Any, None]],
         previous: asyncio.Task[None] | None,
     ) -> None:
-        """Run an operation and retry it on unexpected errors such as a full disk, so that no kernel is abandoned.
+        """Runs an operation and retry it on unexpected errors such as a full disk, so that no kernel is abandoned.
 
         A creation that fails so is ended; an end or an adoption is retried until it succeeds.
         """
@@ -327,7 +318,7 @@ class Supervisor:
         self._announce(kernel, R.RESTARTING if step.restarting else R.NEW_WORKLOAD_STARTED)
 
     async def _give_up(self, kernel: Kernel, error: Exception, *, restarting: bool = False) -> None:
-        """End a kernel that could not be created, and report the reason."""
+        """Ends a kernel that could not be created, and reports the reason."""
         if isinstance(error, ImageMissing) and kernel.record.spec.auto_pull and not restarting:
             error = CreationDeferred(f"{error.message} any more", retry_after=0.0)  # it was removed after the pull
         failure = ending_of(error, kernel.exit, restarting=restarting)
@@ -338,7 +329,7 @@ class Supervisor:
             await self._operations[operation](kernel)
 
     async def _start_sshd(self, kernel: Kernel) -> None:
-        """Start the SSH server by which the session's other kernels log in (spec 03-01)."""
+        """Starts the SSH server by which the session's other kernels log in (spec 03-01)."""
         problem = await self._context.services.start_sshd(kernel)
         if problem is not None:
             log.warning("kernel %s: no SSH server: %s", kernel.id, problem)
@@ -346,7 +337,7 @@ class Supervisor:
             kernel.save(note="; ".join(notes))
 
     def _announce(self, kernel: Kernel, reason: KernelEventReason) -> None:
-        """Report and record that the kernel runs, and start the command of a batch session."""
+        """Reports and records that the kernel runs, and starts the command of a batch session."""
         crash_point("create.running.before")
         failed = self._context.inventory.unhealthy(kernel.id)
         self._reporter.running(kernel, reason, failed)
@@ -392,7 +383,7 @@ class Supervisor:
         crash_point("destroy.terminated.after")
 
     def _record_end(self, kernel: Kernel, ending: Termination) -> None:
-        """Replace the record by a tombstone, which has only what late commands need."""
+        """Replaces the record by a tombstone, which has only what late commands need."""
         if ending.exit_code is None:
             ending = msgspec.structs.replace(ending, exit_code=exit_code_of(kernel.exit))
         kernel.move(
@@ -406,14 +397,12 @@ class Supervisor:
         self.ended.add(kernel.id, asyncio.get_running_loop().time())
         del self.kernels[kernel.id]
 
-    # ---- after a restart of the agent -------------------------------------------------------------------------------
-
     def restore_leftovers(self) -> None:
-        """Resume the failed hook calls of workloads that were removed."""
+        """Resumes the failed hook calls of workloads that were removed."""
         self._runner.hook_retrier.restore()
 
     def resume(self, kernel: Kernel) -> None:
-        """Resume a kernel from its record after a restart of the agent."""
+        """Resumes a kernel from its record after a restart of the agent."""
         record = kernel.record
         log.info("kernel %s was %s when the agent ended; going on", kernel.id, record.phase)
         changes: dict[str, Any] = {}
@@ -436,11 +425,7 @@ class Supervisor:
         self._watch_batch(kernel)
 
     async def _connect(self, kernel: Kernel) -> bool:
-        """Open the channel of a running workload again, or end the kernel whose workload has exited meanwhile.
-
-        Returns:
-            False to try again later.
-        """
+        """Opens a running workload's channel again, or ends the kernel if it has exited. False: try again later."""
         try:
             await self._runner.channel.acquire(kernel, step_context_of(kernel.record))
             return True
@@ -457,7 +442,7 @@ class Supervisor:
         return True
 
     def lost(self, kernel: Kernel, ended: WorkloadExit | None) -> None:
-        """End a running kernel whose workload does not exist any more."""
+        """Ends a running kernel whose workload does not exist any more."""
         if ended is not None:
             self.workload_exited(kernel.key, ended)
         else:
@@ -465,7 +450,7 @@ class Supervisor:
             self.end(kernel, Termination(status=KernelStatus.TERMINATED, reason=R.WORKLOAD_NOT_FOUND, message=message))
 
     async def close(self) -> None:
-        """Cancel every operation and close every channel; the workloads keep running."""
+        """Cancels every operation and closes every channel; the workloads keep running."""
         tasks = [kernel.task for kernel in self.kernels.values() if kernel.task is not None] + list(self._batches)
         for task in tasks:
             task.cancel()

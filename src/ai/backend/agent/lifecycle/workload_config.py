@@ -64,11 +64,9 @@ def _device_key(device: DeviceMapping) -> str:
 
 
 def merge_configs(parts: Sequence[_Part]) -> WorkloadConfig:
-    """Merge the configs of all plugins in their order. Mounts are sorted parents first, so that none hides another.
+    """Merges the configs of all plugins in their order. Mounts are sorted parents first, so that none hides another.
 
-    Raises:
-        CreationDenied: different values for one environment variable, mount target, device target, resource key or
-            limit; both plugins are named.
+    Raises CreationDenied, naming both plugins, for different values of one variable, target, resource key or limit.
     """
     mounts = _merge("mount", ((a, [(m.target, m) for m in c.mounts]) for a, c in parts))
     return WorkloadConfig(
@@ -87,7 +85,7 @@ def merge_configs(parts: Sequence[_Part]) -> WorkloadConfig:
 
 
 def check_consent(config: WorkloadConfig, consented: Collection[str]) -> None:
-    """Check the system calls. Raises CreationDenied if the node's operator has not consented to one of them."""
+    """Checks the system calls. Raises CreationDenied if the node's operator has not consented to one of them."""
     for name in config.extra_syscalls:
         if name in NEEDS_CONSENT and name not in consented:
             raise CreationDenied(
@@ -105,7 +103,7 @@ _KEYS: dict[str, Callable[[Any], str]] = {
 
 
 def blame(error: CreationDenied, parts: Sequence[_Part]) -> CreationDenied:
-    """Return the refusal with the names of the plugins that requested its ``field`` and ``key`` in ``error.data``."""
+    """Returns the refusal with the names of the plugins that requested its ``field`` and ``key`` in ``error.data``."""
     field, refused = str(error.data.get("field")), error.data.get("key")
     key = _KEYS.get(field)
     authors = [
@@ -125,7 +123,7 @@ BOOTSTRAP_PATH = f"{CONFIG_DIR}/bootstrap.sh"
 
 
 def platform_environ(spec: KernelSpec) -> dict[str, str]:
-    """Return the variables that describe the kernel, its session, its user and its cluster."""
+    """Returns the variables that describe the kernel, its session, its user and its cluster."""
     cluster = spec.cluster
     return {
         "BACKENDAI_KERNEL_ID": spec.kernel_id,
@@ -148,7 +146,7 @@ def platform_environ(spec: KernelSpec) -> dict[str, str]:
 
 
 def gpu_environ(attached: Mapping[str, list[AttachedDevice]]) -> dict[str, str]:
-    """Return the variables about the first kind of accelerator that the kernel holds."""
+    """Returns the variables about the first kind of accelerator that the kernel holds."""
     for key, devices in attached.items():
         if key in ("cpu", "mem") or not devices:
             continue
@@ -166,12 +164,12 @@ def gpu_environ(attached: Mapping[str, list[AttachedDevice]]) -> dict[str, str]:
 def kernel_environ(
     spec: KernelSpec, config: WorkloadConfig, attached: Mapping[str, list[AttachedDevice]]
 ) -> dict[str, str]:
-    """Return the whole environment. The user's variables never override those of the platform or of a plugin."""
+    """Returns the whole environment. The user's variables never override those of the platform or of a plugin."""
     return {**spec.environ, **gpu_environ(attached), **config.env_vars, **platform_environ(spec)}
 
 
 def resource_txt(spec: KernelSpec, allocation: DeviceAllocation, config: WorkloadConfig) -> str:
-    """Return ``resource.txt``: the kernel's resources, one KEY=VALUE a line."""
+    """Returns ``resource.txt``: the kernel's resources, one KEY=VALUE a line."""
     mounts = [(m.source, m.target, "ro" if m.read_only else "rw") for m in spec.mounts]
     slots = ResourceSlot.parse(dict(spec.slots)).to_json()
     lines = [
@@ -192,14 +190,14 @@ def resource_txt(spec: KernelSpec, allocation: DeviceAllocation, config: Workloa
 
 
 def _escape(text: str) -> str:
-    """Percent-encode the separators of MOUNTS in a path, so that the line can be parsed."""
+    """Percent-encodes the separators of MOUNTS in a path, so that the line can be parsed."""
     return text.replace("%", "%25").replace(":", "%3A").replace(",", "%2C")
 
 
 def config_files(
     spec: KernelSpec, environ: Mapping[str, str], allocation: DeviceAllocation, config: WorkloadConfig
 ) -> dict[str, bytes]:
-    """Return the files to write into the workload, by path."""
+    """Returns the files to write into the workload, by path."""
     cluster = {
         "mode": spec.cluster.mode.value,
         "size": spec.cluster.size,
@@ -218,7 +216,7 @@ def config_files(
 
 
 def user_mounts(spec: KernelSpec) -> WorkloadConfig:
-    """Return the session's mounts as a config."""
+    """Returns the session's mounts as a config."""
     return WorkloadConfig(
         mounts=tuple(Mount(source=m.source, target=m.target, read_only=m.read_only) for m in spec.mounts)
     )
@@ -238,7 +236,7 @@ def _undeclared(runtime: str) -> RuntimeClassSettings:
 def classes_of(
     declared: Mapping[str, RuntimeClassSettings], info: RuntimeInfo
 ) -> dict[str, tuple[RuntimeClassSettings, str]]:
-    """Map each name to its declaration and the runtime's own name. Classes that the runtime lacks are left out."""
+    """Maps each name to its declaration and the runtime's own name. Classes that the runtime lacks are left out."""
     classes = {name: (_undeclared(name), name) for name in info.runtime_classes if _is_offered(name, declared)}
     for name, one in declared.items():
         runtime = one.runtime or name
@@ -248,7 +246,7 @@ def classes_of(
 
 
 def _is_offered(runtime: str, declared: Mapping[str, RuntimeClassSettings]) -> bool:
-    """Return whether a runtime is offered by its own name: not if it is declared, so its restrictions always apply."""
+    """Returns whether a runtime is offered by its own name: not if it is declared, so its restrictions always apply."""
     return all((one.runtime or name) != runtime for name, one in declared.items())
 
 
@@ -266,13 +264,13 @@ def reports_of(declared: Mapping[str, RuntimeClassSettings], info: RuntimeInfo) 
 
 
 def overhead_of(one: RuntimeClassSettings) -> dict[str, Decimal]:
-    """Return the overhead of one workload of the class by slot."""
+    """Returns the overhead of one workload of the class by slot."""
     memory = one.overhead_mem if one.overhead_mem is not None else VM_MEMORY if one.kind == "vm" else 0
     return {"cpu": Decimal(str(one.overhead_cpu)), "mem": Decimal(memory)}
 
 
 def oci_runtime_of(name: str, declared: Mapping[str, RuntimeClassSettings], info: RuntimeInfo) -> str:
-    """Return the runtime's own name of a class; empty for no class. Raises CreationDenied if there is no such class."""
+    """Returns the runtime's own name of a class; empty for no class. Raises CreationDenied for an unknown one."""
     if not name:
         return ""
     classes = classes_of(declared, info)
@@ -285,7 +283,7 @@ def oci_runtime_of(name: str, declared: Mapping[str, RuntimeClassSettings], info
 def without_overhead(
     config: WorkloadConfig, name: str, declared: Mapping[str, RuntimeClassSettings], info: RuntimeInfo
 ) -> tuple[float | None, int | None]:
-    """Return the limits of CPU and memory without the class's overhead, which the kernel's slots contain."""
+    """Returns the limits of CPU and memory without the class's overhead, which the kernel's slots contain."""
     runtime_class = classes_of(declared, info).get(name)
     overhead = overhead_of(runtime_class[0]) if runtime_class is not None else {}
     cpu, memory = config.cpu_limit, config.memory_limit_bytes

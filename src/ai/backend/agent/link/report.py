@@ -46,15 +46,11 @@ class HeartbeatReporter:
         """This node's parameters for multi-node networks; None until they are determined."""
 
     async def refresh(self, now: float) -> bool:
-        """Refresh the inventory, and return whether it changed."""
+        """Refreshes the inventory, and returns whether it changed."""
         return await self._context.inventory.refresh(now)
 
     async def refresh_images(self) -> bool:
-        """List the images, and return whether they changed.
-
-        Raises:
-            BackendError: they cannot be listed; the last list stays.
-        """
+        """Lists the images, and returns whether they changed. After a BackendError the last list stays."""
         before, self._images = self._images, await self._context.runtime.list_images()
         return list(before) != list(self._images)
 
@@ -97,7 +93,7 @@ class HeartbeatReporter:
         )
 
     def _networks(self) -> dict[str, Enforcement]:
-        """Return whether multi-node networks are supported, which depends on more than the runtime."""
+        """Returns whether multi-node networks are supported, which depends on more than the runtime."""
         overlay = self.overlay or OverlayReport(why_not="it is not known yet")
         is_supported = {
             "multi-node-networks": not overlay.why_not,
@@ -106,7 +102,7 @@ class HeartbeatReporter:
         return {name: Enforcement.ENFORCED if value else Enforcement.NONE for name, value in is_supported.items()}
 
     def _devices(self) -> Iterator[ComputeDevice]:
-        """Yield all devices. Those of a plugin that may be restarted count as failed: requests wait for them."""
+        """Yields all devices. Those of a plugin that may be restarted count as failed: requests wait for them."""
         for handle in self._context.plugins.handles:
             kind = self._context.inventory.kinds.get(handle.key)
             if kind is not None and handle.started:

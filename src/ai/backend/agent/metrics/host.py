@@ -1,4 +1,4 @@
-"""Disks and networks of this host, from /proc and /sys."""
+"""Measures disks and networks of this host from /proc and /sys."""
 
 from __future__ import annotations
 
@@ -14,12 +14,7 @@ _DISK_STATS = frozenset({"max"})
 
 
 class HostMeter:
-    """Local file systems on block devices and the one of ``data_dir``; interfaces that carry traffic off the host.
-
-    Args:
-        data_dir: where the agent and its workloads keep their files.
-        proc, sys: a test may replace them by recorded trees.
-    """
+    """Measures local file systems, the one of ``data_dir``, and interfaces that carry traffic off the host."""
 
     def __init__(self, data_dir: Path, *, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> None:
         self._data_dir = data_dir
@@ -45,7 +40,7 @@ class HostMeter:
             )
 
     def _file_systems(self) -> dict[str, str]:
-        """Name -> mount point, each file system once however often it is mounted."""
+        """Maps names to mount points, each file system once however often it is mounted."""
         found: dict[str, str] = {}
         seen: set[int] = set()
         try:
@@ -64,7 +59,7 @@ class HostMeter:
         return found
 
     def _networks(self) -> Iterator[Measurement]:
-        """Cards only, where there are any: bridges and virtual interfaces would count the same bytes again."""
+        """Yields the traffic of cards only, where there are any: bridges would count the same bytes again."""
         counted = read_interfaces(self._proc / "net/dev")
         cards = {name for name in counted if (self._sys / "class/net" / name / "device").exists()}
         for name in sorted(cards or counted):
@@ -79,7 +74,7 @@ class HostMeter:
 
 
 def read_interfaces(path: Path) -> dict[str, tuple[int, int]]:
-    """Interface -> bytes received and sent, from a file such as /proc/net/dev; without the loopback."""
+    """Maps interfaces without the loopback to bytes received and sent, from a file such as /proc/net/dev."""
     found: dict[str, tuple[int, int]] = {}
     for line in _lines(path):
         name, colon, rest = line.partition(":")

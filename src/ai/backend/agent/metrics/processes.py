@@ -1,4 +1,4 @@
-"""What the processes of a workload use now, for whoever asks (decision 0067)."""
+"""Measures the processes of a workload on request (decision 0067)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LIMIT = 100
 
 
 class Processes:
-    """Keeps nothing between two requests."""
+    """Measures processes; stores nothing between two requests."""
 
     def __init__(
         self,
@@ -42,11 +42,7 @@ class Processes:
         self._wall_clock = wall_clock
 
     async def busiest(self, kernel: Kernel, *, limit: int) -> list[ProcessInfo]:
-        """The busiest processes of a kernel, by their use between two looks a quarter of a second apart.
-
-        Only on request, because it costs some file reads a process; the plugins that can tell of processes are asked
-        for those that are shown.
-        """
+        """Returns the busiest processes of a kernel, measured twice within a quarter of a second."""
         before = {(v.pid, v.started): v for v in await self._runtime.measure_processes(kernel.key)}
         at = self._clock()
         await asyncio.sleep(_BETWEEN_S)
@@ -64,7 +60,7 @@ class Processes:
         ]
 
     async def _told_of_processes(self, kernel: Kernel, pids: Sequence[int]) -> dict[int, dict[str, Metric]]:
-        """What the plugins of the kernel's devices know of its processes."""
+        """Returns the metrics of processes from the plugins of the kernel's devices."""
         kernel_id = kernel.record.kernel_id
         context = StatContext(
             at=self._wall_clock(),
@@ -101,9 +97,9 @@ class Processes:
 def _process_metrics(
     before: ProcessView | None, now: ProcessView, at: float, now_at: float
 ) -> tuple[dict[str, Metric], float, float]:
-    """The metrics of one process, how much of a core it uses in percent, and its memory.
+    """Returns the metrics of one process, its percentage of a core, and its memory.
 
-    ``before`` is the same process, not one that has its number now; None for one that is new.
+    ``before`` is the earlier measurement of the same process, None for a new one.
     """
     earlier = {m.key: m for m in before.measurements} if before is not None else {}
     metrics: dict[str, Metric] = {}

@@ -28,10 +28,13 @@ from ai.backend.plugin.runtime import AbstractRuntime, WorkloadKey
 
 
 class NodeMeter(Protocol):
-    """Disks and networks: what no accelerator plugin counts."""
+    """Measures disks and networks, which no accelerator plugin counts."""
 
     def measure(self) -> Sequence[Measurement]:
-        """``disk`` of each file system, ``net_rx`` and ``net_tx`` of each interface. Blocks for a few file reads."""
+        """Returns ``disk`` of each file system, ``net_rx`` and ``net_tx`` of each interface.
+
+        Blocks for a few file reads.
+        """
         ...
 
 
@@ -51,7 +54,7 @@ _WHAT = "statistics"
 
 @dataclass(slots=True)
 class _Answer:
-    """What one source said in one round, checked."""
+    """The checked measurements of one source in one round."""
 
     source: str
     node: list[Measurement] = field(default_factory=list)
@@ -60,13 +63,12 @@ class _Answer:
 
 
 class Statistics:
-    """The newest metrics. A source that fails is left out of that round; what of its answer is nonsense likewise.
+    """Stores the newest metrics. A source that fails is left out of that round, and invalid parts of its answer too.
 
     Args:
-        runtime, plugins, inventory: whom it asks, and about what.
-        host: what the agent measures itself.
-        clock: monotonic seconds, for rates; a test may replace it.
-        wall_clock: seconds since the epoch.
+        host: measures the node's own resources.
+        clock: returns monotonic seconds, for rates.
+        wall_clock: returns seconds since the epoch.
     """
 
     def __init__(
@@ -100,7 +102,7 @@ class Statistics:
         self.families: list[MetricFamily] = []
 
     async def final(self, kernel: Kernel) -> dict[str, Any] | None:
-        """The last metrics of a kernel, measured once more if that can be done at once."""
+        """Returns the last metrics of a kernel, measured once more if that is possible at once."""
         last = self.of_kernel(kernel.id)
         try:
             async with asyncio.timeout(_FINAL_S):
@@ -114,12 +116,12 @@ class Statistics:
         return {**last, **now} or None
 
     def of_kernel(self, kernel_id: str) -> dict[str, Metric]:
-        """The newest metrics of a kernel, empty where there are none."""
+        """Returns the newest metrics of a kernel, empty if there are none."""
         raw = self.kernels.get(kernel_id)
         return {} if raw is None else msgspec.msgpack.decode(raw, type=dict[str, Metric])
 
     async def gather(self, kernels: Sequence[Kernel]) -> None:
-        """One round over the node and these kernels."""
+        """Measures the node and these kernels once."""
         by_key = {kernel.key: kernel for kernel in kernels}
         held = {kernel.key.kernel_id: self._inventory.holding(kernel.id) for kernel in kernels}
         asked = [
@@ -129,8 +131,6 @@ class Statistics:
         ]
         answers = await asyncio.gather(*asked)
         self._take_in(answers, by_key, self._clock())
-
-    # ---- asking
 
     async def _ask_runtime(self, keys: list[WorkloadKey]) -> _Answer:
         async def ask(sieve: MeasurementFilter) -> _Answer:
@@ -183,7 +183,7 @@ class Statistics:
         patience_s: float,
         tell: Callable[[str | None], None],
     ) -> _Answer:
-        """Whatever goes wrong is a complaint about the source; None is told if there is none."""
+        """Runs the query of one source. Every failure becomes a complaint about the source; None clears it."""
         sieve = self._sieves.setdefault(source, MeasurementFilter())
         sieve.begin()
         answer = _Answer(source)
@@ -200,12 +200,10 @@ class Statistics:
         return answer
 
     def _note(self, source: str, reason: str | None) -> None:
-        """A complaint about what is no plugin goes to the log, once until it changes."""
+        """Logs a complaint about a source that is no plugin, once until it changes."""
         if reason is not None and self._complaints.get(source) != reason:
             log.warning("of the %s something is left out: %s", source, reason)
         self._complaints[source] = reason
-
-    # ---- taking in
 
     def _take_in(self, answers: Iterable[_Answer], by_key: Mapping[WorkloadKey, Kernel], at: float) -> None:
         node: dict[str, Metric] = {}
@@ -238,9 +236,9 @@ class Statistics:
     def _workload(
         self, key: WorkloadKey, kernel: Kernel, measurements: Iterable[Measurement], at: float
     ) -> dict[str, Metric]:
-        """Its metrics; what accumulated since the last time is added to the sums over all workloads.
+        """Returns the metrics of a workload, and adds the growth of its counters to the sums over all workloads.
 
-        The first value of a workload that began under this agent counts whole; of an adopted one nothing is known.
+        The first value of a workload that began under this agent counts as growth; that of an adopted one does not.
         """
         series = self._of_workloads.setdefault(key, SeriesOfWorkload(self._places))
         is_ours = kernel.created_at >= self._since
@@ -257,7 +255,7 @@ class Statistics:
         return metrics
 
     def _add(self, m: Measurement, at: float, device_id: str = "") -> Metric:
-        """One value of the node or of a device of it."""
+        """Adds one value of the node or of a device, and returns the metric."""
         name = (m.key, device_id) if device_id else m.key
         series = self._of_node.get(name)
         if series is None:
@@ -266,7 +264,7 @@ class Statistics:
 
 
 def _sums(workloads: Iterable[Mapping[str, Measurement]]) -> Iterable[WorkloadTotal]:
-    """Of each gauge, over all workloads."""
+    """Returns the sum of each gauge over all workloads."""
     sums: dict[str, WorkloadTotal] = {}
     for found in workloads:
         for key, m in found.items():

@@ -26,7 +26,7 @@ class SchedulerBody(Schema, frozen=True):
 
 
 class AgentsApi:
-    """Routes for superadmins."""
+    """Routes of agents, for superadmins."""
 
     def __init__(self, agents: AgentService) -> None:
         self._agents = agents
@@ -65,7 +65,7 @@ class WatcherBody(Schema, frozen=True):
 
 
 class WatchersApi:
-    """Routes for superadmins."""
+    """Routes of the watchers of agents, for superadmins."""
 
     def __init__(self, watchers: WatcherService) -> None:
         self._watchers = watchers

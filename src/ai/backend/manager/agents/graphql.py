@@ -22,7 +22,7 @@ _PUBLISHED_UNITS = {"percent": "pct", "celsius": "Celsius", **{u: u for u in ("p
 
 
 def published_units(live_stat: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Convert an agent's statistics to the units that published clients know (wire contract, Agent).
+    """Converts an agent's statistics to the units that published clients know (wire contract, Agent).
 
     They crash on any other unit, so such a metric becomes a percentage, with its own unit as ``unit``.
     """
@@ -48,7 +48,7 @@ def published_units(live_stat: Mapping[str, Any] | None) -> Mapping[str, Any] | 
 
 
 def agent_view(agent: Agent) -> View:
-    """Return the fields of an agent."""
+    """Returns the fields of an agent."""
     total, used = agent.available_slots, agent.occupied_slots
     node = (agent.live_stat or {}).get("node", {})
     return {
@@ -100,7 +100,7 @@ def agent_view(agent: Agent) -> View:
 
 
 def devices_json(devices: Sequence[Mapping[str, Any]], holdings: Sequence[KernelOccupancy]) -> str:
-    """Return devices as JSON, as their plugins report them, with ``allocated``: slot -> amount that kernels occupy."""
+    """Returns devices as JSON, as their plugins report them, with ``allocated``: slot -> amount that kernels occupy."""
     allocated: dict[tuple[str, str], Decimal] = {}
     for holding in holdings:
         for slot, per_device in holding.devices.items():

@@ -39,8 +39,7 @@ class _Assigned(msgspec.Struct, frozen=True):
 class Assignments:
     """Overrides the resource groups that agents name with those that superadmins assigned.
 
-    An assignment holds as long as the agent names the same group as when it was made; a later change of the agent's
-    settings overrides it.
+    An assignment holds as long as the agent names the same group as when it was made.
     """
 
     def __init__(self, config: ConfigStore) -> None:
@@ -90,11 +89,7 @@ def admitted(report: OverlayReport, others: Mapping[AgentId, OverlayReport]) -> 
     """Returns the report, or one that says why the agent takes no part: its address is invalid or taken.
 
     Only one agent at an address takes part in encrypted networks: the packets of two to a peer's port cannot be told
-    apart.
-
-    Args:
-        report: by the agent.
-        others: the admitted reports of all other living agents.
+    apart. ``others`` are the admitted reports of all other living agents.
     """
     if report.why_not:
         return report
@@ -154,10 +149,9 @@ class AgentRegistry:
         self._registering = asyncio.Lock()
 
     async def heartbeat(self, report: AgentReport) -> HeartbeatReply:
-        """Registers or refreshes an agent and compares the kernels that it holds with those that it should hold.
+        """Registers or refreshes an agent and compares its kernels with those that it should hold.
 
-        Raises:
-            NotFound: its resource group does not exist. InvalidName, InvalidInput: a malformed report.
+        Raises NotFound if its resource group does not exist, and InvalidName or InvalidInput for a malformed report.
         """
         agent_id = AgentId(check_slug(report.agent_id, what="agent_id", allow_dots=True))
         if self._is_outdated(agent_id, report):
@@ -178,7 +172,7 @@ class AgentRegistry:
         return HeartbeatReply(interval_s=self._settings.heartbeat_interval_s, unknown_kernels=unknown)
 
     def _is_outdated(self, agent_id: AgentId, report: AgentReport) -> bool:
-        """Return whether this report or a newer one of the agent has arrived before, and record it if not."""
+        """Returns whether this report or a newer one of the agent has arrived before, and records it if not."""
         position = report.epoch, report.number
         if report.number and position <= self._newest.get(agent_id, (0, 0)):
             log.info("an old heartbeat of agent %s is ignored", agent_id)

@@ -1,4 +1,4 @@
-"""Use cases of users and administrators on agents and their devices (spec 03-09, "Agent")."""
+"""Use cases of administrators on agents, their devices (spec 03-09, "Agent") and their watchers (spec 03-02)."""
 
 from __future__ import annotations
 
@@ -44,8 +44,6 @@ class AgentService:
         self.after_change: list[PeriodicLoop] = []
         """Loops that are woken after an agent has been changed."""
 
-    # ---- reading ----
-
     async def agents(
         self, caller: Caller, query: ListQuery, *, status: str | None = None, scaling_group: str | None = None
     ) -> Page[Agent]:
@@ -86,14 +84,12 @@ class AgentService:
             raise _not_found(agent_id)
         return agent
 
-    # ---- devices ----
-
     async def operate_device(self, caller: Caller, agent_id: str, operation: OperateDevice) -> DeviceOperation:
         """Partitions, switches, programs or attaches a device of an agent, and returns when that is done.
 
         Raises:
-            Forbidden: not a superadmin. NotFound: no such agent or device. Conflict: the agent is not alive, or a
-            session holds the device. InvalidInput: not an operation that the device knows.
+            Forbidden: not a superadmin. NotFound: no such agent or device. InvalidInput: no operation of the device.
+            Conflict: the agent is not alive, or a session holds the device.
         """
         return await (await self._commands(caller, agent_id)).operate_device(operation)
 
@@ -109,13 +105,11 @@ class AgentService:
             raise Conflict(f"The agent {agent.id} is {agent.status}.", data={"status": agent.status.value})
         return self._gateway.agent(agent.id)
 
-    # ---- changes ----
-
     async def set_schedulable(self, caller: Caller, agent_ids: Sequence[str], schedulable: bool) -> None:
         """Lets agents take new sessions, or none; running sessions go on.
 
-        Raises:
-            Forbidden: not a superadmin. NotFound: one of them does not exist, and none is changed.
+        Raises Forbidden unless the caller is a superadmin, and NotFound if one agent does not exist; none is changed
+        then.
         """
         if not caller.is_superadmin:
             raise Forbidden("Only superadmins decide which agents take sessions.")
@@ -130,8 +124,7 @@ class AgentService:
     ) -> Agent:
         """Makes an agent schedulable or not, or moves it to another resource group; its sessions go on.
 
-        Raises:
-            Forbidden: not a superadmin. NotFound: no such agent or resource group.
+        Raises Forbidden unless the caller is a superadmin, and NotFound for an unknown agent or resource group.
         """
         if not caller.is_superadmin:
             raise Forbidden("Only superadmins change agents.")
@@ -159,7 +152,12 @@ DEFAULT_PORT = 6009
 
 
 class WatcherService:
-    """Lets superadmins start, stop and restart agents."""
+    """Lets superadmins start, stop and restart agents by their watchers (client wire contract 2.9).
+
+    A watcher's address and token are in the shared configuration (peer facts 4.5). Agents do not write them: the
+    manager
+    would send the token to any address that an agent names.
+    """
 
     def __init__(self, agents: AgentStore, config: ConfigStore, gateway: WatcherGateway) -> None:
         self._agents = agents

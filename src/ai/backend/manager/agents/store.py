@@ -74,9 +74,5 @@ class WatcherGateway(Protocol):
     """Calls the watchers of agents."""
 
     async def call(self, method: str, host: str, port: str, path: str, *, token: str) -> Mapping[str, Any]:
-        """Returns the object that a watcher replies with.
-
-        Raises:
-            InvalidInput: host and port are no address. Unavailable: the watcher does not reply, or refuses.
-        """
+        """Returns the object that a watcher replies with. Raises InvalidInput (no address), Unavailable."""
         ...

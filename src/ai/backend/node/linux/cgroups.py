@@ -1,7 +1,7 @@
 """Drivers of control groups: version 1, version 2, a mixture of both, and none.
 
-A driver turns limits into data which the shim applies (``supervisor.cgroupfs``), and reads statistics back. The groups
-lie outside of the agent's own, so that stopping the agent's service does not end the sessions.
+A driver turns limits into data which the shim applies (:mod:`cgroupfs`), and reads statistics back. The groups lie
+outside of the agent's own, so that stopping the agent's service does not end the sessions.
 """
 
 from __future__ import annotations
@@ -63,18 +63,18 @@ class CgroupDriver(ABC):
 
     @abstractmethod
     def groups(self, name: str, limits: Limits) -> list[Group]:
-        """Return the groups of a workload; creates nothing."""
+        """Returns the groups of a workload; creates nothing."""
 
     @abstractmethod
     def usage(self, files: GroupFiles) -> Usage: ...
 
     @abstractmethod
     def leftovers(self) -> list[Group]:
-        """Return the groups below ours, of any workload."""
+        """Returns the groups below ours, of any workload."""
 
     @abstractmethod
     def let_go(self) -> None:
-        """Remove our empty groups; those with workloads stay. The next probe creates them again."""
+        """Removes our empty groups; those with workloads stay. The next probe creates them again."""
 
 
 class NoCgroups(CgroupDriver):
@@ -210,7 +210,7 @@ class CgroupV2(CgroupDriver):
 
 
 def remove_base(base: Path) -> None:
-    """Remove a group and its parent, if they are empty."""
+    """Removes a group and its parent, if they are empty."""
     for path in (base, base.parent):
         try:
             path.rmdir()
@@ -255,11 +255,7 @@ _likely: dict[str, int] = {}
 
 
 class GroupFiles:
-    """Reads a file from whichever of a workload's groups has it, looking first where the last one was.
-
-    No descriptor stays open: a node's worth of them would not fit under the usual limit. Everything is bytes and system
-    calls, because hundreds of workloads are read every few seconds.
-    """
+    """Reads a file from whichever of a workload's groups has it. No descriptor stays open: a node has too many."""
 
     __slots__ = ("_groups",)
 
@@ -267,7 +263,7 @@ class GroupFiles:
         self._groups = groups if isinstance(groups, Groups) else Groups(groups)
 
     def read(self, name: str) -> bytes | None:
-        """Return the file's content; None if there is none or it cannot be read."""
+        """Returns the file's content; None if there is none or it cannot be read."""
         directories = self._groups.paths
         likely = _likely.get(name, 0)
         for place in sorted(range(len(directories)), key=lambda place: place != likely):
@@ -278,12 +274,12 @@ class GroupFiles:
         return None
 
     def number(self, name: str) -> int | None:
-        """Return the only number in the file."""
+        """Returns the only number in the file."""
         text = (self.read(name) or b"").strip()
         return int(text) if text.isdigit() else None
 
     def field(self, name: str, key: bytes) -> int | None:
-        """Return the number after the key, on a line of its own."""
+        """Returns the number after the key, on a line of its own."""
         text = b"\n" + (self.read(name) or b"")
         start = text.find(b"\n" + key + b" ")
         if start < 0:
@@ -293,7 +289,7 @@ class GroupFiles:
 
 
 def content(path: str) -> bytes | None:
-    """Return the content of a file of /proc or of a control group; None if it cannot be read."""
+    """Returns the content of a file of /proc or of a control group; None if it cannot be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -307,7 +303,7 @@ def content(path: str) -> bytes | None:
 
 
 def _blkio(text: bytes | None, operation: bytes) -> int | None:
-    """None also where no device is listed: then the kernel counts nothing here, as some do unless I/O is throttled."""
+    """Returns the sum of an operation; None if no device is listed, because some kernels count only throttled I/O."""
     lines = [line.split() for line in (text or b"").splitlines()]
     counted = [int(words[2]) for words in lines if len(words) == 3 and words[1] == operation]
     return sum(counted) if counted else None

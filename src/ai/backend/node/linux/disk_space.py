@@ -24,12 +24,12 @@ class MountEntry:
 
 
 def read_mounts(proc: Path = Path("/proc")) -> list[MountEntry]:
-    """Return every mount, in the order of mounting. Raises OSError."""
+    """Returns every mount, in the order of mounting. Raises OSError."""
     return parse_mountinfo((proc / "self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape"))
 
 
 def parse_mountinfo(text: str) -> list[MountEntry]:
-    """Return the mounts of a text of this format; a line of another form is left out."""
+    """Returns the mounts of a text of this format; a line of another form is left out."""
     mounts: list[MountEntry] = []
     for line in text.split("\n"):  # names may hold other line breaks
         left, _, right = line.partition(" - ")
@@ -49,7 +49,7 @@ def parse_mountinfo(text: str) -> list[MountEntry]:
 
 
 def _unescape(text: str) -> str:
-    """Decode blanks, line breaks and backslashes, which are written in octal."""
+    """Decodes blanks, line breaks and backslashes, which are written in octal."""
     return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), text)
 
 
@@ -57,7 +57,7 @@ LEAST_SHARE = 20  # a twentieth of a small file system is enough of a reserve
 
 
 def is_low(path: Path, reserve_bytes: int) -> bool:
-    """Return whether the file system of ``path`` has less free than the reserve or a twentieth, whichever is less."""
+    """Returns whether the file system of ``path`` has less free than the reserve or a twentieth, whichever is less."""
     try:
         status = os.statvfs(path)
     except OSError:
@@ -67,7 +67,7 @@ def is_low(path: Path, reserve_bytes: int) -> bool:
 
 
 def unlinked_bytes(pids: Iterable[int], home: Path) -> int:
-    """Return the bytes below ``home`` in unlinked files that processes hold open."""
+    """Returns the bytes below ``home`` in unlinked files that processes hold open."""
     try:
         device = home.stat().st_dev
     except OSError:

@@ -51,16 +51,12 @@ def _table() -> dict[str, Any]:
 
 
 def is_supported(machine: str | None = None) -> bool:
-    """Return whether the allow-list has numbers for this machine."""
+    """Returns whether the allow-list has numbers for this machine."""
     return (machine or platform.machine()) in AUDIT_ARCH
 
 
 def compile_policy(extra: Collection[str] = (), machine: str | None = None) -> bytes:
-    """Compile the filter, with the extra calls of plugins.
-
-    Raises:
-        CreationDenied: an extra call is unknown or can never be allowed.
-    """
+    """Compiles the filter, with the extra calls of plugins. Raises CreationDenied for a call that cannot be allowed."""
     return _compile(tuple(sorted(extra)), machine or platform.machine())
 
 
@@ -107,7 +103,7 @@ def _deny() -> Program:
 
 
 def _on_call(number: int, body: Program, *, argument: int) -> Program:
-    """Run the body, which returns, on the low half of an argument of this call."""
+    """Runs the body, which returns, on the low half of an argument of this call."""
     load: Program = [(_LD_ABS, 0, 0, _ARGS_OFFSET + 8 * argument)]
     return [(_JEQ, 0, _reach(len(load) + len(body)), number), *load, *body]
 
@@ -120,7 +116,7 @@ def _one_of(values: Sequence[int]) -> Program:
 
 
 def _ranges(numbers: Collection[int]) -> list[tuple[int, int]]:
-    """Group consecutive numbers into (first, last)."""
+    """Groups consecutive numbers into (first, last)."""
     ranges: list[tuple[int, int]] = []
     for number in sorted(numbers):
         if ranges and ranges[-1][1] == number - 1:
@@ -131,7 +127,7 @@ def _ranges(numbers: Collection[int]) -> list[tuple[int, int]]:
 
 
 def _search(ranges: Sequence[tuple[int, int]]) -> Program:
-    """Return the instructions that allow the numbers in any of the ranges and deny the rest."""
+    """Returns the instructions that allow the numbers in any of the ranges and deny the rest."""
     if not ranges:
         return _deny()
     if len(ranges) == 1:
@@ -151,17 +147,16 @@ def _reach(distance: int) -> int:
 
 
 def assemble(program: Program) -> bytes:
-    """Encode instructions in the kernel's form. Raises ValueError over the kernel's limit of 4096."""
+    """Encodes instructions in the kernel's form. Raises ValueError over the kernel's limit of 4096."""
     if len(program) > 4096:
         raise ValueError("the filter is too long")
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
 
 
 def profile(extra: Collection[str] = (), machine: str | None = None) -> dict[str, Any]:
-    """Return the policy in the form that container engines read (OCI runtime specification, "Seccomp").
+    """Returns the policy in the form of container engines (OCI runtime specification, "Seccomp").
 
-    Raises:
-        CreationDenied: an extra call is unknown or can never be allowed.
+    Raises CreationDenied.
     """
     compile_policy(extra, machine)
     conditional = {"clone", "personality", "socket"}

@@ -19,13 +19,11 @@ def place_files(
     owner: tuple[int, int] | None,
     private: frozenset[str] = frozenset(),
 ) -> dict[str, Path]:
-    """Write the files of a specification; return those to be bound, by their path in the workload.
+    """Writes a specification's files; returns those to be bound, by their path in the workload.
 
-    Files under the home go there, owned by the session's user; others go beside the workload's record. Those that are
-    private only that user may read.
-
-    Raises:
-        CreationDenied: a path that is not plain and absolute.
+    Files under the home are written there for the session's user, who alone may read ``private`` ones; others lie
+    beside
+    the workload's record. Raises CreationDenied for a path that is not plain and absolute.
     """
     bound: dict[str, Path] = {}
     for index, (target, content) in enumerate(files.items()):
@@ -47,10 +45,7 @@ def place_files(
 
 
 def write_in_home(home: Path, relative: str, content: bytes, owner: tuple[int, int] | None, mode: int = 0o644) -> None:
-    """Write one file without following links, which the owner of a kept home may have placed.
-
-    Raises CreationDenied if something is in the way.
-    """
+    """Writes one file without following links, which the home's owner may have placed. Raises CreationDenied."""
     *parents, name = relative.split("/")
     current = os.open(home, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -80,7 +75,7 @@ def write_in_home(home: Path, relative: str, content: bytes, owner: tuple[int, i
 
 
 def tree_size(path: Path, entry_limit: int = 1_000_000) -> int:
-    """Return the disk space of a tree, without following links."""
+    """Returns the disk space of a tree, without following links."""
     total = 0
     pending = [str(path)]
     while pending and entry_limit > 0:
@@ -100,9 +95,9 @@ def tree_size(path: Path, entry_limit: int = 1_000_000) -> int:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a tree made by a hostile user: of any depth, with closed directories and links; crosses no mount.
+    """Removes a tree made by a hostile user by descriptors: any depth, closed directories, links; crosses no mount.
 
-    Goes by descriptors, never by a long path. Raises OSError if something stays.
+    Raises OSError if something stays.
     """
     try:
         top = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -115,7 +110,7 @@ def remove_tree(path: Path) -> None:
 
 
 def _remove_entry(top: int, name: str) -> None:
-    """Descend into the first directory and move grandchildren up, so that the depth never grows."""
+    """Descends into the first directory and moves grandchildren up, so that the depth never grows."""
     try:
         status = os.stat(name, dir_fd=top, follow_symlinks=False)
     except FileNotFoundError:
@@ -147,7 +142,7 @@ def _open_directory(parent: int, name: str) -> int:
 
 
 def _unlink_files(directory: int) -> list[str]:
-    """Unlink everything that is no directory; return the directories."""
+    """Unlinks everything that is no directory; returns the directories."""
     with os.scandir(directory) as entries:
         listed = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
     if any(not is_directory for _, is_directory in listed):
@@ -164,7 +159,7 @@ def _make_writable(directory: int) -> None:
 
 
 def _lift(root: int, name: str, counter: int) -> int:
-    """Empty one directory below the root, move its subdirectories up to the root, and remove it."""
+    """Empties one directory below the root, moves its subdirectories up to the root, and removes it."""
     child = _open_directory(root, name)
     try:
         _make_writable(root)
@@ -190,7 +185,7 @@ FORBIDDEN_TARGETS = ("/", "/proc", "/dev", "/sys", "/etc", "/usr", "/bin", "/lib
 
 
 def check_mount(mount: Mount, *, staged: bool = False) -> None:
-    """Check a mount. Raises CreationDenied. Only staged sources can be opened beneath a folder (``BENEATH``)."""
+    """Checks a mount. Raises CreationDenied. Only staged sources can be opened beneath a folder (``BENEATH``)."""
     target = os.path.normpath(mount.target)
     if not mount.target.startswith("/") or target != mount.target.rstrip("/"):
         raise _denied(mount, "is not a plain absolute path")

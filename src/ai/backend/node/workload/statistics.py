@@ -1,7 +1,6 @@
-"""Statistics of workloads (peer facts 3.6), from control groups where there are any, else from the process tree.
+"""Measures workloads (peer facts 3.6) from control groups if there are any, else from their processes in /proc.
 
-The network is counted only for a workload that has a network of its own: one that shares the host's has no numbers,
-because nobody counts there by process.
+The network is counted only for a workload that has a network of its own.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ _LIMIT = 1000
 
 
 def transferred_bytes(pid: int) -> tuple[int, int] | None:
-    """Return the bytes that the process read from and wrote to disks; None without permission."""
+    """Returns the bytes that the process read from and wrote to disks; None without permission."""
     match = _TRANSFERRED.search(content(f"/proc/{pid}/io") or b"")
     return (int(match[1]), int(match[2])) if match is not None else None
 
 
 def process_views(pids: Sequence[int]) -> list[ProcessView]:
-    """Return those of the processes that live."""
+    """Returns the measurements of those processes that live."""
     result = []
     for pid in pids[:_LIMIT]:
         fields = proc.stat_fields(pid)
@@ -66,7 +65,7 @@ def _accumulated(key: str, value: float, unit: str) -> Measurement:
 
 
 def _shown_pid(pid: int) -> int:
-    """Return the number in the innermost namespace; the host's if there is no other."""
+    """Returns the number in the innermost namespace; the host's if there is no other."""
     for line in cgroupfs.read(f"/proc/{pid}/status").splitlines():
         if line.startswith("NSpid:"):
             return int(line.split()[-1])
@@ -74,7 +73,7 @@ def _shown_pid(pid: int) -> int:
 
 
 def _command(pid: int) -> str:
-    """Return the command line, or the short name of a process without one. Both are controlled by the user."""
+    """Returns the command line, or the short name of a process without one. Both are controlled by the user."""
     words = cgroupfs.read(f"/proc/{pid}/cmdline")[: 4 * _COMMAND_LIMIT].replace("\0", " ").strip()
     return (words or cgroupfs.read(f"/proc/{pid}/comm").strip())[:_COMMAND_LIMIT]
 
@@ -117,8 +116,9 @@ class _HomeSize:
 class _WorkloadState:
     """The state of one workload between two rounds.
 
-    ``network`` is a process of it, with its start time, in the network that is the workload's own; None where it shares
-    the host's. ``transferred`` is the I/O of its processes, where it had to be read from them.
+    ``network`` is a process, with its start time, in the workload's own network; None without one. ``transferred`` is
+    the I/O
+    of its processes, if it had to be read from them.
     """
 
     files: GroupFiles
@@ -144,12 +144,12 @@ class Meter:
     def measure_all(
         self, workloads: Sequence[tuple[WorkloadKey, Measurable, Pids]], cgroups: CgroupDriver, at: float
     ) -> Mapping[WorkloadKey, Sequence[Measurement]]:
-        """Measure. Blocks for a few file reads a workload. ``at`` is in seconds of a monotonic clock."""
+        """Measures. Blocks for a few file reads a workload. ``at`` is in seconds of a monotonic clock."""
         self._renew_home_sizes([record for _, record, _ in workloads], at)
         return {key: self._measure(key, record, pids, cgroups, at) for key, record, pids in workloads}
 
     def home_size(self, record: Measurable, at: float) -> int:
-        """Return the bytes in the home. Walks are spaced to cost at most a fiftieth of one core."""
+        """Returns the bytes in the home. Walks are spaced to cost at most a fiftieth of one core."""
         home = self._homes.get(record.key)
         if home is not None and at < home.due:
             return home.size
@@ -161,7 +161,7 @@ class Meter:
         return size
 
     def _renew_home_sizes(self, records: Sequence[Measurable], at: float) -> None:
-        """Walk the homes that are due, the longest waiting first, as long as all walks together cost a fiftieth."""
+        """Walks the homes that are due, the longest waiting first, as long as all walks together cost a fiftieth."""
         earned = max(0.0, at - self._last_at) * HOME_SIZE_DUTY
         self._allowance_s, self._last_at = min(_MAX_ALLOWANCE_S, self._allowance_s + earned), at
         due_at = {r.key: home.due if (home := self._homes.get(r.key)) is not None else 0.0 for r in records}
@@ -202,23 +202,23 @@ class Meter:
 def gauge(
     key: str, value: float, unit: str, capacity: float | None, stats: frozenset[str] = frozenset()
 ) -> Measurement:
-    """Return a measurement of a present value."""
+    """Returns a measurement of a present value."""
     limit = None if capacity is None else float(capacity)
     return Measurement(key=key, value=float(value), unit_hint=unit, capacity=limit, stats=stats)
 
 
 def accumulated(key: str, value: float, unit: str) -> Measurement:
-    """Return a measurement of a counter since the workload's start."""
+    """Returns a measurement of a counter since the workload's start."""
     return Measurement(key=key, value=float(value), unit_hint=unit, kind=MetricKind.ACCUMULATED)
 
 
 def rate(key: str, value: float, unit: str) -> Measurement:
-    """Return a measurement of a counter whose growth per second matters."""
+    """Returns a measurement of a counter whose growth per second matters."""
     return Measurement(key=key, value=float(value), unit_hint=unit, kind=MetricKind.RATE)
 
 
 def _utilisation(state: _WorkloadState, cpu_used_ms: float, at: float) -> float:
-    """Return the percentage of one core since the last sample."""
+    """Returns the percentage of one core since the last sample."""
     before, before_at = state.cpu_used_ms, state.cpu_at
     state.cpu_used_ms, state.cpu_at = cpu_used_ms, at
     if before is None or at <= before_at:
@@ -227,10 +227,7 @@ def _utilisation(state: _WorkloadState, cpu_used_ms: float, at: float) -> float:
 
 
 def _own_network(pids: Sequence[int]) -> tuple[int, int] | None:
-    """Return a process, with its start time, that is in another network than we are.
-
-    The first processes of a sandbox may still be in ours; whose network we may not see is taken for ours.
-    """
+    """Returns a process, with its start time, that is in another network than we are."""
     ours = Path("/proc/self/ns/net").readlink()
     for pid in pids:
         try:
@@ -244,7 +241,7 @@ def _own_network(pids: Sequence[int]) -> tuple[int, int] | None:
 
 
 def _network(state: _WorkloadState, pids: Pids) -> list[Measurement]:
-    """Return the bytes over all interfaces except the loopback."""
+    """Returns the bytes over all interfaces except the loopback."""
     pid, started = state.network or (0, 0)
     if not proc.is_same(pid, started):
         state.network = _own_network(pids()) or state.network
@@ -262,10 +259,7 @@ def _network(state: _WorkloadState, pids: Pids) -> list[Measurement]:
 
 
 def _complete(usage: Usage, state: _WorkloadState, pids: Pids) -> Usage:
-    """Fill in what no group counts from the processes that live now.
-
-    A process counts what its ended children used, once it has waited for them, so that the sums hardly ever fall.
-    """
+    """Fills in what no group counts from the present processes, which include the use of their ended children."""
     if state.transferred is not None and usage.cpu_used_ms == state.cpu_used_ms:  # without a processor, no I/O
         usage = replace(usage, io_read=state.transferred[0], io_write=state.transferred[1])
     if None not in (usage.cpu_used_ms, usage.memory, usage.pids, usage.io_read, usage.io_write):

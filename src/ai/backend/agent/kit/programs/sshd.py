@@ -1,7 +1,6 @@
 """The SSH server of a session: shells, commands, SFTP, SCP and forwarding, as the session's own user.
 
-It runs in the kit, inside the workload, and holds nothing but keys of this session. Who may come in: the keys of
-``~/.ssh/authorized_keys``, the session's own ``id_container``, and those of ``/home/config/ssh``.
+It accepts the keys of ``~/.ssh/authorized_keys``, ``id_container``, and ``/home/config/ssh``.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _KEEP = ("LANG", "LC_", "TERM", "COLORTERM")
 
 
 class Server(asyncssh.SSHServer):
-    """One connection. Keys are read anew for each, so that a change counts at once."""
+    """Serves one SSH connection. Keys are read for each, so that a change counts at once."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -39,7 +38,7 @@ class Server(asyncssh.SSHServer):
         self._connection = conn
 
     def begin_auth(self, username: str) -> bool:
-        """Whatever the name, it is the session's user; only keys open."""
+        """Accepts any user name, which stands for the session's user; only keys are checked."""
         keys = authorized_keys(self._home)
         if keys is not None and self._connection is not None:
             self._connection.set_authorized_keys(keys)
@@ -49,24 +48,24 @@ class Server(asyncssh.SSHServer):
         return True
 
     def connection_requested(self, dest_host: str, dest_port: int, orig_host: str, orig_port: int) -> bool:
-        """`ssh -L`: from inside the workload, where the user's own programs connect as well."""
+        """Allows `ssh -L`: the user's own programs connect from inside the workload as well."""
         return True
 
     def server_requested(self, listen_host: str, listen_port: int) -> bool:
-        """`ssh -R`, likewise."""
+        """Allows `ssh -R`, likewise."""
         return True
 
 
 class Files(asyncssh.SFTPServer):
-    """The workload's files, with the rights of the session's user."""
+    """Serves the workload's files with the rights of the session's user."""
 
     def exit(self) -> None:
-        """`scp` and `sftp` want an exit status, without which they fail at their end."""
+        """Sends an exit status, without which `scp` and `sftp` fail at their end."""
         self.channel.exit(0)
 
 
 def authorized_keys(home: Path) -> asyncssh.SSHAuthorizedKeys | None:
-    """All keys that may come in; None without any. A line that is no key does not keep the others out."""
+    """Returns all accepted keys; None without any. A malformed line does not exclude the others."""
     lines: list[str] = []
     for path in (home / ".ssh/authorized_keys", home / OWN_KEY, *sorted(GIVEN_KEYS.glob("*.pub"))):
         try:
@@ -87,7 +86,7 @@ def authorized_keys(home: Path) -> asyncssh.SSHAuthorizedKeys | None:
 
 
 def host_key(home: Path) -> asyncssh.SSHKey:
-    """The session's host key, made once: it lives as long as the home. In memory only where that cannot be written."""
+    """Returns the session's host key, which is made once and stored in the home; only in memory if that fails."""
     path = home / HOST_KEY
     try:
         return asyncssh.read_private_key(path)
@@ -115,7 +114,7 @@ def environment(process: asyncssh.SSHServerProcess[bytes]) -> dict[str, str]:
 
 
 async def serve(process: asyncssh.SSHServerProcess[bytes]) -> None:
-    """One shell or command."""
+    """Runs one shell or command for a client."""
     try:
         if process.get_terminal_type() is not None:
             code = await _on_terminal(process)
@@ -155,7 +154,7 @@ async def _copy_terminal(terminal: Terminal, process: asyncssh.SSHServerProcess[
 
 
 async def _type(terminal: Terminal, process: asyncssh.SSHServerProcess[bytes]) -> None:
-    """What the client types, until it hangs up: then its shell is told so."""
+    """Writes the client's input to the terminal until the client hangs up, which sends SIGHUP to its shell."""
     while True:
         try:
             data = await process.stdin.read(_PIECE)
@@ -277,5 +276,5 @@ async def main() -> None:
 
 
 def run() -> None:
-    """Serve until the session ends."""
+    """Serves until the session ends."""
     asyncio.run(main())

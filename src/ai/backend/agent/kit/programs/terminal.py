@@ -1,4 +1,4 @@
-"""A program on a pseudo-terminal, for servers that run on asyncio."""
+"""Runs programs on pseudo-terminals, for servers on asyncio."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PIECE = 64 * 1024
 
 
 def shell_argv(command: str | None = None) -> list[str]:
-    """A login shell, or the shell with a command."""
+    """Returns the arguments of a login shell, or of the shell with a command."""
     shell = os.environ.get("SHELL") or ""
     if not os.access(shell, os.X_OK):
         shell = shutil.which("bash") or shutil.which("sh") or "/bin/sh"
@@ -24,7 +24,7 @@ def shell_argv(command: str | None = None) -> list[str]:
 
 
 async def open_terminal(argv: list[str], env: dict[str, str], rows: int, columns: int) -> Terminal:
-    """Start a program on a terminal of its own. Raises OSError if it cannot be."""
+    """Starts a program on a terminal of its own. Raises OSError."""
     master, slave = os.openpty()
     try:
         os.set_blocking(master, False)
@@ -41,7 +41,7 @@ async def open_terminal(argv: list[str], env: dict[str, str], rows: int, columns
 
 
 class Terminal:
-    """One program on a terminal. One task reads and one writes."""
+    """A pseudo-terminal with one program. One task may read and one may write."""
 
     def __init__(self, fd: int, child: asyncio.subprocess.Process) -> None:
         self._loop = asyncio.get_running_loop()
@@ -54,7 +54,7 @@ class Terminal:
             set_size(self._fd, rows, columns)
 
     async def read(self) -> bytes:
-        """What it has printed; empty once the last program has left the terminal, or it is closed."""
+        """Returns printed bytes; empty once the last program has left the terminal, or it is closed."""
         while self._fd >= 0:
             try:
                 return os.read(self._fd, _PIECE)
@@ -65,7 +65,7 @@ class Terminal:
         return b""
 
     async def write(self, data: bytes) -> None:
-        """Types; waits while the program does not read."""
+        """Writes input, and waits while the program does not read."""
         while data and self._fd >= 0:
             try:
                 data = data[os.write(self._fd, data[:4096]) :]
@@ -87,7 +87,7 @@ class Terminal:
                 remove(fd)
 
     def signal(self, number: int) -> None:
-        """To the program in the foreground, and to the first one."""
+        """Signals the program in the foreground and the first one."""
         groups = {self._child.pid}
         try:
             groups.add(os.tcgetpgrp(self._fd))
@@ -100,11 +100,11 @@ class Terminal:
                 pass  # it has ended
 
     async def wait(self) -> int:
-        """The first program's exit code; -n after signal n."""
+        """Waits for the first program and returns its exit code; -n after signal n."""
         return await self._child.wait()
 
     def close(self) -> None:
-        """Hangs up. Safe twice."""
+        """Closes the terminal and sends SIGHUP. Safe twice."""
         if self._fd < 0:
             return
         if self._child.returncode is None:

@@ -53,7 +53,7 @@ class Channel:
             await kernel.runs.reconcile()
 
     async def _open_with_retries(self, kernel: Kernel, restored: RunsRecord | None) -> None:
-        """Connect, with retries because a runner that was just started may not listen yet."""
+        """Connects, with retries because a runner that was just started may not listen yet."""
         backoff = Backoff(_CONNECT_FIRST_S, _CONNECT_MAX_S)
         for _ in range(_CONNECT_RETRIES):
             try:
@@ -66,7 +66,7 @@ class Channel:
         return await self.open(kernel, restored)
 
     async def open(self, kernel: Kernel, restored: RunsRecord | None) -> None:
-        """Connect, and restore the runs that were recorded before the agent was restarted."""
+        """Connects, and restores the runs that were recorded before the agent was restarted."""
         epoch = self._context.epoch
         last_seq = restored.acked if restored is not None and restored.attempt == kernel.attempt else 0
         channel = KernelChannel(
@@ -119,10 +119,9 @@ RUN_ID = "bootstrap"
 
 
 class Bootstrap:
-    """Writes the dotfiles and runs the bootstrap script.
+    """Writes the user's dotfiles and runs the bootstrap script once, by the runner, before the session is usable.
 
-    The session starts even if the script fails, takes too long, or a file cannot be written; a note to the user says
-    so. The runner writes the files as the session's user, so no path reaches what the user may not write.
+    The session starts even if the script or a file fails; a note tells the user.
     """
 
     name = "bootstrap"

@@ -36,7 +36,7 @@ class Hooks:
         self._hook_retrier = hook_retrier
 
     async def acquire(self, kernel: Kernel, step: StepContext) -> None:
-        """Call the hooks. Raises what ``pre_create`` raises, and CreationDeferred while a plugin is missing."""
+        """Calls the hooks. Raises what ``pre_create`` raises, and CreationDeferred while a plugin is missing."""
         if kernel.record.workload_id:
             return  # resumed: the workload was made from the configs already
         holders = self._holders(kernel)
@@ -57,7 +57,7 @@ class Hooks:
         kernel.save(attached_devices={key: _attached_to_wire(devices) for key, devices in kernel.attached.items()})
 
     def _holders(self, kernel: Kernel) -> list[tuple[PluginHandle, DeviceAllocation]]:
-        """Return the plugins of the kernel's devices in allocation order."""
+        """Returns the plugins of the kernel's devices in allocation order."""
         holders = [
             (handle, allocation)
             for handle in self._context.plugins.started()
@@ -86,7 +86,7 @@ class Hooks:
             )
 
     async def _post_terminate(self, key: str, kernel: Kernel, step: StepContext) -> bool:
-        """Call until it succeeds or the deadline of one call has passed, and return whether it has succeeded."""
+        """Calls until it succeeds or the deadline of one call has passed, and returns whether it has succeeded."""
         clock = asyncio.get_running_loop().time
         timeout_s = max(self._context.settings.kernel_lifecycles.plugin_timeout, _RETRY_FIRST_S)
         deadline = clock() + self._context.settings.kernel_lifecycles.plugin_timeout
@@ -160,11 +160,7 @@ class PostCreate:
                 return
 
     async def _wait(self, kernel: Kernel, retry_after_s: float) -> bool:
-        """Wait until the next call, at most until the deadline, and return whether there is a next call.
-
-        The deadline is recorded in wall-clock time, so that a restart of the agent does not move it. It is read once
-        after each start of the agent, so that setting the wall clock does not move it either.
-        """
+        """Waits until the next call, at most until the deadline, and returns whether there is a next call."""
         now, limit_s = self._context.wall_clock(), self._context.settings.kernel_lifecycles.termination_deferral
         clock = asyncio.get_running_loop().time
         if kernel.record.deferred_until is None:

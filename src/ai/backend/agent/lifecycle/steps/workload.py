@@ -45,7 +45,7 @@ class CreateWorkload:
         self._context = context
 
     def workload_spec(self, kernel: Kernel, step: StepContext) -> WorkloadSpec:
-        """Build the spec. Raises CreationDenied if the configs of plugins and of the session contradict each other."""
+        """Builds the spec. Raises CreationDenied if the configs of plugins and of the session contradict each other."""
         spec, services = kernel.record.spec, self._context.services
         config = merge_configs([*kernel.configs, (AGENT, user_mounts(spec)), (AGENT, services.mounts())])
         declared, info = self._context.settings.runtime_classes, self._context.runtime.info()
@@ -102,7 +102,7 @@ class CreateWorkload:
         kernel.configs, kernel.attached = [], {}  # a restart asks for new ones
 
     def _not_applied(self, config: WorkloadConfig) -> str | None:
-        """Return a note for the user about settings of plugins that this runtime cannot apply."""
+        """Returns a note for the user about settings of plugins that this runtime cannot apply."""
         capabilities = self._context.runtime.info().capabilities
         requested = {"networks": config.networks, "extra-gids": config.extra_gids}
         missing = [name for name, values in requested.items() if values and name not in capabilities]
@@ -146,7 +146,7 @@ class Devices:
         self._context = context
 
     def bind(self, kernel: Kernel) -> None:
-        """Take the planned devices or equivalent ones. Raises ResourceError and takes nothing if there are none."""
+        """Takes the planned devices or equivalent ones. Raises ResourceError and takes nothing if there are none."""
         spec = kernel.record.spec
         self._context.inventory.bind(
             kernel.id,
@@ -159,7 +159,7 @@ class Devices:
         kernel.record = msgspec.structs.replace(kernel.record, allocation=write_allocation(allocation))
 
     async def acquire(self, kernel: Kernel, step: StepContext) -> None:
-        """Take the recorded devices again after a crash. Raises CreationDeferred if a device has failed meanwhile."""
+        """Takes the recorded devices again after a crash. Raises CreationDeferred if a device has failed meanwhile."""
         if not self._context.inventory.holds(kernel.id):
             self._context.inventory.adopt(kernel.id, kernel.record.device_allocation)
         if not step.restarting and (failed := self._context.inventory.unhealthy(kernel.id)):
