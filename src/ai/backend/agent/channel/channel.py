@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ai.backend.common.errors import (
@@ -22,15 +23,6 @@ from ai.backend.common.errors import (
 from ai.backend.infra.retry import Backoff
 from ai.backend.plugin.runtime import RunnerChannel
 
-
-class StartFailed(WorkloadError):
-    """The workload exists, but its runner never became ready."""
-
-
-class WorkloadEnded(WorkloadError):
-    """The workload ended during an operation on it."""
-
-
 log = logging.getLogger(__name__)
 Frame = Mapping[str, Any]
 OpenChannel = Callable[[int], Awaitable[RunnerChannel]]
@@ -44,6 +36,14 @@ _ERRORS: dict[str, type[BackendError]] = {
 }
 
 
+class StartFailed(WorkloadError):
+    """The workload exists, but its runner never became ready."""
+
+
+class WorkloadEnded(WorkloadError):
+    """The workload ended during an operation on it."""
+
+
 class FrameSink(Protocol):
     """Receives every frame of a runner."""
 
@@ -54,43 +54,28 @@ class FrameSink(Protocol):
         """Handles the end of the workload, after which no frame follows. ``frame`` is the last one of the shim."""
 
 
+@dataclass(slots=True, eq=False)
 class _Request:
-    def __init__(self) -> None:
-        self.done: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self.chunks: list[Frame] = []
+    done: asyncio.Future[dict[str, Any]]
+    chunks: list[Frame] = field(default_factory=list)
 
 
+@dataclass(slots=True, eq=False)
 class KernelChannel:
     """Exchanges frames with the runner of one kernel, and reopens a broken stream behind frame ``received``."""
 
-    __slots__ = (
-        "_closed",
-        "_connected",
-        "_ended",
-        "_failures",
-        "_next_request",
-        "_open",
-        "_reader",
-        "_ready",
-        "_requests",
-        "_sinks",
-        "_stream",
-        "received",
-    )
-
-    def __init__(self, open_channel: OpenChannel, *, last_seq: int, first_request: int) -> None:
-        self._open = open_channel
-        self._stream: RunnerChannel | None = None
-        self._reader: asyncio.Task[None] | None = None
-        self._requests: dict[int, _Request] = {}
-        self._next_request = first_request
-        self._sinks: list[FrameSink] = []
-        self._ready = asyncio.Event()
-        self._connected = asyncio.Event()
-        self._ended: Frame | None = None
-        self._closed = False
-        self._failures = 0
-        self.received = last_seq
+    _open: OpenChannel
+    received: int
+    next_request: int
+    _stream: RunnerChannel | None = field(default=None, init=False)
+    _reader: asyncio.Task[None] | None = field(default=None, init=False)
+    _requests: dict[int, _Request] = field(default_factory=dict, init=False)
+    _sinks: list[FrameSink] = field(default_factory=list, init=False)
+    _ready: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _connected: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _ended: Frame | None = field(default=None, init=False)
+    _closed: bool = field(default=False, init=False)
+    _failures: int = field(default=0, init=False)
 
     def add_sink(self, sink: FrameSink) -> None:
         self._sinks.append(sink)
@@ -165,8 +150,8 @@ class KernelChannel:
             NotFound, Forbidden, LimitExceeded, InvalidInput, RunError: the runner's error reply.
             DeadlineExceeded, Unavailable, WorkloadEnded: there is no reply.
         """
-        number, self._next_request = self._next_request, self._next_request + 1
-        request = self._requests[number] = _Request()
+        number, self.next_request = self.next_request, self.next_request + 1
+        request = self._requests[number] = _Request(asyncio.get_running_loop().create_future())
         try:
             async with asyncio.timeout(timeout_s):
                 await self.send({**frame, "req": number})
@@ -181,10 +166,10 @@ class KernelChannel:
         self._stream = stream
         self._connected.set()
         self._reader = None
-        if not stream.listen(self._heard):
+        if not stream.listen(self._on_frame):
             self._reader = asyncio.create_task(self._read(stream), name="runner-channel")
 
-    def _heard(self, frame: Frame | None) -> None:
+    def _on_frame(self, frame: Frame | None) -> None:
         stream = self._stream
         if frame is None:
             if stream is not None and not self._closed and not self.ended:
@@ -193,7 +178,7 @@ class KernelChannel:
         try:
             self._handle(frame)
         except Exception:
-            log.exception("what a runner said could not be handled")
+            log.exception("a frame of a runner could not be handled")
 
     async def _read(self, stream: RunnerChannel) -> None:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from ai.backend.agent.channel.terminals import Terminals
 from ai.backend.agent.kernels.model import KernelRecord
 from ai.backend.agent.kernels.store import KernelRecords, Leftovers
 from ai.backend.common.errors import Conflict, Unavailable
+from ai.backend.common.states import KernelStatus
 from ai.backend.common.wire.agent import RegistryAccess
 from ai.backend.core.lifecycle.kernel_phase import TRANSITIONS, Operation, Phase, PhaseTrigger, step
 from ai.backend.core.lifecycle.transition import Path, extend_story
@@ -24,63 +26,43 @@ from ai.backend.plugin.runtime import NetworkView, WorkloadExit, WorkloadKey
 _decode = msgspec.msgpack.Decoder(KernelRecord).decode
 
 
+@dataclass(slots=True, eq=False)
 class Kernel:
     """Holds the record of one kernel and its live objects. ``task`` is the operation under way, at most one.
 
     The record of a running kernel is stored compressed, because there are many and most fields are rarely read
-    (docs/decisions/0016). ``deferral_ends`` and ``owing_since`` are the record's ``deferred_until`` and ``owed_since``
-    on
-    the loop's clock. ``registries`` holds credentials and is never stored.
+    (docs/decisions/0016). ``deferral_ends`` and ``owing_since`` are the record's times on the loop's clock.
+    ``registries`` holds credentials and is never stored.
     """
 
-    __slots__ = (
-        "_record",
-        "_records",
-        "attached",
-        "changed",
-        "channel",
-        "configs",
-        "created_at",
-        "deferral_ends",
-        "exit",
-        "hurry",
-        "id",
-        "key",
-        "last_stat",
-        "log_tail",
-        "network",
-        "owing_since",
-        "phase",
-        "registries",
-        "runs",
-        "status",
-        "story",
-        "task",
-        "terminals",
-    )
+    _record: KernelRecord | bytes
+    _records: KernelRecords | Leftovers
+    id: str = field(init=False)
+    key: WorkloadKey = field(init=False)
+    created_at: float = field(init=False)
+    phase: Phase = field(init=False)
+    status: KernelStatus = field(init=False)
+    task: asyncio.Task[None] | None = None
+    configs: list[tuple[str, WorkloadConfig]] = field(default_factory=list)
+    attached: dict[str, list[AttachedDevice]] = field(default_factory=dict)
+    network: NetworkView | None = None
+    registries: Sequence[RegistryAccess] = ()
+    exit: WorkloadExit | None = None
+    channel: KernelChannel | None = None
+    runs: RunQueue | None = None
+    terminals: Terminals | None = None
+    hurry: asyncio.Event = field(default_factory=asyncio.Event)
+    deferral_ends: float | None = None
+    owing_since: float | None = None
+    last_stat: dict[str, Any] | None = None
+    log_tail: bytes | None = None
+    story: Path = ()
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def __init__(self, record: KernelRecord, records: KernelRecords | Leftovers) -> None:
-        self.id = record.spec.kernel_id
-        self.key: WorkloadKey = record.key
-        self.created_at = record.created_at
+    def __post_init__(self) -> None:
+        record = self.record
+        self.id, self.key, self.created_at = record.spec.kernel_id, record.key, record.created_at
         self.record = record
-        self._records = records
-        self.task: asyncio.Task[None] | None = None
-        self.configs: list[tuple[str, WorkloadConfig]] = []
-        self.attached: dict[str, list[AttachedDevice]] = {}
-        self.network: NetworkView | None = None
-        self.registries: Sequence[RegistryAccess] = ()
-        self.exit: WorkloadExit | None = None
-        self.channel: KernelChannel | None = None
-        self.runs: RunQueue | None = None
-        self.terminals: Terminals | None = None
-        self.hurry = asyncio.Event()
-        self.deferral_ends: float | None = None
-        self.owing_since: float | None = None
-        self.last_stat: dict[str, Any] | None = None
-        self.log_tail: bytes | None = None
-        self.story: Path = ()
-        self.changed = asyncio.Event()
 
     @property
     def record(self) -> KernelRecord:

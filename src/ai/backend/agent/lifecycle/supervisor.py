@@ -53,7 +53,7 @@ class Supervisor:
     """Runs the operations on kernels. Commands return at once; progress is sent as observations."""
 
     def __init__(self, context: AgentContext, statistics: Statistics) -> None:
-        self._context = context
+        self.context = context
         self._statistics = statistics
         self._runner = StepRunner(context)
         self._reporter = StatusReporter(context)
@@ -85,22 +85,22 @@ class Supervisor:
         kernels: list[Kernel] = []
         try:
             for spec in new_specs:
-                self._context.inventory.check_supported(
-                    ResourceSlot.parse(dict(spec.slots)), self._context.settings.agent.id
+                self.context.inventory.check_supported(
+                    ResourceSlot.parse(dict(spec.slots)), self.context.settings.agent.id
                 )
                 record = KernelRecord(
                     spec=with_shared_texts(spec),
                     phase=Phase.CREATING,
                     status=KernelStatus.PREPARING,
-                    created_at=self._context.wall_clock(),
+                    created_at=self.context.wall_clock(),
                 )
-                kernel = Kernel(record, self._context.records)
+                kernel = Kernel(record, self.context.records)
                 kernel.registries = req.registries
                 self._runner.devices.bind(kernel)
                 kernels.append(kernel)
         except (ResourceError, InvalidInput):
             for kernel in kernels:
-                self._context.inventory.free(kernel.id)
+                self.context.inventory.free(kernel.id)
             raise
         crash_point("create.accept.before")
         for index, kernel in enumerate(kernels):
@@ -109,7 +109,7 @@ class Supervisor:
                 self._reporter.status(kernel, KernelStatus.PREPARING)
             except OSError as e:
                 for remaining in kernels[index:]:
-                    self._context.inventory.free(remaining.id)
+                    self.context.inventory.free(remaining.id)
                 raise Unavailable(f"the agent cannot write down what it takes on: {e}") from e
             self.ended.discard(kernel.id)
             self.kernels[kernel.id] = kernel
@@ -120,8 +120,8 @@ class Supervisor:
         """Returns a live kernel, or an ended one that is read from its record."""
         if (live := self.kernels.get(kernel_id)) is not None:
             return live
-        record = self._context.records.get(kernel_id) if kernel_id in self.ended else None
-        return Kernel(record, self._context.records) if record is not None else None
+        record = self.context.records.get(kernel_id) if kernel_id in self.ended else None
+        return Kernel(record, self.context.records) if record is not None else None
 
     def _is_accepted(self, spec: KernelSpec) -> bool:
         """Returns whether this attempt was accepted before. Raises Conflict for an older one, or if another is live."""
@@ -234,7 +234,7 @@ class Supervisor:
         live = [KernelPresence(kernel_id=k.id, attempt=k.attempt, status=k.status) for k in self.live()]
         ended = {
             end.kernel_id: KernelPresence(kernel_id=end.kernel_id, attempt=end.attempt, status=end.status)
-            for end in self._context.observer.undelivered_ends()
+            for end in self.context.observer.undelivered_ends()
             if end.kernel_id not in self.kernels
         }
         return [*live, *ended.values()]
@@ -330,7 +330,7 @@ class Supervisor:
 
     async def _start_sshd(self, kernel: Kernel) -> None:
         """Starts the SSH server by which the session's other kernels log in (spec 03-01)."""
-        problem = await self._context.services.start_sshd(kernel)
+        problem = await self.context.services.start_sshd(kernel)
         if problem is not None:
             log.warning("kernel %s: no SSH server: %s", kernel.id, problem)
             notes = [text for text in (kernel.record.note, f"no SSH between its kernels: {problem}") if text]
@@ -339,7 +339,7 @@ class Supervisor:
     def _announce(self, kernel: Kernel, reason: KernelEventReason) -> None:
         """Reports and records that the kernel runs, and starts the command of a batch session."""
         crash_point("create.running.before")
-        failed = self._context.inventory.unhealthy(kernel.id)
+        failed = self.context.inventory.unhealthy(kernel.id)
         self._reporter.running(kernel, reason, failed)
         kernel.move(
             PhaseTrigger.STARTED,
@@ -360,7 +360,7 @@ class Supervisor:
         spec = kernel.record.spec
         if spec.session_type is SessionType.BATCH and spec.startup_command:
             task = asyncio.create_task(
-                watch_batch(kernel, self.end, self._context.wall_clock), name=f"batch-{kernel.id}"
+                watch_batch(kernel, self.end, self.context.wall_clock), name=f"batch-{kernel.id}"
             )
             self._batches.add(task)
             task.add_done_callback(self._batches.discard)
@@ -376,7 +376,7 @@ class Supervisor:
             kernel.hurry.set()
         record = msgspec.structs.replace(kernel.record, restarted_from=None)  # no restart follows
         await self._runner.release_all(kernel, step_context_of(record))
-        self._context.records.forget_runs(kernel.id)
+        self.context.records.forget_runs(kernel.id)
         crash_point("destroy.terminated.before")
         self._reporter.end(kernel, ending)
         self._record_end(kernel, ending)
@@ -392,7 +392,7 @@ class Supervisor:
             base=kernel.record.tombstone(),
             status=ending.status,
             ending=ending,
-            ended_at=self._context.wall_clock(),
+            ended_at=self.context.wall_clock(),
         )
         self.ended.add(kernel.id, asyncio.get_running_loop().time())
         del self.kernels[kernel.id]
@@ -407,7 +407,7 @@ class Supervisor:
         log.info("kernel %s was %s when the agent ended; going on", kernel.id, record.phase)
         changes: dict[str, Any] = {}
         if record.phase in (Phase.CREATING, Phase.RESTARTING):
-            if record.resumes >= self._context.settings.kernel_lifecycles.max_resumes:
+            if record.resumes >= self.context.settings.kernel_lifecycles.max_resumes:
                 message = f"the agent ended {record.resumes + 1} times while it created this kernel"
                 self.end(kernel, Termination(status=KernelStatus.ERROR, reason=R.FAILED_TO_CREATE, message=message))
                 return
@@ -432,7 +432,7 @@ class Supervisor:
         except Exception as e:
             log.warning("kernel %s cannot be adopted yet: %s", kernel.id, e, exc_info=not isinstance(e, BackendError))
         try:
-            view = await self._context.runtime.inspect(kernel.key)
+            view = await self.context.runtime.inspect(kernel.key)
         except BackendError as e:
             log.warning("kernel %s cannot be inspected: %s", kernel.id, e)
             return False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import platform
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from decimal import Decimal
@@ -157,10 +156,9 @@ class StatisticsLoop(PeriodicLoop):
         statistics: Statistics,
         supervisor: Supervisor,
         manager: ManagerReports,
-        *,
         agent_id: str,
         interval_s: float,
-        wall_clock: Callable[[], float] = time.time,
+        wall_clock: Callable[[], float],
     ) -> None:
         super().__init__()
         self.period_s = interval_s

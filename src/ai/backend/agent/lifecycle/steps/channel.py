@@ -71,8 +71,8 @@ class Channel:
         last_seq = restored.acked if restored is not None and restored.attempt == kernel.attempt else 0
         channel = KernelChannel(
             _Opener(self._context.runtime, kernel.key, epoch),
-            last_seq=last_seq,
-            first_request=epoch * _REQUESTS_PER_EPOCH,
+            received=last_seq,
+            next_request=epoch * _REQUESTS_PER_EPOCH,
         )
         limits = self._context.settings.runs
         runs = RunQueue(
