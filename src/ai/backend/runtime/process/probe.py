@@ -178,7 +178,7 @@ def _probe_cgroups(settings: ProcessRuntimeSettings, state: Path, notes: _Notes)
         return driver
     failure = _try_group(driver)
     if failure:
-        driver.let_go()
+        driver.release()
         notes.add(f"control groups do not work: {failure}")
         return NoCgroups()
     return driver

@@ -151,7 +151,7 @@ class ProcessRuntime(AbstractRuntime):
         self._guard = self._compiling = None
         await self._zygote.close()
         if self._findings is not None:
-            await asyncio.to_thread(self._findings.host.cgroups.let_go)
+            await asyncio.to_thread(self._findings.host.cgroups.release)
 
     def info(self) -> RuntimeInfo:
         findings = self.findings
