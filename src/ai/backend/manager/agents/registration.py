@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 from typing import Any
 
@@ -114,39 +115,28 @@ _BEAT_S = 5.0
 """Seconds between two writes of the time of an agent's last heartbeat."""
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class AgentRegistry:
     """Registers agents by their heartbeats, and tracks when this process last heard of each."""
 
-    def __init__(
-        self,
-        *,
-        agents: AgentStore,
-        resource_groups: ResourceGroupStore,
-        slots: SlotCatalogue,
-        presence: PresenceComparison,
-        bus: Bus,
-        clock: Clock,
-        settings: AgentSettings,
-        assignments: Assignments,
-    ) -> None:
-        self._agents = agents
-        self._resource_groups = resource_groups
-        self._slots = slots
-        self._presence = presence
-        self._bus = bus
-        self._clock = clock
-        self._settings = settings
-        self._assignments = assignments
-        self._fingerprints: dict[AgentId, bytes] = {}
-        """Agent -> its registered report; empty if a part of it was refused, which the next heartbeat tries again."""
-        self._written: dict[AgentId, float] = {}
-        self._newest: dict[AgentId, tuple[int, int]] = {}
-        """Agent -> epoch and number of its newest heartbeat."""
-        self.last_seen: dict[AgentId, float] = {}
-        """Agent -> monotonic time of its last report to this process."""
-        self.leads: Callable[[], bool] = lambda: True
-        """Returns whether this manager runs the loops: only the leader says which kernels an agent should not have."""
-        self._registering = asyncio.Lock()
+    agents: AgentStore
+    resource_groups: ResourceGroupStore
+    slots: SlotCatalogue
+    presence: PresenceComparison
+    bus: Bus
+    clock: Clock
+    settings: AgentSettings
+    assignments: Assignments
+    last_seen: dict[AgentId, float] = field(default_factory=dict, init=False)
+    """Agent -> monotonic time of its last report to this process."""
+    leads: Callable[[], bool] = lambda: True
+    """Returns whether this manager runs the loops: only the leader says which kernels an agent should not have."""
+    _fingerprints: dict[AgentId, bytes] = field(default_factory=dict, init=False)
+    """Agent -> its registered report; empty if a part of it was refused, which the next heartbeat tries again."""
+    _written: dict[AgentId, float] = field(default_factory=dict, init=False)
+    _newest: dict[AgentId, tuple[int, int]] = field(default_factory=dict, init=False)
+    """Agent -> epoch and number of its newest heartbeat."""
+    _registering: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
     async def heartbeat(self, report: AgentReport) -> HeartbeatReply:
         """Registers or refreshes an agent and compares its kernels with those that it should hold.
@@ -155,21 +145,21 @@ class AgentRegistry:
         """
         agent_id = AgentId(check_slug(report.agent_id, what="agent_id", allow_dots=True))
         if self._is_outdated(agent_id, report):
-            return HeartbeatReply(interval_s=self._settings.heartbeat_interval_s)
-        monotonic = self._clock.monotonic()
+            return HeartbeatReply(interval_s=self.settings.heartbeat_interval_s)
+        monotonic = self.clock.monotonic()
         self.record_contact(agent_id)  # first: the agent lives even if its report cannot be written now
         fingerprint = msgspec.msgpack.encode(msgspec.structs.replace(report, kernels=[], number=0))
         if self._fingerprints.get(agent_id) != fingerprint:
             is_whole = await self._register(agent_id, report)
             self._fingerprints[agent_id] = fingerprint if is_whole else b""
             self._written[agent_id] = monotonic
-            self._bus.publish(SCHEDULE)
-            self._bus.publish(LAUNCH)
+            self.bus.publish(SCHEDULE)
+            self.bus.publish(LAUNCH)
         elif monotonic - self._written.get(agent_id, 0.0) >= _BEAT_S:
-            await self._agents.beat(agent_id, at=self._clock.now())
+            await self.agents.change(agent_id, last_heartbeat=self.clock.now())
             self._written[agent_id] = monotonic
-        unknown = await self._presence.compare(agent_id, report.kernels) if self.leads() else []
-        return HeartbeatReply(interval_s=self._settings.heartbeat_interval_s, unknown_kernels=unknown)
+        unknown = await self.presence.compare(agent_id, report.kernels) if self.leads() else []
+        return HeartbeatReply(interval_s=self.settings.heartbeat_interval_s, unknown_kernels=unknown)
 
     def _is_outdated(self, agent_id: AgentId, report: AgentReport) -> bool:
         """Returns whether this report or a newer one of the agent has arrived before, and records it if not."""
@@ -187,7 +177,7 @@ class AgentRegistry:
 
     def record_contact(self, agent_id: AgentId) -> None:
         """Records that the agent is alive now."""
-        self.last_seen[agent_id] = self._clock.monotonic()
+        self.last_seen[agent_id] = self.clock.monotonic()
 
     def mark_lost(self, agent_id: AgentId) -> None:
         """Forgets the registration, so that the next heartbeat registers the agent again."""
@@ -196,11 +186,11 @@ class AgentRegistry:
     def become_leader(self) -> None:
         """Forgets all registrations and missing kernels, so that every agent registers again."""
         self._fingerprints.clear()
-        self._presence.forget()
+        self.presence.forget()
 
     async def _register(self, agent_id: AgentId, report: AgentReport) -> bool:
         """Stores the agent and returns whether its overlay report was admitted unchanged."""
-        if await self._resource_groups.resource_group(report.resource_group) is None:
+        if await self.resource_groups.resource_group(report.resource_group) is None:
             raise NotFound(
                 f"There is no resource group {report.resource_group[:64]!r}; create it or change the agent's settings.",
                 data={"resource_group": report.resource_group[:64]},
@@ -214,7 +204,7 @@ class AgentRegistry:
     async def _admitted(self, agent_id: AgentId, overlay: OverlayReport | None) -> OverlayReport | None:
         if overlay is None or overlay.why_not:
             return overlay
-        others = await self._agents.underlays()
+        others = await self.agents.underlays()
         others.pop(agent_id, None)
         result = admitted(overlay, others)
         if result.why_not and self._fingerprints.get(agent_id) != b"":
@@ -222,14 +212,14 @@ class AgentRegistry:
         return result
 
     async def _store(self, agent_id: AgentId, report: AgentReport, slot_types: Sequence[SlotTypeInfo]) -> None:
-        now = self._clock.now()
+        now = self.clock.now()
         offered = ResourceSlot.parse({s.slot_name: s.amount for s in report.slots}).nonzero()
-        refused = await self._slots.report(agent_id, slot_types)
+        refused = await self.slots.report(agent_id, slot_types)
         report = _without(report, refused)
-        stored = await self._agents.agent(agent_id)
+        stored = await self.agents.agent(agent_id)
         slots = ResourceSlot({name: q for name, q in offered.items() if name not in refused})
         is_alive = stored is not None and stored.status is AgentStatus.ALIVE
-        await self._agents.put_agent(
+        await self.agents.put_agent(
             Agent(
                 id=agent_id,
                 status=AgentStatus.ALIVE,
@@ -237,7 +227,7 @@ class AgentRegistry:
                 epoch=report.epoch,
                 region=report.region,
                 architecture=architecture_name(report.architecture),
-                scaling_group=await self._assignments.group_of(agent_id, report.resource_group),
+                scaling_group=await self.assignments.group_of(agent_id, report.resource_group),
                 schedulable=stored.schedulable if stored is not None else True,
                 available_slots=slots,
                 addr=report.addr,

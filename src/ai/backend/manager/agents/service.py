@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ai.backend.common.errors import Conflict, Forbidden, NotFound
@@ -23,26 +23,18 @@ from ai.backend.manager.query.model import ListQuery, Page
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
 
 
+@dataclass(slots=True, eq=False)
 class AgentService:
     """Lists agents for superadmins and monitors; lets superadmins change agents and operate their devices."""
 
-    def __init__(
-        self,
-        agents: AgentStore,
-        occupancy: Occupancy,
-        resource_groups: ResourceGroupStore,
-        assignments: Assignments,
-        metrics: LiveMetrics,
-        gateway: AgentGateway,
-    ) -> None:
-        self._agents = agents
-        self._occupancy = occupancy
-        self._resource_groups = resource_groups
-        self._assignments = assignments
-        self._metrics = metrics
-        self._gateway = gateway
-        self.after_change: list[PeriodicLoop] = []
-        """Loops that are woken after an agent has been changed."""
+    store: AgentStore
+    occupancy: Occupancy
+    resource_groups: ResourceGroupStore
+    assignments: Assignments
+    metrics: LiveMetrics
+    gateway: AgentGateway
+    after_change: list[PeriodicLoop] = field(default_factory=list, init=False)
+    """Loops that are woken after an agent has been changed."""
 
     async def agents(
         self, caller: Caller, query: ListQuery, *, status: str | None = None, scaling_group: str | None = None
@@ -50,7 +42,7 @@ class AgentService:
         """Returns a page of agents with live statistics; an empty page unless the caller sees all."""
         if not caller.sees_all:
             return Page(items=[], total_count=0)
-        page = await self._agents.page(query, status=status, scaling_group=scaling_group)
+        page = await self.store.page(query, status=status, scaling_group=scaling_group)
         return replace(page, items=[self._with_statistics(a) for a in page.items])
 
     async def agent(self, caller: Caller, agent_id: str) -> Agent:
@@ -60,26 +52,26 @@ class AgentService:
         return self._with_statistics(await self._existing(agent_id))
 
     async def living(self) -> Sequence[Agent]:
-        return [a for a in await self._agents.agents() if a.status is AgentStatus.ALIVE]
+        return [a for a in await self.store.agents() if a.status is AgentStatus.ALIVE]
 
     async def count_by_status(self) -> Mapping[AgentStatus, int]:
-        return Counter(a.status for a in await self._agents.agents())
+        return Counter(a.status for a in await self.store.agents())
 
     async def holdings(self, caller: Caller, agent_ids: Collection[str]) -> Mapping[str, Sequence[KernelOccupancy]]:
         """Returns what occupies agents, by agent; nothing unless the caller sees all."""
         if not caller.sees_all:
             return {}
         holdings: dict[str, list[KernelOccupancy]] = {}
-        for holding in await self._occupancy.held([AgentId(agent_id) for agent_id in agent_ids]):
+        for holding in await self.occupancy.held([AgentId(agent_id) for agent_id in agent_ids]):
             holdings.setdefault(holding.agent, []).append(holding)
         return holdings
 
     def _with_statistics(self, agent: Agent) -> Agent:
-        live_stat = self._metrics.of_agent(agent.id)
+        live_stat = self.metrics.of_agent(agent.id)
         return replace(agent, live_stat=live_stat) if live_stat is not None else agent
 
     async def _existing(self, agent_id: str) -> Agent:
-        agent = await self._agents.agent(AgentId(agent_id))
+        agent = await self.store.agent(AgentId(agent_id))
         if agent is None:
             raise _not_found(agent_id)
         return agent
@@ -103,7 +95,7 @@ class AgentService:
         agent = await self._existing(agent_id)
         if agent.status is not AgentStatus.ALIVE:
             raise Conflict(f"The agent {agent.id} is {agent.status}.", data={"status": agent.status.value})
-        return self._gateway.agent(agent.id)
+        return self.gateway.agent(agent.id)
 
     async def set_schedulable(self, caller: Caller, agent_ids: Sequence[str], schedulable: bool) -> None:
         """Lets agents take new sessions, or none; running sessions go on.
@@ -114,10 +106,10 @@ class AgentService:
         if not caller.is_superadmin:
             raise Forbidden("Only superadmins decide which agents take sessions.")
         for agent_id in agent_ids:
-            if await self._agents.agent(AgentId(agent_id)) is None:
+            if await self.store.agent(AgentId(agent_id)) is None:
                 raise NotFound(f"There is no agent {agent_id[:64]!r}.", data={"args": "unknown agent"})
         for agent_id in agent_ids:
-            await self._agents.set_schedulable(AgentId(agent_id), schedulable)
+            await self.store.change(AgentId(agent_id), schedulable=schedulable)
 
     async def modify_agent(
         self, caller: Caller, agent_id: str, *, schedulable: bool | None = None, scaling_group: str | None = None
@@ -130,17 +122,17 @@ class AgentService:
             raise Forbidden("Only superadmins change agents.")
         agent = await self._existing(agent_id)
         if scaling_group is not None:
-            if await self._resource_groups.resource_group(scaling_group) is None:
+            if await self.resource_groups.resource_group(scaling_group) is None:
                 raise NotFound(f"There is no resource group {scaling_group[:64]!r}.", data={"scaling_group": "unknown"})
             # The assignment first: the next report of the agent is registered by it.
-            named = await self._assignments.named_by(agent)
-            await self._assignments.put(agent.id, scaling_group, instead_of=named)
-            await self._agents.set_resource_group(agent.id, ResourceGroupName(scaling_group))
+            named = await self.assignments.named_by(agent)
+            await self.assignments.put(agent.id, scaling_group, instead_of=named)
+            await self.store.change(agent.id, scaling_group=ResourceGroupName(scaling_group))
         if schedulable is not None:
-            await self._agents.set_schedulable(agent.id, schedulable)
+            await self.store.change(agent.id, schedulable=schedulable)
         for loop in self.after_change:
             loop.wake()
-        return await self._agents.agent(agent.id) or agent
+        return await self.store.agent(agent.id) or agent
 
 
 def _not_found(agent_id: str) -> NotFound:

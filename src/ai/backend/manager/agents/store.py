@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
-from ai.backend.common.ids import AgentId, ResourceGroupName
+from ai.backend.common.ids import AgentId
 from ai.backend.common.states import AgentStatus
 from ai.backend.common.wire.link import AgentCommands
 from ai.backend.common.wire.reports import KernelPresence, OverlayReport
@@ -19,10 +19,8 @@ class AgentStore(Protocol):
 
     async def put_agent(self, agent: Agent) -> None: ...
     async def set_status(self, agent_id: AgentId, status: AgentStatus, *, at: datetime) -> None: ...
-    async def set_schedulable(self, agent_id: AgentId, schedulable: bool) -> None: ...
-    async def set_resource_group(self, agent_id: AgentId, name: ResourceGroupName) -> None: ...
-    async def beat(self, agent_id: AgentId, *, at: datetime) -> None:
-        """Records the time of the last heartbeat."""
+    async def change(self, agent_id: AgentId, **values: Any) -> None:
+        """Changes fields of an agent, if it exists."""
 
     async def agent(self, agent_id: AgentId) -> Agent | None: ...
     async def agents(self, *, scaling_group: str | None = None) -> list[Agent]: ...

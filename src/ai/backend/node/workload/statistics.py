@@ -34,34 +34,22 @@ def transferred_bytes(pid: int) -> tuple[int, int] | None:
 
 def process_views(pids: Sequence[int]) -> list[ProcessView]:
     """Returns the measurements of those processes that live."""
-    result = []
+    views = []
     for pid in pids[:_LIMIT]:
         fields = proc.stat_fields(pid)
         if fields is None or fields[0] in "ZX":
             continue
         measured = [
-            _accumulated("cpu_used", sum(map(int, fields[11:13])) * TICK_MS, "msec"),
-            Measurement(key="mem", value=float(proc.resident_bytes(pid)), unit_hint="bytes"),
+            accumulated("cpu_used", sum(map(int, fields[11:13])) * TICK_MS, "msec"),
+            gauge("mem", proc.resident_bytes(pid), "bytes", None),
         ]
-        transferred = transferred_bytes(pid)
-        if transferred is not None:
-            measured += [
-                _accumulated(key, n, "bytes") for key, n in zip(("io_read", "io_write"), transferred, strict=True)
-            ]
-        result.append(
-            ProcessView(
-                pid=pid,
-                started=int(fields[19]),
-                shown_pid=_shown_pid(pid),
-                command=_command(pid),
-                measurements=measured,
-            )
+        transferred = zip(("io_read", "io_write"), transferred_bytes(pid) or (), strict=False)
+        measured += [accumulated(key, n, "bytes") for key, n in transferred]
+        started, shown_pid = int(fields[19]), _shown_pid(pid)
+        views.append(
+            ProcessView(pid=pid, started=started, shown_pid=shown_pid, command=_command(pid), measurements=measured)
         )
-    return result
-
-
-def _accumulated(key: str, value: float, unit: str) -> Measurement:
-    return Measurement(key=key, value=float(value), unit_hint=unit, kind=MetricKind.ACCUMULATED)
+    return views
 
 
 def _shown_pid(pid: int) -> int:
@@ -185,16 +173,13 @@ class Meter:
             measurements.append(gauge("cpu_util", percent, "percent", cores * 100, _AVG_MAX))
         if usage.memory is not None:
             measurements.append(gauge("mem", usage.memory, "bytes", record.memory_bytes, _AVG_MAX))
-        if usage.io_read is not None:
-            measurements.append(accumulated("io_read", usage.io_read, "bytes"))
-        if usage.io_write is not None:
-            measurements.append(accumulated("io_write", usage.io_write, "bytes"))
+        transferred = {"io_read": usage.io_read, "io_write": usage.io_write}
+        measurements += [accumulated(name, n, "bytes") for name, n in transferred.items() if n is not None]
         if usage.pids is not None:
             measurements.append(gauge("pids", usage.pids, "count", None, _MAX))
         if state.network is not None:
             measurements += _network(state, pids)
-        home = self._homes.get(key)
-        if home is not None:
+        if (home := self._homes.get(key)) is not None:
             measurements.append(gauge("io_scratch_size", home.size, "bytes", record.home_bytes))
         return measurements
 
@@ -268,20 +253,14 @@ def _complete(usage: Usage, state: _WorkloadState, pids: Pids) -> Usage:
     members = [int(pid) for pid in listed.split()] if listed else pids()
     if not members:
         return usage  # it has ended: zeros would hide what it used
-    cpu, memory = usage.cpu_used_ms, usage.memory
-    if cpu is None or memory is None:
+    if usage.cpu_used_ms is None:
         all_fields = [fields for pid in members if (fields := proc.stat_fields(pid)) is not None]
-        cpu = sum(sum(map(int, fields[11:15])) for fields in all_fields) * TICK_MS
-        memory = sum(map(proc.resident_bytes, members))
-    read, written = usage.io_read, usage.io_write
-    if read is None or written is None:
+        usage = replace(usage, cpu_used_ms=sum(sum(map(int, fields[11:15])) for fields in all_fields) * TICK_MS)
+    if usage.memory is None:
+        usage = replace(usage, memory=sum(map(proc.resident_bytes, members)))
+    if usage.io_read is None or usage.io_write is None:
         transferred = [count for pid in members if (count := transferred_bytes(pid)) is not None]
         if transferred:
             state.transferred = read, written = sum(r for r, _ in transferred), sum(w for _, w in transferred)
-    return Usage(
-        cpu_used_ms=cpu if usage.cpu_used_ms is None else usage.cpu_used_ms,
-        memory=memory if usage.memory is None else usage.memory,
-        io_read=read,
-        io_write=written,
-        pids=len(members) if usage.pids is None else usage.pids,
-    )
+            usage = replace(usage, io_read=read, io_write=written)
+    return usage if usage.pids is not None else replace(usage, pids=len(members))
