@@ -25,7 +25,7 @@ from ai.backend.agent.lifecycle.device_failures import HealthLoop
 from ai.backend.agent.lifecycle.recovery import Recovery, watch_exits
 from ai.backend.agent.lifecycle.supervisor import Supervisor
 from ai.backend.agent.link.commands import Commands
-from ai.backend.agent.link.report import Heartbeat, HeartbeatReporter, StatisticsLoop
+from ai.backend.agent.link.report import Heartbeat, HeartbeatReporter, report_statistics
 from ai.backend.agent.metrics.host import HostMeter
 from ai.backend.agent.metrics.statistics import NodeMeter, Statistics
 from ai.backend.agent.networks.networks import Networks
@@ -201,7 +201,11 @@ class Agent:
         plugins.changed = refreshes.wake
         loops: tuple[PeriodicLoop, ...] = (
             heartbeat,
-            StatisticsLoop(statistics, supervisor, self._manager, node.id, intervals.statistics, host.wall_clock),
+            PeriodicCall(
+                "statistics",
+                intervals.statistics,
+                partial(report_statistics, context, supervisor, statistics, self._manager),
+            ),
             refreshes,
             PeriodicCall("images", intervals.images, refresh_images),
             PeriodicCall("sync", intervals.sync, recovery.sync),

@@ -131,6 +131,16 @@ class Kernel:
         self.record = record
         self.changed.set()
 
+    async def disconnect(self) -> None:
+        """Closes the channel, the runs and the terminals; the workload keeps running."""
+        if self.runs is not None:
+            self.runs.close()
+        if self.terminals is not None:
+            self.terminals.close()
+        if self.channel is not None:
+            await self.channel.close()
+        self.channel = self.runs = self.terminals = None
+
     async def when_adopted(self, timeout_s: float) -> tuple[KernelChannel, RunQueue, Terminals]:
         """Waits for the connection to a kernel of an earlier life of the agent, and returns as :meth:`running`.
 

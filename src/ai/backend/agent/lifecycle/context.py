@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar
 
 from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.agent.devices.inventory import Inventory
@@ -60,13 +60,18 @@ def step_context_of(record: KernelRecord) -> StepContext:
     return StepContext()
 
 
-class Step(Protocol):
+@dataclass
+class Step:
     """Acquires and releases one resource of a kernel. Both methods are idempotent.
 
     ``release`` is safe without ``acquire``, and raises only if it must be repeated.
     """
 
-    name: str
+    name: ClassVar[str]
+    context: AgentContext
 
-    async def acquire(self, kernel: Kernel, step: StepContext) -> None: ...
-    async def release(self, kernel: Kernel, step: StepContext) -> None: ...
+    async def acquire(self, kernel: Kernel, step: StepContext) -> None:
+        raise NotImplementedError
+
+    async def release(self, kernel: Kernel, step: StepContext) -> None:
+        """Does nothing, for a step that holds no resource."""

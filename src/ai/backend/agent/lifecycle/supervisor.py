@@ -457,12 +457,7 @@ class Supervisor:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._runner.hook_retrier.close()
         for kernel in self.live():
-            if kernel.runs is not None:
-                kernel.runs.close()
-            if kernel.terminals is not None:
-                kernel.terminals.close()
-            if kernel.channel is not None:
-                await kernel.channel.close()
+            await kernel.disconnect()
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from importlib.metadata import PackageNotFoundError, version
@@ -26,6 +26,9 @@ from ai.backend.core.lifecycle.kernel_phase import Phase
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.plugin.runtime import RuntimeImage
 
+log = logging.getLogger(__name__)
+_RETRY_S = 0.25
+"""The delay after a failed heartbeat; the next call waits for the connection by itself."""
 try:
     VERSION = version("backendai")
 except PackageNotFoundError:
@@ -148,47 +151,20 @@ class HeartbeatReporter:
         return reports
 
 
-class StatisticsLoop(PeriodicLoop):
-    """Measures once each interval. A lost report is not repeated, because the next one replaces it."""
-
-    def __init__(
-        self,
-        statistics: Statistics,
-        supervisor: Supervisor,
-        manager: ManagerReports,
-        agent_id: str,
-        interval_s: float,
-        wall_clock: Callable[[], float],
-    ) -> None:
-        super().__init__()
-        self.period_s = interval_s
-        self._statistics = statistics
-        self._supervisor = supervisor
-        self._manager = manager
-        self._agent_id = agent_id
-        self._wall_clock = wall_clock
-
-    @property
-    def name(self) -> str:
-        return "statistics"
-
-    async def once(self) -> None:
-        await self._statistics.gather([k for k in self._supervisor.live() if k.phase is Phase.RUNNING])
-        report = StatReport(
-            agent_id=self._agent_id,
-            at=self._wall_clock(),
-            node=self._statistics.node,
-            devices=self._statistics.devices,
-            kernels=self._statistics.kernels,
-            families=self._statistics.families,
-        )
-        await self._manager.report_stats(report)
-
-
-log = logging.getLogger(__name__)
-
-_RETRY_S = 0.25
-"""The delay after a failed heartbeat; the next call waits for the connection by itself."""
+async def report_statistics(
+    context: AgentContext, supervisor: Supervisor, statistics: Statistics, manager: ManagerReports
+) -> None:
+    """Measures once and reports. A lost report is not repeated, because the next one replaces it."""
+    await statistics.gather([kernel for kernel in supervisor.live() if kernel.phase is Phase.RUNNING])
+    report = StatReport(
+        agent_id=context.settings.agent.id,
+        at=context.wall_clock(),
+        node=statistics.node,
+        devices=statistics.devices,
+        kernels=statistics.kernels,
+        families=statistics.families,
+    )
+    await manager.report_stats(report)
 
 
 class Heartbeat(PeriodicLoop):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -12,7 +13,7 @@ import msgspec
 
 from ai.backend.agent.devices.plugins import PluginHandle
 from ai.backend.agent.kernels.kernel import Kernel
-from ai.backend.agent.lifecycle.context import AgentContext, StepContext
+from ai.backend.agent.lifecycle.context import Step, StepContext
 from ai.backend.agent.lifecycle.hook_calls import HookCalls
 from ai.backend.agent.lifecycle.hook_retries import HookRetrier
 from ai.backend.common.devices import DeviceAllocation
@@ -25,22 +26,20 @@ V = TypeVar("V")
 _RETRY_FIRST_S = 0.2
 
 
-class Hooks:
+@dataclass
+class Hooks(Step):
     """Calls ``pre_create`` of every plugin of the kernel's devices; releases by ``post_terminate`` in reverse."""
 
     name = "hooks"
-
-    def __init__(self, context: AgentContext, calls: HookCalls, hook_retrier: HookRetrier) -> None:
-        self._context = context
-        self._calls = calls
-        self._hook_retrier = hook_retrier
+    calls: HookCalls
+    hook_retrier: HookRetrier
 
     async def acquire(self, kernel: Kernel, step: StepContext) -> None:
         """Calls the hooks. Raises what ``pre_create`` raises, and CreationDeferred while a plugin is missing."""
         if kernel.record.workload_id:
             return  # resumed: the workload was made from the configs already
         holders = self._holders(kernel)
-        await self._hook_retrier.complete_earlier_attempts(kernel, [handle.key for handle, _ in holders])
+        await self.hook_retrier.complete_earlier_attempts(kernel, [handle.key for handle, _ in holders])
         kernel.configs = []
         kernel.attached = {}
         for handle, allocation in holders:
@@ -50,7 +49,7 @@ class Hooks:
                     hooked=[*kernel.record.hooked, key],
                     hook_slots={**kernel.record.hook_slots, key: [str(slot) for slot in allocation.slots]},
                 )
-            config = await self._calls.call(key, "pre_create", kernel, step)
+            config = await self.calls.call(key, "pre_create", kernel, step)
             assert config is not None
             kernel.configs.append((key, config))
             kernel.attached[key] = await self._attached(handle, allocation)
@@ -60,11 +59,11 @@ class Hooks:
         """Returns the plugins of the kernel's devices in allocation order."""
         holders = [
             (handle, allocation)
-            for handle in self._context.plugins.started()
-            if (allocation := self._context.inventory.holding_of(kernel.id, handle.key)).slots
+            for handle in self.context.plugins.started()
+            if (allocation := self.context.inventory.holding_of(kernel.id, handle.key)).slots
         ]
         served = {slot for _, allocation in holders for slot in allocation.slots}
-        if missing := sorted(set(self._context.inventory.holding(kernel.id).slots) - served):
+        if missing := sorted(set(self.context.inventory.holding(kernel.id).slots) - served):
             raise CreationDeferred(f"no plugin of the agent serves {', '.join(missing)} at the moment")
         return holders
 
@@ -75,8 +74,8 @@ class Hooks:
 
     async def release(self, kernel: Kernel, step: StepContext) -> None:
         for key in reversed(kernel.record.hooked):
-            if not self._hook_retrier.owes(kernel, key) and not await self._post_terminate(key, kernel, step):
-                self._hook_retrier.add_leftover(kernel, key)
+            if not self.hook_retrier.owes(kernel, key) and not await self._post_terminate(key, kernel, step):
+                self.hook_retrier.add_leftover(kernel, key)
             record = kernel.record
             kernel.save(
                 hooked=[other for other in record.hooked if other != key],
@@ -88,17 +87,17 @@ class Hooks:
     async def _post_terminate(self, key: str, kernel: Kernel, step: StepContext) -> bool:
         """Calls until it succeeds or the deadline of one call has passed, and returns whether it has succeeded."""
         clock = asyncio.get_running_loop().time
-        timeout_s = max(self._context.settings.kernel_lifecycles.plugin_timeout, _RETRY_FIRST_S)
-        deadline = clock() + self._context.settings.kernel_lifecycles.plugin_timeout
+        timeout_s = max(self.context.settings.kernel_lifecycles.plugin_timeout, _RETRY_FIRST_S)
+        deadline = clock() + self.context.settings.kernel_lifecycles.plugin_timeout
         backoff, remaining_s = Backoff(_RETRY_FIRST_S, timeout_s), None
         while True:
             try:
-                await self._calls.call(key, "post_terminate", kernel, step, timeout_s=remaining_s)
+                await self.calls.call(key, "post_terminate", kernel, step, timeout_s=remaining_s)
                 return True
             except BackendError as e:
                 delay_s = backoff.next_s()
                 if kernel.hurry.is_set() or clock() + delay_s >= deadline:
-                    self._calls.report(kernel, key, "post_terminate", e, "retrying")
+                    self.calls.report(kernel, key, "post_terminate", e, "retrying")
                     return False
                 log.info("post_terminate of %s for kernel %s failed and is repeated: %s", key, kernel.id, e)
             await asyncio.sleep(delay_s)
@@ -116,29 +115,27 @@ def _without(values: Mapping[str, V], key: str) -> dict[str, V]:
     return {other: value for other, value in values.items() if other != key}
 
 
-class PostCreate:
+@dataclass
+class PostCreate(Step):
     """Calls ``post_create`` of every hooked plugin; releases by ``pre_terminate`` in reverse, which may be deferred."""
 
     name = "post-create"
-
-    def __init__(self, context: AgentContext, calls: HookCalls, hook_retrier: HookRetrier) -> None:
-        self._context = context
-        self._calls = calls
-        self._hook_retrier = hook_retrier
+    calls: HookCalls
+    hook_retrier: HookRetrier
 
     async def acquire(self, kernel: Kernel, step: StepContext) -> None:
         for key in kernel.record.hooked:
             try:
-                await self._calls.call(key, "post_create", kernel, step)
+                await self.calls.call(key, "post_create", kernel, step)
             except BackendError as e:
-                now = self._context.wall_clock()
+                now = self.context.wall_clock()
                 kernel.save(owed=list(dict.fromkeys([*kernel.record.owed, key])), owed_since=now)
                 kernel.owing_since = None
-                self._calls.report(kernel, key, "post_create", e, "retrying", now)
-        self._hook_retrier.follow(kernel)
+                self.calls.report(kernel, key, "post_create", e, "retrying", now)
+        self.hook_retrier.follow(kernel)
 
     async def release(self, kernel: Kernel, step: StepContext) -> None:
-        await self._hook_retrier.unfollow(kernel)
+        await self.hook_retrier.unfollow(kernel)
         for key in reversed(kernel.record.hooked):
             begun = kernel.record.begun.get(key, {})
             if "post_create" in begun and "post_terminate" not in begun:
@@ -147,21 +144,21 @@ class PostCreate:
     async def _pre_terminate(self, key: str, kernel: Kernel, step: StepContext) -> None:
         while True:
             try:
-                await self._calls.call(key, "pre_terminate", kernel, step)
+                await self.calls.call(key, "pre_terminate", kernel, step)
                 return
             except TerminationDeferred as e:
                 if not await self._wait(kernel, e.retry_after):
                     if not kernel.hurry.is_set():
                         problem = str(e) or "it still defers the termination"
-                        self._calls.report(kernel, key, "pre_terminate", problem, "overrun")
+                        self.calls.report(kernel, key, "pre_terminate", problem, "overrun")
                     return
             except BackendError as e:
-                self._calls.report(kernel, key, "pre_terminate", e, "given-up")
+                self.calls.report(kernel, key, "pre_terminate", e, "given-up")
                 return
 
     async def _wait(self, kernel: Kernel, retry_after_s: float) -> bool:
         """Waits until the next call, at most until the deadline, and returns whether there is a next call."""
-        now, limit_s = self._context.wall_clock(), self._context.settings.kernel_lifecycles.termination_deferral
+        now, limit_s = self.context.wall_clock(), self.context.settings.kernel_lifecycles.termination_deferral
         clock = asyncio.get_running_loop().time
         if kernel.record.deferred_until is None:
             kernel.save(deferred_until=now + limit_s)
