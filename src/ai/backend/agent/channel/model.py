@@ -17,8 +17,7 @@ class RunRecord(Record, frozen=True, kw_only=True):
     """The record of a run that is not fetched to its end.
 
     ``consumed`` is the last frame whose output was fetched, ``waiting`` the options of the input that the run waits
-    for, and
-    ``deadline_at`` the time of its cancellation in seconds since the epoch.
+    for, and ``deadline_at`` the time of its cancellation in seconds since the epoch.
     """
 
     run_id: str

@@ -268,7 +268,6 @@ class RunQueue:
         self._pump()
 
     def _fail(self, run: Run, reason: str, seq: int = 0) -> None:
-        """Ends a run that the platform could not execute."""
         self._finish(run, run.mark(RunStatus.FINISHED, exit_code=INFRASTRUCTURE_FAILED, reason=reason), seq)
 
     def on_exit(self, frame: Frame | None) -> None:
@@ -308,7 +307,6 @@ class RunQueue:
             log.warning("the run %s exceeded its time and cannot be cancelled yet: %s", run_id, e)
 
     def _give_up(self, run: Run) -> None:
-        """Ends a run whose cancellation the runner has not confirmed."""
         if not run.over:
             self._finish(run, _last_mark(run, {"exitCode": INFRASTRUCTURE_FAILED}), self.channel.received)
 

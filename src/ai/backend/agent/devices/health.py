@@ -16,10 +16,9 @@ _RELAPSE = 10
 
 @dataclass(slots=True)
 class _Failure:
-    """The state of a device that has failed.
+    """The state of a failed device.
 
-    ``recovers_at`` is when it counts as healthy again if it stays so; None while it is unhealthy. ``recovered_at`` is
-    when it recovered. ``reason`` is the first reason of this failure.
+    ``recovers_at`` is when it counts as healthy again if it stays so, ``recovered_at`` when it recovered.
     """
 
     reason: str

@@ -60,26 +60,17 @@ class DeviceKind:
     """The devices and slots of one plugin.
 
     ``answered`` are the devices as the plugin listed them at ``asked_at``; ``devices`` have the health that counts.
+    Allocation gives the same results with equal values.
     """
 
     devices: tuple[ComputeDevice, ...] = ()
-    answered: tuple[ComputeDevice, ...] = ()
-    asked_at: float = 0.0
     displays: tuple[SlotDisplay, ...] = ()
     slots: dict[SlotName, Decimal] = field(default_factory=dict)
     spec: AllocMapSpec | None = None
     namespaces: tuple[VariantNamespace, ...] = ()
-    info: dict[str, str] | None = None
-
-    def is_equivalent(self, other: DeviceKind) -> bool:
-        """Returns whether allocation gives the same results with both."""
-        return (self.devices, self.slots, self.displays, self.spec, self.namespaces) == (
-            other.devices,
-            other.slots,
-            other.displays,
-            other.spec,
-            other.namespaces,
-        )
+    answered: tuple[ComputeDevice, ...] = field(default=(), compare=False)
+    asked_at: float = field(default=0.0, compare=False)
+    info: dict[str, str] | None = field(default=None, compare=False)
 
     @property
     def slot_names(self) -> frozenset[SlotName]:
@@ -116,22 +107,19 @@ class Inventory:
     async def refresh(self, now: float) -> bool:
         """Queries every plugin, and returns whether anything changed. A plugin that fails keeps its last devices."""
         async with self._refreshing:  # the older of two concurrent answers must not win
-            return await self._refresh_all(now)
-
-    async def _refresh_all(self, now: float) -> bool:
-        await self._plugins.start(now)
-        changed = False
-        for handle in self._plugins.started():
-            try:
-                changed |= await self._refresh(handle)
-            except BackendError as e:
-                log.debug("the inventory of %s is not renewed: %s", handle.key, e)
-        offering = frozenset(handle.key for handle in self._plugins.started())
-        changed, self._offering = changed or offering != self._offering, offering
-        if changed:
-            await self.rebuild()
-            self.generation += 1
-        return changed
+            await self._plugins.start(now)
+            changed = False
+            for handle in self._plugins.started():
+                try:
+                    changed |= await self._refresh(handle)
+                except BackendError as e:
+                    log.debug("the inventory of %s is not renewed: %s", handle.key, e)
+            offering = frozenset(handle.key for handle in self._plugins.started())
+            changed, self._offering = changed or offering != self._offering, offering
+            if changed:
+                await self.rebuild()
+                self.generation += 1
+            return changed
 
     async def _refresh(self, handle: PluginHandle) -> bool:
         foreign = partial(self._foreign, handle.key)
@@ -164,7 +152,7 @@ class Inventory:
         if old is not None and (lost := self._lost(old, kind)):
             return self._keep_without(handle, old, lost)
         self._update_health(handle.key, kind)
-        if old is not None and kind.is_equivalent(old):
+        if old is not None and kind == old:
             old.answered, old.asked_at = kind.answered, kind.asked_at
             old.info = await self._info(handle) if old.info is None else old.info
             return False
@@ -175,7 +163,6 @@ class Inventory:
 
     @staticmethod
     async def _info(handle: PluginHandle) -> dict[str, str] | None:
-        """Returns the plugin's information about the node; None if the call fails."""
         try:
             node = await handle.call("get_node_info", lambda p: p.get_node_info(), check=responses.info)
         except BackendError:
@@ -205,7 +192,7 @@ class Inventory:
         )
 
     def _keep_without(self, handle: PluginHandle, old: DeviceKind, lost: frozenset[DeviceId]) -> bool:
-        """Keeps the old devices and marks the lost ones as failed, because ids must not change under a workload."""
+        """Keeps the old devices and marks lost ones as failed: ids must not change under a workload."""
         shown = ", ".join(sorted(lost)[:3])
         handle.complain("list_devices", f"list_devices: {shown:.200} is listed no more, and a kernel holds it")
         before = old.devices
@@ -372,7 +359,6 @@ class Inventory:
         self._held[kernel_id] = _Holding(allocation, allocation)
 
     def _check_available(self, slots: ResourceSlot) -> None:
-        """Checks that the plugins of all slots can be called. Raises InsufficientResource."""
         for slot in slots.nonzero():
             if (owner := self.owner_of(slot)) is not None:
                 try:
@@ -381,7 +367,6 @@ class Inventory:
                     raise InsufficientResource(f"{slot}: {e.message}", data={"slot": slot}) from None
 
     def _healthy(self, plan: DeviceAllocation) -> frozenset[str]:
-        """Returns the planned devices that are healthy now."""
         result = set()
         for slot, devices in plan.slots.items():
             kind = self.kinds.get(self.owner_of(slot) or "")

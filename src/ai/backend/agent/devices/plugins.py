@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ai.backend.common.errors import BackendError, DeadlineExceeded, PluginError
@@ -24,35 +25,26 @@ START_PATIENCE_S = 10.0
 _REASON = 500
 
 
+@dataclass(slots=True, eq=False)
 class PluginHandle:
     """Starts and calls one plugin and tracks its health.
 
     ``key`` is the device name once the plugin was loaded, the source's name before. A plugin whose host process has
-    ended
-    counts as not started until :meth:`start` launches another one.
+    ended counts as not started until :meth:`start` launches another one.
     """
 
-    def __init__(
-        self,
-        source: PluginSource,
-        settings: Mapping[str, Mapping[str, Any]],
-        timeout_s: float,
-        *,
-        environment: Sequence[str] = (),
-        changed: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.source = source
-        self._settings = settings
-        self._timeout_s = timeout_s
-        self._environment = environment
-        self._changed = changed
-        self._class: type[AbstractComputePlugin] | None = None
-        self._plugin: AbstractComputePlugin | None = None
-        self._started_at = 0.0
-        self._retry_at = 0.0
-        self._backoff = Backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
-        self._faults: dict[str, str] = {"init": "not started"}
-        self._logged: dict[str, str] = {}
+    source: PluginSource
+    settings: Mapping[str, Mapping[str, Any]]
+    timeout_s: float
+    environment: Sequence[str]
+    changed: Callable[[], None]
+    _class: type[AbstractComputePlugin] | None = field(default=None, init=False)
+    _plugin: AbstractComputePlugin | None = field(default=None, init=False)
+    _started_at: float = field(default=0.0, init=False)
+    _retry_at: float = field(default=0.0, init=False)
+    _backoff: Backoff = field(default_factory=lambda: Backoff(_RETRY_FIRST_S, _RETRY_MAX_S), init=False)
+    _faults: dict[str, str] = field(default_factory=lambda: {"init": "not started"}, init=False)
+    _logged: dict[str, str] = field(default_factory=dict, init=False)
 
     @property
     def key(self) -> str:
@@ -111,7 +103,7 @@ class PluginHandle:
                 await asyncio.shield(plugin.close())
             if not isinstance(e, Exception | SystemExit):
                 raise
-            reason = f"init took longer than {self._timeout_s:g} s" if isinstance(e, TimeoutError) else _described(e)
+            reason = f"init took longer than {self.timeout_s:g} s" if isinstance(e, TimeoutError) else _described(e)
             self._failed(reason, e)
         else:
             self._plugin, self._faults, self._logged = plugin, {}, {}
@@ -122,23 +114,23 @@ class PluginHandle:
         if not source.isolated:
             self._class = cls = source.load()
             if reference is None or not cls.capabilities.blocking:
-                return make_plugin(cls, self._settings.get(cls.key, {}))
+                return make_plugin(cls, self.settings.get(cls.key, {}))
             log.info("the plugin %s may block: it gets a host process", cls.key)
         if reference is None:
             raise PluginError(f"{source.name} has no name that a host process could import")
         hosted = await launch(
             reference,
-            lambda key: self._settings.get(key, {}),
-            deadline_s=self._timeout_s,
+            lambda key: self.settings.get(key, {}),
+            deadline_s=self.timeout_s,
             ended=self._host_ended,
-            environment=self._environment,
+            environment=self.environment,
         )
         self._class = type(hosted)
         return hosted
 
     def _patience_s(self, plugin: AbstractComputePlugin) -> float:
-        """Returns the timeout of one call. A host process enforces the deadline itself and gets a little more time."""
-        return self._timeout_s + (2 * GRACE_S if isinstance(plugin, HostedPlugin) else 0.0)
+        """Returns the timeout of a call. A host process enforces the deadline itself."""
+        return self.timeout_s + (2 * GRACE_S if isinstance(plugin, HostedPlugin) else 0.0)
 
     def _host_ended(self, reason: str) -> None:
         plugin, self._plugin = self._plugin, None
@@ -147,7 +139,7 @@ class PluginHandle:
         if asyncio.get_running_loop().time() - self._started_at > _RETRY_MAX_S:
             self._backoff.reset()
         self._failed(f"its host process ended: {reason}")
-        self._changed()
+        self.changed()
 
     def _failed(self, reason: str, error: BaseException | None = None) -> None:
         self._faults = {}
@@ -156,7 +148,7 @@ class PluginHandle:
         loop = asyncio.get_running_loop()
         delay_s = self._backoff.next_s()
         self._retry_at = loop.time() + delay_s
-        loop.call_later(delay_s + 0.01, self._changed)
+        loop.call_later(delay_s + 0.01, self.changed)
 
     def _fault(self, what: str, reason: str, error: BaseException | None = None) -> str:
         """Records a fault, logs it once, and returns its text."""
@@ -192,7 +184,7 @@ class PluginHandle:
             if check is not None:
                 result = check(result)
         except TimeoutError:
-            fault = self._fault(what, f"{what} took longer than {self._timeout_s:g} s")
+            fault = self._fault(what, f"{what} took longer than {self.timeout_s:g} s")
             raise DeadlineExceeded(f"the plugin {self.key} did not answer: {fault}") from None
         except (BackendError, TerminationDeferred):
             raise
@@ -254,10 +246,7 @@ class PluginSet:
         self._warned: set[str] = set()
         self._starting: dict[PluginHandle, asyncio.Task[None]] = {}
         self.changed: Callable[[], None] = lambda: None
-        self.handles = [
-            PluginHandle(source, settings, timeout_s, environment=environment, changed=self._notify)
-            for source in sources
-        ]
+        self.handles = [PluginHandle(source, settings, timeout_s, environment, self._notify) for source in sources]
 
     def _notify(self) -> None:
         self.changed()

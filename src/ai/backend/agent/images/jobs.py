@@ -124,7 +124,6 @@ class ImageJobs:
                 }
 
     def _drop_expired(self) -> None:
-        """Drops old outcomes and cancels jobs that are not polled any more."""
         before = asyncio.get_running_loop().time() - self._retention_s
         for job_id, job in list(self._jobs.items()):
             if job.ended_at is not None and job.ended_at < before:

@@ -26,7 +26,7 @@ class Termination(Record, frozen=True, kw_only=True):
     least ``retry_after_s``. ``attempt`` is the reported attempt, if it is newer than the record's.
     """
 
-    status: KernelStatus
+    status: KernelStatus = KernelStatus.TERMINATED
     reason: KernelEventReason
     message: str | None = None
     exit_code: int | None = None
@@ -47,12 +47,10 @@ class KernelRecord(Record, frozen=True, kw_only=True):
 
     ``status`` is the last one reported, ``step`` the one under way, ``allocation`` slot -> device -> quantity. Of the
     present workload: ``hooked`` are the plugins whose ``pre_create`` may have been called, in order; ``begun`` is
-    plugin ->
-    hook method -> the agent's epoch of its first call; ``hook_slots`` is plugin -> its slots; ``owed`` are the plugins
-    whose ``post_create`` has failed since ``owed_since``; ``deferred_until`` ends the deferrals of its termination.
-    ``restarted_from`` is the attempt whose workload a restart is ending, ``restarted`` marks attempts that are
-    restarts.
-    ``unhealthy`` are the failed devices that were reported last, ``services`` the declared services
+    plugin -> hook method -> the agent's epoch of its first call; ``hook_slots`` is plugin -> its slots; ``owed`` are
+    the plugins whose ``post_create`` has failed since ``owed_since``; ``deferred_until`` ends the deferrals of its
+    termination. ``restarted_from`` is the attempt whose workload a restart is ending, ``restarted`` marks attempts that
+    are restarts. ``unhealthy`` are the failed devices that were reported last, ``services`` the declared services
     (:meth:`~ai.backend.common.service_ports.ServicePort.to_wire`).
     """
 
@@ -103,27 +101,12 @@ class KernelRecord(Record, frozen=True, kw_only=True):
 
     def tombstone(self) -> KernelRecord:
         """Returns a record of the ended kernel with only the fields that late commands need."""
-        spec = self.spec
+        required = [f.name for f in msgspec.structs.fields(KernelSpec) if f.required and f.name != "slots"]
+        stored = ("status", "workload_id", "ending", "created_at", "ended_at")
         return KernelRecord(
-            spec=KernelSpec(
-                kernel_id=spec.kernel_id,
-                session_id=spec.session_id,
-                attempt=spec.attempt,
-                session_name=spec.session_name,
-                session_type=spec.session_type,
-                image=spec.image,
-                architecture=spec.architecture,
-                access_key=spec.access_key,
-                user_id=spec.user_id,
-                user_email=spec.user_email,
-                slots={},
-            ),
+            spec=KernelSpec(**{name: getattr(self.spec, name) for name in required}, slots={}),
             phase=Phase.ENDED,
-            status=self.status,
-            workload_id=self.workload_id,
-            ending=self.ending,
-            created_at=self.created_at,
-            ended_at=self.ended_at,
+            **{name: getattr(self, name) for name in stored},
         )
 
     @property

@@ -74,7 +74,6 @@ def remove_unused(directory: Path) -> None:
 
 
 def _commands() -> Iterator[bytes]:
-    """Yields the command lines of all processes: a kit's interpreter is started by its path."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):  # it has ended
             yield path.read_bytes()

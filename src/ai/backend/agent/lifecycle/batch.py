@@ -10,7 +10,7 @@ from collections.abc import Callable
 from ai.backend.agent.kernels.kernel import Kernel
 from ai.backend.agent.kernels.model import Termination
 from ai.backend.common.errors import BackendError
-from ai.backend.common.states import KernelEventReason, KernelStatus
+from ai.backend.common.states import KernelEventReason
 from ai.backend.core.lifecycle.kernel_phase import Phase
 
 log = logging.getLogger(__name__)
@@ -48,12 +48,12 @@ async def watch_batch(
     if kernel.phase is Phase.RUNNING:
         end(
             kernel,
-            Termination(status=KernelStatus.TERMINATED, reason=reason, message=message, exit_code=exit_code),
+            Termination(reason=reason, message=message, exit_code=exit_code),
         )
 
 
 async def _wait_for_exit_event(kernel: Kernel) -> None:
-    """Waits until the runtime reports why the workload ended, which explains the failure of the command."""
+    """Waits until the runtime reports why the workload ended."""
     try:
         async with asyncio.timeout(_EXIT_EVENT_S):
             while kernel.phase is Phase.RUNNING:

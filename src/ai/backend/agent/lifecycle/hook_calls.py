@@ -69,9 +69,21 @@ class HookCalls:
         state = self._state(key, kernel, is_over)
 
         async def run(plugin: AbstractComputePlugin) -> WorkloadConfig | None:
-            hook_context = self._hook_context(key, kernel, step, state, deadline_s, is_repeat=is_repeat)
-            hook = plugin.create_lifecycle_hook(self._workload(kernel), self._allocation(key, kernel), hook_context)
-            result = await _call_method(method, hook)
+            record, allocation = kernel.record, self._allocation(key, kernel)
+            workload = Workload(
+                id=record.workload_id,
+                type=self._context.runtime.info().workload_type,
+                kernel_id=record.kernel_id,
+                session_id=record.session_id,
+            )
+            hook_context = HookContext(
+                cause=LifecycleCause.RECOVER if is_repeat else step.cause,
+                attempt=record.standing_attempt,
+                state=state,
+                previous_allocation=allocation if step.restarting else None,
+                deadline_s=deadline_s,
+            )
+            result = await _call_method(method, plugin.create_lifecycle_hook(workload, allocation, hook_context))
             try:
                 self._save_state(key, kernel, state)
                 return check_config(result, hidden=self._hidden) if method == "pre_create" else None
@@ -109,31 +121,12 @@ class HookCalls:
             kernel.id, kernel.attempt, kernel.status, KernelEventReason.UNKNOWN, hook_troubles=[trouble]
         )
 
-    def _workload(self, kernel: Kernel) -> Workload:
-        return Workload(
-            id=kernel.record.workload_id,
-            type=self._context.runtime.info().workload_type,
-            kernel_id=kernel.key.kernel_id,
-            session_id=kernel.record.session_id,
-        )
-
     @staticmethod
     def _allocation(key: str, kernel: Kernel) -> DeviceAllocation:
-        """Returns the plugin's share as of the start of the creation, with slots that it does not offer any more."""
+        """Returns the plugin's share as of the start of the creation."""
         names = kernel.record.hook_slots.get(key, ())
         held = kernel.record.device_allocation.slots
         return DeviceAllocation(slots={slot: devices for slot, devices in held.items() if slot in names})
-
-    def _hook_context(
-        self, key: str, kernel: Kernel, step: StepContext, state: ManagedState, deadline_s: float, *, is_repeat: bool
-    ) -> HookContext:
-        return HookContext(
-            cause=LifecycleCause.RECOVER if is_repeat else step.cause,
-            attempt=kernel.record.standing_attempt,
-            state=state,
-            previous_allocation=self._allocation(key, kernel) if step.restarting else None,
-            deadline_s=deadline_s,
-        )
 
     def _state(self, key: str, kernel: Kernel, is_over: asyncio.Event) -> ManagedState:
         async def save(state: ManagedState) -> None:
@@ -147,7 +140,6 @@ class HookCalls:
 
     @staticmethod
     def _save_state(key: str, kernel: Kernel, state: ManagedState) -> None:
-        """Records the state. Raises PluginError if it is invalid or too large."""
         try:
             encoded = msgspec.json.encode(state.data)
             new = PluginState(version=state.version, data=msgspec.json.decode(encoded, type=dict))
@@ -161,7 +153,7 @@ class HookCalls:
             kernel.save(states={**kernel.record.states, key: new})
 
     def _save_state_after(self, error: BaseException, key: str, kernel: Kernel, state: ManagedState) -> None:
-        """Records the state after a failed call; the error of the call takes precedence over an invalid state."""
+        """Records the state after a failed call, whose error takes precedence."""
         try:
             self._save_state(key, kernel, state)
         except PluginError as e:

@@ -11,7 +11,7 @@ from ai.backend.agent.kernels.model import Termination
 from ai.backend.agent.lifecycle.context import AgentContext
 from ai.backend.agent.lifecycle.supervisor import Supervisor
 from ai.backend.common.errors import BackendError
-from ai.backend.common.states import KernelEventReason, KernelStatus
+from ai.backend.common.states import KernelEventReason
 from ai.backend.core.lifecycle.kernel_phase import Phase
 from ai.backend.plugin.runtime import AbstractRuntime, WorkloadKey, WorkloadView
 
@@ -57,17 +57,16 @@ class Recovery:
             try:
                 await self._context.runtime.stop(view.key, grace_s=0.0)
                 await self._context.runtime.remove(view.key)
-            except Exception:
+            except Exception:  # one workload must not keep the agent from starting
                 log.exception("the workload %s cannot be removed; the next sync tries again", view.key)
 
     async def _sweep_networks(self) -> None:
         try:
             await self._context.networks.sweep()
-        except Exception:
+        except Exception:  # likewise
             log.exception("networks of ended sessions cannot be removed; the next sync tries again")
 
     async def _rejoin(self, kernels: Sequence[Kernel]) -> None:
-        """Joins the multi-node networks again. A broken network is not repaired; the next sync ends its kernels."""
         broken = await self._context.networks.broken() if kernels else ()
         for record in [kernel.record for kernel in kernels]:
             try:
@@ -77,15 +76,12 @@ class Recovery:
                 log.warning("kernel %s may not reach those on other nodes: %s", record.spec.kernel_id, e)
 
     async def _end_disconnected(self, candidates: Collection[WorkloadKey]) -> None:
-        """Ends the kernels whose network was removed by somebody else."""
         broken = await self._context.networks.broken()
         for kernel in self._supervisor.live() if broken else ():
             if kernel.key in candidates and _is_running(kernel) and kernel.record.session_id in broken:
                 message = "somebody has removed its session's network"
                 reason = KernelEventReason.ANOMALY_DETECTED
-                self._supervisor.end(
-                    kernel, Termination(status=KernelStatus.TERMINATED, reason=reason, message=message)
-                )
+                self._supervisor.end(kernel, Termination(reason=reason, message=message))
 
     async def sync(self) -> None:
         """Compares the records with the runtime's workloads, and forgets kernels that ended long ago."""
@@ -110,7 +106,6 @@ class Recovery:
 
 
 def _is_running(kernel: Kernel) -> bool:
-    """Returns whether the kernel runs and no operation is under way."""
     return kernel.phase is Phase.RUNNING and (kernel.task is None or kernel.task.done())
 
 
@@ -126,6 +121,6 @@ async def watch_exits(runtime: AbstractRuntime, supervisor: Supervisor) -> None:
         try:
             async for event in runtime.events():
                 supervisor.workload_exited(event.key, event.exit)
-        except Exception:
+        except Exception:  # the events are read again, and the sync loop finds what was lost
             log.exception("the runtime's events broke off")
         await asyncio.sleep(_RETRY_S)

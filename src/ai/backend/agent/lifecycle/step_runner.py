@@ -83,6 +83,6 @@ class StepRunner:
         while True:
             try:
                 return await unit.release(kernel, step)
-            except Exception:
+            except Exception:  # giving up would lose what the step holds
                 log.exception("the step %s of kernel %s cannot be released; trying again", unit.name, kernel.id)
             await backoff.wait()

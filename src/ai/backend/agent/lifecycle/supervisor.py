@@ -35,7 +35,7 @@ from ai.backend.common.errors import (
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import KernelEventReason, KernelStatus, SessionType
 from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, KernelSpec, RestartKernel
-from ai.backend.common.wire.reports import KernelPresence
+from ai.backend.common.wire.reports import KernelObservation, KernelPresence
 from ai.backend.core.lifecycle.kernel_phase import Operation, Phase, PhaseTrigger
 from ai.backend.infra.retry import Backoff
 from ai.backend.plugin.accelerator import LifecycleCause
@@ -47,6 +47,7 @@ R = KernelEventReason
 _BEFORE_CREATING = (KernelStatus.PREPARING, KernelStatus.PULLING)
 _RETRY_FIRST_S, _RETRY_MAX_S = 0.5, 10.0
 _RESTART = StepContext(cause=LifecycleCause.RESTART_IN_PLACE)
+_Run = Callable[[Kernel], Coroutine[Any, Any, None]]
 
 
 class Supervisor:
@@ -60,7 +61,7 @@ class Supervisor:
         self._images = KernelImages(context.runtime, timeout_s=context.settings.kernel_lifecycles.pull_timeout)
         self._slots = asyncio.Semaphore(context.settings.agent.kernel_creation_concurrency)
         self._batches: set[asyncio.Task[None]] = set()
-        self._operations: Mapping[Operation, Callable[[Kernel], Coroutine[Any, Any, None]]] = {
+        self._operations: Mapping[Operation, _Run] = {
             Operation.CREATE: self._create,
             Operation.RESTART: self._restart,
             Operation.TERMINATE: self._terminate,
@@ -113,27 +114,23 @@ class Supervisor:
                 raise Unavailable(f"the agent cannot write down what it takes on: {e}") from e
             self.ended.discard(kernel.id)
             self.kernels[kernel.id] = kernel
-            self._run(kernel, [Operation.CREATE])
+            self._start(kernel, [Operation.CREATE])
         crash_point("create.accept.after")
 
     def _find(self, kernel_id: str) -> Kernel | None:
-        """Returns a live kernel, or an ended one that is read from its record."""
         if (live := self.kernels.get(kernel_id)) is not None:
             return live
         record = self.context.records.get(kernel_id) if kernel_id in self.ended else None
         return Kernel(record, self.context.records) if record is not None else None
 
     def _is_accepted(self, spec: KernelSpec) -> bool:
-        """Returns whether this attempt was accepted before. Raises Conflict for an older one, or if another is live."""
+        """Returns whether the attempt was accepted before. Raises Conflict if it is older than a live one."""
         existing = self._find(spec.kernel_id)
         if existing is None or (existing.attempt < spec.attempt and not existing.is_live):
             return False
         if existing.attempt == spec.attempt:
             return True
-        raise Conflict(
-            f"the agent holds attempt {existing.attempt} of kernel {spec.kernel_id}, not {spec.attempt}",
-            data={"attempt": existing.attempt, "status": existing.status.value},
-        )
+        raise _other_attempt(existing, spec.attempt)
 
     def destroy(self, req: DestroyKernel) -> None:
         """Starts to end a kernel, or reports the end of a kernel that has ended already."""
@@ -142,18 +139,12 @@ class Supervisor:
             self._reporter.unknown_kernel(req)
             return
         if kernel.attempt > req.attempt:
-            raise Conflict(
-                f"the agent holds attempt {kernel.attempt} of kernel {req.kernel_id}, not {req.attempt}",
-                data={"attempt": kernel.attempt},
-            )
+            raise _other_attempt(kernel, req.attempt)
         if not kernel.is_live:
             self._reporter.end(kernel, kernel.record.ending)
             return
         attempt = req.attempt if req.attempt != kernel.attempt else None
-        self.end(
-            kernel,
-            Termination(status=KernelStatus.TERMINATED, reason=req.reason, forced=req.forced, attempt=attempt),
-        )
+        self.end(kernel, Termination(reason=req.reason, forced=req.forced, attempt=attempt))
 
     def restart(self, req: RestartKernel) -> None:
         """Starts to restart a kernel in place. Raises NotFound, Conflict for an older attempt, InvalidTransition."""
@@ -161,10 +152,7 @@ class Supervisor:
         if kernel.attempt == req.attempt:
             return
         if kernel.attempt > req.attempt:
-            raise Conflict(
-                f"kernel {req.kernel_id} is {kernel.status} in attempt {kernel.attempt}",
-                data={"attempt": kernel.attempt, "status": kernel.status.value},
-            )
+            raise _other_attempt(kernel, req.attempt)
         old = kernel.record.spec
         operations = kernel.move(
             PhaseTrigger.RESTART_REQUESTED,
@@ -178,7 +166,7 @@ class Supervisor:
         )
         self._reporter.status(kernel, KernelStatus.RESTARTING, R.RESTARTING)
         crash_point("restart.accept.after")
-        self._run(kernel, operations)
+        self._start(kernel, operations)
 
     def end(self, kernel: Kernel, ending: Termination) -> None:
         """Starts to end a live kernel, or hurries an end under way.
@@ -196,7 +184,7 @@ class Supervisor:
             PhaseTrigger.END_REQUESTED, cause=ending.reason, status=KernelStatus.TERMINATING, ending=ending
         )
         crash_point("destroy.accept.after")
-        self._run(kernel, operations)
+        self._start(kernel, operations)
 
     def workload_exited(self, key: WorkloadKey, ended: WorkloadExit) -> None:
         """Ends a running kernel whose workload has exited by itself.
@@ -214,9 +202,7 @@ class Supervisor:
             message = ended.reason or None
             self.end(
                 kernel,
-                Termination(
-                    status=KernelStatus.TERMINATED, reason=reason, message=message, exit_code=exit_code_of(ended)
-                ),
+                Termination(reason=reason, message=message, exit_code=exit_code_of(ended)),
             )
 
     def get(self, kernel_id: str) -> Kernel:
@@ -231,40 +217,25 @@ class Supervisor:
 
     def presence(self) -> list[KernelPresence]:
         """Returns the live kernels and those with an unacknowledged end, which the manager must not count as lost."""
-        live = [KernelPresence(kernel_id=k.id, attempt=k.attempt, status=k.status) for k in self.live()]
-        ended = {
-            end.kernel_id: KernelPresence(kernel_id=end.kernel_id, attempt=end.attempt, status=end.status)
-            for end in self.context.observer.undelivered_ends()
-            if end.kernel_id not in self.kernels
+        present: dict[str, Kernel | KernelObservation] = {
+            end.kernel_id: end for end in self.context.observer.undelivered_ends()
         }
-        return [*live, *ended.values()]
+        present |= self.kernels
+        return [KernelPresence(kernel_id=i, attempt=k.attempt, status=k.status) for i, k in present.items()]
 
-    def _run(self, kernel: Kernel, operations: Iterable[Operation]) -> None:
-        """Starts the operations that a transition returned."""
-        for operation in operations:
-            self._start(kernel, self._operations[operation])
-
-    def _start(self, kernel: Kernel, operation: Callable[[Kernel], Coroutine[Any, Any, None]]) -> None:
-        """Starts an operation once the one under way has been cancelled and has ended."""
-
+    def _start(self, kernel: Kernel, operations: Iterable[Operation]) -> None:
         def done(task: asyncio.Task[None]) -> None:
             if kernel.task is task:
                 kernel.task = None
             _log_failure(task)
 
-        kernel.task = asyncio.create_task(self._carry_out(kernel, operation, kernel.task), name=f"kernel-{kernel.id}")
-        kernel.task.add_done_callback(done)
+        for operation in operations:
+            running = self._run(kernel, self._operations[operation], kernel.task)
+            kernel.task = asyncio.create_task(running, name=f"kernel-{kernel.id}")
+            kernel.task.add_done_callback(done)
 
-    async def _carry_out(
-        self,
-        kernel: Kernel,
-        operation: Callable[[Kernel], Coroutine[Any, Any, None]],
-        previous: asyncio.Task[None] | None,
-    ) -> None:
-        """Runs an operation and retry it on unexpected errors such as a full disk, so that no kernel is abandoned.
-
-        A creation that fails so is ended; an end or an adoption is retried until it succeeds.
-        """
+    async def _run(self, kernel: Kernel, operation: _Run, previous: asyncio.Task[None] | None) -> None:
+        """Runs an operation after the one before, and retries it on unexpected errors such as a full disk."""
         if previous is not None and not previous.done():
             previous.cancel()
             await asyncio.wait({previous})
@@ -318,7 +289,6 @@ class Supervisor:
         self._announce(kernel, R.RESTARTING if step.restarting else R.NEW_WORKLOAD_STARTED)
 
     async def _give_up(self, kernel: Kernel, error: Exception, *, restarting: bool = False) -> None:
-        """Ends a kernel that could not be created, and reports the reason."""
         if isinstance(error, ImageMissing) and kernel.record.spec.auto_pull and not restarting:
             error = CreationDeferred(f"{error.message} any more", retry_after=0.0)  # it was removed after the pull
         failure = ending_of(error, kernel.exit, restarting=restarting)
@@ -337,7 +307,6 @@ class Supervisor:
             kernel.save(note="; ".join(notes))
 
     def _announce(self, kernel: Kernel, reason: KernelEventReason) -> None:
-        """Reports and records that the kernel runs, and starts the command of a batch session."""
         crash_point("create.running.before")
         failed = self.context.inventory.unhealthy(kernel.id)
         self._reporter.running(kernel, reason, failed)
@@ -359,9 +328,8 @@ class Supervisor:
     def _watch_batch(self, kernel: Kernel) -> None:
         spec = kernel.record.spec
         if spec.session_type is SessionType.BATCH and spec.startup_command:
-            task = asyncio.create_task(
-                watch_batch(kernel, self.end, self.context.wall_clock), name=f"batch-{kernel.id}"
-            )
+            watching = watch_batch(kernel, self.end, self.context.wall_clock)
+            task = asyncio.create_task(watching, name=f"batch-{kernel.id}")
             self._batches.add(task)
             task.add_done_callback(self._batches.discard)
             task.add_done_callback(_log_failure)
@@ -412,7 +380,7 @@ class Supervisor:
                 self.end(kernel, Termination(status=KernelStatus.ERROR, reason=R.FAILED_TO_CREATE, message=message))
                 return
             changes["resumes"] = record.resumes + 1
-        self._run(kernel, kernel.move(PhaseTrigger.AGENT_RESTARTED, cause="start of the agent", **changes))
+        self._start(kernel, kernel.move(PhaseTrigger.AGENT_RESTARTED, cause="start of the agent", **changes))
 
     async def _adopt(self, kernel: Kernel) -> None:
         backoff = Backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
@@ -447,7 +415,7 @@ class Supervisor:
             self.workload_exited(kernel.key, ended)
         else:
             message = "the workload was not there any more"
-            self.end(kernel, Termination(status=KernelStatus.TERMINATED, reason=R.WORKLOAD_NOT_FOUND, message=message))
+            self.end(kernel, Termination(reason=R.WORKLOAD_NOT_FOUND, message=message))
 
     async def close(self) -> None:
         """Cancels every operation and closes every channel; the workloads keep running."""
@@ -458,6 +426,13 @@ class Supervisor:
         await self._runner.hook_retrier.close()
         for kernel in self.live():
             await kernel.disconnect()
+
+
+def _other_attempt(kernel: Kernel, attempt: int) -> Conflict:
+    return Conflict(
+        f"the agent holds attempt {kernel.attempt} of kernel {kernel.id} ({kernel.status}), not {attempt}",
+        data={"attempt": kernel.attempt, "status": kernel.status.value},
+    )
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:

@@ -146,7 +146,6 @@ def platform_environ(spec: KernelSpec) -> dict[str, str]:
 
 
 def gpu_environ(attached: Mapping[str, list[AttachedDevice]]) -> dict[str, str]:
-    """Returns the variables about the first kind of accelerator that the kernel holds."""
     for key, devices in attached.items():
         if key in ("cpu", "mem") or not devices:
             continue
@@ -190,7 +189,6 @@ def resource_txt(spec: KernelSpec, allocation: DeviceAllocation, config: Workloa
 
 
 def _escape(text: str) -> str:
-    """Percent-encodes the separators of MOUNTS in a path, so that the line can be parsed."""
     return text.replace("%", "%25").replace(":", "%3A").replace(",", "%2C")
 
 
@@ -216,7 +214,6 @@ def config_files(
 
 
 def user_mounts(spec: KernelSpec) -> WorkloadConfig:
-    """Returns the session's mounts as a config."""
     return WorkloadConfig(
         mounts=tuple(Mount(source=m.source, target=m.target, read_only=m.read_only) for m in spec.mounts)
     )
@@ -246,7 +243,7 @@ def classes_of(
 
 
 def _is_offered(runtime: str, declared: Mapping[str, RuntimeClassSettings]) -> bool:
-    """Returns whether a runtime is offered by its own name: not if it is declared, so its restrictions always apply."""
+    """Returns whether a runtime is offered by its own name, which it is not if it is declared."""
     return all((one.runtime or name) != runtime for name, one in declared.items())
 
 

@@ -19,7 +19,7 @@ from ai.backend.agent.metrics.statistics import Statistics
 from ai.backend.common.devices import ComputeDevice, DeviceHealth
 from ai.backend.common.errors import Unavailable
 from ai.backend.common.slots import format_quantity
-from ai.backend.common.states import Enforcement, KernelEventReason, KernelStatus
+from ai.backend.common.states import Enforcement, KernelEventReason
 from ai.backend.common.wire.link import ManagerReports
 from ai.backend.common.wire.reports import AgentReport, ImageReport, OverlayReport, PluginReport, SlotReport, StatReport
 from ai.backend.core.lifecycle.kernel_phase import Phase
@@ -78,24 +78,13 @@ class HeartbeatReporter:
             slots=self._slots(),
             devices=[msgspec.to_builtins(device) for device in self._devices()],
             plugins=self._plugins(),
-            images=[
-                ImageReport(
-                    name=image.name,
-                    architecture=image.architecture,
-                    digest=image.digest,
-                    size_bytes=image.size_bytes,
-                    labels=dict(image.labels),
-                    aliases=list(image.aliases),
-                )
-                for image in self._images
-            ],
+            images=[msgspec.convert(image, ImageReport, from_attributes=True) for image in self._images],
             kernels=self._supervisor.presence(),
             runtime_classes=reports_of(context.settings.runtime_classes, info),
             overlay=self.overlay,
         )
 
     def _networks(self) -> dict[str, Enforcement]:
-        """Returns whether multi-node networks are supported, which depends on more than the runtime."""
         overlay = self.overlay or OverlayReport(why_not="it is not known yet")
         is_supported = {
             "multi-node-networks": not overlay.why_not,
@@ -104,7 +93,7 @@ class HeartbeatReporter:
         return {name: Enforcement.ENFORCED if value else Enforcement.NONE for name, value in is_supported.items()}
 
     def _devices(self) -> Iterator[ComputeDevice]:
-        """Yields all devices. Those of a plugin that may be restarted count as failed: requests wait for them."""
+        """Yields all devices. Those of a plugin that may be restarted count as failed."""
         for handle in self._context.plugins.handles:
             kind = self._context.inventory.kinds.get(handle.key)
             if kind is not None and handle.started:
@@ -201,4 +190,4 @@ class Heartbeat(PeriodicLoop):
                 continue
             log.warning("the manager does not know kernel %s; it is ended", unknown.kernel_id)
             reason = KernelEventReason.NOT_FOUND_IN_MANAGER
-            self._supervisor.end(kernel, Termination(status=KernelStatus.TERMINATED, reason=reason, forced=True))
+            self._supervisor.end(kernel, Termination(reason=reason, forced=True))

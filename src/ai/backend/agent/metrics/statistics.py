@@ -210,7 +210,6 @@ class Statistics:
         ]
 
     async def _of_processes(self, kernel: Kernel, pids: Sequence[int]) -> dict[int, dict[str, Metric]]:
-        """Returns the metrics of processes from the plugins of the kernel's devices."""
         kernel_id = kernel.record.kernel_id
         context = StatContext(
             at=self.wall_clock(),
@@ -265,7 +264,7 @@ class Statistics:
     def _workload(
         self, key: WorkloadKey, kernel: Kernel, measurements: Iterable[Measurement], at: float
     ) -> dict[str, Metric]:
-        """Returns the metrics of a workload, and adds the growth of its counters to the sums over all workloads.
+        """Returns the metrics of a workload, and adds the growth of its counters to the node's sums.
 
         The first value of a workload that began under this agent counts as growth; that of an adopted one does not.
         """
@@ -281,7 +280,6 @@ class Statistics:
         return metrics
 
     def _add(self, m: Measurement, at: float, device_id: str = "") -> Metric:
-        """Adds one value of the node or of a device, and returns the metric."""
         name = (m.key, device_id) if device_id else m.key
         if name not in self._of_node:
             self._of_node[name] = Series()
@@ -289,7 +287,6 @@ class Statistics:
 
 
 def _sums(workloads: Iterable[Mapping[str, Measurement]]) -> Iterable[WorkloadTotal]:
-    """Returns the sum of each gauge over all workloads."""
     sums: dict[str, WorkloadTotal] = {}
     for measurements in workloads:
         for key, m in measurements.items():

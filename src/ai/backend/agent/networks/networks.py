@@ -30,7 +30,6 @@ def needs_network(record: KernelRecord) -> bool:
 
 
 def overlay_of(info: OverlayInfo) -> Overlay:
-    """Converts the manager's parameters of a network to those of the runtime."""
     return Overlay(
         vni=info.vni,
         subnet=info.subnet,

@@ -210,7 +210,6 @@ def _declaration(service: ServicePort) -> dict[str, Any]:
 
 
 def _state(data: object) -> ServiceState:
-    """Decodes the runner's state of a service. Raises RunError."""
     try:
         return msgspec.convert(data, ServiceState)
     except msgspec.ValidationError as e:

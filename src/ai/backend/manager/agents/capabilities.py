@@ -107,7 +107,6 @@ def from_allocation(allocation: DeviceAllocation) -> dict[str, dict[str, str]]:
 
 
 def _read(agent: Agent) -> tuple[PluginDevices, ...]:
-    """Parses the devices of an agent; malformed ones are skipped."""
     by_name: dict[DeviceName, list[ComputeDevice]] = {}
     for raw in agent.devices:
         try:
@@ -202,7 +201,6 @@ def _refusal(agent: Agent, runtime_class: RuntimeClassReport, slots: ResourceSlo
 
 
 def _device_sizes(agent: Agent, reader: DeviceReader) -> dict[str, set[Decimal]]:
-    """Returns, for every slot, the amounts that whole devices have."""
     sizes: dict[str, set[Decimal]] = {}
     for plugin in reader.plugins_of(agent):
         for device in plugin.devices:

@@ -34,10 +34,8 @@ class Agent:
 
     ``epoch`` grows with each start of the agent; ``generation`` is that of its device inventory. ``devices`` are
     :class:`ai.backend.common.devices.ComputeDevice` as builtins. ``enforcement`` is limit or isolation -> how the
-    runtime
-    enforces it. ``location`` is its failure domains, the widest first. ``live_stat``, ``{"node": {...}, "devices":
-    {...}}``,
-    is filled at reads only.
+    runtime enforces it. ``location`` is its failure domains, the widest first. ``live_stat``, ``{"node": {...},
+    "devices": {...}}``, is filled at reads only.
     """
 
     id: AgentId

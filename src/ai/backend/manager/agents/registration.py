@@ -74,7 +74,6 @@ _BROADCAST = IPv4Address("255.255.255.255")
 
 
 def _invalid_reason(address: str, ports: Collection[int]) -> str:
-    """Returns why the address is invalid; empty if it is valid."""
     try:
         parsed = IPv4Address(address)
     except ValueError:
@@ -111,6 +110,8 @@ def admitted(report: OverlayReport, others: Mapping[AgentId, OverlayReport]) -> 
 
 
 log = logging.getLogger(__name__)
+_REPORTED = ("epoch", "region", "addr", "version", "runtime", "tier", "generation", "overlay", "kernel_limit")
+_REPORTED_LISTS = ("devices", "plugins", "images", "runtime_classes", "location")
 _BEAT_S = 5.0
 """Seconds between two writes of the time of an agent's last heartbeat."""
 
@@ -189,7 +190,7 @@ class AgentRegistry:
         self.presence.forget()
 
     async def _register(self, agent_id: AgentId, report: AgentReport) -> bool:
-        """Stores the agent and returns whether its overlay report was admitted unchanged."""
+        """Stores the agent; returns whether its overlay report was admitted unchanged."""
         if await self.resource_groups.resource_group(report.resource_group) is None:
             raise NotFound(
                 f"There is no resource group {report.resource_group[:64]!r}; create it or change the agent's settings.",
@@ -219,32 +220,21 @@ class AgentRegistry:
         stored = await self.agents.agent(agent_id)
         slots = ResourceSlot({name: q for name, q in offered.items() if name not in refused})
         is_alive = stored is not None and stored.status is AgentStatus.ALIVE
+        values: dict[str, Any] = {name: getattr(report, name) for name in _REPORTED}
+        values |= {name: tuple(getattr(report, name)) for name in _REPORTED_LISTS}
         await self.agents.put_agent(
             Agent(
                 id=agent_id,
                 status=AgentStatus.ALIVE,
                 status_changed=stored.status_changed if stored is not None and is_alive else now,
-                epoch=report.epoch,
-                region=report.region,
                 architecture=architecture_name(report.architecture),
                 scaling_group=await self.assignments.group_of(agent_id, report.resource_group),
                 schedulable=stored.schedulable if stored is not None else True,
                 available_slots=slots,
-                addr=report.addr,
                 first_contact=stored.first_contact if stored is not None else now,
                 last_heartbeat=now,
-                version=report.version,
-                runtime=report.runtime,
-                tier=report.tier,
                 enforcement={name: e.value for name, e in report.enforcement.items()},
-                generation=report.generation,
-                devices=tuple(report.devices),
-                plugins=tuple(report.plugins),
-                images=tuple(report.images),
-                runtime_classes=tuple(report.runtime_classes),
-                overlay=report.overlay,
-                location=tuple(report.location),
-                kernel_limit=report.kernel_limit,
+                **values,
             )
         )
         if stored is None:
@@ -252,7 +242,6 @@ class AgentRegistry:
 
 
 def _slot_types(report: AgentReport) -> list[SlotTypeInfo]:
-    """Returns the slot types of a report. Raises InvalidInput, InvalidName."""
     try:
         return [
             SlotTypeInfo(

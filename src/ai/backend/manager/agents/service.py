@@ -147,8 +147,7 @@ class WatcherService:
     """Lets superadmins start, stop and restart agents by their watchers (client wire contract 2.9).
 
     A watcher's address and token are in the shared configuration (peer facts 4.5). Agents do not write them: the
-    manager
-    would send the token to any address that an agent names.
+    manager would send the token to any address that an agent names.
     """
 
     def __init__(self, agents: AgentStore, config: ConfigStore, gateway: WatcherGateway) -> None:

@@ -47,8 +47,7 @@ class SlotCatalogue:
         """Adds the slots that an agent reports, and returns slot -> reason for every refused slot.
 
         A slot that is in use keeps its type: a report of another type is refused. The newest description of a slot
-        wins. Calls
-        must not overlap, and the agent must be stored before the next call.
+        wins. Calls must not overlap, and the agent must be stored before the next call.
         """
         refused: dict[str, str] = {}
         accepted = []

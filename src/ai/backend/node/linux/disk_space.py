@@ -49,7 +49,6 @@ def parse_mountinfo(text: str) -> list[MountEntry]:
 
 
 def _unescape(text: str) -> str:
-    """Decodes blanks, line breaks and backslashes, which are written in octal."""
     return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), text)
 
 

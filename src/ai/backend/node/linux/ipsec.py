@@ -68,8 +68,7 @@ def apply(mark: int, lines: Collection[SecuredLine]) -> None:
     """Secures exactly these lines among those of this mark. Idempotent. Raises OSError.
 
     When it returns, lines with keys pass encrypted packets only, and only peers reach the ports. Raises FileExistsError
-    if
-    another agent encrypts for a peer's port.
+    if another agent encrypts for a peer's port.
     """
     with Ipsec(mark) as ipsec:
         states = {(s.target, s.spi): s for line in lines for s in _states(line)}

@@ -80,7 +80,6 @@ class Container:
         return None if self._kill_at is None else max(0, int((self._kill_at - time.monotonic()) * 1000) + 1)
 
     def _stop(self, *_args: Any) -> None:
-        """Sends SIGTERM once; the caller waits and kills."""
         if not self._pid:
             self._status = 0
         elif not self._is_stopping:

@@ -1,9 +1,8 @@
 """The bounded buffer of runner messages that the agent has not acknowledged.
 
 Over the limit the oldest console messages are dropped first, and each unbroken series leaves one ``gap``; then the
-oldest
-bulk messages (terminal output, file chunks). Results and replies are never dropped: a buffer full of them is ``full``,
-and its owner stops reading from the runner.
+oldest bulk messages (terminal output, file chunks). Results and replies are never dropped: a buffer full of them is
+``full``, and its owner stops reading from the runner.
 """
 
 from __future__ import annotations

@@ -30,8 +30,7 @@ class RelayConnection(asyncio.Protocol):
     """Sends and receives the frames of one shim, for one reader or for the callback ``hear``.
 
     ``hear`` is called with each message, and with None at the end. asyncio's streams would cost some KiB more for each
-    of
-    the thousands of connections of a node.
+    of the thousands of connections of a node.
     """
 
     __slots__ = ("_buffer", "_hear", "_is_stuffed", "_transport", "_waiters")

@@ -100,7 +100,6 @@ class SocketStream:
             raise Unavailable("the connection was cut")
 
     async def _until_queued(self, limit: int) -> None:
-        """Waits until at most this much is queued. Raises Unavailable."""
         self._require_uncut()
         while self._queued > limit:
             await self._until("write")
@@ -244,7 +243,6 @@ def _ask(directory: Path) -> tuple[PortExposure, socket.socket | None]:
 
 
 def _limit(line: socket.socket, deadline: float) -> None:
-    """Sets the timeout of the next call to this monotonic deadline. Raises TimeoutError."""
     remaining_s = deadline - time.monotonic()
     if remaining_s <= 0:
         raise TimeoutError

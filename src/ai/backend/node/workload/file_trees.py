@@ -22,8 +22,7 @@ def place_files(
     """Writes a specification's files; returns those to be bound, by their path in the workload.
 
     Files under the home are written there for the session's user, who alone may read ``private`` ones; others lie
-    beside
-    the workload's record. Raises CreationDenied for a path that is not plain and absolute.
+    beside the workload's record. Raises CreationDenied for a path that is not plain and absolute.
     """
     bound: dict[str, Path] = {}
     for index, (target, content) in enumerate(files.items()):
@@ -142,7 +141,6 @@ def _open_directory(parent: int, name: str) -> int:
 
 
 def _unlink_files(directory: int) -> list[str]:
-    """Unlinks everything that is no directory; returns the directories."""
     with os.scandir(directory) as entries:
         listed = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
     if any(not is_directory for _, is_directory in listed):

@@ -1,8 +1,7 @@
 """Copies the runner for sessions, with byte code for each Python of this host.
 
 The sandbox shows the runner read-only, so Python cannot store byte code there; compiling it takes a third of a
-session's
-start. A copy is named by its content: other versions stay for living sessions.
+session's start. A copy is named by its content: other versions stay for living sessions.
 """
 
 from __future__ import annotations
@@ -123,7 +122,6 @@ async def compile_runner(copy: Path, pythons: Iterable[tuple[str, str]]) -> None
 
 
 async def _compile(copy: Path, executable: str) -> None:
-    """Compiles. Raises OSError or TimeoutError."""
     process = await asyncio.create_subprocess_exec(
         *(executable, "-I", "-S", "-m", "compileall", "-q", "--invalidation-mode", "timestamp", str(copy)),
         stdin=subprocess.DEVNULL,

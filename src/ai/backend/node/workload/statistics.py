@@ -53,7 +53,6 @@ def process_views(pids: Sequence[int]) -> list[ProcessView]:
 
 
 def _shown_pid(pid: int) -> int:
-    """Returns the number in the innermost namespace; the host's if there is no other."""
     for line in cgroupfs.read(f"/proc/{pid}/status").splitlines():
         if line.startswith("NSpid:"):
             return int(line.split()[-1])
@@ -105,8 +104,7 @@ class _WorkloadState:
     """The state of one workload between two rounds.
 
     ``network`` is a process, with its start time, in the workload's own network; None without one. ``transferred`` is
-    the I/O
-    of its processes, if it had to be read from them.
+    the I/O of its processes, if it had to be read from them.
     """
 
     files: GroupFiles
@@ -203,7 +201,6 @@ def rate(key: str, value: float, unit: str) -> Measurement:
 
 
 def _utilisation(state: _WorkloadState, cpu_used_ms: float, at: float) -> float:
-    """Returns the percentage of one core since the last sample."""
     before, before_at = state.cpu_used_ms, state.cpu_at
     state.cpu_used_ms, state.cpu_at = cpu_used_ms, at
     if before is None or at <= before_at:
@@ -226,7 +223,6 @@ def _own_network(pids: Sequence[int]) -> tuple[int, int] | None:
 
 
 def _network(state: _WorkloadState, pids: Pids) -> list[Measurement]:
-    """Returns the bytes over all interfaces except the loopback."""
     pid, started = state.network or (0, 0)
     if not proc.is_same(pid, started):
         state.network = _own_network(pids()) or state.network

@@ -56,7 +56,6 @@ class Hooks(Step):
         kernel.save(attached_devices={key: _attached_to_wire(devices) for key, devices in kernel.attached.items()})
 
     def _holders(self, kernel: Kernel) -> list[tuple[PluginHandle, DeviceAllocation]]:
-        """Returns the plugins of the kernel's devices in allocation order."""
         holders = [
             (handle, allocation)
             for handle in self.context.plugins.started()
@@ -85,7 +84,7 @@ class Hooks(Step):
             )
 
     async def _post_terminate(self, key: str, kernel: Kernel, step: StepContext) -> bool:
-        """Calls until it succeeds or the deadline of one call has passed, and returns whether it has succeeded."""
+        """Calls until it succeeds or the deadline of one call has passed; returns whether it succeeded."""
         clock = asyncio.get_running_loop().time
         timeout_s = max(self.context.settings.kernel_lifecycles.plugin_timeout, _RETRY_FIRST_S)
         deadline = clock() + self.context.settings.kernel_lifecycles.plugin_timeout
@@ -157,7 +156,7 @@ class PostCreate(Step):
                 return
 
     async def _wait(self, kernel: Kernel, retry_after_s: float) -> bool:
-        """Waits until the next call, at most until the deadline, and returns whether there is a next call."""
+        """Waits for the next call; returns False after the deadline."""
         now, limit_s = self.context.wall_clock(), self.context.settings.kernel_lifecycles.termination_deferral
         clock = asyncio.get_running_loop().time
         if kernel.record.deferred_until is None:

@@ -99,7 +99,6 @@ class CreateWorkload(Step):
         kernel.configs, kernel.attached = [], {}  # a restart asks for new ones
 
     def _not_applied(self, config: WorkloadConfig) -> str | None:
-        """Returns a note for the user about settings of plugins that this runtime cannot apply."""
         capabilities = self.context.runtime.info().capabilities
         requested = {"networks": config.networks, "extra-gids": config.extra_gids}
         missing = [name for name, values in requested.items() if values and name not in capabilities]
