@@ -41,7 +41,7 @@ def build_kit(directory: Path) -> Path:
 
     Raises KitFailed if the interpreter or the disk does not permit it.
     """
-    facts = _ask()
+    facts = _probe()
     kit = directory / _digest(facts)
     if kit.is_dir():
         return kit
@@ -65,7 +65,7 @@ def build_kit(directory: Path) -> Path:
 def remove_unused(directory: Path) -> None:
     """Removes the kits of other versions that no process runs from. Blocks. Raises KitFailed."""
     others = {path.name for path in directory.iterdir()}
-    others -= {_digest(_ask())} if others else set()
+    others -= {_digest(_probe())} if others else set()
     if others:
         commands = list(_commands())
         for name in others:
@@ -79,11 +79,10 @@ def _commands() -> Iterator[bytes]:
             yield path.read_bytes()
 
 
-def _ask() -> dict[str, Any]:
+def _probe() -> dict[str, Any]:
+    command = [sys.executable, "-I", str(_PROBE)]
     try:
-        done = subprocess.run(
-            [sys.executable, "-I", str(_PROBE)], capture_output=True, timeout=_PROBE_TIMEOUT_S, check=True
-        )
+        done = subprocess.run(command, capture_output=True, timeout=_PROBE_TIMEOUT_S, check=True)
         facts: dict[str, Any] = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as e:
         raise KitFailed(f"our interpreter cannot be asked what it is made of: {e}") from e
@@ -96,8 +95,8 @@ def _digest(facts: dict[str, Any]) -> str:
     for text in (*facts["packages"].values(), *facts["libraries"]):
         path = Path(text)
         for one in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            found = one.stat()
-            digest.update(f"{one} {found.st_size} {found.st_mtime_ns}\n".encode())
+            status = one.stat()
+            digest.update(f"{one} {status.st_size} {status.st_mtime_ns}\n".encode())
     for path in sorted(PROGRAMS.rglob("*")):
         if path.is_file() and path.suffix != ".pyc":
             digest.update(path.name.encode() + path.read_bytes())
@@ -105,32 +104,30 @@ def _digest(facts: dict[str, Any]) -> str:
 
 
 def _fill(kit: Path, facts: dict[str, Any]) -> None:
-    place = kit / facts["place"]
     libraries, site = kit / "lib", kit / "site"
-    for folder in (kit / "bin", libraries, site, place):
+    for folder in (kit / "bin", libraries, site):
         folder.mkdir(parents=True, exist_ok=True)
-    _take(Path(facts["executable"]), kit / "bin" / "python3")
-    _take_tree(Path(facts["standard"]), place)
+    _link(Path(facts["executable"]), kit / "bin" / "python3")
+    _link_tree(Path(facts["standard"]), kit / facts["place"])
     for name, text in facts["packages"].items():
         path = Path(text)
-        if path.is_dir():
-            _take_tree(path, site / name)
-        else:
-            _take(path, site / path.name)
         bundled = path.parent / f"{name}.libs"
+        if path.is_dir():
+            _link_tree(path, site / name)
+        else:
+            _link(path, site / path.name)
         if bundled.is_dir():
-            _take_tree(bundled, site / bundled.name)
+            _link_tree(bundled, site / bundled.name)
     loader = ""
     for path in _shared(facts):
-        _take(path, libraries / path.name)
-        if path.name.startswith("ld-"):
-            loader = path.name
-    _take_tree(PROGRAMS, kit / "programs")
+        _link(path, libraries / path.name)
+        loader = path.name if path.name.startswith("ld-") else loader
+    _link_tree(PROGRAMS, kit / "programs")
     started = [f"{{kit}}/lib/{loader}", "--library-path", "{kit}/lib"] if loader else []
     command = [*started, "{kit}/bin/python3", "-I", "-S", "-B", "-X", "utf8"]
     (kit / "launch.json").write_text(json.dumps(command))
-    for folder, _, _ in os.walk(kit):
-        Path(folder).chmod(0o755)
+    for name, _, _ in os.walk(kit):
+        Path(name).chmod(0o755)
     (kit / "launch.json").chmod(0o644)
 
 
@@ -144,10 +141,8 @@ def _shared(facts: dict[str, Any]) -> Iterator[Path]:
         yield path
         for name in _sonames(path):
             yield path.with_name(name)
-    c_library = next((Path(text) for text in facts["libraries"] if Path(text).name.startswith("libc.so")), None)
-    for name in _LATER if c_library is not None else ():
-        if c_library is not None and c_library.with_name(name).exists():
-            yield c_library.with_name(name)
+        if path.name.startswith("libc.so"):
+            yield from (later for name in _LATER if (later := path.with_name(name)).exists())
 
 
 def _sonames(path: Path) -> Iterator[str]:
@@ -157,32 +152,30 @@ def _sonames(path: Path) -> Iterator[str]:
             yield other.name
 
 
-def _take_tree(source: Path, target: Path) -> None:
+def _link_tree(source: Path, target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     for entry in sorted(source.iterdir()):
         if entry.name in _UNNEEDED or entry.name.startswith("config-"):
             continue
         if entry.is_dir():
-            _take_tree(entry, target / entry.name)
+            _link_tree(entry, target / entry.name)
         elif entry.is_file() and not entry.name.endswith((".a", ".opt-1.pyc", ".opt-2.pyc", ".map", ".pyi")):
-            _take(entry, target / entry.name)
+            _link(entry, target / entry.name)
 
 
-def _take(source: Path, target: Path) -> None:
+def _link(source: Path, target: Path) -> None:
     """Links a file that everybody may read already, or copies it so that everybody may read the copy."""
     real = source.resolve()
-    found = real.stat()
-    needed = 0o555 if found.st_mode & 0o100 else 0o444
-    if found.st_mode & needed == needed:
-        try:
+    mode = real.stat().st_mode
+    needed = 0o555 if mode & 0o100 else 0o444
+    if target.exists():
+        return
+    if mode & needed == needed:
+        with suppress(OSError):  # another file system, or a file of another user
             os.link(real, target)
             return
-        except FileExistsError:
-            return
-        except OSError:
-            pass  # another file system, or a file of another user
     shutil.copy2(real, target)
-    target.chmod(0o755 if found.st_mode & 0o100 else 0o644)
+    target.chmod(0o755 if mode & 0o100 else 0o644)
 
 
 class KitStore:

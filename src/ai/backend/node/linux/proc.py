@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterable
+from contextlib import suppress
 
 _PAGE = os.sysconf("SC_PAGESIZE")
 
@@ -102,15 +103,25 @@ def resident_bytes(pid: int) -> int:
     return max(0, int(fields[1]) - int(fields[2])) * _PAGE
 
 
+def interface_bytes(path: str) -> dict[str, tuple[int, int]]:
+    """Maps interfaces without the loopback to bytes received and sent, from a file such as /proc/net/dev."""
+    counted: dict[str, tuple[int, int]] = {}
+    with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:  # as above
+        for line in file:
+            name, colon, rest = line.partition(":")
+            fields = rest.split()
+            if colon and len(fields) >= 9 and name.strip() != "lo":
+                counted[name.strip()] = (int(fields[0]), int(fields[8]))
+    return counted
+
+
 def send(pids: Iterable[int], number: int) -> int:
     """Sends a signal to each process; returns how many existed."""
     reached = 0
     for pid in pids:
-        try:
+        with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
             reached += 1
-        except (ProcessLookupError, PermissionError):
-            continue
     return reached
 
 

@@ -229,14 +229,8 @@ def _network(state: _WorkloadState, pids: Pids) -> list[Measurement]:
         pid, started = state.network or (0, 0)
         if not proc.is_same(pid, started):
             return []
-    received = sent = 0
-    for line in cgroupfs.read(f"/proc/{pid}/net/dev").splitlines():
-        name, colon, rest = line.partition(":")
-        fields = rest.split()
-        if colon and len(fields) >= 9 and name.strip() != "lo":
-            received += int(fields[0])
-            sent += int(fields[8])
-    return [rate(key, value, "bps") for key, value in (("net_rx", received), ("net_tx", sent))]
+    counted = proc.interface_bytes(f"/proc/{pid}/net/dev").values()
+    return [rate(key, sum(n[i] for n in counted), "bps") for i, key in enumerate(("net_rx", "net_tx"))]
 
 
 def _complete(usage: Usage, state: _WorkloadState, pids: Pids) -> Usage:

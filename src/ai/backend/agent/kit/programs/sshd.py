@@ -11,7 +11,11 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import asyncssh
 
@@ -47,11 +51,11 @@ class Server(asyncssh.SSHServer):
     def public_key_auth_supported(self) -> bool:
         return True
 
-    def connection_requested(self, dest_host: str, dest_port: int, orig_host: str, orig_port: int) -> bool:
+    def connection_requested(self, *_: object) -> bool:
         """Allows `ssh -L`: the user's own programs connect from inside the workload as well."""
         return True
 
-    def server_requested(self, listen_host: str, listen_port: int) -> bool:
+    def server_requested(self, *_: object) -> bool:
         """Allows `ssh -R`, likewise."""
         return True
 
@@ -107,9 +111,9 @@ def environment(process: asyncssh.SSHServerProcess[bytes]) -> dict[str, str]:
     env = {name: text for name, text in os.environ.items() if not name.startswith("PYTHON")}
     env |= {name: text for name, text in process.env.items() if name.startswith(_KEEP)}
     peer = process.get_extra_info("peername") or ("127.0.0.1", 0)
-    here = process.get_extra_info("sockname") or ("127.0.0.1", 0)
-    env["SSH_CLIENT"] = f"{peer[0]} {peer[1]} {here[1]}"
-    env["SSH_CONNECTION"] = f"{peer[0]} {peer[1]} {here[0]} {here[1]}"
+    own = process.get_extra_info("sockname") or ("127.0.0.1", 0)
+    env["SSH_CLIENT"] = f"{peer[0]} {peer[1]} {own[1]}"
+    env["SSH_CONNECTION"] = f"{peer[0]} {peer[1]} {own[0]} {own[1]}"
     return env
 
 
@@ -135,7 +139,7 @@ async def _on_terminal(process: asyncssh.SSHServerProcess[bytes]) -> int:
     columns, rows, _, _ = process.get_terminal_size()
     env = {**environment(process), "TERM": process.get_terminal_type() or "xterm"}
     terminal = await open_terminal(shell_argv(process.command), env, rows or 24, columns or 80)
-    outputs = asyncio.create_task(_copy_terminal(terminal, process))
+    outputs = asyncio.create_task(_copy(terminal.read, process.stdout))
     inputs = asyncio.create_task(_type(terminal, process))
     try:
         code: int = await terminal.wait()
@@ -145,12 +149,6 @@ async def _on_terminal(process: asyncssh.SSHServerProcess[bytes]) -> int:
         inputs.cancel()
         outputs.cancel()
         terminal.close()
-
-
-async def _copy_terminal(terminal: Terminal, process: asyncssh.SSHServerProcess[bytes]) -> None:
-    while data := await terminal.read():
-        process.stdout.write(data)
-        await process.stdout.drain()
 
 
 async def _type(terminal: Terminal, process: asyncssh.SSHServerProcess[bytes]) -> None:
@@ -183,9 +181,14 @@ async def _on_pipes(process: asyncssh.SSHServerProcess[bytes]) -> int:
         env=environment(process),
         start_new_session=True,
     )
+    assert child.stdout is not None
+    assert child.stderr is not None
     inputs = asyncio.create_task(_feed(child, process))
-    closed = asyncio.create_task(process.wait_closed())
-    outputs = asyncio.create_task(_copy_both(child, process))
+    closed: asyncio.Future[Any] = asyncio.create_task(process.wait_closed())
+    pairs = ((child.stdout, process.stdout), (child.stderr, process.stderr))
+    outputs: asyncio.Future[Any] = asyncio.gather(
+        *(_copy(partial(source.read, _PIECE), target) for source, target in pairs), return_exceptions=True
+    )
     ended = asyncio.create_task(child.wait())
     try:
         await asyncio.wait({ended, closed}, return_when=asyncio.FIRST_COMPLETED)
@@ -225,15 +228,8 @@ async def _feed(child: asyncio.subprocess.Process, process: asyncssh.SSHServerPr
     child.stdin.close()
 
 
-async def _copy_both(child: asyncio.subprocess.Process, process: asyncssh.SSHServerProcess[bytes]) -> None:
-    assert child.stdout is not None
-    assert child.stderr is not None
-    pairs = ((child.stdout, process.stdout), (child.stderr, process.stderr))
-    await asyncio.gather(*(_copy(source, target) for source, target in pairs), return_exceptions=True)
-
-
-async def _copy(source: asyncio.StreamReader, target: asyncssh.SSHWriter[bytes]) -> None:
-    while data := await source.read(_PIECE):
+async def _copy(read: Callable[[], Awaitable[bytes]], target: asyncssh.SSHWriter[bytes]) -> None:
+    while data := await read():
         target.write(data)
         await target.drain()
 
@@ -243,10 +239,8 @@ def _number(name: str) -> int:
 
 
 def _signal_group(pid: int, number: int) -> None:
-    try:
+    with suppress(ProcessLookupError):  # it has ended
         os.killpg(pid, number)
-    except ProcessLookupError:
-        pass  # it has ended
 
 
 async def main() -> None:

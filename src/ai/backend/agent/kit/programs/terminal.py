@@ -10,6 +10,7 @@ import signal
 import struct
 import termios
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 _PIECE = 64 * 1024
@@ -61,7 +62,7 @@ class Terminal:
             except BlockingIOError:
                 await self._until(self._loop.add_reader, self._loop.remove_reader)
             except OSError:
-                break  # EIO: nobody holds the other end
+                break  # EIO: no process holds the other end
         return b""
 
     async def write(self, data: bytes) -> None:
@@ -78,7 +79,7 @@ class Terminal:
         ready: asyncio.Future[None] = self._loop.create_future()
         fd = self._fd
         self._waiting.add(ready)
-        add(fd, _settle, ready)
+        add(fd, _complete, ready)
         try:
             await ready
         finally:
@@ -89,15 +90,11 @@ class Terminal:
     def signal(self, number: int) -> None:
         """Signals the program in the foreground and the first one."""
         groups = {self._child.pid}
-        try:
+        with suppress(OSError):  # no group is in the foreground
             groups.add(os.tcgetpgrp(self._fd))
-        except OSError:
-            pass  # nobody is in the foreground any more
-        for group in groups - {0}:  # nobody is in the foreground; to kill it would be to kill ourselves
-            try:
+        for group in groups - {0}:  # 0 also means that no group is in the foreground; a kill of 0 would kill us
+            with suppress(ProcessLookupError, PermissionError):  # it has ended
                 os.killpg(group, number)
-            except (ProcessLookupError, PermissionError):
-                pass  # it has ended
 
     async def wait(self) -> int:
         """Waits for the first program and returns its exit code; -n after signal n."""
@@ -114,7 +111,7 @@ class Terminal:
         os.close(self._fd)
         self._fd = -1
         for ready in self._waiting:
-            _settle(ready)
+            _complete(ready)
 
 
 def set_size(fd: int, rows: int, columns: int) -> None:
@@ -122,7 +119,7 @@ def set_size(fd: int, rows: int, columns: int) -> None:
     fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
 
-def _settle(ready: asyncio.Future[None]) -> None:
+def _complete(ready: asyncio.Future[None]) -> None:
     if not ready.done():
         ready.set_result(None)
 

@@ -20,8 +20,8 @@ from .terminal import Terminal, open_terminal, shell_argv
 
 HERE = Path(__file__).resolve().parent
 MAX_SHELLS = 16
-KEPT_OUTPUT = 256 * 1024
-"""What a page that comes back is shown again."""
+STORED_OUTPUT = 256 * 1024
+"""The bytes of output that a reconnected page shows again."""
 IDLE_S = 600.0
 MAX_MESSAGE = 1024 * 1024
 ENDED, TAKEN_OVER, TOO_MANY = 4000, 4001, 4002
@@ -36,26 +36,26 @@ class Shell:
 
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
-        self._kept = bytearray()
+        self._output = bytearray()
         self._socket: web.WebSocketResponse | None = None
-        self._left: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self.ended = asyncio.create_task(self._pump())
 
     async def attach(self, socket: web.WebSocketResponse) -> None:
         """Shows a page the stored output and from now on the new output; the page before is disconnected."""
         before, self._socket = self._socket, None
-        if self._left is not None:
-            self._left.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         if before is not None:
             await before.close(code=TAKEN_OVER, message=b"the terminal is open elsewhere")
-        if self._kept:
-            await socket.send_bytes(_RESET + bytes(self._kept))
+        if self._output:
+            await socket.send_bytes(_RESET + bytes(self._output))
         self._socket = socket
 
     def detach(self, socket: web.WebSocketResponse) -> None:
         if self._socket is socket:
             self._socket = None
-            self._left = asyncio.get_running_loop().call_later(IDLE_S, self._terminal.close)
+            self._timer = asyncio.get_running_loop().call_later(IDLE_S, self._terminal.close)
 
     async def take(self, message: bytes) -> None:
         """Handles a message of a page. Raises ValueError for an unknown one."""
@@ -69,17 +69,16 @@ class Shell:
 
     async def _pump(self) -> None:
         while data := await self._terminal.read():
-            self._kept += data
-            del self._kept[: max(0, len(self._kept) - KEPT_OUTPUT)]
-            socket = self._socket
-            if socket is not None:
+            self._output += data
+            del self._output[: max(0, len(self._output) - STORED_OUTPUT)]
+            if (socket := self._socket) is not None:
                 try:
                     await socket.send_bytes(data)
                 except (ConnectionError, RuntimeError):
                     self.detach(socket)  # the page has gone
         self._terminal.close()
-        if self._left is not None:
-            self._left.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         if self._socket is not None:
             await self._socket.close(code=ENDED, message=b"the shell has ended")
 
