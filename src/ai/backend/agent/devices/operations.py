@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -104,10 +105,13 @@ class DeviceOperations:
         profiles: dict[str, list[PartitionOption]] = {}
         images: dict[str, str] = {}
         for device in devices:
-            if can.partitionable:
-                profiles[device.device_id] = await _profiles(handle, device.device_id)
-            if can.programmable and (image := await _image(handle, device.device_id)) is not None:
-                images[device.device_id] = image
+            device_id = device.device_id
+            with suppress(NotFound):  # a device that cannot be partitioned, such as a partition itself
+                if can.partitionable:
+                    profiles[device_id] = await _profiles(handle, device_id)
+            with suppress(NotFound):
+                if can.programmable and (image := await _image(handle, device_id)) is not None:
+                    images[device_id] = image
         attachable: list[str] = []
         if can.attachable:
             device_ids = await handle.call("attachable_devices", lambda p: cast("Attachable", p).attachable_devices())
@@ -126,18 +130,9 @@ def _able(plugin: AbstractComputePlugin) -> list[str]:
 
 
 async def _profiles(handle: PluginHandle, device_id: DeviceId) -> list[PartitionOption]:
-    """Returns the profiles of a device; none if it cannot be partitioned, such as a partition itself."""
-    try:
-        profiles = await handle.call(
-            "partition_profiles", lambda p: cast("Partitionable", p).partition_profiles(device_id)
-        )
-    except NotFound:
-        return []
+    profiles = await handle.call("partition_profiles", lambda p: cast("Partitionable", p).partition_profiles(device_id))
     return [PartitionOption(name=p.name, slot_name=p.slot_name, available=p.available) for p in profiles]
 
 
 async def _image(handle: PluginHandle, device_id: DeviceId) -> str | None:
-    try:
-        return await handle.call("programmed_image", lambda p: cast("Programmable", p).programmed_image(device_id))
-    except NotFound:
-        return None
+    return await handle.call("programmed_image", lambda p: cast("Programmable", p).programmed_image(device_id))

@@ -160,11 +160,7 @@ class PluginHandle:
         return reason
 
     async def call(
-        self,
-        what: str,
-        call: Callable[[AbstractComputePlugin], Awaitable[R]],
-        *,
-        check: Callable[[R], R] | None = None,
+        self, what: str, call: Callable[[AbstractComputePlugin], Awaitable[R]], *, check: Callable[[R], R] | None = None
     ) -> R:
         """Calls the plugin with a deadline. A success clears the fault of earlier calls of the same kind.
 

@@ -25,7 +25,7 @@ from ai.backend.common.errors import (
 )
 from ai.backend.common.images import registry_of
 from ai.backend.common.states import KernelStatus
-from ai.backend.common.wire.agent import ImageJob, ImageJobState
+from ai.backend.common.wire.agent import ImageJob, ImageJobState, RegistryAccess
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.runtime import AbstractRuntime, CommitRequest, ImageRequest
 
@@ -70,10 +70,9 @@ class ImageJobs:
         return _state_of(job)
 
     async def close(self) -> None:
-        tasks = [job.task for job in self._jobs.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for job in self._jobs.values():
+            job.task.cancel()
+        await asyncio.gather(*(job.task for job in self._jobs.values()), return_exceptions=True)
 
     def _begin(self, req: ImageJob) -> _Job:
         if sum(not job.task.done() for job in self._jobs.values()) >= _MAX_JOBS:
@@ -93,14 +92,12 @@ class ImageJobs:
         return job
 
     async def _run(self, req: ImageJob, on_progress: Callable[[int, int], None]) -> dict[str, Any]:
-        access = req.access
         image = ImageRequest(
             name=req.image,
             digest=req.digest,
             config_digest=req.config_digest,
             when="digest" if req.digest or req.config_digest else "tag",
-            username=access.username if access is not None else "",
-            password=access.password if access is not None else "",
+            **_credentials(req.access),
         )
         match req.action:
             case "pull":
@@ -135,14 +132,12 @@ class ImageJobs:
 def _state_of(job: _Job) -> ImageJobState:
     if not job.task.done():
         return ImageJobState(state="running", current=job.current, total=job.total)
-    if job.task.cancelled():
-        return ImageJobState(state="failed", code=InternalError.code, message="it was cancelled")
-    error = job.task.exception()
-    if isinstance(error, BackendError):
-        return ImageJobState(state="failed", code=error.code, message=error.message)
-    if error is not None:
-        return ImageJobState(state="failed", code=InternalError.code, message=f"{type(error).__name__}: {error}"[:300])
-    return ImageJobState(state="done", current=job.total, total=job.total, result=job.task.result())
+    error = InternalError("it was cancelled") if job.task.cancelled() else job.task.exception()
+    if error is None:
+        return ImageJobState(state="done", current=job.total, total=job.total, result=job.task.result())
+    if not isinstance(error, BackendError):
+        error = InternalError(f"{type(error).__name__}: {error}"[:300])
+    return ImageJobState(state="failed", code=error.code, message=error.message)
 
 
 log = logging.getLogger(__name__)
@@ -158,9 +153,12 @@ def request_of(kernel: Kernel) -> ImageRequest:
         digest=spec.image_digest,
         config_digest=spec.image_config_digest,
         when=spec.auto_pull,
-        username=access.username if access is not None else "",
-        password=access.password if access is not None else "",
+        **_credentials(access),
     )
+
+
+def _credentials(access: RegistryAccess | None) -> dict[str, str]:
+    return {} if access is None else {"username": access.username, "password": access.password}
 
 
 class KernelImages:

@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from ai.backend.agent.channel.model import RECORD_VERSION, RunsRecord
-from ai.backend.agent.directory.directory import DataDirectory, RecordDatabase
+from ai.backend.agent.directory.directory import DataDirectory, RecordDatabase, RecordTable
 from ai.backend.agent.kernels.model import KernelRecord
 from ai.backend.common.wire.reports import KernelObservation
 from ai.backend.infra.atomic_write import write_atomically
@@ -78,12 +78,10 @@ class FileKernelRecords:
         self._runs = database.table("runs")
 
     def load(self) -> list[KernelRecord]:
-        records = [_read(key, value, KernelRecord) for key, value in self._kernels.items().items()]
-        return [record for record in records if record is not None]
+        return _read_all(self._kernels)
 
     def get(self, kernel_id: str) -> KernelRecord | None:
-        value = self._kernels.get(kernel_id)
-        return _read(kernel_id, value, KernelRecord) if value is not None else None
+        return _read(kernel_id, self._kernels.get(kernel_id), KernelRecord)
 
     def put(self, record: KernelRecord) -> None:
         self._kernels.put(record.spec.kernel_id, msgspec.json.encode(record))
@@ -96,8 +94,7 @@ class FileKernelRecords:
         self._runs.delete(kernel_id)
 
     def load_runs(self, kernel_id: str) -> RunsRecord | None:
-        value = self._runs.get(kernel_id)
-        return _read(kernel_id, value, RunsRecord) if value is not None else None
+        return _read(kernel_id, self._runs.get(kernel_id), RunsRecord)
 
     def put_runs(self, kernel_id: str, runs: RunsRecord) -> None:
         self._runs.put(kernel_id, msgspec.json.encode(runs))
@@ -110,18 +107,13 @@ class FileLeftovers:
         self._table = database.table("leftovers")
 
     def load(self) -> list[KernelRecord]:
-        records = [_read(key, value, KernelRecord) for key, value in self._table.items().items()]
-        return [record for record in records if record is not None]
+        return _read_all(self._table)
 
     def put(self, record: KernelRecord) -> None:
-        self._table.put(self._name(record), msgspec.json.encode(record))
+        self._table.put(f"{record.spec.kernel_id}.{record.standing_attempt}", msgspec.json.encode(record))
 
     def forget(self, record: KernelRecord) -> None:
-        self._table.delete(self._name(record))
-
-    @staticmethod
-    def _name(record: KernelRecord) -> str:
-        return f"{record.spec.kernel_id}.{record.standing_attempt}"
+        self._table.delete(f"{record.spec.kernel_id}.{record.standing_attempt}")
 
 
 class DirectoryState(DataDirectory):
@@ -153,8 +145,15 @@ class DirectoryState(DataDirectory):
         return FileOutbox(self.path / "outbox.jsonl")
 
 
-def _read(key: str, value: bytes, kind: type[T]) -> T | None:
+def _read_all(table: RecordTable) -> list[KernelRecord]:
+    records = (_read(key, value, KernelRecord) for key, value in table.items().items())
+    return [record for record in records if record is not None]
+
+
+def _read(key: str, value: bytes | None, kind: type[T]) -> T | None:
     """Decodes a record. A record of another version is ignored and stays stored for the agent that wrote it."""
+    if value is None:
+        return None
     try:
         record = msgspec.json.decode(value, type=kind)
         if record.version == RECORD_VERSION:

@@ -46,10 +46,7 @@ async def watch_batch(
     if kernel.channel is not None and kernel.channel.ended:
         await _wait_for_exit_event(kernel)
     if kernel.phase is Phase.RUNNING:
-        end(
-            kernel,
-            Termination(reason=reason, message=message, exit_code=exit_code),
-        )
+        end(kernel, Termination(reason=reason, message=message, exit_code=exit_code))
 
 
 async def _wait_for_exit_event(kernel: Kernel) -> None:

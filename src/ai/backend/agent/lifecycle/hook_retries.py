@@ -44,10 +44,7 @@ class HookRetrier:
 
     async def unfollow(self, kernel: Kernel) -> None:
         """Stops the repeats, even in the middle of a call, and drops the kernel's failed calls."""
-        task = self._tasks.get(kernel)
-        if task is not None:
-            task.cancel()
-            await asyncio.wait({task})
+        await self._pause(kernel)
         if kernel.record.owed:
             kernel.save(owed=[])
 

@@ -94,11 +94,7 @@ class StatusReporter:
 
     def unknown_kernel(self, req: DestroyKernel) -> None:
         self._observer.report(
-            req.kernel_id,
-            req.attempt,
-            KernelStatus.TERMINATED,
-            req.reason,
-            message="the agent holds no such kernel",
+            req.kernel_id, req.attempt, KernelStatus.TERMINATED, req.reason, message="the agent holds no such kernel"
         )
 
     def end(self, kernel: Kernel, ending: Termination | None) -> None:

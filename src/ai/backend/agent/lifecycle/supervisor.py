@@ -200,10 +200,7 @@ class Supervisor:
         if kernel.phase is Phase.RUNNING:
             reason = R.OUT_OF_MEMORY if ended.oom else R.SELF_TERMINATED
             message = ended.reason or None
-            self.end(
-                kernel,
-                Termination(reason=reason, message=message, exit_code=exit_code_of(ended)),
-            )
+            self.end(kernel, Termination(reason=reason, message=message, exit_code=exit_code_of(ended)))
 
     def get(self, kernel_id: str) -> Kernel:
         """Returns a live kernel. Raises NotFound if this agent has none with this id."""

@@ -55,11 +55,7 @@ class Exposition:
         """Adds measurements of devices. ``places`` maps a device id to its index in the plugin's list."""
         for m in measurements:
             device_id = str(m.device_id)
-            labels = {
-                "device_name": device_name,
-                "device_id": device_id,
-                "index": str(places.get(device_id, "")),
-            }
+            labels = {"device_name": device_name, "device_id": device_id, "index": str(places.get(device_id, ""))}
             self._add("device", m, m.value, m.capacity, labels, "of each device")
             if m.exported is not None:
                 kind = "gauge" if m.kind is MetricKind.GAUGE else "unknown"  # its name is not ours to end in _total

@@ -149,11 +149,7 @@ def _with_report(
 
 
 def with_class(
-    agents: Sequence[Agent],
-    name: str,
-    requests: Iterable[ResourceSlot],
-    resource_group: str,
-    devices: DeviceReader,
+    agents: Sequence[Agent], name: str, requests: Iterable[ResourceSlot], resource_group: str, devices: DeviceReader
 ) -> tuple[list[Agent], ResourceSlot]:
     """Returns the agents whose runtime class accepts all of these requests, and the largest overhead among them.
 

@@ -13,11 +13,11 @@ import os
 import socket
 import struct
 from collections.abc import Collection, Iterable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from hashlib import sha256
-from typing import Any, Self
+from typing import Any
 
 _ESP, _UDP = 50, 17
 _IN, _OUT, _FORWARD = 0, 1, 2
@@ -170,7 +170,7 @@ def _selector(policy: _Policy, mark: int) -> dict[str, Any]:
     }
 
 
-class Ipsec:
+class Ipsec(AbstractContextManager["Ipsec"]):
     """A socket for states and policies of one mark. Every method raises OSError with the kernel's error."""
 
     def __init__(self, mark: int) -> None:
@@ -180,14 +180,8 @@ class Ipsec:
         self._library = netlink_socket
         self._xfrm = netlink_socket.open_xfrm()
 
-    def close(self) -> None:
-        self._xfrm.close()
-
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._xfrm.close()
 
     def _do(self, kind: int, message: Any, flags: int = 0) -> None:
         self._library.collect(self._xfrm.nlm_request, message, kind, self._library.MESSAGE | flags)

@@ -20,14 +20,11 @@ class Route:
         self._collect = netlink_socket.collect
         self._route = netlink_socket.open_route()
 
-    def close(self) -> None:
-        self._route.close()
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._route.close()
 
     def _link(self, command: str, **values: Any) -> list[Any]:
         return self._collect(self._route.link, command, **values)

@@ -41,6 +41,8 @@ NEVER_EXTRA = frozenset(
 """System calls that no plugin may request, because they would break the sandbox."""
 
 Program = list[tuple[int, int, int, int]]
+_ALLOW: Program = [(_RET, 0, 0, ALLOW)]
+_DENY: Program = [(_RET, 0, 0, ERRNO | errno.EPERM)]
 
 
 @cache
@@ -88,18 +90,10 @@ def _program(allowed: set[int], numbers: dict[str, int], arch: int) -> Program:
     ]
     for number in absent:
         program += [(_JEQ, 0, 1, number), (_RET, 0, 0, ERRNO | errno.ENOSYS)]
-    program += _on_call(numbers["clone"], [(_JSET, 0, 1, NAMESPACE_FLAGS), *_deny(), *_allow()], argument=0)
+    program += _on_call(numbers["clone"], [(_JSET, 0, 1, NAMESPACE_FLAGS), *_DENY, *_ALLOW], argument=0)
     program += _on_call(numbers["personality"], _one_of(PERSONALITIES), argument=0)
     program += _on_call(numbers["socket"], _one_of(SOCKET_FAMILIES), argument=0)
     return program + _search(_ranges(allowed))
-
-
-def _allow() -> Program:
-    return [(_RET, 0, 0, ALLOW)]
-
-
-def _deny() -> Program:
-    return [(_RET, 0, 0, ERRNO | errno.EPERM)]
 
 
 def _on_call(number: int, body: Program, *, argument: int) -> Program:
@@ -111,8 +105,8 @@ def _on_call(number: int, body: Program, *, argument: int) -> Program:
 def _one_of(values: Sequence[int]) -> Program:
     checks: Program = []
     for value in values:
-        checks += [(_JEQ, 0, 1, value), *_allow()]
-    return [*checks, *_deny()]
+        checks += [(_JEQ, 0, 1, value), *_ALLOW]
+    return [*checks, *_DENY]
 
 
 def _ranges(numbers: Collection[int]) -> list[tuple[int, int]]:
@@ -129,10 +123,10 @@ def _ranges(numbers: Collection[int]) -> list[tuple[int, int]]:
 def _search(ranges: Sequence[tuple[int, int]]) -> Program:
     """Returns the instructions that allow the numbers in any of the ranges and deny the rest."""
     if not ranges:
-        return _deny()
+        return _DENY
     if len(ranges) == 1:
         first, last = ranges[0]
-        return [(_JGE, 0, 2, first), (_JGE, 1, 0, last + 1), *_allow(), *_deny()]
+        return [(_JGE, 0, 2, first), (_JGE, 1, 0, last + 1), *_ALLOW, *_DENY]
     middle = len(ranges) // 2
     lower, upper = _search(ranges[:middle]), _search(ranges[middle:])
     if len(lower) <= 255:
