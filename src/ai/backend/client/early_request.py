@@ -1,7 +1,7 @@
-"""A request that is under way while the program still imports its HTTP library (docs/decisions/0195).
+"""A request that is sent while the program still imports its HTTP library (docs/decisions/0195).
 
-It is a first try on a plain connection: where it fails for any reason but an answer of the server, the caller makes the
-same call again in the usual way, and the call's client token tells the server that it is the same one.
+It is a first try on a plain connection. Where it fails without an answer of the server, the caller makes the same call
+again in the usual way, and the call's client token tells the server that it is the same one.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class PendingReply:
         threading.Thread(target=self._work, name="backendai-early", daemon=True).start()
 
     def _work(self) -> None:
-        self._ask()
+        self._exchange()
         with self._lock:
             self._is_done = True
             callback = self._callback
         if callback is not None:
             callback()
 
-    def _ask(self) -> None:
+    def _exchange(self) -> None:
         connection = HTTPConnection(str(self._url.host), self._url.port, timeout=self._timeout)
         try:
             connection.connect()
@@ -46,12 +46,12 @@ class PendingReply:
             response = connection.getresponse()
             self._answer = response.status, response.reason, dict(response.getheaders()), response.read()
         except (OSError, HTTPException):
-            pass  # the usual way has better means, and better words
+            pass  # the caller repeats the call on a usual connection, which reports errors
         finally:
             connection.close()
 
     async def wait(self) -> Reply | None:
-        """The answer, or None where the call must be made again. Nothing waits for the thread if this is cancelled.
+        """Returns the answer, or None if the call must be made again. A cancellation does not wait for the thread.
 
         Raises:
             BackendAPIError: the server refused.
@@ -77,6 +77,6 @@ class PendingReply:
 
 
 def send_early(config: APIConfig, call: Call) -> PendingReply | None:
-    """Send a call at once, if it can be done simply: one endpoint without TLS, and a call that may be repeated."""
-    simple = len(config.endpoints) == 1 and config.endpoint.scheme == "http" and config.has_credentials
-    return PendingReply(config, call) if simple and call.repeatable and call.token and call.form is None else None
+    """Sends a call at once; returns None unless it has one endpoint without TLS, credentials, and may be repeated."""
+    is_simple = len(config.endpoints) == 1 and config.endpoint.scheme == "http" and config.has_credentials
+    return PendingReply(config, call) if is_simple and call.repeatable and call.token and call.form is None else None

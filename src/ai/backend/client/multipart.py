@@ -24,13 +24,13 @@ def collect(files: Iterable[str | os.PathLike[str]], basedir: str | os.PathLike[
     """
     base = Path(basedir or ".").resolve()
     contents: dict[str, bytes] = {}
-    for given in files:
-        path = base / given
+    for name in files:
+        path = base / name
         path = path.parent.resolve() / path.name  # a link keeps its own name
         if not path.is_file():
-            raise BackendClientError(f"{given}: no such file")
+            raise BackendClientError(f"{name}: no such file")
         if not path.is_relative_to(base):
-            raise BackendClientError(f"{given} is not inside {base}: change into a directory that contains it")
+            raise BackendClientError(f"{name} is not inside {base}: change into a directory that contains it")
         contents[path.relative_to(base).as_posix()] = path.read_bytes()
     return contents
 
@@ -59,7 +59,7 @@ async def tar_parts(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
 
 
 def extract(archive: IO[bytes], dest: Path) -> list[Path]:
-    """Unpack an archive below ``dest``; nothing in it can reach a place outside.
+    """Unpacks an archive below ``dest``; nothing in it can reach a place outside.
 
     Raises:
         BackendClientError: it tries, or it is not a tar archive.
@@ -69,15 +69,15 @@ def extract(archive: IO[bytes], dest: Path) -> list[Path]:
     try:
         with tarfile.open(fileobj=archive, mode="r:*") as tar:
             for member in tar:
-                path = _place(tar, member, dest)
+                path = _unpack(tar, member, dest)
                 written += [] if member.isdir() else [path]
     except tarfile.TarError as error:
         raise BackendClientError(f"the downloaded archive is unusable: {error}") from error
     return written
 
 
-def _place(tar: tarfile.TarFile, member: tarfile.TarInfo, dest: Path) -> Path:
-    """Unpack one member. By hand: the ``filter`` of tarfile came with Python 3.11.4, and Debian 12 has 3.11.2."""
+def _unpack(tar: tarfile.TarFile, member: tarfile.TarInfo, dest: Path) -> Path:
+    """Unpacks one member, without the ``filter`` of tarfile: it came with Python 3.11.4, and Debian 12 has 3.11.2."""
     top, path = dest.resolve(), dest / member.name
     if not path.parent.resolve().is_relative_to(top) or ".." in Path(member.name).parts:
         raise BackendClientError(f"the downloaded archive is unusable: {member.name!r} leads outside")

@@ -21,6 +21,7 @@ from yarl import URL
 
 from ai.backend.client.config import APIConfig
 from ai.backend.client.exceptions import BackendAPIError, EndpointUnreachable
+from ai.backend.client.portal import Remote
 from ai.backend.client.wire import Call, Reply, call_url, prepare, problem, sign_headers
 
 ROUNDS = 3
@@ -29,7 +30,7 @@ _HEARTBEAT_S = 30.0
 _MAX_MESSAGE = 16 * 1024 * 1024
 
 
-class Transport:
+class Transport(Remote):
     """Connections to the endpoints of ``config``. Belongs to one event loop; open it there with ``async with``."""
 
     def __init__(self, config: APIConfig) -> None:
@@ -50,7 +51,7 @@ class Transport:
                 self.config.fail_over()
 
     def _unlimited(self) -> aiohttp.ClientSession:
-        """Returns a connector for long-lived connections: any number of them must leave room for requests."""
+        """Returns the HTTP session of long-lived connections, whose number must not limit requests."""
         if self._tunnels is None:
             connector = aiohttp.TCPConnector(ssl=not self.config.skip_sslcert_validation, limit=0)
             self._tunnels = aiohttp.ClientSession(connector=connector, timeout=self.session.timeout)
@@ -73,7 +74,7 @@ class Transport:
 
     @asynccontextmanager
     async def stream(self, call: Call) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The answer to ``call`` with its body unread.
+        """Yields the answer to ``call`` with its body unread.
 
         Raises:
             BackendAPIError: the server refused.
@@ -132,10 +133,10 @@ class Transport:
     async def websocket(
         self, path: str, params: Mapping[str, str] | None = None, *, for_bytes: bool = False
     ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
-        """An open WebSocket.
+        """Opens a WebSocket.
 
-        One ``for_bytes`` waits for no pongs, as whoever reads slowly answers late; it counts among no limited number
-        of connections, and what refuses it is told in full.
+        One ``for_bytes`` waits for no pongs, as slow readers answer late; the number of such connections is not
+        limited, and a refusal has the server's full explanation.
 
         Raises:
             BackendAPIError: the server refused the upgrade.
