@@ -66,13 +66,13 @@ class Parser:
 
 
 async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[str]:
-    rest = b""
+    unfinished = b""
     async for chunk in content.iter_any():
-        *whole, rest = (rest + chunk).split(b"\n")
-        for line in whole:
+        *lines, unfinished = (unfinished + chunk).split(b"\n")
+        for line in lines:
             yield line.removesuffix(b"\r").decode(errors="replace")
-        if len(rest) > _MAX_LINE:
-            rest = b""
+        if len(unfinished) > _MAX_LINE:
+            unfinished = b""
 
 
 async def follow(

@@ -44,7 +44,7 @@ class BackendAPIError(BackendError):
         text = str(self.data.get("msg") or self.data.get("detail") or self.data["title"])
         fields = self.data.get("data")
         if self.code == "invalid-api-params" and isinstance(fields, Mapping) and fields:
-            plain = [f"{name}: {why}" for name, why in fields.items() if not isinstance(why, Mapping | list)]
+            plain = [f"{name}: {reason}" for name, reason in fields.items() if not isinstance(reason, Mapping | list)]
             missing = [problem for problem in plain if problem not in text]
             text += f" ({'; '.join(missing)})" if missing else ""
         return f"{text} [{self.status} {self.code}]"

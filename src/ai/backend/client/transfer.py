@@ -223,12 +223,12 @@ class Transfers:
         partial, retries = Partial(target), _Retries()
         while True:
             ticket = await tickets()  # anew each time: the old one may have expired meanwhile
-            before = partial.size
+            old_size = partial.size
             try:
                 await self._fetch(path, ticket, partial, progress)
                 break
             except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
-                if partial.size > before:
+                if partial.size > old_size:
                     retries.failures = 0
                 await retries.wait(error)
         partial.publish()

@@ -166,8 +166,8 @@ class AsyncArtifacts(Area):
         transfers = self._transfers()
         await in_parallel(
             (
-                transfers.put(one["path"], one["url"], local[one["path"]], sizes[one["path"]], progress=progress)
-                for one in answer["files"]
+                transfers.put(file["path"], file["url"], local[file["path"]], sizes[file["path"]], progress=progress)
+                for file in answer["files"]
             ),
             parallel,
         )

@@ -9,7 +9,6 @@ import os
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
@@ -41,7 +40,7 @@ class AsyncComputeSession(Area):
     Attributes:
         name: the name or id that calls use.
         id: the session's id; None for a handle that was made by name.
-        created: whether ``get_or_create`` made it (False: it was there).
+        created: whether ``get_or_create`` created it (False: it existed).
         status: the status that ``get_or_create`` saw.
         service_ports: the services that the session offers.
     """
@@ -55,44 +54,38 @@ class AsyncComputeSession(Area):
         self.status: str | None = None
         self.service_ports: list[dict[str, Any]] = []
 
-    def _path(self, rest: str = "") -> str:
-        return f"/session/{segment(str(self.id or self.name))}{rest}"
+    def _path(self, operation: str = "") -> str:
+        return f"/session/{segment(str(self.id or self.name))}{operation}"
 
     def _owner(self, **params: str) -> dict[str, str]:
         return {**({"owner_access_key": self.owner_access_key} if self.owner_access_key else {}), **params}
 
-    def _call(self, method: str, rest: str = "", *, body: Any = None, **params: str) -> Call:
-        """Returns a call below the session's path that may be repeated."""
-        path, query = self._path(rest), self._owner(**params)
-        return Call(method=method, path=path, params=query, json=body, repeatable=True)
-
-    async def _ask(self, rest: str = "", *, body: Any = None, **params: str) -> dict[str, Any]:
-        return (await self._transport.request(self._call("GET", rest, body=body, **params))).object()
-
-    async def _act(self, method: str, rest: str = "", *, body: Any = None, form: Any = None, **params: str) -> Reply:
+    async def _act(
+        self, method: str, operation: str = "", *, json: Any = None, form: Any = None, **params: str
+    ) -> Reply:
         """Makes a change; the client token tells the server that a repetition is the same one."""
-        call = self._call(method, rest, body=body, **params)
-        return await self._transport.request(replace(call, form=form, token=new_token()))
+        path, query = self._path(operation), self._owner(**params)
+        call = Call(method=method, path=path, params=query, json=json, form=form, repeatable=True, token=new_token())
+        return await self._transport.request(call)
 
     async def get_info(self) -> dict[str, Any]:
         """Returns the details of the session."""
-        return await self._ask()
+        return await self._get(self._path(), **self._owner())
 
     async def get_logs(self, kernel: str | None = None) -> str:
         """Returns the console log of the session's main kernel, or of that with the host name or id ``kernel``."""
-        query = {"kernel": kernel} if kernel is not None else {}
-        answer = await self._ask("/logs", **query)
+        answer = await self._get(self._path("/logs"), **self._owner(), kernel=kernel)
         result = answer.get("result")
         return str(result.get("logs") or "") if isinstance(result, dict) else ""
 
     async def processes(self) -> list[dict[str, Any]]:
         """Returns the busiest processes now: ``kernel``, ``pid``, ``command`` and ``metrics`` by name."""
-        answer = await self._ask("/processes")
+        answer = await self._get(self._path("/processes"), **self._owner())
         return [dict(row) for row in answer.get("result") or []]
 
     async def status_history(self) -> dict[str, Any]:
         """Returns the time (ISO 8601) at which the session entered each status, in order."""
-        answer = await self._ask("/status-history")
+        answer = await self._get(self._path("/status-history"), **self._owner())
         return dict(answer.get("result") or {})
 
     get_status_history = status_history
@@ -141,11 +134,11 @@ class AsyncComputeSession(Area):
 
     async def complete(self, code: str, opts: Mapping[str, Any] | None = None) -> list[str]:
         """Returns completions at the end of ``code``, or as ``opts`` says (row, col, line, post; spec 03-08)."""
-        *before, line = code.split("\n")
-        where = {"row": len(before), "col": len(line), "line": line, "post": ""}
-        body = {"code": code, "options": {**where, **(opts or {})}}
-        reply = await self._transport.request(self._call("POST", "/complete", body=body))
-        result = reply.object().get("result") or []
+        *lines, line = code.split("\n")
+        position = {"row": len(lines), "col": len(line), "line": line, "post": ""}
+        body = {"code": code, "options": {**position, **(opts or {})}}
+        call = Call(method="POST", path=self._path("/complete"), params=self._owner(), json=body, repeatable=True)
+        result = (await self._transport.request(call)).object().get("result") or []
         return list(result.get("completions") or result.get("matches") or () if isinstance(result, dict) else result)
 
     async def execute(
@@ -167,7 +160,7 @@ class AsyncComputeSession(Area):
         body: dict[str, Any] = {"mode": mode, "code": code or "", "runId": run_id or uuid.uuid4().hex[:16]}
         if mode == "batch":
             body["options"] = batch_options(opts)
-        result = (await self._act("POST", body=body)).object().get("result")
+        result = (await self._act("POST", json=body)).object().get("result")
         if not isinstance(result, dict):
             raise UnusableReply("the server's answer has no result")
         return result
@@ -197,7 +190,7 @@ class AsyncComputeSession(Area):
         apps = (await self._read(f"/stream{self._path('/apps')}", **self._owner())).json()
         if not isinstance(apps, list):
             raise UnusableReply("the server does not list the services of the session")
-        return [dict(one) for one in apps]
+        return [dict(app) for app in apps]
 
     list_apps = stream_app_info
 
@@ -254,7 +247,7 @@ class AsyncComputeSession(Area):
         Raises:
             BackendClientError: the directory cannot be read.
         """
-        answer = await self._ask("/files", body={"path": path})
+        answer = (await self._read(self._path("/files"), {"path": path}, **self._owner())).object()
         if answer.get("errors"):
             raise BackendClientError(f"cannot list {path}: {str(answer['errors']).strip()}")
         files = answer.get("files") or "[]"
@@ -286,7 +279,8 @@ class AsyncComputeSession(Area):
 
         written: list[Path] = []
         for start in range(0, len(files), DOWNLOAD_BATCH):
-            call = self._call("GET", "/download", body={"files": list(files[start : start + DOWNLOAD_BATCH])})
+            body, path = {"files": list(files[start : start + DOWNLOAD_BATCH])}, self._path("/download")
+            call = Call(method="GET", path=path, params=self._owner(), json=body, repeatable=True)
             async with self._transport.stream(call) as response:
                 async for archive in tar_parts(response):
                     written += extract(io.BytesIO(archive), Path(dest))

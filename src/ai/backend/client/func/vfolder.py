@@ -45,8 +45,8 @@ class AsyncVFolder(Area):
         super().__init__(transport)
         self.name = str(name)
 
-    def _path(self, rest: str = "") -> str:
-        return f"/folders/{segment(self.name)}{rest}"
+    def _path(self, operation: str = "") -> str:
+        return f"/folders/{segment(self.name)}{operation}"
 
     # ---- the folder ----
 
