@@ -20,8 +20,8 @@ class PendingReply:
     """The answer to a call that a thread waits for."""
 
     def __init__(self, config: APIConfig, call: Call) -> None:
+        self.call = call
         self._url, self._headers, self._body = prepare(config, call)
-        self._method = call.method
         self._timeout = config.connection_timeout or None
         self._answer: tuple[int, str, dict[str, str], bytes] | None = None
         self._lock = threading.Lock()
@@ -42,7 +42,7 @@ class PendingReply:
         try:
             connection.connect()
             connection.sock.settimeout(None)
-            connection.request(self._method, self._url.raw_path_qs, body=self._body, headers=self._headers)
+            connection.request(self.call.method, self._url.raw_path_qs, body=self._body, headers=self._headers)
             response = connection.getresponse()
             self._answer = response.status, response.reason, dict(response.getheaders()), response.read()
         except (OSError, HTTPException):
@@ -53,8 +53,7 @@ class PendingReply:
     async def wait(self) -> Reply | None:
         """Returns the answer, or None if the call must be made again. A cancellation does not wait for the thread.
 
-        Raises:
-            BackendAPIError: the server refused.
+        Raises BackendAPIError: the server refused.
         """
         loop = asyncio.get_running_loop()
         arrived = asyncio.Event()

@@ -24,8 +24,9 @@ from ai.backend.client.exceptions import BackendAPIError, EndpointUnreachable
 from ai.backend.client.portal import Remote
 from ai.backend.client.wire import Call, Reply, call_url, prepare, problem, sign_headers
 
-ROUNDS = 3
 _PAUSES = (0.1, 0.4)
+"""Seconds between rounds over all endpoints."""
+_NEVER_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 _HEARTBEAT_S = 30.0
 _MAX_MESSAGE = 16 * 1024 * 1024
 
@@ -104,28 +105,24 @@ class Transport(Remote):
     async def _send(self, call: Call) -> aiohttp.ClientResponse:
         http = self.session
         failure: Exception | None = None
-        attempts = ROUNDS if len(self.config.endpoints) == 1 else ROUNDS * len(self.config.endpoints)
-        for attempt in range(attempts):
-            url, headers, body = prepare(self.config, call)
-            try:
-                return await http.request(
-                    call.method,
-                    url,
-                    data=body,
-                    headers=headers,
-                    allow_redirects=False,
-                    skip_auto_headers=["Accept-Encoding"],
-                )
-            except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-                failure = error
-            except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
-                if not call.repeatable:
-                    raise EndpointUnreachable(_broken(self.config.endpoint, error)) from error
-                failure = error
-            self.config.fail_over()
-            if (attempt + 1) % len(self.config.endpoints) == 0 and attempt + 1 < attempts:
-                done = (attempt + 1) // len(self.config.endpoints)
-                await asyncio.sleep(_PAUSES[min(done, len(_PAUSES)) - 1])
+        for pause_s in (*_PAUSES, 0.0):
+            for _ in self.config.endpoints:
+                url, headers, body = prepare(self.config, call)
+                try:
+                    return await http.request(
+                        call.method,
+                        url,
+                        data=body,
+                        headers=headers,
+                        allow_redirects=False,
+                        skip_auto_headers=["Accept-Encoding"],
+                    )
+                except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
+                    if not call.repeatable and not isinstance(error, _NEVER_SENT):
+                        raise EndpointUnreachable(_broken(self.config.endpoint, error)) from error
+                    failure = error
+                self.config.fail_over()
+            await asyncio.sleep(pause_s)
         names = ", ".join(str(url) for url in self.config.endpoints)
         raise EndpointUnreachable(f"no answer from {names}: {failure or 'timed out'}") from failure
 

@@ -34,8 +34,7 @@ def used(**props: Any) -> dict[str, Any]:
 def some_changes(props: Mapping[str, Any], example: str) -> dict[str, Any]:
     """Returns the options of a change that were used.
 
-    Raises:
-        click.UsageError: none was used; the message names ``example``.
+    Raises click.UsageError: none was used; the message names ``example``.
     """
     values = used(**props)
     if not values:

@@ -31,13 +31,7 @@ _STYLES = {
 
 
 def write(renderable: RenderableType, stream: TextIO, *, is_folded: bool = True) -> None:
-    """Prints to a stream: with colours where it is a terminal, plain elsewhere. Lines have no blanks at their end.
-
-    Args:
-        renderable: what to print.
-        stream: where.
-        is_folded: whether lines are made to fit the terminal.
-    """
+    """Prints to a stream without trailing blanks, with colours on a terminal; lines fit it if ``is_folded``."""
     is_terminal = stream.isatty()
     console = Console(
         file=stream,

@@ -14,7 +14,7 @@ from ai.backend.cli.session.options import creation_of, creation_options
 
 if TYPE_CHECKING:
     from ai.backend.cli.run.cases import Plan
-    from ai.backend.cli.session.progress import EarlyCreation
+    from ai.backend.client.early_request import PendingReply
     from ai.backend.client.session import AsyncSession
 
 PLATFORM_FAILURE = 125
@@ -30,7 +30,7 @@ def _ranges(_ctx: click.Context, param: click.Parameter, expressions: tuple[str,
         raise click.BadParameter(str(error), param=param) from None
 
 
-def _begin(plan: Plan) -> EarlyCreation | None:
+def _begin(plan: Plan) -> PendingReply | None:
     """Sends the creation of a single case, so that the server works while this process still imports modules."""
     from ai.backend.cli.session.progress import create_early
 

@@ -16,7 +16,8 @@ from ai.backend.cli.framework.prompt import read_line
 from ai.backend.cli.run.cases import Case, Plan
 from ai.backend.cli.run.renderer import Renderer
 from ai.backend.cli.session.options import random_name
-from ai.backend.cli.session.progress import EarlyCreation, NotStarted, create_running, describe_stats, print_start
+from ai.backend.cli.session.progress import NotStarted, create_running, describe_stats, print_start
+from ai.backend.client.early_request import PendingReply
 from ai.backend.client.exceptions import BackendAPIError, BackendError
 from ai.backend.client.func.session import AsyncComputeSession
 from ai.backend.client.session import AsyncSession
@@ -57,7 +58,7 @@ class Outcome:
         }
 
 
-async def run_plan(api: AsyncSession, screen: Screen, plan: Plan, early: EarlyCreation | None = None) -> int:
+async def run_plan(api: AsyncSession, screen: Screen, plan: Plan, early: PendingReply | None = None) -> int:
     """Runs every case; the exit code is that of the first case that failed, or zero."""
     notes = MutedScreen(screen.mode) if plan.quiet else screen
     runs = [CaseRun(api, notes, plan, case, number=number) for number, case in enumerate(plan.cases, 1)]
@@ -113,13 +114,13 @@ class CaseRun:
         self._renderer = Renderer(prefix=f"[{case.title or number}] " if total > 1 else "")
         name = plan.name or random_name()
         self._name = f"{name}-{number}" if plan.name and total > 1 else name
-        self._early: EarlyCreation | None = None
+        self._early: PendingReply | None = None
         self._interrupts = 0
         self._is_executing = False
         self._task: asyncio.Task[None] | None = None
         self._interrupting: asyncio.Task[None] | None = None
 
-    def begin_with(self, early: EarlyCreation) -> None:
+    def begin_with(self, early: PendingReply) -> None:
         """Uses a session that is being created already for this case."""
         self._early = early
         self._name = early.call.json["name"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -38,29 +37,19 @@ class NotStarted(Exception):
         self.is_timeout = is_timeout
 
 
-@dataclass(frozen=True, slots=True)
-class EarlyCreation:
-    """A creation that was sent before there is an API session."""
-
-    call: Call
-    reply: PendingReply
-
-
 def first_call(config: APIConfig, image: str, creation: CreateOptions, max_wait: int) -> Call:
     """Returns the first request of a creation, which the server answers soon, whether the session runs or not."""
     first = min(_FIRST_WAIT_S, max_wait) if max_wait else _FIRST_WAIT_S
     return creation_call(config, image, **creation | {"max_wait": first})
 
 
-def create_early(image: str, creation: CreateOptions, max_wait: int) -> EarlyCreation | None:
+def create_early(image: str, creation: CreateOptions, max_wait: int) -> PendingReply | None:
     """Sends the creation at once, while the modules of the command are imported; returns None if that is impossible."""
     try:
         config = get_config()
     except BackendError:
         return None  # opening the API session reports the error
-    call = first_call(config, image, creation, max_wait)
-    reply = send_early(config, call)
-    return EarlyCreation(call, reply) if reply is not None else None
+    return send_early(config, first_call(config, image, creation, max_wait))
 
 
 async def create_running(
@@ -71,16 +60,15 @@ async def create_running(
     *,
     max_wait: int = 0,
     label: str = "",
-    early: EarlyCreation | None = None,
+    early: PendingReply | None = None,
 ) -> AsyncComputeSession:
     """Creates a session, prints why it waits if it does, and returns it running.
 
-    Raises:
-        NotStarted: it ended, or did not start within ``max_wait`` seconds (zero: no limit).
+    Raises NotStarted: it ended, or did not start within ``max_wait`` seconds (zero: no limit).
     """
     started = time.monotonic()
     call = early.call if early else first_call(api.config, image, creation, max_wait)
-    session = await api.ComputeSession.create(call, early=early.reply if early else None)
+    session = await api.ComputeSession.create(call, early=early)
     if session.status in LIVE:
         return session
     deadline = started + max_wait if max_wait else None
