@@ -69,7 +69,7 @@ class House:
     async def add(self, name: str = "hub", kind: RegistryType = RegistryType.HUGGINGFACE, **more: object) -> None:
         keys = {"access_key": "AKIATEST", "secret_key": "secret"} if kind is RegistryType.RESERVOIR else {}
         await self.artifacts.registries.add(
-            self.admin, name=name, kind=kind, url="http://hub.example", credentials=keys, storages={}
+            self.admin, name=name, type=kind, url="http://hub.example", credentials=keys, storages={}
         )
 
     async def scan(self, registry: str = "hub", delegate_to: str | None = None) -> Task:

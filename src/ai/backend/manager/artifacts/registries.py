@@ -107,7 +107,7 @@ class RegistryService:
         caller: Caller,
         *,
         name: str,
-        kind: RegistryType,
+        type: RegistryType,  # noqa: A002  # as the field of the request
         url: str,
         credentials: Mapping[str, str],
         storages: Mapping[str, str],
@@ -123,9 +123,9 @@ class RegistryService:
         registry = ArtifactRegistry(
             id=RegistryId(self.id_generator.uuid()),
             name=name,
-            type=kind,
-            url=check_url(kind, url),
-            credentials=check_credentials(kind, credentials),
+            type=type,
+            url=check_url(type, url),
+            credentials=check_credentials(type, credentials),
             storages=check_storages(storages),
             created_at=now,
             modified_at=now,

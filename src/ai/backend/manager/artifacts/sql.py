@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, Table, and_, delete, func, insert, or_, select, update
-from sqlalchemy.exc import IntegrityError
 
 from ai.backend.common.artifacts import RevisionStatus
 from ai.backend.common.errors import Conflict, InvalidInput, NotFound
 from ai.backend.common.ids import ArtifactId, RegistryId, RevisionId
 from ai.backend.infra.database import Database
 from ai.backend.infra.database.batching import chunks
+from ai.backend.infra.database.rows import add_row
 from ai.backend.manager.artifacts import sql_scans
 from ai.backend.manager.artifacts.model import (
     Artifact,
@@ -118,40 +118,28 @@ class SqlArtifactStore:
         self._sealer = sealer or Sealer()
 
     def _opened(self, row: R) -> R:
-        registry = row.registry
+        return replace(row, registry=self._opened_registry(row.registry))
+
+    def _opened_registry(self, registry: ArtifactRegistry) -> ArtifactRegistry:
         credentials = opened_credentials(self._sealer, registry.id, registry.credentials)
-        return replace(row, registry=replace(registry, credentials=credentials))
+        return replace(registry, credentials=credentials)
 
     # ---- registries ----
 
     async def registries(self) -> Sequence[ArtifactRegistry]:
-        def work(s: Connection) -> list[ArtifactRegistry]:
-            return [ArtifactRegistry(**row._mapping) for row in s.execute(select(registries).order_by("name"))]
-
-        return [
-            replace(r, credentials=opened_credentials(self._sealer, r.id, r.credentials))
-            for r in await self._db.run_read(work)
-        ]
+        rows = await self._db.run_read(lambda s: s.execute(select(registries).order_by("name")).all())
+        return [self._opened_registry(ArtifactRegistry(**row._mapping)) for row in rows]
 
     async def add_registry(self, registry: ArtifactRegistry) -> None:
         sealed = sealed_credentials(self._sealer, registry.id, registry.credentials)
-
-        def work(s: Connection) -> None:
-            s.execute(insert(registries), {**asdict(registry), "credentials": sealed})
-
-        try:
-            await self._db.run_write(work)
-        except IntegrityError:
-            raise Conflict(f"There is a registry {registry.name!r} already.", data={"name": "taken"}) from None
+        row = {**asdict(registry), "credentials": sealed}
+        await self._db.run_write(lambda s: add_row(s, registries, row, "registry"))
 
     async def change_registry(self, registry_id: RegistryId, **values: Any) -> None:
         if "credentials" in values:
             values["credentials"] = sealed_credentials(self._sealer, registry_id, values["credentials"])
-
-        def work(s: Connection) -> None:
-            s.execute(update(registries).where(registries.c.id == registry_id).values(values))
-
-        await self._db.run_write(work)
+        query = update(registries).where(registries.c.id == registry_id).values(values)
+        await self._db.run_write(lambda s: s.execute(query))
 
     async def remove_registry(self, registry_id: RegistryId) -> None:
         def work(s: Connection) -> None:
@@ -207,11 +195,8 @@ class SqlArtifactStore:
         query = _artifacts().where(named).order_by(artifacts.c.created_at, artifacts.c.id)
         if available_only:
             query = query.where(_with_revision(_USABLE))
-
-        def work(s: Connection) -> list[ArtifactRow]:
-            return _with_revisions(s, query, available_only=available_only)
-
-        return [self._opened(row) for row in await self._db.run_read(work)]
+        rows = await self._db.run_read(lambda s: _with_revisions(s, query, available_only=available_only))
+        return [self._opened(row) for row in rows]
 
     async def remove_artifact(self, artifact_id: ArtifactId) -> None:
         def work(s: Connection) -> None:
@@ -224,22 +209,15 @@ class SqlArtifactStore:
     # ---- revisions ----
 
     async def revisions(self, ids: Collection[RevisionId]) -> Sequence[RevisionRow]:
-        def work(s: Connection) -> list[RevisionRow]:
-            rows: list[RevisionRow] = []
-            for chunk in chunks(ids):
-                rows += [_revision_row(row) for row in s.execute(_rows().where(revisions.c.id.in_(chunk)))]
-            return rows
-
-        return [self._opened(row) for row in await self._db.run_read(work)]
+        return await self._read_revisions(*(_rows().where(revisions.c.id.in_(chunk)) for chunk in chunks(ids)))
 
     async def under_way(self) -> Sequence[RevisionRow]:
         moving = or_(revisions.c.status.in_((RevisionStatus.PULLING, RevisionStatus.PULLED)), revisions.c.residue)
-        query = _rows().where(moving).order_by(revisions.c.status_changed, revisions.c.id)
+        return await self._read_revisions(_rows().where(moving).order_by(revisions.c.status_changed, revisions.c.id))
 
-        def work(s: Connection) -> list[RevisionRow]:
-            return [_revision_row(row) for row in s.execute(query)]
-
-        return [self._opened(row) for row in await self._db.run_read(work)]
+    async def _read_revisions(self, *queries: Select[Any]) -> list[RevisionRow]:
+        rows = await self._db.run_read(lambda s: [row for query in queries for row in s.execute(query)])
+        return [self._opened(_revision_row(row)) for row in rows]
 
     async def move(
         self, seen: Revision, *, at: datetime, unless_mounted: bool = False, **values: Any

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias
+from datetime import datetime
+from enum import Enum
+from typing import Any, TypeAlias, TypeVar
+from uuid import UUID
+
+import msgspec
 
 from ai.backend.infra.http.fields import iso
 from ai.backend.manager.artifacts import schemas as schema
@@ -16,74 +21,46 @@ from ai.backend.manager.artifacts.model import (
     RevisionRow,
 )
 
+T = TypeVar("T", bound=msgspec.Struct)
 ProgressOf: TypeAlias = Callable[[Revision], ImportProgress | None]
 
 
+def _text(value: Any) -> Any:
+    """Returns ids, words of an enumeration and times as text, and other values as they are."""
+    if isinstance(value, datetime):
+        return iso(value)
+    if isinstance(value, Enum):
+        return value.value
+    return str(value) if isinstance(value, UUID) else value
+
+
+def _item(kind: type[T], value: Any, **others: Any) -> T:
+    """Builds a reply from the attributes of a value that have the names of its fields, and others."""
+    names = [name for name in kind.__struct_fields__ if name not in others]
+    return kind(**{name: _text(getattr(value, name)) for name in names}, **others)
+
+
 def registry_item(registry: ArtifactRegistry) -> schema.RegistryItem:
-    return schema.RegistryItem(
-        id=str(registry.id),
-        name=registry.name,
-        type=registry.type.value,
-        url=registry.url,
-        credentials=sorted(registry.credentials),
-        storages=dict(registry.storages),
-        created_at=iso(registry.created_at) or "",
-        modified_at=iso(registry.modified_at) or "",
-    )
+    return _item(schema.RegistryItem, registry, credentials=sorted(registry.credentials))
 
 
-def _revision(revision: Revision, progress_of: ProgressOf) -> dict[str, Any]:
+def _revision(kind: type[T], revision: Revision, progress_of: ProgressOf, **others: Any) -> T:
     stages = revision.stages
-    return {
-        "id": str(revision.id),
-        "artifact_id": str(revision.artifact_id),
-        "version": revision.version,
-        "status": revision.status.value,
-        "status_info": revision.status_info,
-        "status_changed": iso(revision.status_changed) or "",
-        "remote_status": revision.remote_status.value if revision.remote_status is not None else None,
-        "size": revision.size,
-        "file_count": revision.file_count,
-        "digest": revision.digest,
-        "is_outdated": revision.is_outdated,
-        "storage": f"{stages.proxy}:{stages.archive}" if stages is not None and stages.archive else None,
-        "progress": progress_of(revision),
-        "created_at": iso(revision.created_at) or "",
-        "last_used": iso(revision.last_used),
-    }
+    storage = f"{stages.proxy}:{stages.archive}" if stages is not None and stages.archive else None
+    return _item(kind, revision, storage=storage, progress=progress_of(revision), **others)
 
 
-def _artifact(row: ArtifactRow, progress_of: ProgressOf) -> dict[str, Any]:
-    artifact = row.artifact
-    return {
-        "id": str(artifact.id),
-        "type": artifact.type.value,
-        "name": artifact.name,
-        "description": artifact.description,
-        "registry": row.registry.name,
-        "registry_type": row.registry.type.value,
-        "extra": dict(artifact.extra),
-        "scanned_at": iso(artifact.scanned_at) or "",
-        "created_at": iso(artifact.created_at) or "",
-        "revisions": [schema.RevisionItem(**_revision(r, progress_of)) for r in row.revisions],
-    }
-
-
-def artifact_item(row: ArtifactRow, progress_of: ProgressOf) -> schema.ArtifactItem:
-    return schema.ArtifactItem(**_artifact(row, progress_of))
-
-
-def artifact_info(row: ArtifactRow, progress_of: ProgressOf) -> schema.ArtifactInfo:
-    return schema.ArtifactInfo(**_artifact(row, progress_of), readme=row.artifact.readme)
+def artifact_item(
+    row: ArtifactRow, progress_of: ProgressOf, kind: type[schema.ArtifactItem] = schema.ArtifactItem
+) -> schema.ArtifactItem:
+    revisions = [_revision(schema.RevisionItem, revision, progress_of) for revision in row.revisions]
+    registry, registry_type = row.registry.name, row.registry.type.value
+    return _item(kind, row.artifact, registry=registry, registry_type=registry_type, revisions=revisions)
 
 
 def revision_info(row: RevisionRow, progress_of: ProgressOf) -> schema.RevisionInfo:
-    return schema.RevisionInfo(
-        **_revision(row.revision, progress_of),
-        artifact=row.artifact.name,
-        type=row.artifact.type.value,
-        registry=row.registry.name,
-    )
+    names = {"artifact": row.artifact.name, "type": row.artifact.type.value, "registry": row.registry.name}
+    return _revision(schema.RevisionInfo, row.revision, progress_of, **names)
 
 
 def revision_list(rows: Iterable[RevisionRow], progress_of: ProgressOf) -> schema.RevisionList:

@@ -73,13 +73,10 @@ class SqlImageStore:
         return await self._db.run_write(work)
 
     async def all(self, registry: str | None = None) -> list[RegisteredImage]:
-        def work(s: Connection) -> list[RegisteredImage]:
-            query = select(images).order_by(images.c.name, images.c.architecture)
-            if registry is not None:
-                query = query.where(images.c.registry == registry)
-            return [_image(row) for row in s.execute(query)]
-
-        return await self._db.run_read(work)
+        query = select(images).order_by(images.c.name, images.c.architecture)
+        if registry is not None:
+            query = query.where(images.c.registry == registry)
+        return await self._db.run_read(lambda s: [_image(row) for row in s.execute(query)])
 
     async def lookup(self, reference: str) -> list[RegisteredImage]:
         def work(s: Connection) -> list[RegisteredImage]:
@@ -96,13 +93,8 @@ class SqlImageStore:
         return await self._db.run_read(work)
 
     async def named(self, names: Collection[str]) -> list[RegisteredImage]:
-        def work(s: Connection) -> list[RegisteredImage]:
-            matches: list[RegisteredImage] = []
-            for chunk in chunks(names):
-                matches += [_image(row) for row in s.execute(select(images).where(images.c.name.in_(chunk)))]
-            return matches
-
-        return await self._db.run_read(work)
+        queries = [select(images).where(images.c.name.in_(chunk)) for chunk in chunks(names)]
+        return await self._db.run_read(lambda s: [_image(row) for query in queries for row in s.execute(query)])
 
     async def forget(self, name: str, architecture: str | None = None) -> int:
         def work(s: Connection) -> int:
@@ -124,17 +116,13 @@ class SqlImageStore:
         return await self._db.run_write(work)
 
     async def aliases(self) -> list[ImageAlias]:
-        def work(s: Connection) -> list[ImageAlias]:
-            return [_alias(row) for row in s.execute(select(image_aliases).order_by(image_aliases.c.alias))]
-
-        return await self._db.run_read(work)
+        query = select(image_aliases).order_by(image_aliases.c.alias)
+        return await self._db.run_read(lambda s: [_alias(row) for row in s.execute(query)])
 
     async def alias(self, alias: str) -> ImageAlias | None:
-        def work(s: Connection) -> ImageAlias | None:
-            row = s.execute(select(image_aliases).where(image_aliases.c.alias == alias)).one_or_none()
-            return _alias(row) if row is not None else None
-
-        return await self._db.run_read(work)
+        query = select(image_aliases).where(image_aliases.c.alias == alias)
+        row = await self._db.run_read(lambda s: s.execute(query).one_or_none())
+        return _alias(row) if row is not None else None
 
     async def put_alias(self, alias: ImageAlias) -> None:
         values = {**asdict(alias), "architecture": alias.architecture or ANY_ARCHITECTURE}
@@ -154,7 +142,5 @@ class SqlImageStore:
             raise Conflict(f"{alias.alias!r} is taken already.", data={"alias": "taken"}) from None
 
     async def drop_alias(self, alias: str) -> bool:
-        def work(s: Connection) -> bool:
-            return s.execute(delete(image_aliases).where(image_aliases.c.alias == alias)).rowcount > 0
-
-        return await self._db.run_write(work)
+        query = delete(image_aliases).where(image_aliases.c.alias == alias)
+        return await self._db.run_write(lambda s: s.execute(query).rowcount > 0)
