@@ -36,8 +36,7 @@ from ai.backend.storage.artifacts.model import Limits
 from ai.backend.storage.artifacts.storages import Storages
 from ai.backend.storage.auth import SecretAuthenticator
 from ai.backend.storage.config.settings import ClientApiSettings, ManagerApiSettings, StorageSettings
-from ai.backend.storage.folders.api import FolderApi
-from ai.backend.storage.folders.files_api import FileApi
+from ai.backend.storage.folders.api import FileApi, FolderApi
 from ai.backend.storage.folders.service import Folders
 from ai.backend.storage.tasks import Tasks
 from ai.backend.storage.transfers.api import ClientApi, allow_all_origins

@@ -7,16 +7,59 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, delete, func, insert, or_, select, update
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Index,
+    Row,
+    String,
+    Table,
+    and_,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql import ColumnElement
 
 from ai.backend.common.errors import Conflict, InvalidInput
 from ai.backend.common.images import ImageName
-from ai.backend.infra.database import Database
+from ai.backend.infra.database import Database, JSONText, UTCDateTime
 from ai.backend.infra.database.batching import chunks
+from ai.backend.manager.db.metadata import metadata, required
 from ai.backend.manager.images.model import FoundImage, ImageAlias, RegisteredImage
-from ai.backend.manager.images.tables import ANY_ARCHITECTURE, image_aliases, images
+
+ANY_ARCHITECTURE = ""
+"""The value of the key column for any architecture."""
+
+images = Table(
+    "images",
+    metadata,
+    Column("name", String(512), primary_key=True),
+    Column("architecture", String(32), primary_key=True),
+    required("repository", String(512), index=True),
+    required("registry", String(256)),
+    required("project", String(256)),
+    required("digest", String(256)),
+    required("config_digest", String(256)),
+    required("size_bytes", BigInteger),
+    required("labels", JSONText),
+    required("created_at", UTCDateTime),
+    required("scanned_at", UTCDateTime),
+    Index("ix_images_registry_scanned_at", "registry", "scanned_at"),
+)
+
+image_aliases = Table(
+    "image_aliases",
+    metadata,
+    Column("alias", String(128), primary_key=True),
+    required("image", String(512), index=True),
+    required("architecture", String(32)),
+)
 
 
 def _image(row: Row[Any]) -> RegisteredImage:

@@ -22,8 +22,9 @@ from ai.backend.infra.bounded import bounded
 from ai.backend.infra.retry import Backoff
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.object_storage import ObjectStorage
+from ai.backend.storage.artifacts.archive import drop_other_attempts, load_record, sizes_below, transfer, upload_of
 from ai.backend.storage.artifacts.fetcher import RangeIgnored
-from ai.backend.storage.artifacts.layout import drop_other_attempts, load_record, sizes_below, transfer, upload_of
+from ai.backend.storage.artifacts.hub import FileSource
 from ai.backend.storage.artifacts.model import (
     Limits,
     Plan,
@@ -36,7 +37,6 @@ from ai.backend.storage.artifacts.model import (
     plan_key,
     verified_key,
 )
-from ai.backend.storage.artifacts.sources import FileSource
 
 log = logging.getLogger(__name__)
 _TRIES = 4
