@@ -18,9 +18,9 @@ from ai.backend.manager.artifacts.model import (
     ArtifactFile,
     ArtifactRegistry,
     ArtifactStorage,
-    FoundArtifact,
-    FoundRevision,
     RevisionRow,
+    ScannedArtifact,
+    ScannedRevision,
     Stages,
 )
 from ai.backend.manager.artifacts.settings import ArtifactSettings
@@ -72,14 +72,14 @@ class StorageProxyArtifacts:
         if not names:
             limit = min(request.limit, wire.MAX_SCAN)
             listed = await self._scan(proxy, registry, search=request.search, author=request.author, limit=limit)
-            yield [_found_artifact(artifact) for artifact in listed.artifacts]
+            yield [_scanned_artifact(artifact) for artifact in listed.artifacts]
             names = [artifact.name for artifact in listed.artifacts] if request.closely else []
         for start in range(0, len(names), wire.MAX_NAMED):
             reply = await self._scan(proxy, registry, names=tuple(names[start : start + wire.MAX_NAMED]))
             if reply.missing and request.names:
                 missing = ", ".join(reply.missing)
                 raise ArtifactNotFound(f"{registry.name} has no {missing}.", data={"names": list(reply.missing)})
-            yield [_found_artifact(artifact) for artifact in reply.artifacts]
+            yield [_scanned_artifact(artifact) for artifact in reply.artifacts]
 
     async def _scan(self, proxy: str, registry: ArtifactRegistry, **options: Any) -> wire.ScanAnswer:
         body = wire.ScanRequest(url=registry.url, token=registry.credentials.get("token"), **options)
@@ -178,15 +178,15 @@ def _location(row: RevisionRow) -> dict[str, Any]:
     return {"revision_id": row.revision.id, "storage": _stages(row).archive}
 
 
-def _found_artifact(artifact: wire.ScannedArtifact) -> FoundArtifact:
-    return FoundArtifact(
+def _scanned_artifact(artifact: wire.ScannedArtifact) -> ScannedArtifact:
+    return ScannedArtifact(
         type=artifact.type,
         name=artifact.name,
         description=artifact.description,
         readme=artifact.readme,
         extra=artifact.extra,
         revisions=[
-            FoundRevision(version=r.version, size=r.size, file_count=r.file_count, digest=r.digest)
+            ScannedRevision(version=r.version, size=r.size, file_count=r.file_count, digest=r.digest)
             for r in artifact.revisions
         ],
     )

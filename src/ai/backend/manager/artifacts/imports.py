@@ -23,11 +23,11 @@ from ai.backend.manager.artifacts.loop import ArtifactLoop, RevisionWriter
 from ai.backend.manager.artifacts.model import (
     MAX_WORD,
     ArtifactRegistry,
-    FoundArtifact,
-    FoundRevision,
     ImportProgress,
     Revision,
     RevisionRow,
+    ScannedArtifact,
+    ScannedRevision,
 )
 from ai.backend.manager.artifacts.registries import RegistryService
 from ai.backend.manager.artifacts.service import ArtifactService
@@ -198,8 +198,8 @@ class UploadService:
         self, registry: ArtifactRegistry, kind: ArtifactType, name: str, version: str, description: str
     ) -> str:
         """Records artifact and revision; returns the id of the revision."""
-        artifact = FoundArtifact(
-            type=kind, name=name, description=description, revisions=[FoundRevision(version=version)]
+        artifact = ScannedArtifact(
+            type=kind, name=name, description=description, revisions=[ScannedRevision(version=version)]
         )
         await self.store.record(registry.id, [artifact], at=self.clock.now(), new_id=self.id_generator.uuid)
         return next(

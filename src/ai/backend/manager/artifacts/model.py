@@ -52,7 +52,7 @@ class ArtifactRegistry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoundRevision:
+class ScannedRevision:
     """A revision as a scan reports it; a scan that only lists may lack its size.
 
     Attributes:
@@ -70,7 +70,7 @@ class FoundRevision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoundArtifact:
+class ScannedArtifact:
     """An artifact as a scan reports it; ``extra`` has author, tags, downloads; ``readme`` is None if not fetched."""
 
     type: ArtifactType
@@ -78,7 +78,7 @@ class FoundArtifact:
     description: str = ""
     readme: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
-    revisions: Sequence[FoundRevision] = ()
+    revisions: Sequence[ScannedRevision] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 
 from ai.backend.common.artifacts import ArtifactType, RegistryType
@@ -12,8 +11,8 @@ from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import require
 from ai.backend.manager.access.permissions import Operation
-from ai.backend.manager.artifacts.gateway import ArtifactGateway, Reservoirs, ScanRequest
-from ai.backend.manager.artifacts.model import MAX_WORD, ArtifactRegistry, FoundArtifact
+from ai.backend.manager.artifacts.gateway import ArtifactGateway, Pages, Reservoirs, ScanRequest
+from ai.backend.manager.artifacts.model import MAX_WORD, ArtifactRegistry
 from ai.backend.manager.artifacts.registries import RegistryService
 from ai.backend.manager.artifacts.store import ArtifactStore
 from ai.backend.manager.tasks.service import TaskProgress, TaskService
@@ -65,7 +64,7 @@ class ScanService:
 
         return await self.tasks.start(caller, f"scan the artifact registry {registry.name}", work)
 
-    async def _pages(self, registry: ArtifactRegistry, request: ScanRequest) -> AsyncIterator[Sequence[FoundArtifact]]:
+    async def _pages(self, registry: ArtifactRegistry, request: ScanRequest) -> Pages:
         if registry.type is RegistryType.RESERVOIR:
             source = self.reservoirs.scan(registry, request)
         else:

@@ -22,9 +22,9 @@ from ai.backend.manager.artifacts.model import (
     ArtifactQuery,
     ArtifactRegistry,
     ArtifactRow,
-    FoundArtifact,
     Revision,
     RevisionRow,
+    ScannedArtifact,
 )
 from ai.backend.manager.artifacts.tables import artifacts, registries, revisions, session_artifacts
 from ai.backend.manager.folders.model import FolderMount, MountKind
@@ -154,7 +154,7 @@ class SqlArtifactStore:
     # ---- scans ----
 
     async def record(
-        self, registry_id: RegistryId, scanned: Sequence[FoundArtifact], *, at: datetime, new_id: Callable[[], UUID]
+        self, registry_id: RegistryId, scanned: Sequence[ScannedArtifact], *, at: datetime, new_id: Callable[[], UUID]
     ) -> tuple[int, int]:
         def work(s: Connection) -> tuple[int, int]:
             if s.execute(select(registries.c.id).where(registries.c.id == registry_id)).scalar() is None:

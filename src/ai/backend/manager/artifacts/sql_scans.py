@@ -12,7 +12,7 @@ from sqlalchemy import BindParameter, Column, ColumnElement, Connection, bindpar
 from ai.backend.common.artifacts import RevisionStatus
 from ai.backend.common.ids import ArtifactId, RegistryId, RevisionId
 from ai.backend.infra.database.rows import row_of
-from ai.backend.manager.artifacts.model import Artifact, FoundArtifact, FoundRevision, Revision
+from ai.backend.manager.artifacts.model import Artifact, Revision, ScannedArtifact, ScannedRevision
 from ai.backend.manager.artifacts.tables import artifacts, revisions
 
 
@@ -58,7 +58,7 @@ def _parameters(**values: Any) -> dict[str, Any]:
 
 
 def record(
-    s: Connection, registry_id: RegistryId, scanned: Sequence[FoundArtifact], at: datetime, new_id: Callable[[], UUID]
+    s: Connection, registry_id: RegistryId, scanned: Sequence[ScannedArtifact], at: datetime, new_id: Callable[[], UUID]
 ) -> tuple[int, int]:
     """Writes a page, of whose duplicates the last one counts; returns how many artifacts and revisions are new."""
     page = {(one.type, one.name): one for one in scanned}
@@ -78,22 +78,22 @@ def record(
         s.execute(insert(artifacts), created)
     if changed:
         s.execute(_UPDATE_ARTIFACT, changed)
-    found_revisions = {(ids[key], r.version): r for key, one in page.items() for r in one.revisions}
-    return len(created), _record_revisions(s, found_revisions, at, new_id)
+    scanned_revisions = {(ids[key], r.version): r for key, one in page.items() for r in one.revisions}
+    return len(created), _record_revisions(s, scanned_revisions, at, new_id)
 
 
 def _record_revisions(
     s: Connection,
-    found_revisions: Mapping[tuple[ArtifactId, str], FoundRevision],
+    scanned_revisions: Mapping[tuple[ArtifactId, str], ScannedRevision],
     at: datetime,
     new_id: Callable[[], UUID],
 ) -> int:
     """Writes revisions and returns the number of new ones."""
-    artifact_ids = sorted({artifact_id for artifact_id, _ in found_revisions}, key=str)
+    artifact_ids = sorted({artifact_id for artifact_id, _ in scanned_revisions}, key=str)
     query = select(_R.id, _R.artifact_id, _R.version).where(_R.artifact_id.in_(artifact_ids))
     existing = {(row.artifact_id, row.version): row.id for row in s.execute(query)}
     created, changed = [], []
-    for (artifact_id, version), one in found_revisions.items():
+    for (artifact_id, version), one in scanned_revisions.items():
         values = row_of(one, without=["version"]) | {"source": dict(one.source)}
         if (artifact_id, version) in existing:
             changed.append(_parameters(id=existing[artifact_id, version], **values))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 from ai.backend.common.errors import BackendError, ImageNotFound, InvalidInput, NotFound, NotSupported
 from ai.backend.common.ids import TaskId
@@ -112,30 +113,14 @@ class ImageResolvers:
         return await run_mutation(info, kind, name, run)
 
     @query("images")
-    async def images(
-        self,
-        info: Info,
-        is_installed: bool | None = None,
-        is_operation: bool | None = None,
-        domain: str | None = None,
-        group: str | None = None,
-        scaling_group: str | None = None,
-    ) -> list[View]:
-        context = context_of(info)
-        if self._images is None:
+    async def images(self, info: Info, **arguments: Any) -> list[View]:
+        caller, selection = context_of(info).caller, ImageFilter(**arguments)
+        images: Sequence[Image] = ()
+        if self._images is not None:
+            images = await self._images.service.images(caller, selection)
+        elif selection.is_installed is not False:
             images = await self._agent_images()
-            return [image_view(image, context.caller) for image in images if is_installed is not False]
-        listed = await self._images.service.images(
-            context.caller,
-            ImageFilter(
-                is_installed=is_installed,
-                is_operation=is_operation,
-                domain=domain,
-                group=group,
-                scaling_group=scaling_group,
-            ),
-        )
-        return [image_view(image, context.caller) for image in listed]
+        return [image_view(image, caller) for image in images]
 
     @query("image")
     async def image(self, info: Info, reference: str, architecture: str | None = None) -> View | None:

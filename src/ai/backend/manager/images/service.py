@@ -103,7 +103,7 @@ class ImageService:
     ) -> Image:
         """Returns the image of a session, from a registry or from one of these agents. Raises ImageNotFound; Forbidden:
         the domain may not use its registry; InvalidInput: its labels are malformed."""
-        images = merge_images(agents, *await self.known_as(reference))
+        images = merge_images(agents, *await self.registered(reference))
         allowed = await self.allowed_registries(domain)
         try:
             image = resolve_image([i for i in images if _is_usable(i, owner)], reference, architecture)
@@ -123,7 +123,7 @@ class ImageService:
             raise ImageNotFound(f"No agent of this resource group has {image.name}, or can fetch it.")
         return image
 
-    async def known_as(self, reference: str) -> tuple[Sequence[RegisteredImage], Sequence[ImageAlias]]:
+    async def registered(self, reference: str) -> tuple[Sequence[RegisteredImage], Sequence[ImageAlias]]:
         """Returns the registered images and the alias of a reference."""
         alias = await self.store.alias(reference)
         return await self.store.lookup(reference), [alias] if alias is not None else []

@@ -31,7 +31,7 @@ from ai.backend.common.images import ImageName
 from ai.backend.infra.database import Database, JSONText, UTCDateTime
 from ai.backend.infra.database.batching import chunks
 from ai.backend.manager.db.metadata import metadata, required
-from ai.backend.manager.images.model import FoundImage, ImageAlias, RegisteredImage
+from ai.backend.manager.images.model import ImageAlias, RegisteredImage, ScannedImage
 
 ANY_ARCHITECTURE = ""
 """The value of the key column for any architecture."""
@@ -88,7 +88,7 @@ class SqlImageStore:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    async def record(self, registry: str, scanned: Sequence[FoundImage], *, at: datetime) -> int:
+    async def record(self, registry: str, scanned: Sequence[ScannedImage], *, at: datetime) -> int:
         def work(s: Connection) -> int:
             new = 0
             for image in scanned:

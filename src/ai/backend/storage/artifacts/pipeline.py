@@ -62,13 +62,8 @@ class _Place(NamedTuple):
 
 
 class Pipeline:
-    """One import.
-
-    Args:
-        source: None for uploaded files.
-        download, verify, archive: the storage of each stage.
-        parallel: the number of files that are handled at once.
-    """
+    """One import. ``source``: None for uploaded files. ``download``, ``verify``, ``archive``: the storage of each
+    stage. ``parallel``: the number of files that are handled at once."""
 
     def __init__(
         self,
