@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -128,16 +129,9 @@ class ImportService:
         raise Conflict(f"{row.ref} changes all the time; try again.")
 
 
-def _is_id(word: str) -> bool:
-    try:
-        UUID(word)
-    except ValueError:
-        return False
-    return True
-
-
 def _check_word(word: str, field: str) -> None:
-    if _is_id(word):
+    with suppress(ValueError):
+        UUID(word)
         raise InvalidName(f"The {field} of an artifact is no id.", data={field: "reserved"})
     dots = {"", ".", ".."} & set(word.split("/"))
     if not 1 <= len(word) <= MAX_WORD or not word.isprintable() or "@" in word or word != word.strip() or dots:

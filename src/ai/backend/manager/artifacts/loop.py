@@ -197,8 +197,6 @@ class ArtifactLoop(PeriodicLoop):
                 await self._import(row)
         return False
 
-    # ---- importing ----
-
     async def _import(self, row: RevisionRow) -> None:
         state = await self._begin(row)
         poll = Backoff(_FIRST_POLL_S, _LAST_POLL_S, factor=1.5)
@@ -276,8 +274,6 @@ class ArtifactLoop(PeriodicLoop):
         if all(getattr(row.revision, name) == value for name, value in values.items()):
             return row.revision
         return await self._writer.update(row.revision, **values)
-
-    # ---- failures ----
 
     async def _failed(self, row: RevisionRow, error: BackendError) -> None:
         """Schedules a retry or fails the import with the reason; removals are retried for ever."""

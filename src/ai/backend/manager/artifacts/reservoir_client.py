@@ -77,8 +77,6 @@ class SdkReservoirs:
         except (msgspec.ValidationError, KeyError, TypeError) as e:
             raise RegistryUnavailable(f"{registry.name} answers what cannot be understood: {e}") from e
 
-    # ---- scanning ----
-
     async def scan(self, registry: ArtifactRegistry, request: ScanRequest) -> Pages:
         seen: set[tuple[ArtifactType, str]] = set()
         async with self._session(registry) as api:
@@ -128,8 +126,6 @@ class SdkReservoirs:
                         raise Conflict(f"The scan of {remote_registry} by {registry.name} {step.state}: {step.message}")
                     return
                 await progress(step.current, step.total)
-
-    # ---- revisions ----
 
     async def revision(self, row: RevisionRow) -> RemoteRevision:
         async with self._session(row.registry) as api:

@@ -124,8 +124,6 @@ class SqlArtifactStore:
         credentials = opened_credentials(self._sealer, registry.id, registry.credentials)
         return replace(registry, credentials=credentials)
 
-    # ---- registries ----
-
     async def registries(self) -> Sequence[ArtifactRegistry]:
         rows = await self._db.run_read(lambda s: s.execute(select(registries).order_by("name")).all())
         return [self._opened_registry(ArtifactRegistry(**row._mapping)) for row in rows]
@@ -151,8 +149,6 @@ class SqlArtifactStore:
 
         await self._db.run_write(work)
 
-    # ---- scans ----
-
     async def record(
         self, registry_id: RegistryId, scanned: Sequence[ScannedArtifact], *, at: datetime, new_id: Callable[[], UUID]
     ) -> tuple[int, int]:
@@ -162,8 +158,6 @@ class SqlArtifactStore:
             return sql_scans.record(s, registry_id, scanned, at, new_id)
 
         return await self._db.run_write(work)
-
-    # ---- artifacts ----
 
     async def page(self, query: ArtifactQuery) -> Page[ArtifactRow]:
         where: list[ColumnElement[bool]] = []
@@ -205,8 +199,6 @@ class SqlArtifactStore:
             s.execute(delete(artifacts).where(artifacts.c.id == artifact_id))
 
         await self._db.run_write(work)
-
-    # ---- revisions ----
 
     async def revisions(self, ids: Collection[RevisionId]) -> Sequence[RevisionRow]:
         return await self._read_revisions(*(_rows().where(revisions.c.id.in_(chunk)) for chunk in chunks(ids)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ai.backend.common.errors import BackendError, ImageNotFound, InvalidInput, NotFound, NotSupported
@@ -48,17 +49,11 @@ def _with_props(name: str, props: View, old: ContainerRegistry | None = None) ->
     kind = str(values.get("type", old.type.value if old else "")).lower()
     if kind not in _KINDS:
         raise InvalidInput("A registry is of type docker or harbor2.", data={"type": "unknown"})
-    old = old or ContainerRegistry(name=name, url="")
-    password = values.get("password", old.password)
-    return ContainerRegistry(
-        name=name,
-        url=values.get("url", old.url),
-        type=_KINDS[kind],
-        projects=tuple(p for p in values.get("project", old.projects) if p),
-        username=values.get("username", old.username),
-        password=old.password if password == _HIDDEN else password,
-        ssl_verify=values.get("ssl_verify", old.ssl_verify),
-    )
+    if "project" in values:
+        values["projects"] = tuple(p for p in values.pop("project") if p)
+    if values.get("password") == _HIDDEN:
+        del values["password"]
+    return replace(old or ContainerRegistry(name=name, url=""), **values | {"type": _KINDS[kind]})
 
 
 def image_view(image: Image, caller: Caller) -> View:

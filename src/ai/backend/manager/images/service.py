@@ -57,8 +57,6 @@ class ImageService:
     resource_groups: ResourceGroupService
     registries: ContainerRegistries
 
-    # ---- reading
-
     async def images(self, caller: Caller, image_filter: ImageFilter | None = None) -> Sequence[Image]:
         """Returns the images that the caller may use. Raises Forbidden: only superadmins may list the images of another
         domain."""
@@ -95,8 +93,6 @@ class ImageService:
         """Returns the registries that a domain may use; None is all configured ones."""
         row = await self.identities.domain(domain)
         return row.allowed_docker_registries if row is not None else None
-
-    # ---- for sessions
 
     async def choose(
         self, owner: Caller, domain: DomainName, agents: Sequence[Agent], reference: str, architecture: str | None
@@ -136,8 +132,6 @@ class ImageService:
         fetchable = [ImageReport(name=i.name, architecture=i.architecture) for i in await self.store.named(names)]
         matching = {a.id: [i for i in fetchable if i.architecture == a.architecture] for a in fetchers}
         return [replace(a, images=(*a.images, *matching.get(a.id, ()))) for a in agents]
-
-    # ---- administration
 
     async def alias(self, caller: Caller, alias: str, target: str, architecture: str | None = None) -> ImageAlias:
         """Makes ``alias`` another name of an image of a registry or agent. Raises Forbidden, ImageNotFound;

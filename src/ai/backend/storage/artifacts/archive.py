@@ -166,8 +166,6 @@ class Archive:
             raise ArtifactNotFound("The revision has no such file.", data={"path": path[:256]})
         return storage, files_of("artifacts", manifest.revision_id, manifest.attempt) + path
 
-    # Mounting
-
     async def mount(self, place: ArtifactPlace) -> MountState:
         """Returns the path of a revision on hosts; copies it to the mount cache first if they cannot mount its storage.
         Raises NotSupported: there is no mount cache; BackendError: as :meth:`find` does, or the error of the copy."""

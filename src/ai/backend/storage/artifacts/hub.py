@@ -114,8 +114,6 @@ class Hub:
         finally:
             _outbound.reset(reset)
 
-    # Scanning
-
     async def scan(self, request: ScanRequest) -> ScanAnswer:
         """Lists models, or describes the named ones. Raises as :meth:`_run` does, except for missing names."""
         if not request.names:
@@ -151,8 +149,6 @@ class Hub:
         except BackendError:
             return None
         return reply.body.decode(errors="replace") if reply.status == 200 else None
-
-    # Importing
 
     async def plan(self, source: HubSource) -> tuple[str, tuple[PlannedFile, ...]]:
         """Returns the commit of a version and its files. Raises ArtifactChanged: it has another commit or size than the

@@ -98,8 +98,6 @@ class Pipeline:
             verified = await self._check(plan)
         return await self._publish(plan, verified)
 
-    # Plan
-
     async def _planned(self) -> Plan:
         storage, key = self._download.storage, plan_key(self._revision)
         old = await load_record(storage, key, Plan)
@@ -120,8 +118,6 @@ class Pipeline:
             await storage.put(key, msgspec.json.encode(new))
         crash_point("artifact.planned")
         return new
-
-    # Download
 
     async def _fetch(self, plan: Plan) -> None:
         sizes = await self._download.sizes()
@@ -186,8 +182,6 @@ class Pipeline:
         finally:
             await upload.close()
 
-    # Verify
-
     async def _load_verified(self, plan: Plan) -> Verified | None:
         verified = await load_record(self._download.storage, verified_key(self._revision), Verified)
         if verified is None or (verified.attempt, verified.fingerprint) != (plan.attempt, plan.fingerprint):
@@ -240,8 +234,6 @@ class Pipeline:
         if count != file.size or (file.git_sha1 and git.hexdigest() != file.git_sha1):
             return None
         return sha256.hexdigest() if file.sha256 in (None, sha256.hexdigest()) else None
-
-    # Archive
 
     async def _publish(self, plan: Plan, verified: Verified) -> Manifest:
         self._progress.begin(ImportPhase.ARCHIVING, current=0, total=plan.size, files=len(plan.files))

@@ -167,8 +167,6 @@ class RegistryHttp:
         except OutboundFailed as e:
             raise _Retryable(str(e)) from None
 
-    # ---- authorization
-
     def _basic(self) -> str:
         login = f"{self._registry.username}:{self._registry.password}"
         return f"Basic {base64.b64encode(login.encode()).decode()}"
