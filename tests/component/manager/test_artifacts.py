@@ -33,8 +33,7 @@ from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.artifacts.facade import Artifacts
 from ai.backend.manager.artifacts.gateway import ScanRequest
 from ai.backend.manager.artifacts.loop import RevisionWriter
-from ai.backend.manager.artifacts.model import ArtifactQuery, Revision, RevisionRow
-from ai.backend.manager.artifacts.settings import ArtifactSettings
+from ai.backend.manager.artifacts.model import ArtifactQuery, ArtifactSettings, Revision, RevisionRow
 from ai.backend.manager.composition.manager import Manager
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.folders.model import CreateFolder

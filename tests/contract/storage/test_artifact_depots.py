@@ -25,12 +25,12 @@ from ai.backend.manager.artifacts.loop import problem_of
 from ai.backend.manager.artifacts.model import (
     Artifact,
     ArtifactRegistry,
+    ArtifactSettings,
     Revision,
     RevisionRow,
     ScannedArtifact,
     Stages,
 )
-from ai.backend.manager.artifacts.settings import ArtifactSettings
 from ai.backend.manager.storage_proxy import StorageProxies
 from ai.backend.storage.config.settings import StorageSettings
 from ai.backend.storage.main import StorageProxy

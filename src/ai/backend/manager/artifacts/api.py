@@ -1,4 +1,4 @@
-"""REST routes of artifacts: registries, scans, imports, files (spec 03-17)."""
+"""REST routes of artifacts and their replies: registries, scans, imports, files (spec 03-17)."""
 
 from __future__ import annotations
 

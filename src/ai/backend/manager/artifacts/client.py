@@ -17,12 +17,12 @@ from ai.backend.manager.artifacts.gateway import Pages, ScanRequest
 from ai.backend.manager.artifacts.model import (
     ArtifactFile,
     ArtifactRegistry,
+    ArtifactSettings,
     ArtifactStorage,
     RevisionRow,
     ScannedArtifact,
     Stages,
 )
-from ai.backend.manager.artifacts.settings import ArtifactSettings
 from ai.backend.manager.storage_proxy import StorageProxies
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""Begins, cancels and cleans up imports; the loop executes them."""
+"""Begins, cancels and cleans up imports and uploads; the loop executes them."""
 
 from __future__ import annotations
 

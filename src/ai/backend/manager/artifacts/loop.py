@@ -32,9 +32,8 @@ from ai.backend.infra.clock import Clock
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.infra.retry import Backoff
 from ai.backend.manager.artifacts.gateway import ArtifactGateway, Reservoirs
-from ai.backend.manager.artifacts.model import ImportProgress, Revision, RevisionRow
+from ai.backend.manager.artifacts.model import ArtifactSettings, ImportProgress, Revision, RevisionRow
 from ai.backend.manager.artifacts.registries import RegistryService
-from ai.backend.manager.artifacts.settings import ArtifactSettings
 from ai.backend.manager.artifacts.store import ArtifactStore
 from ai.backend.plugin.crash_points import crash_point
 

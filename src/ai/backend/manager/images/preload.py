@@ -1,13 +1,14 @@
-"""Preloads images on agents and removes them (``preload_image``, ``unload_image``)."""
+"""Preloads images on selected agents and removes them (``preload_image``, ``unload_image``)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 
-from ai.backend.common.errors import BackendError, InvalidInput, Unavailable
+from ai.backend.common.errors import BackendError, InvalidInput, Unavailable, from_wire
 from ai.backend.common.ids import AgentId, TaskId
 from ai.backend.common.states import AgentStatus
 from ai.backend.common.wire.agent import ImageJob, ImageJobState
@@ -19,10 +20,41 @@ from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.agents.gateway import AgentGateway
 from ai.backend.manager.agents.model import Agent
 from ai.backend.manager.agents.store import AgentStore
-from ai.backend.manager.images.jobs import await_job
 from ai.backend.manager.images.registries import ImagePulls
 from ai.backend.manager.images.service import ImageService
 from ai.backend.manager.tasks.service import TaskProgress, TaskService
+
+_PAUSE_S = 1.0
+_PATIENCE = 60
+"""Failures in a row until an agent counts as lost."""
+
+
+async def await_job(
+    gateway: AgentGateway,
+    agent: AgentId,
+    job: ImageJob,
+    report: Callable[[ImageJobState], Awaitable[None]] | None = None,
+) -> ImageJobState:
+    """Starts or joins a job and returns its state when it is done. Raises BackendError: the agent refused the job or
+    failed; Unavailable: the agent is lost."""
+    lost = 0
+    while True:
+        try:
+            state = await gateway.agent(agent).image_job(job)
+            lost = 0
+        except Unavailable:
+            lost += 1
+            if lost >= _PATIENCE:
+                raise
+            await asyncio.sleep(_PAUSE_S)
+            continue
+        if state.state == "done":
+            return state
+        if state.state == "failed":
+            raise from_wire(state.code, state.message)
+        if report is not None:
+            await report(state)
+
 
 _GROUP = ("group:", "scaling-group:", "sgroup:")
 

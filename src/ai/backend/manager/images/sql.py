@@ -1,4 +1,4 @@
-"""Images in SQL."""
+"""Tables and store of images in SQL."""
 
 from __future__ import annotations
 

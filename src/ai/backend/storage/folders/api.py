@@ -1,4 +1,4 @@
-"""Manager-facing routes of folders and tasks."""
+"""Manager-facing routes of folders, files and tasks, and of tokens for transfers."""
 
 from __future__ import annotations
 
