@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from typing import NamedTuple, Protocol
 
@@ -194,7 +194,7 @@ class Pipeline:
         passes = self._has_verify + self._request.verify
         self._progress.begin(ImportPhase.VERIFYING, current=0, total=plan.size * passes, files=len(plan.files))
         if self._has_verify:
-            await self._move_all(plan, self._download, self._verify, "artifact.transferred")
+            await self._move_all(plan, self._download, self._verify, lambda: crash_point("artifact.transferred"))
         digests: dict[str, str] = {}
         wrong: list[str] = []
 
@@ -237,7 +237,7 @@ class Pipeline:
 
     async def _publish(self, plan: Plan, verified: Verified) -> Manifest:
         self._progress.begin(ImportPhase.ARCHIVING, current=0, total=plan.size, files=len(plan.files))
-        await self._move_all(plan, self._verify, self._archive, "artifact.moved")
+        await self._move_all(plan, self._verify, self._archive, lambda: crash_point("artifact.moved"))
         manifest = Manifest(
             revision_id=self._revision,
             attempt=self._request.attempt,
@@ -266,7 +266,7 @@ class Pipeline:
                 await storage.delete_prefix(area(name, self._revision))
         await drop_other_attempts(self._archive.storage, self._revision, self._request.attempt)
 
-    async def _move_all(self, plan: Plan, source: _Place, target: _Place, point: str) -> None:
+    async def _move_all(self, plan: Plan, source: _Place, target: _Place, on_moved: Callable[[], None]) -> None:
         async def move(file: PlannedFile) -> None:
             key, target_key = source.prefix + file.path, target.prefix + file.path
             try:
@@ -280,7 +280,7 @@ class Pipeline:
                 if (await target.storage.stat(target_key)).size != file.size:
                     raise
                 self._progress.add(file.size)
-            crash_point(point)
+            on_moved()
 
         async for _ in bounded(plan.files, move, self._parallel):
             pass
