@@ -23,24 +23,24 @@ from ai.backend.manager.artifacts.model import (
     ArtifactFile,
     ArtifactRegistry,
     ArtifactStorage,
-    FoundArtifact,
-    FoundRevision,
     RevisionRow,
+    ScannedArtifact,
+    ScannedRevision,
 )
 
 CONTENT = b"weights of a small model\n"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
-def model(name: str, *versions: str, digest: str = COMMIT) -> FoundArtifact:
-    return FoundArtifact(
+def model(name: str, *versions: str, digest: str = COMMIT) -> ScannedArtifact:
+    return ScannedArtifact(
         type=ArtifactType.MODEL,
         name=name,
         description=f"The model {name}.",
         readme=f"# {name}\n",
         extra={"author": name.partition("/")[0]},
         revisions=[
-            FoundRevision(version=v, size=len(CONTENT), file_count=1, digest=digest) for v in versions or ("main",)
+            ScannedRevision(version=v, size=len(CONTENT), file_count=1, digest=digest) for v in versions or ("main",)
         ],
     )
 
@@ -50,7 +50,7 @@ class FakeDepot:
     """Implements :class:`ai.backend.manager.artifacts.gateway.ArtifactGateway` below ``root``."""
 
     root: Path
-    models: list[FoundArtifact] = field(default_factory=list)
+    models: list[ScannedArtifact] = field(default_factory=list)
     page: int = 2
     down: bool = False
     down_after: int | None = None
@@ -170,7 +170,7 @@ class FakeReservoirs:
 
     status: RevisionStatus = RevisionStatus.AVAILABLE
     status_info: str | None = None
-    models: list[FoundArtifact] = field(default_factory=list)
+    models: list[ScannedArtifact] = field(default_factory=list)
     delegated: list[UUID] = field(default_factory=list)
     scans: list[str] = field(default_factory=list)
 

@@ -90,7 +90,7 @@ class Life:
             await self.artifacts.registries.find("hub")
         except NotFound:
             await self.artifacts.registries.add(
-                self.admin, name="hub", kind=RegistryType.HUGGINGFACE, url=self._hub_url, credentials={}, storages={}
+                self.admin, name="hub", type=RegistryType.HUGGINGFACE, url=self._hub_url, credentials={}, storages={}
             )
         task = await self.artifacts.scans.scan(self.admin, "hub", ScanRequest())
         steps = [step async for step in self.manager.services.tasks.subscribe(self.admin, task)]

@@ -32,9 +32,8 @@ from ai.backend.infra.rpc.memory import MemoryLink
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.artifacts.facade import Artifacts
 from ai.backend.manager.artifacts.gateway import ScanRequest
-from ai.backend.manager.artifacts.model import ArtifactQuery, Revision, RevisionRow
-from ai.backend.manager.artifacts.settings import ArtifactSettings
-from ai.backend.manager.artifacts.writer import RevisionWriter
+from ai.backend.manager.artifacts.loop import RevisionWriter
+from ai.backend.manager.artifacts.model import ArtifactQuery, ArtifactSettings, Revision, RevisionRow
 from ai.backend.manager.composition.manager import Manager
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.folders.model import CreateFolder
@@ -69,7 +68,7 @@ class House:
     async def add(self, name: str = "hub", kind: RegistryType = RegistryType.HUGGINGFACE, **more: object) -> None:
         keys = {"access_key": "AKIATEST", "secret_key": "secret"} if kind is RegistryType.RESERVOIR else {}
         await self.artifacts.registries.add(
-            self.admin, name=name, kind=kind, url="http://hub.example", credentials=keys, storages={}
+            self.admin, name=name, type=kind, url="http://hub.example", credentials=keys, storages={}
         )
 
     async def scan(self, registry: str = "hub", delegate_to: str | None = None) -> Task:

@@ -17,7 +17,7 @@ from ai.backend.common.errors import AddressRefused, BackendError, NotFound, Reg
 from ai.backend.manager.images.client import http
 from ai.backend.manager.images.client.manifests import MAX_MANIFEST
 from ai.backend.manager.images.client.scanner import scan_registry
-from ai.backend.manager.images.model import ContainerRegistry, ContainerRegistryType, FoundImage, ScanStep
+from ai.backend.manager.images.model import ContainerRegistry, ContainerRegistryType, ScannedImage, ScanStep
 from tests.support.docker_registry import CONFIG, INDEX, MANIFEST, PASSWORD, USER, DockerRegistry, running_registry
 from tests.support.fake_harbor import FakeHarbor, artifact, serving, told
 
@@ -30,9 +30,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "_MAX_PAUSE_S", 0.001)
 
 
-async def scan(registry: ContainerRegistry) -> tuple[dict[str, FoundImage], list[ScanStep]]:
+async def scan(registry: ContainerRegistry) -> tuple[dict[str, ScannedImage], list[ScanStep]]:
     steps = [step async for step in scan_registry(registry)]
-    return {f"{i.name} {i.architecture}": i for step in steps for i in step.found}, steps
+    return {f"{i.name} {i.architecture}": i for step in steps for i in step.images}, steps
 
 
 # ---- Docker's own
@@ -163,7 +163,7 @@ class OneImage:
         return web.Response(status=404)
 
 
-async def scan_one(server: OneImage, **more: Any) -> tuple[dict[str, FoundImage], list[ScanStep]]:
+async def scan_one(server: OneImage, **more: Any) -> tuple[dict[str, ScannedImage], list[ScanStep]]:
     async with serving(server.handle) as url:
         server.url = url
         return await scan(ContainerRegistry(name="cr.test", url=url, **more))

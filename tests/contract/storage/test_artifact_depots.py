@@ -25,12 +25,12 @@ from ai.backend.manager.artifacts.loop import problem_of
 from ai.backend.manager.artifacts.model import (
     Artifact,
     ArtifactRegistry,
-    FoundArtifact,
+    ArtifactSettings,
     Revision,
     RevisionRow,
+    ScannedArtifact,
     Stages,
 )
-from ai.backend.manager.artifacts.settings import ArtifactSettings
 from ai.backend.manager.storage_proxy import StorageProxies
 from ai.backend.storage.config.settings import StorageSettings
 from ai.backend.storage.main import StorageProxy
@@ -103,7 +103,7 @@ class DepotContract:
     async def test_a_scan_tells_revisions_and_sizes(
         self, depot: ArtifactGateway, hub_url: str, request_: ScanRequest
     ) -> None:
-        found: dict[str, FoundArtifact] = {}
+        found: dict[str, ScannedArtifact] = {}
         async for page in depot.scan("local", registry(hub_url), request_):
             found |= {artifact.name: artifact for artifact in page}
         assert list(found) == ["acme/tiny"]

@@ -10,7 +10,7 @@ import pytest
 
 from ai.backend.common.errors import Conflict
 from ai.backend.infra.database import Database
-from ai.backend.manager.images.model import FoundImage, ImageAlias
+from ai.backend.manager.images.model import ImageAlias, ScannedImage
 from ai.backend.manager.images.sql import SqlImageStore
 from ai.backend.manager.images.store import ImageStore
 from tests.contract.store.builders import NOW
@@ -21,8 +21,8 @@ LATER = NOW + timedelta(hours=1)
 PYTHON = "cr.test/lab/python"
 
 
-def found(tag: str, architecture: str = "x86_64", repository: str = PYTHON, digest: str = "sha256:1") -> FoundImage:
-    return FoundImage(
+def found(tag: str, architecture: str = "x86_64", repository: str = PYTHON, digest: str = "sha256:1") -> ScannedImage:
+    return ScannedImage(
         name=f"{repository}:{tag}", architecture=architecture, digest=digest, size_bytes=1 << 40, labels={"k": "v"}
     )
 

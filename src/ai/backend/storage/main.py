@@ -28,15 +28,13 @@ from ai.backend.infra.settings import load_settings
 from ai.backend.infra.telemetry import Metrics, log_as_configured
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.storage.artifacts.api import ArtifactApi, ArtifactClientApi
-from ai.backend.storage.artifacts.archive import Archive
+from ai.backend.storage.artifacts.archive import Archive, Storages
 from ai.backend.storage.artifacts.fetcher import Fetcher
 from ai.backend.storage.artifacts.imports import Imports
 from ai.backend.storage.artifacts.model import Limits
-from ai.backend.storage.artifacts.storages import Storages
 from ai.backend.storage.auth import SecretAuthenticator
 from ai.backend.storage.config.settings import ClientApiSettings, ManagerApiSettings, StorageSettings
-from ai.backend.storage.folders.api import FolderApi
-from ai.backend.storage.folders.files_api import FileApi
+from ai.backend.storage.folders.api import FileApi, FolderApi
 from ai.backend.storage.folders.service import Folders
 from ai.backend.storage.tasks import Tasks
 from ai.backend.storage.transfers.api import ClientApi, allow_all_origins

@@ -13,7 +13,7 @@ from ai.backend.common.artifacts import RegistryType, RevisionStatus
 from ai.backend.common.errors import ArtifactNotFound, Conflict, RegistryRefused, RegistryUnavailable
 from ai.backend.common.ids import ArtifactId, RegistryId, RevisionId
 from ai.backend.manager.artifacts.gateway import ScanRequest
-from ai.backend.manager.artifacts.model import Artifact, ArtifactRegistry, FoundArtifact, Revision, RevisionRow
+from ai.backend.manager.artifacts.model import Artifact, ArtifactRegistry, Revision, RevisionRow, ScannedArtifact
 from ai.backend.manager.artifacts.reservoir_client import SdkReservoirs
 from tests.component.manager.api.conftest import Api
 from tests.support.cluster import free_port
@@ -36,12 +36,12 @@ def reservoir(api: Api, client: RawClient) -> ArtifactRegistry:
     )
 
 
-async def scanned(registry: ArtifactRegistry, **wanted: object) -> list[FoundArtifact]:
+async def scanned(registry: ArtifactRegistry, **wanted: object) -> list[ScannedArtifact]:
     request = ScanRequest(**wanted)  # type: ignore[arg-type]  # fields by name
     return [artifact async for page in SdkReservoirs().scan(registry, request) for artifact in page]
 
 
-def row(registry: ArtifactRegistry, found: FoundArtifact) -> RevisionRow:
+def row(registry: ArtifactRegistry, found: ScannedArtifact) -> RevisionRow:
     artifact = Artifact(
         id=ArtifactId(uuid4()),
         registry_id=registry.id,

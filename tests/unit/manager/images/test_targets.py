@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ai.backend.common.errors import InvalidInput
-from ai.backend.manager.images.targets import chosen_agents
+from ai.backend.manager.images.preload import chosen_agents
 from tests.contract.store.builders import make_agent
 
 AGENTS = [make_agent("i-gpu-1"), make_agent("i-gpu-2"), make_agent("i-cpu")]

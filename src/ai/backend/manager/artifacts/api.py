@@ -1,121 +1,159 @@
-"""REST routes of artifacts: registries, scans, imports, files (spec 03-17)."""
+"""REST routes of artifacts and their replies: registries, scans, imports, files (spec 03-17)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from typing import Any, TypeAlias, TypeVar
+from uuid import UUID
 
+import msgspec
+from msgspec.structs import asdict
+
+from ai.backend.common.artifacts import ArtifactType
 from ai.backend.common.wire.artifacts import UploadFile
+from ai.backend.infra.http.fields import iso
 from ai.backend.infra.http.routes import Call, Nothing, Reply, route
 from ai.backend.manager.access.requests import caller_of
 from ai.backend.manager.artifacts import schemas as schema
 from ai.backend.manager.artifacts.facade import Artifacts
 from ai.backend.manager.artifacts.gateway import ScanRequest
-from ai.backend.manager.artifacts.model import ArtifactQuery, ArtifactStorage
-from ai.backend.manager.artifacts.views import (
-    artifact_info,
-    artifact_item,
-    file_list,
-    registry_item,
-    revision_info,
-    revision_list,
+from ai.backend.manager.artifacts.model import (
+    ArtifactFile,
+    ArtifactQuery,
+    ArtifactRegistry,
+    ArtifactRow,
+    ArtifactStorage,
+    ImportProgress,
+    Revision,
+    RevisionRow,
 )
+
+T = TypeVar("T", bound=msgspec.Struct)
+ProgressOf: TypeAlias = Callable[[Revision], ImportProgress | None]
+
+
+def _text(value: Any) -> Any:
+    """Returns ids, words of an enumeration and times as text, and other values as they are."""
+    if isinstance(value, datetime):
+        return iso(value)
+    if isinstance(value, Enum):
+        return value.value
+    return str(value) if isinstance(value, UUID) else value
+
+
+def _item(kind: type[T], value: Any, **others: Any) -> T:
+    """Builds a reply from the attributes of a value that have the names of its fields, and others."""
+    names = [name for name in kind.__struct_fields__ if name not in others]
+    return kind(**{name: _text(getattr(value, name)) for name in names}, **others)
+
+
+def registry_item(registry: ArtifactRegistry) -> schema.RegistryItem:
+    return _item(schema.RegistryItem, registry, credentials=sorted(registry.credentials))
+
+
+def _revision(kind: type[T], revision: Revision, progress_of: ProgressOf, **others: Any) -> T:
+    stages = revision.stages
+    storage = f"{stages.proxy}:{stages.archive}" if stages is not None and stages.archive else None
+    return _item(kind, revision, storage=storage, progress=progress_of(revision), **others)
+
+
+def artifact_item(
+    row: ArtifactRow, progress_of: ProgressOf, kind: type[schema.ArtifactItem] = schema.ArtifactItem
+) -> schema.ArtifactItem:
+    revisions = [_revision(schema.RevisionItem, revision, progress_of) for revision in row.revisions]
+    registry, registry_type = row.registry.name, row.registry.type.value
+    return _item(kind, row.artifact, registry=registry, registry_type=registry_type, revisions=revisions)
+
+
+def revision_info(row: RevisionRow, progress_of: ProgressOf) -> schema.RevisionInfo:
+    names = {"artifact": row.artifact.name, "type": row.artifact.type.value, "registry": row.registry.name}
+    return _revision(schema.RevisionInfo, row.revision, progress_of, **names)
+
+
+def revision_list(rows: Iterable[RevisionRow], progress_of: ProgressOf) -> schema.RevisionList:
+    return schema.RevisionList(revisions=[revision_info(row, progress_of) for row in rows])
+
+
+def file_list(row: RevisionRow, files: Sequence[ArtifactFile], progress_of: ProgressOf) -> schema.FileList:
+    return schema.FileList(revision=revision_info(row, progress_of), files=files)
+
 
 _MAX_UPLOAD_BODY = 16 << 20
 """The largest body of an upload request, in bytes."""
 
 
-def _scan_request(body: schema.ScanBody) -> ScanRequest:
-    return ScanRequest(
-        type=body.artifact_type,
-        search=body.search,
-        author=body.author,
-        names=body.names,
-        limit=body.limit,
-        closely=body.closely,
-    )
-
-
+@dataclass(frozen=True, slots=True)
 class ArtifactRegistriesApi:
     """Routes about registries. ``{r}`` is a name or an id. Superadmins manage them, monitors may read."""
 
-    def __init__(self, artifacts: Artifacts) -> None:
-        self._registries = artifacts.registries
-        self._scans = artifacts.scans
+    artifacts: Artifacts
 
     @route("GET", "/artifact-registries", reply=list[schema.RegistryItem])
     async def list_registries(self, call: Call) -> list[schema.RegistryItem]:
         """Lists the registries of artifacts."""
-        return [registry_item(r) for r in await self._registries.list(caller_of(call))]
+        return [registry_item(r) for r in await self.artifacts.registries.list(caller_of(call))]
 
     @route("POST", "/artifact-registries", body=schema.AddRegistryBody, reply=schema.RegistryItem, status=201)
     async def add_registry(self, call: Call[schema.AddRegistryBody]) -> Reply:
         """Adds a registry of artifacts."""
-        body = call.body
-        registry = await self._registries.add(
-            caller_of(call),
-            name=body.name,
-            kind=body.type,
-            url=body.url,
-            credentials=body.credentials,
-            storages=body.storages,
-        )
+        registry = await self.artifacts.registries.add(caller_of(call), **asdict(call.body))
         return Reply(registry_item(registry), 201)
 
     @route("GET", "/artifact-registries/{r}", reply=schema.RegistryItem)
     async def get_registry(self, call: Call) -> schema.RegistryItem:
         """Returns a registry."""
-        return registry_item(await self._registries.get(caller_of(call), call.params["r"]))
+        return registry_item(await self.artifacts.registries.get(caller_of(call), call.params["r"]))
 
     @route("PATCH", "/artifact-registries/{r}", body=schema.ChangeRegistryBody, reply=schema.RegistryItem)
     async def change_registry(self, call: Call[schema.ChangeRegistryBody]) -> schema.RegistryItem:
         """Changes the URL, credentials or storages of a registry."""
-        body = call.body
-        changed = await self._registries.change(
-            caller_of(call), call.params["r"], url=body.url, credentials=body.credentials, storages=body.storages
-        )
+        changed = await self.artifacts.registries.change(caller_of(call), call.params["r"], **asdict(call.body))
         return registry_item(changed)
 
     @route("DELETE", "/artifact-registries/{r}")
     async def remove_registry(self, call: Call) -> None:
         """Removes a registry with its artifacts; refused while files of them are stored."""
-        await self._registries.remove(caller_of(call), call.params["r"])
+        await self.artifacts.registries.remove(caller_of(call), call.params["r"])
 
     @route("POST", "/artifact-registries/{r}/scan", body=schema.ScanBody, reply=schema.TaskStarted)
     async def scan(self, call: Call[schema.ScanBody]) -> schema.TaskStarted:
         """Scans a registry in the background."""
-        task = await self._scans.scan(caller_of(call), call.params["r"], _scan_request(call.body))
-        return schema.TaskStarted(bgtask_id=str(task))
+        return await self._scan(call, **asdict(call.body))
 
     @route("POST", "/artifact-registries/{r}/delegate-scan", body=schema.DelegateScanBody, reply=schema.TaskStarted)
     async def delegate_scan(self, call: Call[schema.DelegateScanBody]) -> schema.TaskStarted:
         """Makes another installation scan one of its registries, then scans that installation."""
-        body = call.body
-        task = await self._scans.scan(
-            caller_of(call), call.params["r"], _scan_request(body), delegate_to=body.remote_registry
-        )
-        return schema.TaskStarted(bgtask_id=str(task))
+        return await self._scan(call, **asdict(call.body))
+
+    async def _scan(
+        self, call: Call[Any], artifact_type: ArtifactType | None, remote_registry: str | None = None, **selection: Any
+    ) -> schema.TaskStarted:
+        request = ScanRequest(type=artifact_type, **selection)
+        scans, ref = self.artifacts.scans, call.params["r"]
+        task_id = await scans.scan(caller_of(call), ref, request, delegate_to=remote_registry)
+        return schema.TaskStarted(bgtask_id=str(task_id))
 
     @route("GET", "/artifact-storages", reply=list[ArtifactStorage])
     async def storages(self, call: Call) -> Sequence[ArtifactStorage]:
         """Lists the storages that stages of an import can use."""
-        return await self._registries.storages(caller_of(call))
+        return await self.artifacts.registries.storages(caller_of(call))
 
 
+@dataclass(frozen=True, slots=True)
 class ArtifactsApi:
     """Routes about artifacts and revisions. ``{a}`` is the name or id of an artifact, ``{v}`` the id of a revision or
     ``ARTIFACT[@VERSION]``. Only superadmins and monitors see revisions that are not available."""
 
-    def __init__(self, artifacts: Artifacts) -> None:
-        self._artifacts = artifacts.service
-        self._imports = artifacts.imports
-        self._uploads = artifacts.uploads
-        self._registries = artifacts.registries
+    artifacts: Artifacts
 
     @route("GET", "/artifacts", query=schema.ListQuery, reply=schema.ArtifactPage)
     async def list_artifacts(self, call: Call[Nothing, schema.ListQuery]) -> schema.ArtifactPage:
         """Returns a page of artifacts, sorted by name."""
         query = call.query
-        registry = await self._registries.find(query.registry) if query.registry is not None else None
+        registry = await self.artifacts.registries.find(query.registry) if query.registry is not None else None
         artifact_query = ArtifactQuery(
             limit=query.limit,
             offset=query.offset,
@@ -124,31 +162,32 @@ class ArtifactsApi:
             status=query.status,
             search=query.search,
         )
-        page = await self._artifacts.page(caller_of(call), artifact_query)
-        items = [artifact_item(row, self._imports.progress) for row in page.items]
+        page = await self.artifacts.service.page(caller_of(call), artifact_query)
+        items = [artifact_item(row, self.artifacts.imports.progress) for row in page.items]
         return schema.ArtifactPage(items=items, total_count=page.total_count)
 
     @route("GET", "/artifacts/{a}", reply=schema.ArtifactInfo)
-    async def get_artifact(self, call: Call) -> schema.ArtifactInfo:
+    async def get_artifact(self, call: Call) -> schema.ArtifactItem:
         """Returns an artifact with its revisions and README."""
-        return artifact_info(await self._artifacts.artifact(caller_of(call), call.params["a"]), self._imports.progress)
+        row = await self.artifacts.service.artifact(caller_of(call), call.params["a"])
+        return artifact_item(row, self.artifacts.imports.progress, schema.ArtifactInfo)
 
     @route("DELETE", "/artifacts/{a}")
     async def delete_artifact(self, call: Call) -> None:
         """Removes an artifact until the next scan; refused while files of it are stored."""
-        await self._imports.delete(caller_of(call), call.params["a"])
+        await self.artifacts.imports.delete(caller_of(call), call.params["a"])
 
     @route("POST", "/artifacts/import", body=schema.ImportBody, reply=schema.RevisionList, status=202)
     async def import_revisions(self, call: Call[schema.ImportBody]) -> Reply:
         """Imports revisions in the background; `/artifacts/revisions/{v}` has their progress."""
-        rows = await self._imports.begin(caller_of(call), call.body.revisions, delegate=call.body.delegate)
-        return Reply(revision_list(rows, self._imports.progress), 202)
+        rows = await self.artifacts.imports.begin(caller_of(call), call.body.revisions, delegate=call.body.delegate)
+        return Reply(revision_list(rows, self.artifacts.imports.progress), 202)
 
     @route("POST", "/artifacts/upload", body=schema.UploadBody, reply=schema.UploadReply, max_body=_MAX_UPLOAD_BODY)
     async def upload(self, call: Call[schema.UploadBody]) -> schema.UploadReply:
         """Announces the files of an upload and returns their URLs; may be repeated for new URLs."""
         body = call.body
-        row, urls = await self._uploads.begin(
+        row, urls = await self.artifacts.uploads.begin(
             caller_of(call),
             body.registry,
             kind=body.artifact_type,
@@ -158,38 +197,41 @@ class ArtifactsApi:
             files=[UploadFile(path=f.path, size=f.size, sha256=f.sha256) for f in body.files],
         )
         return schema.UploadReply(
-            revision=revision_info(row, self._imports.progress),
+            revision=revision_info(row, self.artifacts.imports.progress),
             files=[schema.PutUrl(path=path, url=url) for path, url in urls],
         )
 
     @route("POST", "/artifacts/cancel", body=schema.RevisionsBody, reply=schema.RevisionList)
     async def cancel(self, call: Call[schema.RevisionsBody]) -> schema.RevisionList:
         """Cancels running imports and removes the fetched files."""
-        return revision_list(await self._imports.cancel(caller_of(call), call.body.revisions), self._imports.progress)
+        rows = await self.artifacts.imports.cancel(caller_of(call), call.body.revisions)
+        return revision_list(rows, self.artifacts.imports.progress)
 
     @route("POST", "/artifacts/cleanup", body=schema.RevisionsBody, reply=schema.RevisionList)
     async def clean_up(self, call: Call[schema.RevisionsBody]) -> schema.RevisionList:
         """Removes the files of revisions but keeps their rows; refused while a session mounts one."""
-        return revision_list(await self._imports.clean_up(caller_of(call), call.body.revisions), self._imports.progress)
+        rows = await self.artifacts.imports.clean_up(caller_of(call), call.body.revisions)
+        return revision_list(rows, self.artifacts.imports.progress)
 
     @route("GET", "/artifacts/revisions/{v}", reply=schema.RevisionInfo)
     async def get_revision(self, call: Call) -> schema.RevisionInfo:
         """Returns a revision with the progress of its import."""
-        return revision_info(await self._artifacts.revision(caller_of(call), call.params["v"]), self._imports.progress)
+        row = await self.artifacts.service.revision(caller_of(call), call.params["v"])
+        return revision_info(row, self.artifacts.imports.progress)
 
     @route("GET", "/artifacts/revisions/{v}/files", reply=schema.FileList)
     async def list_files(self, call: Call) -> schema.FileList:
         """Lists the files of an available revision."""
-        row, files = await self._artifacts.files(caller_of(call), call.params["v"])
-        return file_list(row, files, self._imports.progress)
+        row, files = await self.artifacts.service.files(caller_of(call), call.params["v"])
+        return file_list(row, files, self.artifacts.imports.progress)
 
     @route("POST", "/artifacts/revisions/{v}/presign", body=schema.PresignBody, reply=schema.FileList, audited=False)
     async def presign(self, call: Call[schema.PresignBody]) -> schema.FileList:
         """Returns temporary public URLs of files of an available revision."""
-        row, files = await self._artifacts.presign(caller_of(call), call.params["v"], call.body.paths)
-        return file_list(row, files, self._imports.progress)
+        row, files = await self.artifacts.service.presign(caller_of(call), call.params["v"], call.body.paths)
+        return file_list(row, files, self.artifacts.imports.progress)
 
     @route("POST", "/artifacts/revisions/{v}/ticket", reply=schema.TicketReply)
     async def ticket(self, call: Call) -> schema.TicketReply:
         """Returns a temporary URL by which another installation can fetch an available revision."""
-        return schema.TicketReply(ticket=await self._artifacts.ticket(caller_of(call), call.params["v"]))
+        return schema.TicketReply(ticket=await self.artifacts.service.ticket(caller_of(call), call.params["v"]))

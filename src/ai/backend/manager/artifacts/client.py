@@ -17,13 +17,12 @@ from ai.backend.manager.artifacts.gateway import Pages, ScanRequest
 from ai.backend.manager.artifacts.model import (
     ArtifactFile,
     ArtifactRegistry,
+    ArtifactSettings,
     ArtifactStorage,
-    FoundArtifact,
-    FoundRevision,
     RevisionRow,
+    ScannedArtifact,
     Stages,
 )
-from ai.backend.manager.artifacts.settings import ArtifactSettings
 from ai.backend.manager.storage_proxy import StorageProxies
 
 log = logging.getLogger(__name__)
@@ -63,8 +62,6 @@ class StorageProxyArtifacts:
             for s in reply.storages
         ]
 
-    # ---- scanning ----
-
     async def scan(self, proxy: str, registry: ArtifactRegistry, request: ScanRequest) -> Pages:
         if request.type not in (None, ArtifactType.MODEL):
             return  # a hub only has models
@@ -72,20 +69,18 @@ class StorageProxyArtifacts:
         if not names:
             limit = min(request.limit, wire.MAX_SCAN)
             listed = await self._scan(proxy, registry, search=request.search, author=request.author, limit=limit)
-            yield [_found_artifact(artifact) for artifact in listed.artifacts]
+            yield _scanned(listed)
             names = [artifact.name for artifact in listed.artifacts] if request.closely else []
         for start in range(0, len(names), wire.MAX_NAMED):
             reply = await self._scan(proxy, registry, names=tuple(names[start : start + wire.MAX_NAMED]))
             if reply.missing and request.names:
                 missing = ", ".join(reply.missing)
                 raise ArtifactNotFound(f"{registry.name} has no {missing}.", data={"names": list(reply.missing)})
-            yield [_found_artifact(artifact) for artifact in reply.artifacts]
+            yield _scanned(reply)
 
     async def _scan(self, proxy: str, registry: ArtifactRegistry, **options: Any) -> wire.ScanAnswer:
         body = wire.ScanRequest(url=registry.url, token=registry.credentials.get("token"), **options)
         return await self._ask(proxy, "scan", body, wire.ScanAnswer, timeout=_SCAN_TIMEOUT)
-
-    # ---- importing ----
 
     async def begin_import(self, row: RevisionRow, *, ticket: str | None = None) -> wire.ImportState:
         revision, stages = row.revision, _stages(row)
@@ -139,8 +134,6 @@ class StorageProxyArtifacts:
             body = wire.RevisionKey(revision_id=row.revision.id)
             await self._proxies.ask(row.revision.stages.proxy, "POST", "/artifacts/delete", body)
 
-    # ---- archived files ----
-
     async def files(self, row: RevisionRow) -> Sequence[ArtifactFile]:
         files: list[ArtifactFile] = []
         cursor: str | None = None
@@ -178,15 +171,5 @@ def _location(row: RevisionRow) -> dict[str, Any]:
     return {"revision_id": row.revision.id, "storage": _stages(row).archive}
 
 
-def _found_artifact(artifact: wire.ScannedArtifact) -> FoundArtifact:
-    return FoundArtifact(
-        type=artifact.type,
-        name=artifact.name,
-        description=artifact.description,
-        readme=artifact.readme,
-        extra=artifact.extra,
-        revisions=[
-            FoundRevision(version=r.version, size=r.size, file_count=r.file_count, digest=r.digest)
-            for r in artifact.revisions
-        ],
-    )
+def _scanned(reply: wire.ScanAnswer) -> list[ScannedArtifact]:
+    return msgspec.convert(reply.artifacts, list[ScannedArtifact], from_attributes=True)

@@ -7,16 +7,13 @@ from typing import Any
 
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.artifacts.gateway import ArtifactGateway, Reservoirs
-from ai.backend.manager.artifacts.imports import ImportService
-from ai.backend.manager.artifacts.loop import ArtifactLoop
+from ai.backend.manager.artifacts.imports import ImportService, UploadService
+from ai.backend.manager.artifacts.loop import ArtifactLoop, RevisionWriter
+from ai.backend.manager.artifacts.model import ArtifactSettings
 from ai.backend.manager.artifacts.mounts import ArtifactMounts
-from ai.backend.manager.artifacts.registries import RegistryService
-from ai.backend.manager.artifacts.scans import ScanService
+from ai.backend.manager.artifacts.registries import RegistryService, ScanService
 from ai.backend.manager.artifacts.service import ArtifactService
-from ai.backend.manager.artifacts.settings import ArtifactSettings
 from ai.backend.manager.artifacts.store import ArtifactStore
-from ai.backend.manager.artifacts.uploads import UploadService
-from ai.backend.manager.artifacts.writer import RevisionWriter
 from ai.backend.manager.tasks.service import TaskService
 
 

@@ -12,8 +12,8 @@ from ai.backend.manager.artifacts.model import (
     ArtifactFile,
     ArtifactRegistry,
     ArtifactStorage,
-    FoundArtifact,
     RevisionRow,
+    ScannedArtifact,
 )
 
 Progress: TypeAlias = Callable[[float, float], Awaitable[None]]
@@ -39,7 +39,7 @@ class ScanRequest:
     closely: bool = True
 
 
-Pages: TypeAlias = AsyncIterator[Sequence[FoundArtifact]]
+Pages: TypeAlias = AsyncIterator[Sequence[ScannedArtifact]]
 
 
 class ArtifactGateway(Protocol):

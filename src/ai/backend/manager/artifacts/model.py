@@ -1,4 +1,4 @@
-"""Registries, artifacts and revisions (spec 03-17)."""
+"""Registries, artifacts and revisions (spec 03-17), and the settings of imports."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from pydantic import Field, field_validator
+
 from ai.backend.common.artifacts import ArtifactType, RegistryType, RevisionStatus
 from ai.backend.common.ids import ArtifactId, RegistryId, RevisionId
+from ai.backend.infra.settings import Settings
 
 MAX_WORD = 256
 """The largest number of characters of a name or version."""
@@ -52,7 +55,7 @@ class ArtifactRegistry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoundRevision:
+class ScannedRevision:
     """A revision as a scan reports it; a scan that only lists may lack its size.
 
     Attributes:
@@ -70,7 +73,7 @@ class FoundRevision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoundArtifact:
+class ScannedArtifact:
     """An artifact as a scan reports it; ``extra`` has author, tags, downloads; ``readme`` is None if not fetched."""
 
     type: ArtifactType
@@ -78,7 +81,7 @@ class FoundArtifact:
     description: str = ""
     readme: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
-    revisions: Sequence[FoundRevision] = ()
+    revisions: Sequence[ScannedRevision] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,3 +211,25 @@ class ArtifactStorage:
     backend: str
     capabilities: tuple[str, ...] = ()
     stages: tuple[str, ...] = ()
+
+
+class ArtifactSettings(Settings):
+    """Importing artifacts. Storages are written proxy:storage; a registry may have others."""
+
+    download_storage: str | None = Field(None, description="Where imports are fetched to; unset: as its proxy says.")
+    verify_storage: str | None = Field(None, description="Where they are verified; unset: as its proxy says.")
+    archive_storage: str | None = Field(None, description="Where they stay; unset: as its proxy says.")
+    verify: bool = Field(True, description="Whether contents are compared with what the registry announced.")
+    parallel: int = Field(4, ge=1, le=64, description="Imports at a time; others wait.")
+    give_up_hours: float = Field(24.0, gt=0, description="How long an import is tried while somebody does not answer.")
+    url_s: int = Field(3600, ge=1, le=604_800, description="How long presigned URLs are good, in seconds.")
+    mount_wait_s: float = Field(
+        20.0, ge=0, description="How long, in seconds, a session's creation waits for a copy that can be mounted."
+    )
+
+    @field_validator("download_storage", "verify_storage", "archive_storage")
+    @classmethod
+    def _are_hosts(cls, host: str | None) -> str | None:
+        if host is not None and not all(host.partition(":")):
+            raise ValueError("a storage is written proxy:storage")
+        return host

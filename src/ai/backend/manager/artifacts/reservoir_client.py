@@ -15,7 +15,7 @@ import msgspec
 from ai.backend.common.artifacts import ArtifactType, RevisionStatus
 from ai.backend.common.errors import ArtifactNotFound, BackendError, Conflict, RegistryRefused, RegistryUnavailable
 from ai.backend.manager.artifacts.gateway import Pages, Progress, RemoteRevision, ScanRequest
-from ai.backend.manager.artifacts.model import ArtifactRegistry, FoundArtifact, FoundRevision, RevisionRow
+from ai.backend.manager.artifacts.model import ArtifactRegistry, RevisionRow, ScannedArtifact, ScannedRevision
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
@@ -77,8 +77,6 @@ class SdkReservoirs:
         except (msgspec.ValidationError, KeyError, TypeError) as e:
             raise RegistryUnavailable(f"{registry.name} answers what cannot be understood: {e}") from e
 
-    # ---- scanning ----
-
     async def scan(self, registry: ArtifactRegistry, request: ScanRequest) -> Pages:
         seen: set[tuple[ArtifactType, str]] = set()
         async with self._session(registry) as api:
@@ -88,7 +86,7 @@ class SdkReservoirs:
                     continue
                 # Equal names from several registries of the other installation become one artifact.
                 seen |= {(artifact.type, artifact.name) for artifact in new}
-                yield [_found_artifact(artifact) for artifact in new]
+                yield [_scanned_artifact(artifact) for artifact in new]
                 if len(seen) >= request.limit and not request.names:
                     return
 
@@ -129,8 +127,6 @@ class SdkReservoirs:
                     return
                 await progress(step.current, step.total)
 
-    # ---- revisions ----
-
     async def revision(self, row: RevisionRow) -> RemoteRevision:
         async with self._session(row.registry) as api:
             remote = msgspec.convert(await api.Artifact.revision(_remote_id(row)), _Revision)
@@ -152,16 +148,16 @@ def _remote_id(row: RevisionRow) -> str:
     return str(source["revision_id"])
 
 
-def _found_artifact(artifact: _Artifact) -> FoundArtifact:
+def _scanned_artifact(artifact: _Artifact) -> ScannedArtifact:
     revisions: Sequence[_Revision] = artifact.revisions
-    return FoundArtifact(
+    return ScannedArtifact(
         type=artifact.type,
         name=artifact.name,
         description=artifact.description,
         readme=artifact.readme,
         extra={**artifact.extra, "origin": artifact.registry},
         revisions=[
-            FoundRevision(
+            ScannedRevision(
                 version=r.version,
                 size=r.size,
                 file_count=r.file_count,

@@ -1,35 +1,144 @@
-"""Artifacts in SQL."""
+"""Stores artifacts, their registries and the results of scans in SQL."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, Table, and_, delete, func, insert, or_, select, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import (
+    BindParameter,
+    Column,
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    Table,
+    and_,
+    bindparam,
+    case,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 
 from ai.backend.common.artifacts import RevisionStatus
 from ai.backend.common.errors import Conflict, InvalidInput, NotFound
 from ai.backend.common.ids import ArtifactId, RegistryId, RevisionId
 from ai.backend.infra.database import Database
 from ai.backend.infra.database.batching import chunks
-from ai.backend.manager.artifacts import sql_scans
+from ai.backend.infra.database.rows import add_row, row_of
 from ai.backend.manager.artifacts.model import (
     Artifact,
     ArtifactQuery,
     ArtifactRegistry,
     ArtifactRow,
-    FoundArtifact,
     Revision,
     RevisionRow,
+    ScannedArtifact,
+    ScannedRevision,
 )
 from ai.backend.manager.artifacts.tables import artifacts, registries, revisions, session_artifacts
 from ai.backend.manager.folders.model import FolderMount, MountKind
 from ai.backend.manager.query.model import Page
 from ai.backend.manager.secrets.sealer import Sealer, opened_credentials, sealed_credentials
+
+
+def _new_value(column: Column[Any]) -> BindParameter[Any]:
+    return bindparam(f"new_{column.name}", type_=column.type)
+
+
+def _new_or_old(column: Column[Any]) -> ColumnElement[Any]:
+    return func.coalesce(_new_value(column), column)
+
+
+def _unless_available(column: Column[Any]) -> ColumnElement[Any]:
+    """Keeps the size of an available revision, whatever the registry reports."""
+    return case((revisions.c.status == RevisionStatus.AVAILABLE, column), else_=_new_or_old(column))
+
+
+_A, _R = artifacts.c, revisions.c
+_UPDATE_ARTIFACT = (
+    update(artifacts)
+    .where(_A.id == _new_value(_A.id))
+    .values(
+        description=_new_value(_A.description),
+        extra=_new_value(_A.extra),
+        scanned_at=_new_value(_A.scanned_at),
+        readme=_new_or_old(_A.readme),
+    )
+)
+_UPDATE_REVISION = (
+    update(revisions)
+    .where(_R.id == _new_value(_R.id))
+    .values(
+        source=_new_value(_R.source),
+        remote_status=_new_value(_R.remote_status),
+        digest=_new_or_old(_R.digest),
+        size=_unless_available(_R.size),
+        file_count=_unless_available(_R.file_count),
+    )
+)
+
+
+def _parameters(**values: Any) -> dict[str, Any]:
+    return {f"new_{name}": value for name, value in values.items()}
+
+
+def _record_scan(
+    s: Connection, registry_id: RegistryId, scanned: Sequence[ScannedArtifact], at: datetime, new_id: Callable[[], UUID]
+) -> tuple[int, int]:
+    """Writes a page, of whose duplicates the last one counts; returns how many artifacts and revisions are new."""
+    page = {(one.type, one.name): one for one in scanned}
+    names = sorted({name for _, name in page})
+    query = select(_A.id, _A.type, _A.name).where(_A.registry_id == registry_id, _A.name.in_(names))
+    ids = {(row.type, row.name): row.id for row in s.execute(query) if (row.type, row.name) in page}
+    created, changed = [], []
+    for key, one in page.items():
+        values = row_of(one, without=["revisions"]) | {"extra": dict(one.extra), "scanned_at": at}
+        if key in ids:
+            del values["type"], values["name"]
+            changed.append(_parameters(id=ids[key], **values))
+        else:
+            ids[key] = new_id()
+            created.append(row_of(Artifact(id=ids[key], registry_id=registry_id, created_at=at, **values)))
+    if created:
+        s.execute(insert(artifacts), created)
+    if changed:
+        s.execute(_UPDATE_ARTIFACT, changed)
+    scanned_revisions = {(ids[key], r.version): r for key, one in page.items() for r in one.revisions}
+    return len(created), _record_revisions(s, scanned_revisions, at, new_id)
+
+
+def _record_revisions(
+    s: Connection,
+    scanned_revisions: Mapping[tuple[ArtifactId, str], ScannedRevision],
+    at: datetime,
+    new_id: Callable[[], UUID],
+) -> int:
+    """Writes revisions and returns the number of new ones."""
+    artifact_ids = sorted({artifact_id for artifact_id, _ in scanned_revisions}, key=str)
+    query = select(_R.id, _R.artifact_id, _R.version).where(_R.artifact_id.in_(artifact_ids))
+    existing = {(row.artifact_id, row.version): row.id for row in s.execute(query)}
+    created, changed = [], []
+    for (artifact_id, version), one in scanned_revisions.items():
+        values = row_of(one, without=["version"]) | {"source": dict(one.source)}
+        if (artifact_id, version) in existing:
+            changed.append(_parameters(id=existing[artifact_id, version], **values))
+        else:
+            values |= {"id": RevisionId(new_id()), "artifact_id": artifact_id, "version": version}
+            created.append(row_of(Revision(status_changed=at, created_at=at, **values)))
+    if created:
+        s.execute(insert(revisions), created)
+    if changed:
+        s.execute(_UPDATE_REVISION, changed)
+    return len(created)
+
 
 _USABLE = revisions.c.status == RevisionStatus.AVAILABLE
 _HAS_FILES = or_(revisions.c.status != RevisionStatus.SCANNED, revisions.c.residue)
@@ -118,40 +227,26 @@ class SqlArtifactStore:
         self._sealer = sealer or Sealer()
 
     def _opened(self, row: R) -> R:
-        registry = row.registry
-        credentials = opened_credentials(self._sealer, registry.id, registry.credentials)
-        return replace(row, registry=replace(registry, credentials=credentials))
+        return replace(row, registry=self._opened_registry(row.registry))
 
-    # ---- registries ----
+    def _opened_registry(self, registry: ArtifactRegistry) -> ArtifactRegistry:
+        credentials = opened_credentials(self._sealer, registry.id, registry.credentials)
+        return replace(registry, credentials=credentials)
 
     async def registries(self) -> Sequence[ArtifactRegistry]:
-        def work(s: Connection) -> list[ArtifactRegistry]:
-            return [ArtifactRegistry(**row._mapping) for row in s.execute(select(registries).order_by("name"))]
-
-        return [
-            replace(r, credentials=opened_credentials(self._sealer, r.id, r.credentials))
-            for r in await self._db.run_read(work)
-        ]
+        rows = await self._db.run_read(lambda s: s.execute(select(registries).order_by("name")).all())
+        return [self._opened_registry(ArtifactRegistry(**row._mapping)) for row in rows]
 
     async def add_registry(self, registry: ArtifactRegistry) -> None:
         sealed = sealed_credentials(self._sealer, registry.id, registry.credentials)
-
-        def work(s: Connection) -> None:
-            s.execute(insert(registries), {**asdict(registry), "credentials": sealed})
-
-        try:
-            await self._db.run_write(work)
-        except IntegrityError:
-            raise Conflict(f"There is a registry {registry.name!r} already.", data={"name": "taken"}) from None
+        row = {**asdict(registry), "credentials": sealed}
+        await self._db.run_write(lambda s: add_row(s, registries, row, "registry"))
 
     async def change_registry(self, registry_id: RegistryId, **values: Any) -> None:
         if "credentials" in values:
             values["credentials"] = sealed_credentials(self._sealer, registry_id, values["credentials"])
-
-        def work(s: Connection) -> None:
-            s.execute(update(registries).where(registries.c.id == registry_id).values(values))
-
-        await self._db.run_write(work)
+        query = update(registries).where(registries.c.id == registry_id).values(values)
+        await self._db.run_write(lambda s: s.execute(query))
 
     async def remove_registry(self, registry_id: RegistryId) -> None:
         def work(s: Connection) -> None:
@@ -163,19 +258,15 @@ class SqlArtifactStore:
 
         await self._db.run_write(work)
 
-    # ---- scans ----
-
     async def record(
-        self, registry_id: RegistryId, scanned: Sequence[FoundArtifact], *, at: datetime, new_id: Callable[[], UUID]
+        self, registry_id: RegistryId, scanned: Sequence[ScannedArtifact], *, at: datetime, new_id: Callable[[], UUID]
     ) -> tuple[int, int]:
         def work(s: Connection) -> tuple[int, int]:
             if s.execute(select(registries.c.id).where(registries.c.id == registry_id)).scalar() is None:
                 raise NotFound("The registry was removed meanwhile.", data={"registry": "gone"})
-            return sql_scans.record(s, registry_id, scanned, at, new_id)
+            return _record_scan(s, registry_id, scanned, at, new_id)
 
         return await self._db.run_write(work)
-
-    # ---- artifacts ----
 
     async def page(self, query: ArtifactQuery) -> Page[ArtifactRow]:
         where: list[ColumnElement[bool]] = []
@@ -207,11 +298,8 @@ class SqlArtifactStore:
         query = _artifacts().where(named).order_by(artifacts.c.created_at, artifacts.c.id)
         if available_only:
             query = query.where(_with_revision(_USABLE))
-
-        def work(s: Connection) -> list[ArtifactRow]:
-            return _with_revisions(s, query, available_only=available_only)
-
-        return [self._opened(row) for row in await self._db.run_read(work)]
+        rows = await self._db.run_read(lambda s: _with_revisions(s, query, available_only=available_only))
+        return [self._opened(row) for row in rows]
 
     async def remove_artifact(self, artifact_id: ArtifactId) -> None:
         def work(s: Connection) -> None:
@@ -221,25 +309,16 @@ class SqlArtifactStore:
 
         await self._db.run_write(work)
 
-    # ---- revisions ----
-
     async def revisions(self, ids: Collection[RevisionId]) -> Sequence[RevisionRow]:
-        def work(s: Connection) -> list[RevisionRow]:
-            rows: list[RevisionRow] = []
-            for chunk in chunks(ids):
-                rows += [_revision_row(row) for row in s.execute(_rows().where(revisions.c.id.in_(chunk)))]
-            return rows
-
-        return [self._opened(row) for row in await self._db.run_read(work)]
+        return await self._read_revisions(*(_rows().where(revisions.c.id.in_(chunk)) for chunk in chunks(ids)))
 
     async def under_way(self) -> Sequence[RevisionRow]:
         moving = or_(revisions.c.status.in_((RevisionStatus.PULLING, RevisionStatus.PULLED)), revisions.c.residue)
-        query = _rows().where(moving).order_by(revisions.c.status_changed, revisions.c.id)
+        return await self._read_revisions(_rows().where(moving).order_by(revisions.c.status_changed, revisions.c.id))
 
-        def work(s: Connection) -> list[RevisionRow]:
-            return [_revision_row(row) for row in s.execute(query)]
-
-        return [self._opened(row) for row in await self._db.run_read(work)]
+    async def _read_revisions(self, *queries: Select[Any]) -> list[RevisionRow]:
+        rows = await self._db.run_read(lambda s: [row for query in queries for row in s.execute(query)])
+        return [self._opened(_revision_row(row)) for row in rows]
 
     async def move(
         self, seen: Revision, *, at: datetime, unless_mounted: bool = False, **values: Any

@@ -12,9 +12,9 @@ from ai.backend.manager.artifacts.model import (
     ArtifactQuery,
     ArtifactRegistry,
     ArtifactRow,
-    FoundArtifact,
     Revision,
     RevisionRow,
+    ScannedArtifact,
 )
 from ai.backend.manager.query.model import Page
 
@@ -35,7 +35,7 @@ class ArtifactStore(Protocol):
         """Removes a registry with its artifacts. Raises Conflict while files of them are stored."""
 
     async def record(
-        self, registry_id: RegistryId, scanned: Sequence[FoundArtifact], *, at: datetime, new_id: Callable[[], UUID]
+        self, registry_id: RegistryId, scanned: Sequence[ScannedArtifact], *, at: datetime, new_id: Callable[[], UUID]
     ) -> tuple[int, int]:
         """Writes results of a scan; returns how many artifacts and revisions are new. Existing rows keep id and status.
         Raises NotFound: the registry was removed."""

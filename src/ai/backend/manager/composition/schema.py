@@ -10,7 +10,7 @@ from ai.backend.manager.folders import tables as folders
 from ai.backend.manager.idempotency import tables as idempotency
 from ai.backend.manager.identity import tables as identity
 from ai.backend.manager.idle import tables as idle
-from ai.backend.manager.images import tables as images
+from ai.backend.manager.images import sql as images
 from ai.backend.manager.leadership import tables as leadership
 from ai.backend.manager.logs import tables as logs
 from ai.backend.manager.resource_groups import tables as resource_groups

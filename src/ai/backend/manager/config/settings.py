@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from ai.backend.infra.settings import Settings
 from ai.backend.infra.settings.tables import EtcdSettings, Ignored, LoggingSettings, RedisSettings
 from ai.backend.manager.agents.settings import AgentSettings
-from ai.backend.manager.artifacts.settings import ArtifactSettings
+from ai.backend.manager.artifacts.model import ArtifactSettings
 from ai.backend.manager.config.published import DbSettings, ManagerProcessSettings, translated
 from ai.backend.manager.events.settings import WebhookSettings
 from ai.backend.manager.execution.settings import FileSettings

@@ -20,8 +20,8 @@ from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.infra.config_store import ConfigStore
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.agents.store import AgentGateway
-from ai.backend.manager.images.jobs import await_job
-from ai.backend.manager.images.model import ContainerRegistry, FoundImage
+from ai.backend.manager.images.model import ContainerRegistry, ScannedImage
+from ai.backend.manager.images.preload import await_job
 from ai.backend.manager.images.registries import ContainerRegistries
 from ai.backend.manager.images.store import ImageStore
 from ai.backend.manager.sessions.lookup import SessionFinder
@@ -190,7 +190,7 @@ class CommitService:
         state = await await_job(self._gateway, agent, job, tell)
         place = str(state.result.get("place", ""))
         if registry is not None:
-            found = FoundImage(
+            found = ScannedImage(
                 name=job.image,
                 architecture=session.main.architecture,
                 project=ImageName.parse(job.image).path.partition("/")[0],

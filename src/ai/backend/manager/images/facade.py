@@ -10,8 +10,7 @@ from ai.backend.manager.agents.store import AgentGateway, AgentStore
 from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.images.model import RegistryScan
 from ai.backend.manager.images.preload import ImagePreloader
-from ai.backend.manager.images.pulls import ImagePulls
-from ai.backend.manager.images.registries import ContainerRegistries
+from ai.backend.manager.images.registries import ContainerRegistries, ImagePulls
 from ai.backend.manager.images.rescan import Rescan
 from ai.backend.manager.images.service import ImageService
 from ai.backend.manager.images.store import ImageStore

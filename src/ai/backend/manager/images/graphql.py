@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 from ai.backend.common.errors import BackendError, ImageNotFound, InvalidInput, NotFound, NotSupported
 from ai.backend.common.ids import TaskId
@@ -47,17 +49,11 @@ def _with_props(name: str, props: View, old: ContainerRegistry | None = None) ->
     kind = str(values.get("type", old.type.value if old else "")).lower()
     if kind not in _KINDS:
         raise InvalidInput("A registry is of type docker or harbor2.", data={"type": "unknown"})
-    old = old or ContainerRegistry(name=name, url="")
-    password = values.get("password", old.password)
-    return ContainerRegistry(
-        name=name,
-        url=values.get("url", old.url),
-        type=_KINDS[kind],
-        projects=tuple(p for p in values.get("project", old.projects) if p),
-        username=values.get("username", old.username),
-        password=old.password if password == _HIDDEN else password,
-        ssl_verify=values.get("ssl_verify", old.ssl_verify),
-    )
+    if "project" in values:
+        values["projects"] = tuple(p for p in values.pop("project") if p)
+    if values.get("password") == _HIDDEN:
+        del values["password"]
+    return replace(old or ContainerRegistry(name=name, url=""), **values | {"type": _KINDS[kind]})
 
 
 def image_view(image: Image, caller: Caller) -> View:
@@ -112,30 +108,14 @@ class ImageResolvers:
         return await run_mutation(info, kind, name, run)
 
     @query("images")
-    async def images(
-        self,
-        info: Info,
-        is_installed: bool | None = None,
-        is_operation: bool | None = None,
-        domain: str | None = None,
-        group: str | None = None,
-        scaling_group: str | None = None,
-    ) -> list[View]:
-        context = context_of(info)
-        if self._images is None:
+    async def images(self, info: Info, **arguments: Any) -> list[View]:
+        caller, selection = context_of(info).caller, ImageFilter(**arguments)
+        images: Sequence[Image] = ()
+        if self._images is not None:
+            images = await self._images.service.images(caller, selection)
+        elif selection.is_installed is not False:
             images = await self._agent_images()
-            return [image_view(image, context.caller) for image in images if is_installed is not False]
-        listed = await self._images.service.images(
-            context.caller,
-            ImageFilter(
-                is_installed=is_installed,
-                is_operation=is_operation,
-                domain=domain,
-                group=group,
-                scaling_group=scaling_group,
-            ),
-        )
-        return [image_view(image, context.caller) for image in listed]
+        return [image_view(image, caller) for image in images]
 
     @query("image")
     async def image(self, info: Info, reference: str, architecture: str | None = None) -> View | None:

@@ -49,7 +49,7 @@ class ContainerRegistry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoundImage:
+class ScannedImage:
     """A tag of a registry for an architecture, as a scan reports it.
 
     Attributes:
@@ -68,7 +68,7 @@ class FoundImage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegisteredImage(FoundImage):
+class RegisteredImage(ScannedImage):
     """A stored tag; ``scanned_at`` is the time of the last scan that reported it."""
 
     registry: str
@@ -93,7 +93,7 @@ class ScanStep:
     done: int
     total: int
     current: str = ""
-    found: tuple[FoundImage, ...] = ()
+    images: tuple[ScannedImage, ...] = ()
     skipped: str | None = None
     failed: str | None = None
 

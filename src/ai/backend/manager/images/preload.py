@@ -1,12 +1,14 @@
-"""Preloads images on agents and removes them (``preload_image``, ``unload_image``)."""
+"""Preloads images on selected agents and removes them (``preload_image``, ``unload_image``)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import partial
 
-from ai.backend.common.errors import BackendError, InvalidInput, Unavailable
+from ai.backend.common.errors import BackendError, InvalidInput, Unavailable, from_wire
 from ai.backend.common.ids import AgentId, TaskId
 from ai.backend.common.states import AgentStatus
 from ai.backend.common.wire.agent import ImageJob, ImageJobState
@@ -17,11 +19,76 @@ from ai.backend.manager.access.checks import require
 from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.agents.model import Agent
 from ai.backend.manager.agents.store import AgentGateway, AgentStore
-from ai.backend.manager.images.jobs import await_job
-from ai.backend.manager.images.pulls import ImagePulls
+from ai.backend.manager.images.registries import ImagePulls
 from ai.backend.manager.images.service import ImageService
-from ai.backend.manager.images.targets import chosen_agents
 from ai.backend.manager.tasks.service import TaskProgress, TaskService
+
+_PAUSE_S = 1.0
+_PATIENCE = 60
+"""Failures in a row until an agent counts as lost."""
+
+
+async def await_job(
+    gateway: AgentGateway,
+    agent: AgentId,
+    job: ImageJob,
+    report: Callable[[ImageJobState], Awaitable[None]] | None = None,
+) -> ImageJobState:
+    """Starts or joins a job and returns its state when it is done. Raises BackendError: the agent refused the job or
+    failed; Unavailable: the agent is lost."""
+    lost = 0
+    while True:
+        try:
+            state = await gateway.agent(agent).image_job(job)
+            lost = 0
+        except Unavailable:
+            lost += 1
+            if lost >= _PATIENCE:
+                raise
+            await asyncio.sleep(_PAUSE_S)
+            continue
+        if state.state == "done":
+            return state
+        if state.state == "failed":
+            raise from_wire(state.code, state.message)
+        if report is not None:
+            await report(state)
+
+
+_GROUP = ("group:", "scaling-group:", "sgroup:")
+
+
+def chosen_agents(agents: Iterable[Agent], expression: str) -> list[Agent]:
+    """Returns the agents that a comma-separated expression selects, in their order.
+
+    A term is an agent's id, a pattern of ids with ``*`` and ``?``, or ``group:NAME`` for a resource group, which may be
+    a pattern, too. ``!TERM`` removes agents from the selection so far; as the first term, from all agents.
+
+    >>> chosen_agents([], "*,!i-gpu-*")
+    []
+
+    Raises:
+        InvalidInput: the expression is empty, or a term matches no agent.
+    """
+    terms = [term.strip() for term in expression.split(",") if term.strip()]
+    if not terms or len(expression) > 4096:
+        raise InvalidInput("No agents are named: '*', an id, or group:NAME.", data={"target_agents": "malformed"})
+    candidates = list(agents)
+    chosen: set[str] = {a.id for a in candidates} if terms[0].startswith("!") else set()
+    for term in terms:
+        named = {a.id for a in candidates if _is_named(a, term.removeprefix("!"))}
+        if not named and candidates:
+            raise InvalidInput(f"{term[:64]!r} names no agent that is alive.", data={"target_agents": "unknown"})
+        chosen = chosen - named if term.startswith("!") else chosen | named
+    return [a for a in candidates if a.id in chosen]
+
+
+def _is_named(agent: Agent, term: str) -> bool:
+    for prefix in _GROUP:
+        if term.startswith(prefix):
+            return fnmatchcase(agent.scaling_group, term.removeprefix(prefix))
+    return fnmatchcase(agent.id, term)
+
 
 _AT_ONCE = 8
 

@@ -14,7 +14,7 @@ from ai.backend.infra.clock import Clock
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import require
 from ai.backend.manager.access.permissions import Operation
-from ai.backend.manager.images.model import ContainerRegistry, FoundImage, RegistryScan, ScanStep
+from ai.backend.manager.images.model import ContainerRegistry, RegistryScan, ScannedImage, ScanStep
 from ai.backend.manager.images.registries import ContainerRegistries
 from ai.backend.manager.images.store import ImageStore
 from ai.backend.manager.tasks.service import TaskProgress, TaskService
@@ -106,14 +106,14 @@ class Rescan:
     ) -> str:
         """Scans one registry and returns a summary. Raises BackendError; images found until then are stored."""
         began, outcome = self.clock.now(), Outcome()
-        pending: list[FoundImage] = []
+        pending: list[ScannedImage] = []
         unread: set[str] = set()
         reported_at = began
         async for step in self.scan_registry(registry):
             outcome.add(step)
             if on_step is not None:
                 on_step(step)
-            pending += step.found
+            pending += step.images
             if step.failed is not None:
                 unread.add(f"{registry.name}/{step.current}")
             if len(pending) >= _AT_ONCE:
@@ -127,7 +127,7 @@ class Rescan:
             outcome.removed = await self.store.sweep(registry.name, before=began, keep=unread)
         return outcome.summary(registry.name)
 
-    async def _write(self, registry: ContainerRegistry, pending: list[FoundImage], outcome: Outcome) -> None:
+    async def _write(self, registry: ContainerRegistry, pending: list[ScannedImage], outcome: Outcome) -> None:
         images, pending[:] = list(pending), []
         if images:
             outcome.new += await self.store.record(registry.name, images, at=self.clock.now())

@@ -57,8 +57,6 @@ class ImageService:
     resource_groups: ResourceGroupService
     registries: ContainerRegistries
 
-    # ---- reading
-
     async def images(self, caller: Caller, image_filter: ImageFilter | None = None) -> Sequence[Image]:
         """Returns the images that the caller may use. Raises Forbidden: only superadmins may list the images of another
         domain."""
@@ -96,14 +94,12 @@ class ImageService:
         row = await self.identities.domain(domain)
         return row.allowed_docker_registries if row is not None else None
 
-    # ---- for sessions
-
     async def choose(
         self, owner: Caller, domain: DomainName, agents: Sequence[Agent], reference: str, architecture: str | None
     ) -> Image:
         """Returns the image of a session, from a registry or from one of these agents. Raises ImageNotFound; Forbidden:
         the domain may not use its registry; InvalidInput: its labels are malformed."""
-        images = merge_images(agents, *await self.known_as(reference))
+        images = merge_images(agents, *await self.registered(reference))
         allowed = await self.allowed_registries(domain)
         try:
             image = resolve_image([i for i in images if _is_usable(i, owner)], reference, architecture)
@@ -123,7 +119,7 @@ class ImageService:
             raise ImageNotFound(f"No agent of this resource group has {image.name}, or can fetch it.")
         return image
 
-    async def known_as(self, reference: str) -> tuple[Sequence[RegisteredImage], Sequence[ImageAlias]]:
+    async def registered(self, reference: str) -> tuple[Sequence[RegisteredImage], Sequence[ImageAlias]]:
         """Returns the registered images and the alias of a reference."""
         alias = await self.store.alias(reference)
         return await self.store.lookup(reference), [alias] if alias is not None else []
@@ -136,8 +132,6 @@ class ImageService:
         fetchable = [ImageReport(name=i.name, architecture=i.architecture) for i in await self.store.named(names)]
         matching = {a.id: [i for i in fetchable if i.architecture == a.architecture] for a in fetchers}
         return [replace(a, images=(*a.images, *matching.get(a.id, ()))) for a in agents]
-
-    # ---- administration
 
     async def alias(self, caller: Caller, alias: str, target: str, architecture: str | None = None) -> ImageAlias:
         """Makes ``alias`` another name of an image of a registry or agent. Raises Forbidden, ImageNotFound;

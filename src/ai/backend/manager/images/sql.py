@@ -1,4 +1,4 @@
-"""Images in SQL."""
+"""Tables and store of images in SQL."""
 
 from __future__ import annotations
 
@@ -7,16 +7,59 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, delete, func, insert, or_, select, update
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Index,
+    Row,
+    String,
+    Table,
+    and_,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql import ColumnElement
 
 from ai.backend.common.errors import Conflict, InvalidInput
 from ai.backend.common.images import ImageName
-from ai.backend.infra.database import Database
+from ai.backend.infra.database import Database, JSONText, UTCDateTime
 from ai.backend.infra.database.batching import chunks
-from ai.backend.manager.images.model import FoundImage, ImageAlias, RegisteredImage
-from ai.backend.manager.images.tables import ANY_ARCHITECTURE, image_aliases, images
+from ai.backend.manager.db.metadata import metadata, required
+from ai.backend.manager.images.model import ImageAlias, RegisteredImage, ScannedImage
+
+ANY_ARCHITECTURE = ""
+"""The value of the key column for any architecture."""
+
+images = Table(
+    "images",
+    metadata,
+    Column("name", String(512), primary_key=True),
+    Column("architecture", String(32), primary_key=True),
+    required("repository", String(512), index=True),
+    required("registry", String(256)),
+    required("project", String(256)),
+    required("digest", String(256)),
+    required("config_digest", String(256)),
+    required("size_bytes", BigInteger),
+    required("labels", JSONText),
+    required("created_at", UTCDateTime),
+    required("scanned_at", UTCDateTime),
+    Index("ix_images_registry_scanned_at", "registry", "scanned_at"),
+)
+
+image_aliases = Table(
+    "image_aliases",
+    metadata,
+    Column("alias", String(128), primary_key=True),
+    required("image", String(512), index=True),
+    required("architecture", String(32)),
+)
 
 
 def _image(row: Row[Any]) -> RegisteredImage:
@@ -45,7 +88,7 @@ class SqlImageStore:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    async def record(self, registry: str, scanned: Sequence[FoundImage], *, at: datetime) -> int:
+    async def record(self, registry: str, scanned: Sequence[ScannedImage], *, at: datetime) -> int:
         def work(s: Connection) -> int:
             new = 0
             for image in scanned:
@@ -73,13 +116,10 @@ class SqlImageStore:
         return await self._db.run_write(work)
 
     async def all(self, registry: str | None = None) -> list[RegisteredImage]:
-        def work(s: Connection) -> list[RegisteredImage]:
-            query = select(images).order_by(images.c.name, images.c.architecture)
-            if registry is not None:
-                query = query.where(images.c.registry == registry)
-            return [_image(row) for row in s.execute(query)]
-
-        return await self._db.run_read(work)
+        query = select(images).order_by(images.c.name, images.c.architecture)
+        if registry is not None:
+            query = query.where(images.c.registry == registry)
+        return await self._db.run_read(lambda s: [_image(row) for row in s.execute(query)])
 
     async def lookup(self, reference: str) -> list[RegisteredImage]:
         def work(s: Connection) -> list[RegisteredImage]:
@@ -96,13 +136,8 @@ class SqlImageStore:
         return await self._db.run_read(work)
 
     async def named(self, names: Collection[str]) -> list[RegisteredImage]:
-        def work(s: Connection) -> list[RegisteredImage]:
-            matches: list[RegisteredImage] = []
-            for chunk in chunks(names):
-                matches += [_image(row) for row in s.execute(select(images).where(images.c.name.in_(chunk)))]
-            return matches
-
-        return await self._db.run_read(work)
+        queries = [select(images).where(images.c.name.in_(chunk)) for chunk in chunks(names)]
+        return await self._db.run_read(lambda s: [_image(row) for query in queries for row in s.execute(query)])
 
     async def forget(self, name: str, architecture: str | None = None) -> int:
         def work(s: Connection) -> int:
@@ -124,17 +159,13 @@ class SqlImageStore:
         return await self._db.run_write(work)
 
     async def aliases(self) -> list[ImageAlias]:
-        def work(s: Connection) -> list[ImageAlias]:
-            return [_alias(row) for row in s.execute(select(image_aliases).order_by(image_aliases.c.alias))]
-
-        return await self._db.run_read(work)
+        query = select(image_aliases).order_by(image_aliases.c.alias)
+        return await self._db.run_read(lambda s: [_alias(row) for row in s.execute(query)])
 
     async def alias(self, alias: str) -> ImageAlias | None:
-        def work(s: Connection) -> ImageAlias | None:
-            row = s.execute(select(image_aliases).where(image_aliases.c.alias == alias)).one_or_none()
-            return _alias(row) if row is not None else None
-
-        return await self._db.run_read(work)
+        query = select(image_aliases).where(image_aliases.c.alias == alias)
+        row = await self._db.run_read(lambda s: s.execute(query).one_or_none())
+        return _alias(row) if row is not None else None
 
     async def put_alias(self, alias: ImageAlias) -> None:
         values = {**asdict(alias), "architecture": alias.architecture or ANY_ARCHITECTURE}
@@ -154,7 +185,5 @@ class SqlImageStore:
             raise Conflict(f"{alias.alias!r} is taken already.", data={"alias": "taken"}) from None
 
     async def drop_alias(self, alias: str) -> bool:
-        def work(s: Connection) -> bool:
-            return s.execute(delete(image_aliases).where(image_aliases.c.alias == alias)).rowcount > 0
-
-        return await self._db.run_write(work)
+        query = delete(image_aliases).where(image_aliases.c.alias == alias)
+        return await self._db.run_write(lambda s: s.execute(query).rowcount > 0)

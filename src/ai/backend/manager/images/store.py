@@ -6,13 +6,13 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Protocol
 
-from ai.backend.manager.images.model import FoundImage, ImageAlias, RegisteredImage
+from ai.backend.manager.images.model import ImageAlias, RegisteredImage, ScannedImage
 
 
 class ImageStore(Protocol):
     """Stores images of registries, keyed by name and architecture, and aliases. Every method is one transaction."""
 
-    async def record(self, registry: str, found: Sequence[FoundImage], *, at: datetime) -> int:
+    async def record(self, registry: str, scanned: Sequence[ScannedImage], *, at: datetime) -> int:
         """Inserts or updates images and returns the number of new ones."""
 
     async def sweep(self, registry: str, *, before: datetime, keep: Collection[str] = ()) -> int:

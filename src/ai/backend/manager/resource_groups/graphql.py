@@ -119,18 +119,11 @@ class ResourceGroupResolvers:
     @query("scaling_groups_for_user_group")
     @query("scaling_groups_for_keypair")
     async def scaling_groups_for(
-        self,
-        info: Info,
-        domain: str | None = None,
-        user_group: str | None = None,
-        access_key: str | None = None,
-        is_active: bool | None = None,
+        self, info: Info, domain: str | None = None, user_group: str | None = None, **options: Any
     ) -> list[View]:
-        context = context_of(info)
-        groups = await self._resource_groups.open_to(
-            context.caller, domain_name=domain, group=user_group, access_key=access_key, is_active=is_active
-        )
-        return [resource_group_view(g, context.caller) for g in groups]
+        caller = context_of(info).caller
+        groups = await self._resource_groups.open_to(caller, domain_name=domain, group=user_group, **options)
+        return [resource_group_view(g, caller) for g in groups]
 
     @field("Domain", "scaling_groups")
     async def domain_scaling_groups(self, view: View, info: Info) -> list[str]:

@@ -37,8 +37,6 @@ class ResourceGroupService:
     clock: Clock
     after_change: list[PeriodicLoop] = field(default_factory=list)
 
-    # ---- reading ----
-
     async def available(
         self, caller: Caller, *, group: str | None = None, is_active: bool | None = True
     ) -> Sequence[ResourceGroup]:
@@ -76,8 +74,6 @@ class ResourceGroupService:
                 return []
             beneficiaries = [Beneficiary.keypair(keypair.access_key)]
         return await self.store.resource_groups(beneficiaries, is_active=is_active) if beneficiaries else []
-
-    # ---- changes ----
 
     async def create(self, caller: Caller, name: str, values: Mapping[str, Any]) -> ResourceGroup:
         """Creates a group. Raises InvalidName; InvalidInput for unknown schedulers or options; Conflict."""

@@ -1,22 +1,152 @@
-"""Finds archived revisions, their files and their mountable copies."""
+"""Finds storages of artifacts, archived revisions, their files and their mountable copies.
+
+On a volume artifacts lie in ``.artifacts`` at its top, beside the quota scopes: see docs/decisions/0094.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 from uuid import UUID
 
 import msgspec
 
-from ai.backend.common.errors import ArtifactNotFound, BackendError, InternalError, NotSupported
+from ai.backend.common.errors import (
+    ArtifactNotFound,
+    BackendError,
+    InternalError,
+    InvalidInput,
+    InvalidPath,
+    NoSuchFile,
+    NotSupported,
+    Unavailable,
+    VolumeNotFound,
+)
 from ai.backend.common.wire.artifacts import ArtifactPlace, FilesAnswer, FilesRequest, Manifest, MountState
-from ai.backend.plugin.object_storage import ObjectCapability, ObjectStorage
-from ai.backend.storage.artifacts.layout import drop_other_attempts, load_manifest, sizes_below, transfer
-from ai.backend.storage.artifacts.model import files_of, manifest_key
-from ai.backend.storage.artifacts.storages import Storages
+from ai.backend.plugin.object_storage import ObjectCapability, ObjectStorage, ObjectUpload, StorageContext
+from ai.backend.storage.artifacts.model import MAX_RECORD, area, files_of, manifest_key
+from ai.backend.storage.config.settings import StorageSettings
+from ai.backend.storage.volumes.registry import Backends, Volumes, load_backend
+from ai.backend.volume.object.directory import DirectoryStorage
+
+ON_VOLUMES = ".artifacts"
+
+
+class Storages(Backends[ObjectStorage]):
+    """Starts and stops object storages, and finds storages by name or stage. Raises InvalidInput: a name stands for two
+    storages, or a stage names none."""
+
+    def __init__(self, settings: StorageSettings, volumes: Volumes) -> None:
+        context = StorageContext(owner=settings.storage_proxy.owner)
+        storages: dict[str, ObjectStorage] = {
+            volume.name: DirectoryStorage(volume.name, {"path": volume.path / ON_VOLUMES}, context)
+            for volume in volumes
+        }
+        self._own = settings.object_storage
+        for name, storage in self._own.items():
+            if name in storages:
+                raise InvalidInput(f"{name!r} names both a volume and an object storage.")
+            storages[name] = load_backend(storage.backend, ObjectStorage)(name, storage.options, context)
+        super().__init__(storages)
+        stages = settings.artifacts
+        archive = stages.archive or next(iter(storages), "")
+        download = stages.download or archive
+        self.defaults = {"download": download, "verify": stages.verify or download, "archive": archive}
+        self.mount_cache = stages.mount_cache
+        for name in {*self.defaults.values(), self.mount_cache} - {""}:
+            if name not in storages:
+                raise InvalidInput(f"artifacts: there is no storage {name!r}.")
+
+    async def start(self) -> None:
+        """Starts the object storages; volumes need nothing. Raises InvalidInput if one is unusable."""
+        for storage in self:
+            self._stack.push_async_callback(storage.stop)
+            if storage.name in self._own:
+                await storage.start()
+
+    def get(self, name: str) -> ObjectStorage:
+        """Returns a storage. Raises VolumeNotFound."""
+        try:
+            return self._backends[name]
+        except KeyError:
+            raise VolumeNotFound(
+                f"There is no storage {name[:64]!r}." if name else "This proxy has no storage for artifacts.",
+                data={"storage": name[:64]},
+            ) from None
+
+    def of_stage(self, stage: str, name: str) -> ObjectStorage:
+        """Returns the named storage, or the default of a stage. Raises VolumeNotFound."""
+        return self.get(name or self.defaults[stage])
+
+
+T = TypeVar("T")
+
+
+async def load_record(storage: ObjectStorage, key: str, kind: type[T]) -> T | None:
+    """Returns a record of a revision, or None if there is no readable one."""
+    try:
+        return msgspec.json.decode(await storage.get(key, limit=MAX_RECORD), type=kind)
+    except (NoSuchFile, InvalidPath, msgspec.MsgspecError):
+        return None
+
+
+async def load_manifest(storage: ObjectStorage, revision: UUID) -> Manifest | None:
+    """Returns the manifest of a revision, or None if it is not archived there."""
+    return await load_record(storage, manifest_key(revision), Manifest)
+
+
+async def sizes_below(storage: ObjectStorage, prefix: str) -> dict[str, int]:
+    """Returns path below the prefix -> bytes."""
+    sizes: dict[str, int] = {}
+    cursor: str | None = None
+    while True:
+        page = await storage.list(prefix, cursor=cursor)
+        sizes |= {info.key.removeprefix(prefix): info.size for info in page.objects}
+        if (cursor := page.cursor) is None:
+            return sizes
+
+
+async def transfer(
+    source: ObjectStorage, key: str, target: ObjectStorage, target_key: str, size: int, report: Callable[[int], None]
+) -> None:
+    """Copies an object to another storage, resuming a partial copy; ``report`` receives the bytes added. Raises
+    NoSuchFile: the source does not exist."""
+    await source.stat(key)
+    upload = await upload_of(target, target_key, size)
+    try:
+        report(upload.offset)
+        async with aclosing(source.read(key, offset=upload.offset)) as parts:
+            async for part in parts:
+                await upload.write(part)
+                report(len(part))
+        if upload.offset != size:
+            raise Unavailable("An object was cut short while it was copied.", data={"key": key[:256]})
+        await upload.publish()
+    finally:
+        await upload.close()
+
+
+async def upload_of(storage: ObjectStorage, key: str, size: int) -> ObjectUpload:
+    """Opens an upload of ``size`` bytes; discards a longer partial one, which is of another file."""
+    upload = await storage.open_upload(key, size=size)
+    if upload.offset > size:
+        await upload.abort()
+        upload = await storage.open_upload(key, size=size)
+    return upload
+
+
+async def drop_other_attempts(storage: ObjectStorage, revision: UUID, attempt: int) -> None:
+    """Removes the objects of other attempts, except the manifest."""
+    top = area("artifacts", revision)
+    current = (files_of("artifacts", revision, attempt), manifest_key(revision))
+    await storage.delete(
+        [top + path for path in await sizes_below(storage, top) if not (top + path).startswith(current)]
+    )
+
 
 log = logging.getLogger(__name__)
 UrlOf: TypeAlias = Callable[[ObjectStorage, str, int, int | None], Awaitable[str]]
@@ -92,8 +222,6 @@ class Archive:
         if not any(file.path == path for file in manifest.files):
             raise ArtifactNotFound("The revision has no such file.", data={"path": path[:256]})
         return storage, files_of("artifacts", manifest.revision_id, manifest.attempt) + path
-
-    # Mounting
 
     async def mount(self, place: ArtifactPlace) -> MountState:
         """Returns the path of a revision on hosts; copies it to the mount cache first if they cannot mount its storage.

@@ -10,7 +10,10 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import msgspec
+from yarl import URL
 
 from ai.backend.common.artifacts import ArtifactType
 from ai.backend.common.errors import (
@@ -22,9 +25,18 @@ from ai.backend.common.errors import (
     RegistryRefused,
     RegistryUnavailable,
 )
-from ai.backend.common.wire.artifacts import HubSource, ScanAnswer, ScannedArtifact, ScannedRevision, ScanRequest
-from ai.backend.storage.artifacts.fetcher import Fetcher
-from ai.backend.storage.artifacts.model import PlannedFile
+from ai.backend.common.wire.artifacts import (
+    HubSource,
+    Manifest,
+    ReservoirSource,
+    ScanAnswer,
+    ScannedArtifact,
+    ScannedRevision,
+    ScanRequest,
+)
+from ai.backend.infra.http.outbound import parse_url
+from ai.backend.storage.artifacts.fetcher import Fetcher, raise_for
+from ai.backend.storage.artifacts.model import MAX_RECORD, Plan, PlannedFile
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -102,8 +114,6 @@ class Hub:
         finally:
             _outbound.reset(reset)
 
-    # Scanning
-
     async def scan(self, request: ScanRequest) -> ScanAnswer:
         """Lists models, or describes the named ones. Raises as :meth:`_run` does, except for missing names."""
         if not request.names:
@@ -139,8 +149,6 @@ class Hub:
         except BackendError:
             return None
         return reply.body.decode(errors="replace") if reply.status == 200 else None
-
-    # Importing
 
     async def plan(self, source: HubSource) -> tuple[str, tuple[PlannedFile, ...]]:
         """Returns the commit of a version and its files. Raises ArtifactChanged: it has another commit or size than the
@@ -243,3 +251,62 @@ def _planned(file: Any) -> PlannedFile:
         sha256=str(sha256).lower() if sha256 else None,
         git_sha1=str(file.blob_id).lower() if file.blob_id and not sha256 else None,
     )
+
+
+class FileSource(Protocol):
+    """Reads one revision from a registry. Calls raise the errors of :class:`Fetcher` and :class:`Hub`."""
+
+    async def plan(self, attempt: int, begun: str | None) -> Plan:
+        """Returns the files of the revision; an import that ``begun`` with that digest keeps it if the branch moves."""
+
+    def fetch(self, plan: Plan, file: PlannedFile, offset: int) -> AsyncGenerator[bytes, None]:
+        """Yields the bytes from ``offset`` on. Raises RangeIgnored if the source only sends whole files."""
+
+
+class FromHub:
+    """Reads a version of a model from a hub."""
+
+    def __init__(self, fetcher: Fetcher, source: HubSource) -> None:
+        self._source = source
+        self._hub = Hub(fetcher, source.url, source.token)
+
+    async def plan(self, attempt: int, begun: str | None) -> Plan:
+        source = self._source
+        if begun is not None and begun == source.digest:
+            source = msgspec.structs.replace(source, version=begun)
+        digest, files = await self._hub.plan(source)
+        return Plan(attempt=attempt, digest=digest, origin=f"{self._source.url}/{self._source.name}", files=files)
+
+    def fetch(self, plan: Plan, file: PlannedFile, offset: int) -> AsyncGenerator[bytes, None]:
+        return self._hub.fetch(self._source.name, plan.digest, file, offset)
+
+
+class FromReservoir:
+    """Reads a revision from another installation; ``ticket`` may be renewed at any time."""
+
+    def __init__(self, fetcher: Fetcher, source: ReservoirSource) -> None:
+        self._fetcher = fetcher
+        self.ticket = source.ticket
+
+    def _ticket(self) -> URL:
+        url = parse_url(self.ticket)
+        if url.name != "manifest":
+            raise ArtifactRejected("That is no ticket of a revision.")
+        return url
+
+    async def plan(self, attempt: int, begun: str | None) -> Plan:
+        url = self._ticket()
+        response = await self._fetcher.read(url, {}, limit=MAX_RECORD)
+        raise_for(response.status, url.host)
+        try:
+            manifest = msgspec.json.decode(response.body, type=Manifest)
+        except msgspec.MsgspecError:
+            raise RegistryUnavailable(f"{url.host} answers something that is no manifest.") from None
+        files = tuple(PlannedFile(path=f.path, size=f.size, sha256=f.sha256 or None) for f in manifest.files)
+        origin = f"{url.origin()}/{manifest.revision_id}"
+        return Plan(attempt=attempt, digest=manifest.digest[:MAX_DIGEST], origin=origin, files=files)
+
+    def fetch(self, plan: Plan, file: PlannedFile, offset: int) -> AsyncGenerator[bytes, None]:
+        ticket = self._ticket()
+        url = ticket.with_name("file").with_query({**ticket.query, "path": file.path})
+        return self._fetcher.file(url, {}, offset=offset, size=file.size)

@@ -18,9 +18,9 @@ from ai.backend.common.wire.artifacts import ImportPhase, ImportState
 from ai.backend.infra.http.errors import problem
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.object_storage import ObjectStorage
-from ai.backend.storage.artifacts.archive import Archive, UrlOf
+from ai.backend.storage.artifacts.archive import Archive, Storages, UrlOf, load_manifest, load_record
 from ai.backend.storage.artifacts.fetcher import Fetcher
-from ai.backend.storage.artifacts.layout import load_manifest, load_record
+from ai.backend.storage.artifacts.hub import FileSource, FromHub, FromReservoir
 from ai.backend.storage.artifacts.model import (
     AREAS,
     Limits,
@@ -33,8 +33,6 @@ from ai.backend.storage.artifacts.model import (
     plan_key,
 )
 from ai.backend.storage.artifacts.pipeline import Pipeline
-from ai.backend.storage.artifacts.sources import FileSource, FromHub, FromReservoir
-from ai.backend.storage.artifacts.storages import Storages
 
 log = logging.getLogger(__name__)
 _MAX_ENDED = 1000

@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from typing import NamedTuple, Protocol
 
@@ -22,8 +22,9 @@ from ai.backend.infra.bounded import bounded
 from ai.backend.infra.retry import Backoff
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.object_storage import ObjectStorage
+from ai.backend.storage.artifacts.archive import drop_other_attempts, load_record, sizes_below, transfer, upload_of
 from ai.backend.storage.artifacts.fetcher import RangeIgnored
-from ai.backend.storage.artifacts.layout import drop_other_attempts, load_record, sizes_below, transfer, upload_of
+from ai.backend.storage.artifacts.hub import FileSource
 from ai.backend.storage.artifacts.model import (
     Limits,
     Plan,
@@ -36,7 +37,6 @@ from ai.backend.storage.artifacts.model import (
     plan_key,
     verified_key,
 )
-from ai.backend.storage.artifacts.sources import FileSource
 
 log = logging.getLogger(__name__)
 _TRIES = 4
@@ -62,13 +62,8 @@ class _Place(NamedTuple):
 
 
 class Pipeline:
-    """One import.
-
-    Args:
-        source: None for uploaded files.
-        download, verify, archive: the storage of each stage.
-        parallel: the number of files that are handled at once.
-    """
+    """One import. ``source``: None for uploaded files. ``download``, ``verify``, ``archive``: the storage of each
+    stage. ``parallel``: the number of files that are handled at once."""
 
     def __init__(
         self,
@@ -103,8 +98,6 @@ class Pipeline:
             verified = await self._check(plan)
         return await self._publish(plan, verified)
 
-    # Plan
-
     async def _planned(self) -> Plan:
         storage, key = self._download.storage, plan_key(self._revision)
         old = await load_record(storage, key, Plan)
@@ -125,8 +118,6 @@ class Pipeline:
             await storage.put(key, msgspec.json.encode(new))
         crash_point("artifact.planned")
         return new
-
-    # Download
 
     async def _fetch(self, plan: Plan) -> None:
         sizes = await self._download.sizes()
@@ -191,8 +182,6 @@ class Pipeline:
         finally:
             await upload.close()
 
-    # Verify
-
     async def _load_verified(self, plan: Plan) -> Verified | None:
         verified = await load_record(self._download.storage, verified_key(self._revision), Verified)
         if verified is None or (verified.attempt, verified.fingerprint) != (plan.attempt, plan.fingerprint):
@@ -205,7 +194,7 @@ class Pipeline:
         passes = self._has_verify + self._request.verify
         self._progress.begin(ImportPhase.VERIFYING, current=0, total=plan.size * passes, files=len(plan.files))
         if self._has_verify:
-            await self._move_all(plan, self._download, self._verify, "artifact.transferred")
+            await self._move_all(plan, self._download, self._verify, lambda: crash_point("artifact.transferred"))
         digests: dict[str, str] = {}
         wrong: list[str] = []
 
@@ -246,11 +235,9 @@ class Pipeline:
             return None
         return sha256.hexdigest() if file.sha256 in (None, sha256.hexdigest()) else None
 
-    # Archive
-
     async def _publish(self, plan: Plan, verified: Verified) -> Manifest:
         self._progress.begin(ImportPhase.ARCHIVING, current=0, total=plan.size, files=len(plan.files))
-        await self._move_all(plan, self._verify, self._archive, "artifact.moved")
+        await self._move_all(plan, self._verify, self._archive, lambda: crash_point("artifact.moved"))
         manifest = Manifest(
             revision_id=self._revision,
             attempt=self._request.attempt,
@@ -279,7 +266,7 @@ class Pipeline:
                 await storage.delete_prefix(area(name, self._revision))
         await drop_other_attempts(self._archive.storage, self._revision, self._request.attempt)
 
-    async def _move_all(self, plan: Plan, source: _Place, target: _Place, point: str) -> None:
+    async def _move_all(self, plan: Plan, source: _Place, target: _Place, on_moved: Callable[[], None]) -> None:
         async def move(file: PlannedFile) -> None:
             key, target_key = source.prefix + file.path, target.prefix + file.path
             try:
@@ -293,7 +280,7 @@ class Pipeline:
                 if (await target.storage.stat(target_key)).size != file.size:
                     raise
                 self._progress.add(file.size)
-            crash_point(point)
+            on_moved()
 
         async for _ in bounded(plan.files, move, self._parallel):
             pass

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from ai.backend.common.errors import (
@@ -163,13 +164,12 @@ class Uploads:
         if directory is not None:
             path = FolderPath.parse(str(FolderPath((*directory.parts, *path.parts))))
         data = b"" if chunk.body is None else await chunk.body.whole()
+        open_upload = partial(volume.open_upload, folder, claims.session)
         try:
             if data is not None:
-                offset, is_published = await self._run(
-                    _receive_at_once, volume, folder, claims.session, chunk, data, path
-                )
+                offset, is_published = await self._run(_receive_at_once, open_upload, chunk, data, path)
             else:
-                offset, is_published = await self._receive_slowly(volume, folder, claims.session, chunk, path)
+                offset, is_published = await self._receive_slowly(open_upload, chunk, path)
         except StorageFull as e:
             raise await self._quota.reason(volume, folder.scope, e) from None
         if is_published:
@@ -177,9 +177,9 @@ class Uploads:
         return offset
 
     async def _receive_slowly(
-        self, volume: AbstractVolume, folder: VFolderId, session: str, chunk: Chunk, path: FolderPath
+        self, open_upload: Callable[[], Upload], chunk: Chunk, path: FolderPath
     ) -> tuple[int, bool]:
-        upload = await self._run(_open, volume, folder, session, chunk)
+        upload = await self._run(_open, open_upload, chunk)
         try:
             if upload.offset < upload.record.size:
                 await self._append(upload, chunk)
@@ -241,8 +241,8 @@ def _check(digest: _Digest, checksum: Checksum) -> None:
         raise ChecksumMismatch
 
 
-def _open(volume: AbstractVolume, folder: VFolderId, session: str, chunk: Chunk) -> Upload:
-    upload = volume.open_upload(folder, session)
+def _open(open_upload: Callable[[], Upload], chunk: Chunk) -> Upload:
+    upload = open_upload()
     try:
         size = upload.record.size
         if chunk.offset != upload.offset:
@@ -265,9 +265,9 @@ def _finish(upload: Upload, path: FolderPath) -> bool:
 
 
 def _receive_at_once(
-    volume: AbstractVolume, folder: VFolderId, session: str, chunk: Chunk, data: bytes, path: FolderPath
+    open_upload: Callable[[], Upload], chunk: Chunk, data: bytes, path: FolderPath
 ) -> tuple[int, bool]:
-    upload = _open(volume, folder, session, chunk)
+    upload = _open(open_upload, chunk)
     try:
         if chunk.checksum is not None:
             _check(hashlib.new(chunk.checksum.algorithm, data, usedforsecurity=False), chunk.checksum)

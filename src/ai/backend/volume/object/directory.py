@@ -42,6 +42,7 @@ from ai.backend.plugin.object_storage import (
     check_prefix,
 )
 from ai.backend.plugin.volume import OpenFile
+from ai.backend.volume.vfs.open_directory import READ_DIRECTORY, open_fd
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -136,8 +137,6 @@ class DirectoryStorage(ObjectStorage):
         if not directory.is_dir():
             raise NotADirectoryError(errno.EEXIST, os.strerror(errno.EEXIST), str(directory))
 
-    # Reading
-
     async def stat(self, key: str) -> ObjectInfo:
         path = self._path(key)
         with _refusals(key):
@@ -190,8 +189,6 @@ class DirectoryStorage(ObjectStorage):
         if not await self.run(path.is_dir):
             raise NoSuchFile(data={"key": prefix[:256]})
         return path
-
-    # Writing
 
     async def open_upload(self, key: str, *, size: int | None = None) -> ObjectUpload:
         with _refusals(key):
@@ -320,11 +317,8 @@ class _Upload(ObjectUpload):
 
 
 def _sync(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with open_fd(directory, READ_DIRECTORY) as fd:
         os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _walk(root: Path, prefix: str, after: bytes) -> Iterator[ObjectInfo]:

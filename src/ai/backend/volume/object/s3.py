@@ -160,8 +160,6 @@ class S3Storage(ObjectStorage):
     def full(self, key: str) -> str:
         return self._prefix + check_key(key)
 
-    # Reading
-
     async def stat(self, key: str) -> ObjectInfo:
         reply = await self._having_bucket("head_object", Key=self.full(key))
         return ObjectInfo(key, int(reply["ContentLength"]), reply["LastModified"].timestamp())
@@ -221,8 +219,6 @@ class S3Storage(ObjectStorage):
         with _translated_errors(self.name):
             url: str = await self._presigner.generate_presigned_url(operation, Params=parameters, ExpiresIn=expires_s)
         return url
-
-    # Writing
 
     async def open_upload(self, key: str, *, size: int | None = None) -> ObjectUpload:
         full = self.full(key)

@@ -24,7 +24,7 @@ from ai.backend.node.linux.syscalls import syncfs, unlock
 from ai.backend.plugin.volume import Progress, UnfinishedClone
 from ai.backend.volume.vfs import trees
 from ai.backend.volume.vfs.layout import Layout
-from ai.backend.volume.vfs.open_directory import OpenDirectory, refusals
+from ai.backend.volume.vfs.open_directory import OpenDirectory, open_fd, refusals
 
 
 class _Marker(msgspec.Struct, frozen=True):
@@ -44,12 +44,9 @@ class CopyPlace:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with open_fd(path, os.O_RDONLY | os.O_CLOEXEC) as fd:
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(fd)
 
 
 def discard(trash: Path, name: str, directory: int | None = None) -> None:

@@ -55,6 +55,16 @@ def refusals(path: object = None) -> Iterator[None]:
         raise kind(message, data=None if path is None else {"path": str(path)[:256]}) from None
 
 
+@contextmanager
+def open_fd(path: str | Path, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> Iterator[int]:
+    """Opens a file as open(2), and closes it."""
+    fd = os.open(path, flags, mode, dir_fd=dir_fd)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
 class OpenDirectory:
     """An open directory, from which paths beneath it are opened; owns its descriptor ``fd``."""
 

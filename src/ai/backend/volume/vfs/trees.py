@@ -11,13 +11,13 @@ import secrets
 import stat
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 
 from ai.backend.common.errors import Conflict
 from ai.backend.node.linux.syscalls import unlock
 from ai.backend.plugin.volume import FolderUsage, Progress
-from ai.backend.volume.vfs.open_directory import READ_DIRECTORY, READ_FILE
+from ai.backend.volume.vfs.open_directory import READ_DIRECTORY, READ_FILE, open_fd
 
 MAX_DEPTH = 256
 _BLOCK = 512
@@ -31,13 +31,8 @@ class Cancelled(Exception):
     """Raised by a progress callback to cancel the work."""
 
 
-@contextmanager
-def _directory(name: str, parent: int) -> Iterator[int]:
-    fd = os.open(name, READ_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
+def _directory(name: str, parent: int) -> AbstractContextManager[int]:
+    return open_fd(name, READ_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
 
 
 def walk(fd: int, depth: int = 0) -> Iterator[tuple[int, str, os.stat_result]]:
@@ -138,8 +133,7 @@ def _copy_link(source: int, target: int, name: str) -> None:
 
 def _copy_file(work: _Work, source: int, target: int, path: tuple[str, ...]) -> None:
     name, progress = path[-1], work.progress
-    reader = os.open(name, READ_FILE | os.O_NOFOLLOW, dir_fd=source)
-    try:
+    with open_fd(name, READ_FILE | os.O_NOFOLLOW, dir_fd=source) as reader:
         status = os.fstat(reader)
         if not stat.S_ISREG(status.st_mode):
             progress.skipped += 1
@@ -151,15 +145,10 @@ def _copy_file(work: _Work, source: int, target: int, path: tuple[str, ...]) -> 
                 os.link(first, name, src_dir_fd=work.root, dst_dir_fd=target)
                 progress.files += 1
                 return
-        writer = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=target)
-        try:
+        with open_fd(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=target) as writer:
             _copy_data(reader, writer, status.st_size, progress)
             _finish(writer, status, work.give)
             progress.files += 1
-        finally:
-            os.close(writer)
-    finally:
-        os.close(reader)
 
 
 def _copy_data(reader: int, writer: int, size: int, progress: Progress) -> None:

@@ -26,7 +26,7 @@ from ai.backend.node.linux.open_beneath import WALK
 from ai.backend.node.linux.syscalls import start_writeback
 from ai.backend.plugin.volume import Upload, UploadRecord, UploadState
 from ai.backend.volume.vfs.layout import Layout
-from ai.backend.volume.vfs.open_directory import READ_DIRECTORY, OpenDirectory, refusals
+from ai.backend.volume.vfs.open_directory import READ_DIRECTORY, OpenDirectory, open_fd, refusals
 
 _WRITEBACK_BYTES = 1 << 25
 """Written data is flushed in pieces of this size, so that the final fsync is short."""
@@ -80,12 +80,9 @@ def create(layout: Layout, record: UploadRecord) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with refusals():
         room = str(layout.hidden(record.folder.scope, ".uploads"))
-        fd = os.open(f"{room}/{record.session}.data", flags, 0o644)
-        try:
+        with open_fd(f"{room}/{record.session}.data", flags, 0o644) as fd:
             os.fchmod(fd, 0o644)
             layout.give(fd)
-        finally:
-            os.close(fd)
         try:
             _store(room, record.session, _Stored(folder=str(record.folder), path=str(record.path), size=record.size))
         except OSError:

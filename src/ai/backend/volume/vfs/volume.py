@@ -109,8 +109,6 @@ class VfsVolume(AbstractVolume):
     async def mount(self) -> Mount | None:
         return await self._run(mount_of, self.path)
 
-    # Quota scopes
-
     async def create_scope(self, scope: QuotaScopeId) -> None:
         with refusals():
             await self._run(self.layout.made_scope, scope)
@@ -154,8 +152,6 @@ class VfsVolume(AbstractVolume):
                 usage = trees.measure(folder.fd)
                 files, used = files + usage.file_count, used + usage.used_bytes
         return FolderUsage(files, used)
-
-    # Folders
 
     async def create_folder(self, folder: VFolderId, *, mode: int = 0o755) -> None:
         await self._run(self._create_folder, folder, mode)
@@ -223,8 +219,6 @@ class VfsVolume(AbstractVolume):
                 return trees.measure(root.fd)
 
         return await self._run_long(measure)
-
-    # Files
 
     async def list_directory(
         self, folder: VFolderId, path: FolderPath, *, limit: int, cursor: str | None = None
@@ -323,8 +317,6 @@ class VfsVolume(AbstractVolume):
         with self._opened(folder) as root:
             yield (entry for path in paths for entry in entries.tree(root, path))
 
-    # Uploads
-
     async def create_upload(self, record: UploadRecord) -> None:
         def create(root: OpenDirectory) -> None:
             uploads.check_target(root, record.path)
@@ -350,8 +342,6 @@ class VfsVolume(AbstractVolume):
             return sum(uploads.expire(directory, before) for directory in pending if directory.is_dir())
 
         return await self._run_long(expire)
-
-    # Threads
 
     async def _run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return await asyncio.get_running_loop().run_in_executor(self._short, functools.partial(work, *args, **kwargs))

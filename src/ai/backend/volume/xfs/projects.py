@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from ai.backend.plugin.volume import FolderUsage
 from ai.backend.volume.vfs import trees
-from ai.backend.volume.vfs.open_directory import READ_FILE
+from ai.backend.volume.vfs.open_directory import READ_FILE, open_fd
 
 _FS_IOC_FSGETXATTR = 0x801C581F
 _FS_IOC_FSSETXATTR = 0x401C5820
@@ -58,11 +58,8 @@ def adopt(directory: int, project: int) -> None:
             if stat.S_ISLNK(status.st_mode):
                 _renew_link(parent, name, status)
             elif stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
-                fd = os.open(name, READ_FILE | os.O_NOFOLLOW, dir_fd=parent)
-                try:
+                with open_fd(name, READ_FILE | os.O_NOFOLLOW, dir_fd=parent) as fd:
                     set_project(fd, project)
-                finally:
-                    os.close(fd)
     set_project(directory, project)
 
 

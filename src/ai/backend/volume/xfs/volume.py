@@ -81,8 +81,6 @@ class XfsVolume(VfsVolume):
         except OSError as e:
             raise InvalidInput(f"The quotas of {self.path} cannot be used ({e.strerror}); {need}.") from None
 
-    # Scopes and their projects
-
     def _claim(self, scope: str) -> int:
         start = int.from_bytes(hashlib.sha256(scope.encode()).digest()[:4])
         for attempt in range(_PROJECTS):

@@ -16,7 +16,7 @@ from ai.backend.common.images import is_path, is_tag
 from ai.backend.infra.bounded import bounded
 from ai.backend.manager.images.client import manifests
 from ai.backend.manager.images.client.http import CONCURRENCY, MAX_TAGS, RegistryHttp, Tag
-from ai.backend.manager.images.model import ContainerRegistry, FoundImage
+from ai.backend.manager.images.model import ContainerRegistry, ScannedImage
 
 _PAGE = 500
 _MAX_PAGES = 10_000
@@ -93,13 +93,13 @@ class DockerTags:
             return repository, []
         return repository, sorted({tag for tag in listed if is_tag(tag)})
 
-    async def _images(self, repository: str, tag: str) -> list[FoundImage]:
+    async def _images(self, repository: str, tag: str) -> list[ScannedImage]:
         top = await self._manifest(repository, tag)
         digest = manifests.digest_of(top)
         read = manifests.read_manifest(top)
         if isinstance(read, manifests.Manifest):
             return [await self._image(repository, tag, digest, read)]
-        images: list[FoundImage] = []
+        images: list[ScannedImage] = []
         problem: Exception = manifests.Unreadable("it has nothing for Linux")
         for child in read:
             try:
@@ -121,12 +121,12 @@ class DockerTags:
 
     async def _image(
         self, repository: str, tag: str, digest: str, manifest: manifests.Manifest, architecture: str | None = None
-    ) -> FoundImage:
+    ) -> ScannedImage:
         path = f"/v2/{quote(repository)}/blobs/{quote(manifest.config_digest, safe=':')}"
         body = (await self.http.get(path, accept="*/*", scope=f"repository:{repository}:pull")).body
         manifests.check_digest(body, manifest.config_digest)
         own, labels = manifests.read_config(body)
-        return FoundImage(
+        return ScannedImage(
             name=f"{self.registry.name}/{repository}:{tag}",
             architecture=own or architecture or "x86_64",
             project=repository.rpartition("/")[0].partition("/")[0],

@@ -14,7 +14,7 @@ from ai.backend.common.images import architecture_name, is_digest, is_path, is_t
 from ai.backend.infra.bounded import bounded
 from ai.backend.manager.images.client.http import CONCURRENCY, MAX_TAGS, RegistryHttp, Tag
 from ai.backend.manager.images.client.manifests import Unreadable, clean_labels
-from ai.backend.manager.images.model import ContainerRegistry, FoundImage
+from ai.backend.manager.images.model import ContainerRegistry, ScannedImage
 
 _PAGE = 100
 _MAX_PAGES = 10_000
@@ -87,7 +87,7 @@ class HarborTags:
         path = f"{self._repository(*repository)}/artifacts?with_tag=true"
         return *repository, await self._pages(path, _Artifact)
 
-    async def _images(self, project: str, name: str, tag: str, artifact: _Artifact) -> list[FoundImage]:
+    async def _images(self, project: str, name: str, tag: str, artifact: _Artifact) -> list[ScannedImage]:
         if artifact.type != "IMAGE":
             raise Unreadable(f"it is no image but {artifact.type[:32]}")
         if not artifact.references:
@@ -97,7 +97,7 @@ class HarborTags:
             for reference in artifact.references[:256]
             if (reference.platform or {}).get("os") == "linux" and is_digest(reference.child_digest)
         ]
-        images: dict[str, FoundImage] = {}
+        images: dict[str, ScannedImage] = {}
         for digest in children:
             path = f"{self._repository(project, name)}/artifacts/{quote(digest, safe='')}"
             child = (await self.http.get(path, basic=True)).json(_Artifact)
@@ -107,7 +107,7 @@ class HarborTags:
             raise Unreadable("it has nothing for Linux")
         return list(images.values())
 
-    def _image(self, project: str, name: str, tag: str, artifact: _Artifact, digest: str) -> FoundImage:
+    def _image(self, project: str, name: str, tag: str, artifact: _Artifact, digest: str) -> ScannedImage:
         extra = artifact.extra_attrs or {}
         config = extra.get("config")
         labels = config.get("Labels") if isinstance(config, dict) else None
@@ -115,7 +115,7 @@ class HarborTags:
             raise Unreadable(f"it is for {str(extra.get('os'))[:32]}")
         if not is_digest(digest) or artifact.size < 0:
             raise Unreadable("its description is not readable")
-        return FoundImage(
+        return ScannedImage(
             name=f"{self.registry.name}/{project}/{name}:{tag}",
             architecture=architecture_name(str(extra.get("architecture") or "x86_64"))[:32],
             project=project,

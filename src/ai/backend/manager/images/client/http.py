@@ -33,7 +33,7 @@ from ai.backend.infra.http.outbound import (
     parse_url,
 )
 from ai.backend.infra.retry import Backoff
-from ai.backend.manager.images.model import ContainerRegistry, FoundImage
+from ai.backend.manager.images.model import ContainerRegistry, ScannedImage
 
 CONCURRENCY = 8
 MAX_TAGS = 200_000
@@ -68,7 +68,7 @@ class Tag(NamedTuple):
     """A tag of a registry; ``read`` fetches its images, one per architecture. Raises Unreadable or BackendError."""
 
     name: str
-    read: Callable[[], Awaitable[Sequence[FoundImage]]]
+    read: Callable[[], Awaitable[Sequence[ScannedImage]]]
 
 
 class _Retryable(Exception):
@@ -166,8 +166,6 @@ class RegistryHttp:
             raise RegistryUnavailable(str(e)) from None
         except OutboundFailed as e:
             raise _Retryable(str(e)) from None
-
-    # ---- authorization
 
     def _basic(self) -> str:
         login = f"{self._registry.username}:{self._registry.password}"

@@ -11,7 +11,7 @@ from ai.backend.manager.images.client.docker_v2 import DockerTags
 from ai.backend.manager.images.client.harbor_v2 import HarborTags
 from ai.backend.manager.images.client.http import CONCURRENCY, RegistryHttp, Tag
 from ai.backend.manager.images.client.manifests import Unreadable
-from ai.backend.manager.images.model import ContainerRegistry, ContainerRegistryType, FoundImage, ScanStep
+from ai.backend.manager.images.model import ContainerRegistry, ContainerRegistryType, ScannedImage, ScanStep
 
 _MAX_FAILURES = 10
 """Failures in a row after which a registry counts as down."""
@@ -26,11 +26,11 @@ async def scan_registry(registry: ContainerRegistry) -> AsyncIterator[ScanStep]:
         done = failures = 0
 
         def step(
-            tag: Tag, found: tuple[FoundImage, ...] = (), *, skipped: str | None = None, failed: str | None = None
+            tag: Tag, images: tuple[ScannedImage, ...] = (), *, skipped: str | None = None, failed: str | None = None
         ) -> ScanStep:
             nonlocal done
             done += 1
-            return ScanStep(done=done, total=len(tags), current=tag.name, found=found, skipped=skipped, failed=failed)
+            return ScanStep(done=done, total=len(tags), current=tag.name, images=images, skipped=skipped, failed=failed)
 
         async def read(tag: Tag) -> ScanStep:
             nonlocal failures

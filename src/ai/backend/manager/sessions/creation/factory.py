@@ -166,7 +166,7 @@ class SessionFactory:
             return True
         agents = await self._agents.agents(scaling_group=session.scaling_group)
         try:
-            registered, aliases = await self._images.known_as(reference) if self._images is not None else ((), ())
+            registered, aliases = await self._images.registered(reference) if self._images is not None else ((), ())
             images = merge_images(agents, registered, aliases)
             return resolve_image(images, reference, session.architecture).name == session.image
         except ImageNotFound:

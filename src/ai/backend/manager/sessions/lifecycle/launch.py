@@ -33,7 +33,7 @@ from ai.backend.infra.retry import Backoff
 from ai.backend.manager.agents.store import AgentGateway
 from ai.backend.manager.dotfiles.model import InjectedFiles
 from ai.backend.manager.dotfiles.service import DotfileService
-from ai.backend.manager.images.pulls import ImagePulls
+from ai.backend.manager.images.registries import ImagePulls
 from ai.backend.manager.sessions.changes import Change
 from ai.backend.manager.sessions.lifecycle.kernel_spec import kernel_spec
 from ai.backend.manager.sessions.model import Kernel, Session
