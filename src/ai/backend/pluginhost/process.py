@@ -189,7 +189,7 @@ class HostProcess:
             self._send(Cancel(id=call))
 
     def choose(self, choice: Choice) -> Any:
-        """Asks the plugin's own alloc map, see :mod:`.allocation_rpc`. Blocks this thread for a second at most."""
+        """Asks the plugin's own alloc map (:mod:`.external_alloc_map`). Blocks this thread for a second at most."""
         if self._choices is None or self.reason is not None:
             raise PluginError(f"its host process is gone: {self.reason}")
         try:

@@ -88,7 +88,7 @@ ToAgent = Answer | Failure | Item | Save
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """Choose devices for a request, given what is held of them (see :mod:`.allocation_rpc`)."""
+    """Requests devices of a plugin's own map, given the held ones (:mod:`.external_alloc_map`)."""
 
     held: DeviceAllocation
     request: dict[SlotName, Decimal]

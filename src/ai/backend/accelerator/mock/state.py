@@ -1,4 +1,4 @@
-"""Combines the declaration, the settings, the simulated hardware and the control file."""
+"""Holds all mock devices: the declaration, the settings, the simulated hardware and the control file."""
 
 from __future__ import annotations
 
