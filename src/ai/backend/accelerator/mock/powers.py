@@ -1,4 +1,4 @@
-"""The optional powers, simulated: so that the conformance kit and the agent can be tried on each."""
+"""Simulates the optional powers, so that the conformance kit and the agent can be tried on each."""
 
 from __future__ import annotations
 
