@@ -192,7 +192,7 @@ async def test_the_watch_tells_what_the_control_file_says(declared: Path) -> Non
     await plugin.init()
     watch = plugin.watch_health()
     news = asyncio.ensure_future(anext(watch))
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0)
     switch(declared, '[unhealthy]\na-1 = "Xid 79"')
     async with asyncio.timeout(30):
         change = await news

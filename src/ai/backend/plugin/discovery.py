@@ -8,6 +8,7 @@ import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -94,10 +95,6 @@ class PluginSource:
     isolated: bool = False
 
 
-def _from_package(path: str) -> Callable[[], type[AbstractComputePlugin]]:
-    return lambda: load_plugin(path)
-
-
 def find_plugins(
     allowed: Sequence[str], blocked: Sequence[str], intrinsic: Sequence[str], in_process: Sequence[str] = ("*",)
 ) -> list[PluginSource]:
@@ -125,7 +122,7 @@ def find_plugins(
             log.warning("allow-compute-plugins names %s, which is no installed plugin and no package", name)
         is_legacy = entry is not None and name not in installed
         stays = name in intrinsic or any(n in ("*", name) or _is_within(package, n) for n in in_process)
-        sources[place] = PluginSource(name, _from_package(reference), reference, isolated=is_legacy or not stays)
+        sources[place] = PluginSource(name, partial(load_plugin, reference), reference, isolated=is_legacy or not stays)
     for name in blocked:
         if name not in installed and all(name != e.name for e in legacy) and not _is_importable(name):
             log.warning("block-compute-plugins names %s, which is no installed plugin and no package", name)

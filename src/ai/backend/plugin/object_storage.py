@@ -188,7 +188,10 @@ class ObjectStorage(ABC):
                     await upload.write(part)
             await upload.publish()
         except BaseException:
-            await _abort_quietly(upload)
+            try:
+                await upload.abort()
+            except BackendError:
+                await upload.close()
             raise
 
     async def get(self, key: str, *, limit: int) -> bytes:
@@ -205,10 +208,3 @@ class ObjectStorage(ABC):
         await self.abort_uploads(prefix)
         while (page := await self.list(prefix)).objects:
             await self.delete([info.key for info in page.objects])
-
-
-async def _abort_quietly(upload: ObjectUpload) -> None:
-    try:
-        await upload.abort()
-    except BackendError:
-        await upload.close()

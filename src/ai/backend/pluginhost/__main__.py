@@ -1,4 +1,4 @@
-"""python -m ai.backend.pluginhost REQUESTS: fork hosts on request (see .zygote)."""
+"""Forks hosts on request: python -m ai.backend.pluginhost REQUESTS (see .zygote)."""
 
 from __future__ import annotations
 

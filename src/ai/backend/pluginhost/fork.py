@@ -1,4 +1,4 @@
-"""Starts and reaches the zygote, which is started when a host is first needed, and again when it has died."""
+"""Starts the zygote when a host is first needed, and again after its death, and requests hosts of it."""
 
 from __future__ import annotations
 

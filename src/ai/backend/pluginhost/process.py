@@ -21,6 +21,7 @@ from ai.backend.plugin.accelerator.shapes import MAX_TEXT, InvalidResponse, Kept
 from ai.backend.pluginhost.external_alloc_map import CHOICE_DEADLINE_S, ask
 from ai.backend.pluginhost.fork import HostChild, fork_host
 from ai.backend.pluginhost.protocol import (
+    TO_AGENT,
     Answer,
     Call,
     Cancel,
@@ -31,7 +32,7 @@ from ai.backend.pluginhost.protocol import (
     Save,
     Saved,
     pack,
-    read_to_agent,
+    read_frame,
 )
 
 log = logging.getLogger(__name__)
@@ -188,7 +189,7 @@ class HostProcess:
             self._send(Cancel(id=call))
 
     def choose(self, choice: Choice) -> Any:
-        """Asks the plugin's own alloc map, see :mod:`.allocation_rpc`. Blocks this thread for a second at most."""
+        """Asks the plugin's own alloc map (:mod:`.external_alloc_map`). Blocks this thread for a second at most."""
         if self._choices is None or self.reason is not None:
             raise PluginError(f"its host process is gone: {self.reason}")
         try:
@@ -212,7 +213,7 @@ class HostProcess:
 
     async def _read(self, reader: asyncio.StreamReader, copying: asyncio.Task[None]) -> None:
         try:
-            while (frame := await read_to_agent(reader)) is not None:
+            while (frame := await read_frame(reader, TO_AGENT)) is not None:
                 self._take(frame)
         except Exception as e:  # noqa: BLE001  # a frame by hand: of a wrong type, too deep, not UTF-8
             self.kill(f"it sent what is no frame: {type(e).__name__}: {e}"[:MAX_TEXT])

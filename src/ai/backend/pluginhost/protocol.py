@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -88,7 +88,7 @@ ToAgent = Answer | Failure | Item | Save
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """Choose devices for a request, given what is held of them (see :mod:`.allocation_rpc`)."""
+    """Requests devices of a plugin's own map, given the held ones (:mod:`.external_alloc_map`)."""
 
     held: DeviceAllocation
     request: dict[SlotName, Decimal]
@@ -96,9 +96,10 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     eligible: frozenset[DeviceId] | None
 
 
+F = TypeVar("F")
 _LENGTH = struct.Struct(">I")
-_to_host = msgspec.msgpack.Decoder(ToHost)
-_to_agent = msgspec.msgpack.Decoder(ToAgent)
+TO_HOST = msgspec.msgpack.Decoder(ToHost)
+TO_AGENT = msgspec.msgpack.Decoder(ToAgent)
 
 
 def pack(body: Any) -> bytes:
@@ -114,20 +115,10 @@ def length_of(head: bytes) -> int:
     return int(length)
 
 
-async def _read(reader: asyncio.StreamReader) -> bytes | None:
+async def read_frame(reader: asyncio.StreamReader, decoder: msgspec.msgpack.Decoder[F]) -> F | None:
+    """Returns the next frame; None at the end. Raises InvalidResponse or MsgspecError for what is none."""
     try:
-        return await reader.readexactly(length_of(await reader.readexactly(_LENGTH.size)))
+        data = await reader.readexactly(length_of(await reader.readexactly(_LENGTH.size)))
     except (asyncio.IncompleteReadError, ConnectionError):
         return None
-
-
-async def read_to_host(reader: asyncio.StreamReader) -> ToHost | None:
-    """Returns the next frame; None at the end. Raises InvalidResponse or MsgspecError for what is none."""
-    data = await _read(reader)
-    return None if data is None else _to_host.decode(data)
-
-
-async def read_to_agent(reader: asyncio.StreamReader) -> ToAgent | None:
-    """Decodes a frame as :func:`read_to_host` does."""
-    data = await _read(reader)
-    return None if data is None else _to_agent.decode(data)
+    return decoder.decode(data)

@@ -43,6 +43,7 @@ from ai.backend.plugin.accelerator.shapes import (
 from ai.backend.plugin.discovery import make_plugin
 from ai.backend.pluginhost.external_alloc_map import Allocate, allocator, serve_choices
 from ai.backend.pluginhost.protocol import (
+    TO_HOST,
     Answer,
     Call,
     Cancel,
@@ -51,7 +52,7 @@ from ai.backend.pluginhost.protocol import (
     Save,
     Saved,
     pack,
-    read_to_host,
+    read_frame,
     safe_message,
 )
 from ai.backend.pluginhost.v1.loader import load_any_version
@@ -92,7 +93,7 @@ class _Host:
 
     async def run(self) -> None:
         reader, self._writer = await asyncio.open_unix_connection(sock=self._sock)
-        while (frame := await read_to_host(reader)) is not None:
+        while (frame := await read_frame(reader, TO_HOST)) is not None:
             match frame:
                 case Call():
                     task = self._tasks[frame.id] = asyncio.create_task(self._serve(frame))

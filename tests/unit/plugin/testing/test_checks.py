@@ -176,7 +176,7 @@ class _Lock(MockHook):
         if self.workload.kernel_id in locked:
             raise RuntimeError("it is locked")
         locked.add(self.workload.kernel_id)
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
         locked.discard(self.workload.kernel_id)
         return await super().pre_create()
 
@@ -189,7 +189,7 @@ class _Counter(MockHook):
     async def pre_create(self) -> WorkloadConfig:
         type(self).running += 1
         try:
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0)
             return (
                 env(await super().pre_create(), str(type(self).running))
                 if self.device_alloc.slots

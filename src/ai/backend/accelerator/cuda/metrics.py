@@ -1,4 +1,4 @@
-"""Metrics of GPUs, workloads and processes."""
+"""Reads metrics of GPUs, workloads and processes from NVML."""
 
 from __future__ import annotations
 

@@ -51,13 +51,10 @@ class Recording:
         """Raises InvalidInput."""
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as e:
-            raise InvalidInput(f"{path} is no recording: {e}") from None
-        if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
-            raise InvalidInput(f"{path} is no recording of format {FORMAT}")
-        try:
+            if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
+                raise InvalidInput(f"{path} is no recording of format {FORMAT}")
             return cls(**data)
-        except TypeError as e:
+        except (OSError, ValueError, TypeError) as e:
             raise InvalidInput(f"{path} is no recording: {e}") from None
 
     def dump(self) -> str:

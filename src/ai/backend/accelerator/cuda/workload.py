@@ -5,7 +5,7 @@ Source: peer facts 2.4 to 2.6; NVIDIA's documentation of CDI, of CUDA's variable
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -13,6 +13,7 @@ from ai.backend.accelerator.cuda.gpus import Gpu, MigInstance
 from ai.backend.accelerator.cuda.host import Host
 from ai.backend.accelerator.cuda.tables import DRIVER_LIBRARIES, DRIVER_PROGRAMS
 from ai.backend.plugin.accelerator import CreationDeferred, DeviceMapping, Mount, WorkloadConfig
+from ai.backend.plugin.accelerator.plugin import resource_lines
 
 CDI_KIND = "nvidia.com/gpu"
 CONTROL = "/dev/nvidiactl"
@@ -135,21 +136,12 @@ def environment(held: Sequence[Held]) -> dict[str, str]:
 
 
 def resource_data(held: Sequence[Held]) -> dict[str, str]:
-    """Returns lines of ``resource.txt`` for a library inside that knows the platform (peer facts 2.4)."""
-    shared = any(one.is_shared for one in held)
-    lines = {
-        "CUDA_GLOBAL_DEVICE_IDS": _numbered(one.uuid for one in held),
-        "CUDA_RESOURCE_VIRTUALIZED": "1" if shared else "0",
-    }
-    if shared:
-        lines["CUDA_MEMORY_LIMITS"] = _numbered(one.memory_limit for one in held)
-        lines["CUDA_PROCESSOR_LIMITS"] = _numbered(one.processor_limit for one in held)
-        lines["CUDA_RESERVED_MEMORY"] = str(max(gpu_of(one.device).memory_size - one.memory for one in held))
-    return lines
-
-
-def _numbered(values: Iterable[object]) -> str:
-    return ",".join(f"{n}:{value}" for n, value in enumerate(values))
+    uuids = [one.uuid for one in held]
+    if not any(one.is_shared for one in held):
+        return resource_lines("CUDA", uuids)
+    shares = [(n, one.memory_limit, one.processor_limit) for n, one in enumerate(held)]
+    reserved = max(gpu_of(one.device).memory_size - one.memory for one in held)
+    return {**resource_lines("CUDA", uuids, shares), "CUDA_RESERVED_MEMORY": str(reserved)}
 
 
 def cdi_spec(host: Host, devices: Sequence[Gpu | MigInstance]) -> Mapping[str, object]:

@@ -1,4 +1,4 @@
-"""The mock accelerator."""
+"""The mock accelerator's plugin: devices, slots, hooks and metrics of declared devices."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from ai.backend.plugin.accelerator import (
     build_alloc_map,
     slot_totals,
 )
-from ai.backend.plugin.accelerator.plugin import PluginHook
+from ai.backend.plugin.accelerator.plugin import PluginHook, resource_lines
 
 __all__ = ["MockHook", "MockPlugin", "MockSettings"]
 
@@ -204,19 +204,11 @@ class MockPlugin(SimulatedPowers, AbstractComputePlugin):
 
     def _resource_data(self, device_alloc: DeviceAllocation, ids: Sequence[DeviceId]) -> dict[str, str]:
         """Returns lines of ``resource.txt``: what a library hook inside would read (peer facts 2.4)."""
-        prefix = self.env_prefix
-        is_fractional = self.board.slot_name("shares") in device_alloc.slots
-        lines = {
-            f"{prefix}_GLOBAL_DEVICE_IDS": ",".join(f"{n}:{d}" for n, d in enumerate(ids)),
-            f"{prefix}_RESOURCE_VIRTUALIZED": str(int(is_fractional)),
-        }
-        if is_fractional:
-            shares = [(ids.index(d.device_id), part, d) for d, part in self._held(device_alloc)]
-            lines[f"{prefix}_MEMORY_LIMITS"] = ",".join(f"{n}:{int(p * d.memory_size)}" for n, p, d in shares)
-            lines[f"{prefix}_PROCESSOR_LIMITS"] = ",".join(
-                f"{n}:{max(1, int(p * d.processing_units))}" for n, p, d in shares
-            )
-        return lines
+        shares = None
+        if self.board.slot_name("shares") in device_alloc.slots:
+            held = [(ids.index(d.device_id), part, d) for d, part in self._held(device_alloc)]
+            shares = [(n, int(p * d.memory_size), max(1, int(p * d.processing_units))) for n, p, d in held]
+        return resource_lines(self.env_prefix, ids, shares)
 
     @faulted
     async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:

@@ -1,4 +1,4 @@
-"""The optional powers, simulated: so that the conformance kit and the agent can be tried on each."""
+"""Simulates the optional powers, so that the conformance kit and the agent can be tried on each."""
 
 from __future__ import annotations
 
@@ -46,12 +46,9 @@ class SimulatedPowers:
 
     board: MockState
 
-    def _in_use(self, device_id: str) -> bool:
+    def _check_unused(self, device_id: str) -> None:
         parts = [p for p, (parent, _) in self.board.hardware.partitions.items() if parent == device_id]
-        return any(self.board.hardware.in_use.get(name) for name in (device_id, *parts))
-
-    def _free(self, device_id: str) -> None:
-        if self._in_use(device_id):
+        if any(self.board.hardware.in_use.get(name) for name in (device_id, *parts)):
             raise Conflict(f"the device {device_id} is in use")
 
     @_changing
@@ -61,12 +58,12 @@ class SimulatedPowers:
                 name=p.name,
                 slot_name=self.board.slot_name(slice_of(p.memory_size)),
                 memory_size=p.memory_size,
-                available=self._room(device, p.name),
+                available=self._remaining(device, p.name),
             )
             for p in device.partitions
         ]
 
-    def _room(self, device: MockDevice, profile: str) -> int:
+    def _remaining(self, device: MockDevice, profile: str) -> int:
         """Returns how many more of a profile fit: by their number, and by the memory that others have taken."""
         sizes = {p.name: p for p in device.partitions}
         made = [name for parent, name in self.board.hardware.partitions.values() if parent == device.mother_uuid]
@@ -80,7 +77,7 @@ class SimulatedPowers:
             raise NotFound(f"the device {device.mother_uuid} has no profile {profile}")
         if self.board.hardware.in_use.get(device.mother_uuid):
             raise Conflict(f"the device {device.mother_uuid} is in use")
-        if self._room(device, profile) < 1:
+        if self._remaining(device, profile) < 1:
             raise Conflict(f"the device {device.mother_uuid} has no room for another {profile}")
         names = (f"{device.mother_uuid}/{profile}/{n}" for n in range(64))
         made = DeviceId(next(name for name in names if name not in self.board.hardware.partitions))
@@ -110,12 +107,12 @@ class SimulatedPowers:
 
     @_changing
     def power_off(self, device: MockDevice) -> None:
-        self._free(device.mother_uuid)
+        self._check_unused(device.mother_uuid)
         self.board.hardware.off = sorted({*self.board.hardware.off, device.mother_uuid})
 
     @_changing
     def reset(self, device: MockDevice) -> None:
-        self._free(device.mother_uuid)
+        self._check_unused(device.mother_uuid)
         self.board.hardware.images.pop(device.mother_uuid, None)
         self.board.hardware.resets[device.mother_uuid] = self.board.hardware.resets.get(device.mother_uuid, 0) + 1
 
@@ -134,7 +131,7 @@ class SimulatedPowers:
         device = self.board.devices.get(device_id)
         if device is None:
             return
-        self._free(device_id)
+        self._check_unused(device_id)
         if device.is_attached:
             raise Conflict(f"the device {device_id} is built in")
         self.board.hardware.attached = [d for d in self.board.hardware.attached if d != device_id]

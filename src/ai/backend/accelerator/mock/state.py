@@ -1,4 +1,4 @@
-"""Combines the declaration, the settings, the simulated hardware and the control file."""
+"""Holds all mock devices: the declaration, the settings, the simulated hardware and the control file."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ class MockState:
 
     def __init__(self, settings: MockSettings, declaration: Declaration | None, *, isolated: bool) -> None:
         self.settings = settings
-        self._given = declaration
+        self._preset = declaration
         self.faults = FaultSchedule(isolated=isolated)
         self._set(declaration or default_declaration(settings.default_devices))
         self.hardware = Hardware()
@@ -231,7 +231,7 @@ class MockState:
 
     def open(self) -> None:
         """Reads all files. Raises InvalidInput or PluginError, naming file and key."""
-        path = find_declaration(self.settings.config_path) if self._given is None else None
+        path = find_declaration(self.settings.config_path) if self._preset is None else None
         if path is not None:
             self._set(read_table(path, Declaration))
         control = self.settings.control_path or (path.with_name(CONTROL_NAME) if path is not None else None)
@@ -277,12 +277,9 @@ class MockState:
         group = _WHOLE if len(device.offers) > 1 else None
         name = self.slot_name(subtype)
         if subtype == "shares":
-            units = (
-                Decimal(device.memory_size) / self.settings.unit_mem,
-                device.subproc_count / Decimal(self.settings.unit_proc),
-            )
+            memory = Decimal(device.memory_size) / self.settings.unit_mem
             quantum = self.settings.quantum_size
-            amount = min(units) // quantum * quantum
+            amount = min(memory, device.subproc_count / Decimal(self.settings.unit_proc)) // quantum * quantum
             return DeviceSlot(
                 slot_name=name, slot_type=SlotType.COUNT, amount=amount, quantum=quantum, exclusive_group=group
             )
@@ -349,16 +346,12 @@ class MockState:
 
     def _parts(self, whole: ComputeDevice, device: MockDevice) -> list[ComputeDevice]:
         profiles = {p.name: p for p in device.partitions}
-        made = (
-            sorted(
-                (name, profiles[profile])
-                for name, (parent, profile) in self.hardware.partitions.items()
-                if parent == device.mother_uuid and profile in profiles
-            )
-            if self.hardware.partitions
-            else []
+        made = sorted(
+            (name, profile)
+            for name, (parent, profile) in self.hardware.partitions.items()
+            if parent == device.mother_uuid and profile in profiles
         )
-        return [self._part(n, name, profile, whole, device) for n, (name, profile) in enumerate(made)]
+        return [self._part(n, name, profiles[profile], whole, device) for n, (name, profile) in enumerate(made)]
 
     def _part(self, n: int, name: str, profile: Partition, whole: ComputeDevice, device: MockDevice) -> ComputeDevice:
         health, reason = self._health(device, name)

@@ -1,4 +1,9 @@
-"""From the KFD's topology and amdgpu's attributes to devices."""
+"""Converts the KFD's topology (``/sys/class/kfd/kfd/topology``) and amdgpu's attributes to devices.
+
+Every file of the topology is lines of ``name number``; a node whose ``gpu_id`` is not zero is a GPU or a partition of
+one. Sources: Linux kfd_topology.c, ROCr libhsakmt topology.c; AMD's data sheets and ROCm's documentation of
+accelerators for what sysfs lacks, not checked on the hardware.
+"""
 
 from __future__ import annotations
 

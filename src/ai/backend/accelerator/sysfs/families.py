@@ -1,7 +1,6 @@
-"""A plugin class for each data file of the package, made when it is asked for.
+"""Makes a plugin class for each data file of the package on access: ``families:tt_n300`` is of ``data/tt-n300.toml``.
 
-``families:tt_n300`` is of ``data/tt-n300.toml``. The names are those of the entry points in ``pyproject.toml``.
-"""
+The names are those of the entry points in ``pyproject.toml``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plugin over data files: one class for every family, and one for files of your own."""
+"""Plugins over data files: one class for every family, and one for files of your own."""
 
 from __future__ import annotations
 

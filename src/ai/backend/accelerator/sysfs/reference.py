@@ -1,4 +1,4 @@
-"""The page of the families that come with the package, written from their data files."""
+"""Writes the reference page of the packaged families from their data files."""
 
 from __future__ import annotations
 

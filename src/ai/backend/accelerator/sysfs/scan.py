@@ -1,4 +1,4 @@
-"""From a family's data file and the node's tree to devices."""
+"""Finds the devices of a family in the node's tree."""
 
 from __future__ import annotations
 

@@ -317,6 +317,23 @@ def slot_totals(devices: Iterable[ComputeDevice]) -> dict[SlotName, Decimal]:
     return totals
 
 
+def resource_lines(
+    prefix: str, ids: Iterable[str], shares: Sequence[tuple[int, int, int]] | None = None
+) -> dict[str, str]:
+    """Returns lines of ``resource.txt`` for a library inside that knows the platform (peer facts 2.4).
+
+    ``shares`` are (number of the device, bytes of memory, processors) of devices that are held in parts.
+    """
+    lines = {
+        f"{prefix}_GLOBAL_DEVICE_IDS": ",".join(f"{number}:{i}" for number, i in enumerate(ids)),
+        f"{prefix}_RESOURCE_VIRTUALIZED": str(int(shares is not None)),
+    }
+    if shares is not None:
+        lines[f"{prefix}_MEMORY_LIMITS"] = ",".join(f"{number}:{memory}" for number, memory, _ in shares)
+        lines[f"{prefix}_PROCESSOR_LIMITS"] = ",".join(f"{number}:{processors}" for number, _, processors in shares)
+    return lines
+
+
 class PluginHook(AbstractLifecycleHook):
     """A hook that configures the workload by its plugin, and does nothing else."""
 

@@ -1,4 +1,4 @@
-"""A base class of plugins that read sysfs: whole devices, one thread, devices that can vanish."""
+"""A base class of plugins that read sysfs, with whole devices that can vanish, and measurements of raw readings."""
 
 from __future__ import annotations
 

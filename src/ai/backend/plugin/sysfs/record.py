@@ -1,7 +1,6 @@
-"""Record what a plugin sees of this machine: ``python -m ai.backend.plugin.sysfs.record gaudi2 > gaudi2.tree``.
+"""Records what a plugin sees of this machine: ``python -m ai.backend.plugin.sysfs.record gaudi2 > gaudi2.tree``.
 
-The recording holds exactly what the plugin looked at, with serial numbers; read it before you give it away.
-"""
+The recording holds exactly what the plugin read, with serial numbers; read it before you give it away."""
 
 from __future__ import annotations
 

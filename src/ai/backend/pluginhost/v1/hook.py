@@ -17,8 +17,7 @@ from ai.backend.plugin.accelerator import Mount, WorkloadConfig
 from ai.backend.plugin.accelerator.plugin import PluginHook
 from ai.backend.plugin.accelerator.shapes import InvalidResponse
 from ai.backend.pluginhost.v1.api.alloc_maps import refuse_combination
-from ai.backend.pluginhost.v1.api.containers import MountInfo
-from ai.backend.pluginhost.v1.api.types import MountTypes
+from ai.backend.pluginhost.v1.api.types import MountInfo, MountTypes
 from ai.backend.pluginhost.v1.docker_args import DockerArguments, Untranslatable, denied, translate
 from ai.backend.pluginhost.v1.values import ask, listed, texts_of
 

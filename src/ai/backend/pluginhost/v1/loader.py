@@ -24,7 +24,7 @@ MODULES: Mapping[str, Sequence[str]] = {
     "ai.backend.agent.exception": ("exceptions",),
     "ai.backend.agent.resources": ("plugin", "alloc_maps"),
     "ai.backend.agent.stats": ("statistics",),
-    "ai.backend.agent.types": ("containers",),
+    "ai.backend.agent.types": ("types",),
     "ai.backend.agent.utils": ("logging",),
     "ai.backend.common.logging": ("logging",),
     "ai.backend.common.plugin": ("plugin",),

@@ -1,1 +1,1 @@
-"""Contract, scaffold, skeleton/."""
+"""The conformance suite of accelerator plugins, its checks, and the skeleton of a new plugin."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import re
 from importlib.metadata import entry_points
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from ai.backend.common.errors import Conflict, InvalidInput
@@ -40,23 +38,14 @@ def render(name: str) -> dict[str, str]:
         "prefix": name.replace("-", "_").upper(),
         "key": name.replace("-", "_"),
     }
-    skeleton = files("ai.backend.plugin.testing.accelerator") / "skeleton"
+    skeleton = Path(__file__).with_name("skeleton")
+    templates = {path.relative_to(skeleton).as_posix(): path for path in sorted(skeleton.rglob("*.txt"))}
     return {
-        path.removesuffix(".txt").replace("src/package/", f"src/{package}/"): _FIELD.sub(
+        name.removesuffix(".txt").replace("src/package/", f"src/{package}/"): _FIELD.sub(
             lambda field: fields[field[1]], template.read_text(encoding="utf-8")
         )
-        for path, template in _templates(skeleton, "")
+        for name, template in templates.items()
     }
-
-
-def _templates(folder: Traversable, path: str) -> list[tuple[str, Traversable]]:
-    templates: list[tuple[str, Traversable]] = []
-    for entry in sorted(folder.iterdir(), key=lambda e: e.name):
-        if entry.is_dir():
-            templates += _templates(entry, f"{path}{entry.name}/")
-        elif entry.name.endswith(".txt"):
-            templates.append((f"{path}{entry.name}", entry))
-    return templates
 
 
 def write(name: str, folder: Path) -> list[Path]:

@@ -1,1 +1,1 @@
-"""Contract, fakes."""
+"""The conformance suite of runtimes, and a runtime in memory."""

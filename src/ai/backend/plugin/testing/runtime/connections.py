@@ -1,4 +1,4 @@
-"""Kernels reach each other and what listens in them: :mod:`ai.backend.plugin.testing.runtime.contract`."""
+"""Tests of networks and ports of workloads, a part of :mod:`ai.backend.plugin.testing.runtime.contract`."""
 
 from __future__ import annotations
 

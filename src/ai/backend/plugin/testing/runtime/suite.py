@@ -1,4 +1,4 @@
-"""Helpers that the test suites of a runtime share: :mod:`ai.backend.plugin.testing.runtime.contract`."""
+"""Helpers of the test suites of a runtime: :mod:`ai.backend.plugin.testing.runtime.contract`."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class RuntimeSuite:
 
     @cached_property
     def talks(self) -> list[Talk]:
-        """The dialogues that the test has begun."""
+        """Returns the dialogues that the test has begun."""
         return []
 
     @pytest.fixture(autouse=True)

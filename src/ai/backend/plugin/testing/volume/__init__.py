@@ -1,1 +1,1 @@
-"""Contract, tree model."""
+"""The conformance suite of volumes, and a model of their trees."""

@@ -24,7 +24,7 @@ from ai.backend.common.errors import (
     WrongKindOfFile,
 )
 from ai.backend.common.volume_paths import FolderPath, QuotaScopeId, QuotaScopeKind, VFolderId
-from ai.backend.plugin.volume import AbstractVolume, UploadRecord
+from ai.backend.plugin.volume import AbstractVolume, Upload, UploadRecord
 
 AWKWARD_NAMES = ("-rf", "a b", 'q"uote', "new\nline", "é", "e\u0301", "CASE", "case", "*", "~", "한글", "\t", "x" * 255)
 TOP = FolderPath()
@@ -62,11 +62,15 @@ def remove_anyhow(path: Path) -> None:
     subprocess.run(["rm", "-rf", path], check=False)
 
 
+async def begin_upload(volume: AbstractVolume, folder: VFolderId, path: str, size: int) -> tuple[UploadRecord, Upload]:
+    record = UploadRecord(session=uuid4().hex, folder=folder, path=at(path), size=size)
+    await volume.create_upload(record)
+    return record, volume.open_upload(folder, record.session)
+
+
 async def put(volume: AbstractVolume, folder: VFolderId, path: str, content: bytes) -> None:
     """Writes a file by an upload."""
-    record = UploadRecord(session=uuid4().hex, folder=folder, path=at(path), size=len(content))
-    await volume.create_upload(record)
-    upload = volume.open_upload(folder, record.session)
+    _, upload = await begin_upload(volume, folder, path, len(content))
     try:
         await asyncio.to_thread(upload.write, content)
         await asyncio.to_thread(upload.publish, at(path))

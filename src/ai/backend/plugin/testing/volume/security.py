@@ -27,7 +27,7 @@ from ai.backend.common.errors import (
     WrongKindOfFile,
 )
 from ai.backend.common.volume_paths import VFolderId
-from ai.backend.plugin.testing.volume.driver import TOP, at, names, put, read, refused, some_folder
+from ai.backend.plugin.testing.volume.driver import TOP, at, begin_upload, names, put, read, refused, some_folder
 from ai.backend.plugin.volume import AbstractVolume, FileKind, Progress, UploadRecord, UploadState
 
 LOOKALIKES = (
@@ -217,9 +217,7 @@ class VolumeUploadContract:
         self, volume: AbstractVolume, folder: VFolderId, inside: Path
     ) -> None:
         (inside / "file").write_text("old")
-        record = UploadRecord(session=uuid4().hex, folder=folder, path=at("file"), size=6)
-        await volume.create_upload(record)
-        upload = volume.open_upload(folder, record.session)
+        record, upload = await begin_upload(volume, folder, "file", 6)
         upload.write(b"abc")
         with pytest.raises(UploadIsBeingWritten):
             volume.open_upload(folder, record.session)
@@ -245,9 +243,7 @@ class VolumeUploadContract:
         assert await volume.uploads(folder.scope) == [existing]
 
     async def test_what_does_not_count_is_taken_away(self, volume: AbstractVolume, folder: VFolderId) -> None:
-        record = UploadRecord(session=uuid4().hex, folder=folder, path=at("file"), size=9)
-        await volume.create_upload(record)
-        upload = volume.open_upload(folder, record.session)
+        record, upload = await begin_upload(volume, folder, "file", 9)
         upload.write(b"abc")
         upload.hold()
         upload.write(b"bad")
@@ -283,9 +279,7 @@ class VolumeUploadContract:
         (inside / "file").touch()
         for text in ("dir", ".", "file/below"):
             await refused(WrongKindOfFile, put(volume, folder, text, b"x"))
-        record = UploadRecord(session=uuid4().hex, folder=folder, path=at("late/file"), size=1)
-        await volume.create_upload(record)
-        upload = volume.open_upload(folder, record.session)
+        record, upload = await begin_upload(volume, folder, "late/file", 1)
         upload.write(b"x")
         (inside / "late" / "file").mkdir(parents=True)
         with pytest.raises(WrongKindOfFile):

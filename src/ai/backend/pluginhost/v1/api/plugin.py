@@ -11,7 +11,6 @@ from typing import Any, ClassVar, NoReturn
 from ai.backend.common.errors import PluginError
 from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.pluginhost.v1.api.alloc_maps import AbstractAllocMap
-from ai.backend.pluginhost.v1.api.containers import Container, MountInfo
 from ai.backend.pluginhost.v1.api.statistics import (
     ContainerMeasurement,
     NodeMeasurement,
@@ -20,9 +19,11 @@ from ai.backend.pluginhost.v1.api.statistics import (
 )
 from ai.backend.pluginhost.v1.api.types import (
     AcceleratorMetadata,
+    Container,
     DeviceAllocation,
     DeviceModelInfo,
     HardwareMetadata,
+    MountInfo,
     SlotTypes,
 )
 

@@ -1,10 +1,12 @@
-"""Names of ``ai.backend.common.types`` that v1 plugins use."""
+"""Names of ``ai.backend.common.types`` and ``ai.backend.agent.types`` that v1 plugins use."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, NewType, Self, TypedDict
 
 from ai.backend.common import slots
@@ -12,9 +14,9 @@ from ai.backend.common.ids import AgentId, DeviceId, DeviceName, KernelId, Sessi
 from ai.backend.common.slots import ResourceSlot
 
 __all__ = [
-    "PID", "AcceleratorMetadata", "AcceleratorNumberFormat", "AgentId", "BinarySize", "ContainerId", "DeviceAllocation",
-    "DeviceId", "DeviceModelInfo", "DeviceName", "HardwareMetadata", "KernelId", "MetricKey", "MountPermission",
-    "MountTypes", "ResourceSlot", "SessionId", "SlotName", "SlotTypes",
+    "PID", "AcceleratorMetadata", "AcceleratorNumberFormat", "AgentId", "BinarySize", "Container", "ContainerId",
+    "DeviceAllocation", "DeviceId", "DeviceModelInfo", "DeviceName", "HardwareMetadata", "KernelId", "MetricKey",
+    "MountInfo", "MountPermission", "MountTypes", "ResourceSlot", "SessionId", "SlotName", "SlotTypes",
 ]  # fmt: skip
 
 MetricKey = NewType("MetricKey", str)
@@ -94,3 +96,24 @@ class DeviceModelInfo(TypedDict):
     device_id: DeviceId
     model_name: str
     data: Mapping[str, Any]
+
+
+@dataclass
+class MountInfo:
+    """A host path to be shown in the container."""
+
+    mode: MountTypes
+    src_path: Path
+    dst_path: Path
+
+
+@dataclass(kw_only=True)
+class Container:
+    """The argument of ``restore_from_container`` in the published agent; this agent makes none."""
+
+    id: ContainerId
+    status: str = ""
+    image: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    ports: Sequence[Any] = ()
+    backend_obj: Any = None

@@ -1,4 +1,4 @@
-"""Alloc maps, the stock ones and a plugin's own."""
+"""Checks of alloc maps, the stock ones and a plugin's own."""
 
 from __future__ import annotations
 

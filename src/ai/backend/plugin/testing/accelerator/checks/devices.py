@@ -148,7 +148,7 @@ async def the_totals_are_those_of_the_devices(subject: Subject) -> None:
 
 @CHECKS.add(_DEVICES, is_basic=True)
 async def listing_is_repeatable(subject: Subject) -> None:
-    """Asked again, nothing has changed but what a device's health may do."""
+    """Devices and slots are the same in every call; only health may change."""
     first = {d.device_id: d.slots for d in await subject.devices()}
     for _ in range(2):
         again = {d.device_id: d.slots for d in await subject.devices()}

@@ -49,7 +49,7 @@ def _differing(one: WorkloadConfig, other: WorkloadConfig) -> str:
 
 @CHECKS.add(_HOOKS)
 async def every_call_may_be_repeated_by_another_instance(subject: Subject) -> None:
-    """Each call twice in a row, each on a hook of its own."""
+    """Each call works twice in a row, each on a hook of its own."""
     allocation, state = await subject.an_allocation(), ManagedState()
     for name in HOOKS:
         for _ in range(2):
@@ -180,7 +180,7 @@ def _parts(config: WorkloadConfig) -> dict[str, object]:
 
 @CHECKS.add(_HOOKS)
 async def a_workload_without_devices_gets_nothing(subject: Subject) -> None:
-    """Nothing is held, so nothing is configured and shown."""
+    """A workload that holds no device is not configured, and shows none."""
     config = await subject.hook("pre_create", DeviceAllocation(), ManagedState())
     expect(config == WorkloadConfig(), f"a workload that holds nothing gets {shown(config)}")
     attached = list(await subject.call("alloc_to_devices", DeviceAllocation()))

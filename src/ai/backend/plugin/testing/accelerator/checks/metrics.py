@@ -1,4 +1,4 @@
-"""Metrics: units, names, ranges, and a set of names that stays."""
+"""Checks of metrics: units, names, ranges, and a set of names that stays."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def the_names_of_metrics_stay(subject: Subject) -> None:
 
 @CHECKS.add(_METRICS)
 async def workload_metrics_are_of_the_kernels_asked_for(subject: Subject) -> None:
-    """Only of those kernels, and only of devices that they hold."""
+    """Metrics of workloads are only of the requested kernels, and of devices that they hold."""
     allocation = await subject.an_allocation()
     ctx = StatContext(at=1000.0, allocations={KERNEL: allocation})
     by_kernel = await subject.call("gather_workload_metrics", ctx, [KERNEL])
@@ -69,7 +69,7 @@ async def workload_metrics_are_of_the_kernels_asked_for(subject: Subject) -> Non
 
 @CHECKS.add(_METRICS)
 async def process_metrics_are_of_the_processes_asked_for(subject: Subject) -> None:
-    """With ``process_metrics``, only of those processes; without it, none."""
+    """With ``process_metrics``, metrics are only of the requested processes; without it, there are none."""
     pid = os.getpid()
     if not subject.plugin.capabilities.process_metrics:
         by_pid = await subject.call("gather_process_metrics", StatContext(at=1000.0), {pid: KERNEL})

@@ -121,7 +121,7 @@ async def _listen(watch: AsyncIterator[Any], device_ids: set[DeviceId]) -> None:
 
 @CHECKS.add("CDI specification 0.6.0", power="cdi_provider")
 async def the_cdi_spec_is_well_formed(subject: Subject) -> None:
-    """Version, kind, devices with unique names and edits of known kinds."""
+    """The CDI specification has a version, a kind, devices with unique names, and edits of known kinds."""
     spec: Mapping[str, Any] = await subject.call("cdi_spec")
     expect(spec.get("cdiVersion") == _CDI_VERSION, f"cdiVersion is {shown(spec.get('cdiVersion'))}")
     kind, devices = spec.get("kind"), spec.get("devices")

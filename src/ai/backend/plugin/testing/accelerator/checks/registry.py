@@ -9,6 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from ai.backend.common.errors import BackendError
 
+if TYPE_CHECKING:
+    from ai.backend.plugin.testing.accelerator.checks.subject import Subject
+
+    Run = Callable[[Subject], Awaitable[None]]
+
 
 class CheckFailed(AssertionError):
     """The plugin breaks a promise. The message says which, with the values that show it."""
@@ -25,12 +30,6 @@ def shown(value: object, limit: int = 120) -> str:
     """Formats a value for a message."""
     text = repr(value)
     return text if len(text) <= limit else f"{text[:limit]}..."
-
-
-if TYPE_CHECKING:
-    from ai.backend.plugin.testing.accelerator.checks.subject import Subject
-
-    Run = Callable[[Subject], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
