@@ -23,7 +23,7 @@ _PIECE = ITEM_BYTES // 4
 
 
 class _Item:
-    """One console item; text grows while it stays within `ITEM_BYTES`, rich items are complete from the start."""
+    """A console item; text grows while it stays within `ITEM_BYTES`, rich items are complete from the start."""
 
     __slots__ = ("chars", "kind", "pieces", "size", "value")
 

@@ -35,7 +35,7 @@ _LISTENING = "0A"
 
 
 class Service:
-    """One service that was started at least once. `status` is `starting running stopped failed`."""
+    """A service that was started at least once. `status` is `starting running stopped failed`."""
 
     def __init__(self, name: str, protocol: str) -> None:
         self.name = name

@@ -80,7 +80,7 @@ class Commits:
     async def commit(
         self, key: WorkloadKey, container: str, image_id: str, request: CommitRequest, tell: TellProgress
     ) -> CommittedImage:
-        """Commits. Raises Conflict if one of this workload is under way; else see :meth:`AbstractRuntime.commit`."""
+        """Commits a workload. Raises Conflict if that is in progress; else see :meth:`AbstractRuntime.commit`."""
         if key in self._busy:
             raise Conflict("a commit of this session is under way")
         self._busy.add(key)

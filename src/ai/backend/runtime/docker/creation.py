@@ -34,7 +34,7 @@ _TAIL = 500
 
 @dataclass(frozen=True, slots=True)
 class Creation:
-    """One attempt to create a workload."""
+    """An attempt to create a workload."""
 
     spec: WorkloadSpec
     image: ImageFacts

@@ -178,7 +178,7 @@ class DockerRuntime(AbstractRuntime):
 
     @property
     def networks(self) -> SessionNetworks:
-        """The facts of the engine. Raises Unavailable before ``setup``."""
+        """The networks of sessions. Raises Unavailable before ``setup``."""
         if self._networks is None:
             raise Unavailable("the Docker runtime is not set up")
         return self._networks
@@ -235,7 +235,7 @@ class DockerRuntime(AbstractRuntime):
             raise
 
     async def _undo(self, job: Creation) -> None:
-        """Undos a creation. What fails now is undone by the next comparison."""
+        """Undoes a creation. What fails now is undone by the next comparison."""
         try:
             await cleanup.undo_creation(self._engine, self._state, job.folder, job.spec.key)
         except (BackendError, OSError) as error:

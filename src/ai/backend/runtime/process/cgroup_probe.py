@@ -45,7 +45,7 @@ def find_hierarchies(mounts: Iterable[MountEntry], root: Path) -> list[CgroupMou
 
 
 def parse_own(text: str) -> dict[str, str]:
-    """Controller ("" for the unified hierarchy) -> our own group, from the text of /proc/self/cgroup."""
+    """Returns controller ("" for the unified hierarchy) -> our own group, from the text of /proc/self/cgroup."""
     own: dict[str, str] = {}
     for line in text.splitlines():
         _, _, rest = line.partition(":")
@@ -80,7 +80,7 @@ def _has(base: Path, controller: str, version: int) -> bool:
 
 
 def _make_v1(mount: CgroupMount, own: dict[str, str], parent: str, instance: str) -> Path | None:
-    """Below the hierarchy's root if we may, else below our own group."""
+    """Makes a base below the hierarchy's root if we may, else below our own group."""
     for above in (mount.path, mount.path / own.get(mount.controllers[0], "/").lstrip("/")):
         base = above / parent / instance
         try:
@@ -96,7 +96,7 @@ def _make_v1(mount: CgroupMount, own: dict[str, str], parent: str, instance: str
 
 
 def _make_base(base: Path) -> None:
-    """Another agent that lets go may take the directory above away under our hands: try again."""
+    """Makes a base; another agent that stops may remove the directory above meanwhile."""
     for attempt in range(3):
         try:
             base.mkdir(parents=True, exist_ok=True)
@@ -117,7 +117,7 @@ def _fill_cpuset(above: Path, base: Path) -> None:
 
 
 def _try_child(base: Path, join: str) -> None:
-    """A workload's group must be makeable and joinable. Raises OSError."""
+    """Makes and removes a group that could be joined. Raises OSError."""
     probe = base / f"probe-{os.getpid()}"
     probe.mkdir(exist_ok=True)
     try:
@@ -144,7 +144,7 @@ def _make_v2(mount: CgroupMount, own: str, parent: str, instance: str) -> Cgroup
 
 
 def _candidates(root: Path, own: str) -> list[Path]:
-    """The root (an administrator's machine), then our own group's ancestors (delegation), farthest first."""
+    """Returns the root (an administrator's machine), then our own group's ancestors, farthest first."""
     own_path = root / own.lstrip("/")
     above = [path for path in own_path.parents if root in path.parents]
     return [root, *reversed(above)]

@@ -1,4 +1,4 @@
-"""Preparation of a workload on disk, in an order in which a crash at any instruction leaves something findable."""
+"""Prepares a workload on disk, in an order in which a crash at any instruction leaves something that can be found."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ def images_directory(settings: ProcessRuntimeSettings, state: Path) -> Path:
 
 
 def find_images(settings: ProcessRuntimeSettings, state: Path) -> list[ProcessImage]:
-    """All images. Blocks: it asks the host's interpreters for their versions."""
+    """Returns all images. Blocks: it asks the host's interpreters for their versions."""
     return [*host_images(settings.interpreters), *rootfs.list_images(images_directory(settings, state))]
 
 
 def refresh_rootfs(
     known: Mapping[str, ProcessImage], settings: ProcessRuntimeSettings, state: Path
 ) -> list[ProcessImage]:
-    """The known host images and the root file systems that are there now."""
+    """Returns the known host images and the root file systems that exist now."""
     host = {image.name: image for image in known.values() if image.rootfs is None}
     return [*host.values(), *rootfs.list_images(images_directory(settings, state))]
 
 
 @dataclass(frozen=True, slots=True)
 class Creation:
-    """One attempt to make a workload ready for its shim."""
+    """An attempt to make a workload ready for its shim."""
 
     spec: WorkloadSpec
     image: ProcessImage
@@ -51,7 +51,7 @@ class Creation:
     cookie: str
 
     def prepare(self) -> Record:
-        """Directory, record, home, files, plan. Raises CreationDenied or OSError; the caller undoes."""
+        """Makes directory, record, home, files and plan. Raises CreationDenied or OSError; the caller undoes."""
         spec = self.spec
         if self.image.rootfs is not None and not self.host.bwrap:
             raise CreationDenied("a rootfs image needs bubblewrap, which does not work on this node")

@@ -56,7 +56,7 @@ class ProcessImage:
 
 
 def standard_labels(runtime: str, runtime_path: str) -> dict[str, str]:
-    """Labels of the spec (03-05, "Metadata Labels")."""
+    """Returns the labels of the spec (03-05, "Metadata Labels")."""
     return {
         "ai.backend.kernelspec": "1",
         "ai.backend.runtime-type": runtime,
@@ -82,7 +82,7 @@ class _Python:
 
 
 def _own_python() -> _Python:
-    """The interpreter below our virtual environment: that is the one whose files sessions may see."""
+    """Returns the interpreter below our virtual environment, whose files sessions may see."""
     base = os.path.realpath(sys.base_prefix)
     name = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     executable = next(
@@ -94,7 +94,7 @@ def _own_python() -> _Python:
 
 
 def _ask(executable: Path) -> _Python | None:
-    """What that interpreter says of itself; None if it does not work or is too old."""
+    """Returns the version and the prefixes of an interpreter; None if it does not work or is too old."""
     try:
         done = subprocess.run(
             [str(executable), "-I", "-S", "-c", _ASK_VERSION], capture_output=True, text=True, timeout=10, check=True
@@ -112,7 +112,7 @@ def _outside_usr(prefixes: Iterable[str]) -> tuple[str, ...]:
 
 
 def _suffix(python: _Python, count: int) -> str:
-    """Tells two interpreters of one version apart."""
+    """Distinguishes two interpreters of one version."""
     return "system" if python.executable.startswith("/usr/bin/") else str(count)
 
 
@@ -144,7 +144,7 @@ def _jupyterlab_beside(python: _Python) -> tuple[str, str] | None:
 
 
 def _host_python(python: _Python, name: str, aliases: tuple[str, ...]) -> ProcessImage:
-    """With a web server of files, which every Python has, and JupyterLab where it is installed in it or beside it."""
+    """Describes an image with a web server of files, and JupyterLab if it is installed in it or beside it."""
     services, labels, prefixes = ["http:http:8000"], {}, python.prefixes
     beside = None if _has_jupyterlab(python) else _jupyterlab_beside(python)
     if beside is not None:
@@ -165,7 +165,7 @@ def _host_python(python: _Python, name: str, aliases: tuple[str, ...]) -> Proces
 
 
 def host_images(extra: Sequence[Path] = ()) -> list[ProcessImage]:
-    """Interpreters of this host, ours first. Blocks: it runs the others once."""
+    """Returns the interpreters of this host, ours first. Blocks: it runs the others once."""
     own = _own_python()
     pythons = [own]
     for candidate in (Path("/usr/bin/python3"), *extra):

@@ -60,7 +60,7 @@ class _Notes:
 
 
 def probe(settings: ProcessRuntimeSettings, state: Path) -> ProbeResult:
-    """Blocks for some tens of milliseconds."""
+    """Probes the host. Blocks for some tens of milliseconds."""
     notes = _Notes()
     is_root = os.geteuid() == 0
     cgroups = _probe_cgroups(settings, state, notes)
@@ -144,7 +144,7 @@ def _has_seccomp() -> bool:
 
 
 def _runner(state: Path, *, is_copied: bool) -> Path:
-    """Without mounts a session has no way into our state directory: it sees the runner where it is installed."""
+    """Returns the runner's directory: a copy, or the installed one where sessions have no way into our directory."""
     source = runner_files.find_runner()
     if not is_copied:
         return source
@@ -156,7 +156,7 @@ def _runner(state: Path, *, is_copied: bool) -> Path:
 
 
 def _write_static(state: Path, uid: int, gid: int) -> Path:
-    """The stand-ins for host files; open to the session's user, nothing secret in them."""
+    """Writes the files that replace the host's; open to the session's user, nothing secret in them."""
     static = state / "static"
     static.mkdir(mode=0o755, parents=True, exist_ok=True)
     for name, content in sandbox.stand_ins(uid, gid).items():
@@ -186,7 +186,7 @@ def _probe_cgroups(settings: ProcessRuntimeSettings, state: Path, notes: _Notes)
 
 
 def _try_group(driver: CgroupDriver) -> str:
-    """Puts a process into a group; return why it failed."""
+    """Puts a process into a group; returns why it failed."""
     groups = [dict(group) for group in driver.groups(f"probe-{os.getpid()}", _PROBE_LIMITS)]
     try:
         cgroupfs.build(groups)
@@ -225,7 +225,7 @@ def _probe_command(bwrap: str, *more: str, user_namespace: bool = True) -> list[
 def _find_sandbox(
     settings: ProcessRuntimeSettings, is_root: bool, filtered: bool, notes: _Notes
 ) -> tuple[str | None, bool]:
-    """bubblewrap's path, if it works, and whether in a user namespace."""
+    """Returns bubblewrap's path if it works, and True if in a user namespace."""
     if settings.sandbox == "off":
         notes.add("the sandbox is off by settings")
         return None, True

@@ -35,7 +35,7 @@ _WHITEOUT = ".wh."
 
 @dataclass(slots=True)
 class Budget:
-    """What is left of the limits of one import."""
+    """Counts what remains of the limits of an import."""
 
     bytes_left: int = MAX_BYTES
     entries_left: int = MAX_ENTRIES
@@ -101,7 +101,7 @@ def remove_image(name: str, images: Path) -> bool:
 
 
 def list_images(images: Path) -> list[ProcessImage]:
-    """Completes images only."""
+    """Returns the complete images."""
     return [image for slot in _slots(images) if (image := _load(slot)) is not None]
 
 
@@ -135,7 +135,7 @@ def _load(slot: Path) -> ProcessImage | None:
 
 
 def find_python(root: Path) -> str | None:
-    """The newest Python >= 3.8 of a root directory, by its path inside."""
+    """Returns the newest Python >= 3.8 of a root directory, by its path inside."""
     best: tuple[int, str] | None = None
     for folder in _BINARIES:
         try:
@@ -150,7 +150,7 @@ def find_python(root: Path) -> str | None:
 
 
 def _prepare_root(root: Path) -> None:
-    """Mount points that the sandbox needs, and no foreign names of hosts."""
+    """Makes the mount points that the sandbox needs, and removes foreign names of hosts."""
     for name in ("etc", "opt", "var", "usr", "tmp", "proc", "dev", "sys"):
         path = root / name
         if not path.is_symlink():
@@ -274,7 +274,7 @@ def _manifest(blobs: _DirectoryBlobs | _TarBlobs) -> tuple[str, list[str], str]:
 
 
 def _extract(archive: tarfile.TarFile, root: Path, budget: Budget) -> None:
-    """One layer over what is there, with its whiteouts. Owners are not kept: sessions run as one user."""
+    """Extracts a layer with its whiteouts. Owners are not kept: sessions run as one user."""
     top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for member in archive:
@@ -385,7 +385,7 @@ def _white_out(directory: int, name: str) -> None:
 
 
 def _clear(directory: int, name: str) -> None:
-    """Whatever is there by that name goes."""
+    """Removes whatever has that name."""
     try:
         os.unlink(name, dir_fd=directory)
     except FileNotFoundError:
@@ -411,7 +411,7 @@ def _copy_directory(source: Path, root: Path, budget: Budget) -> None:
 
 
 def _walk(source: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Parents before their entries."""
+    """Yields parents before their entries."""
     pending = [str(source)]
     while pending:
         with os.scandir(pending.pop()) as entries:

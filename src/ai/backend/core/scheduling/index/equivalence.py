@@ -53,7 +53,7 @@ class QuotaClass:
 
 @dataclass(slots=True, eq=False)
 class QueuedSession:
-    """One pending session. ``is_gated``: it has a start time or dependencies."""
+    """A pending session with its classes. ``is_gated``: it has a start time or dependencies."""
 
     session: PendingSession
     quota_class: QuotaClass

@@ -32,7 +32,7 @@ Candidate = tuple[float, int, float, int, int]
 
 @dataclass(slots=True)
 class TypicalRequest:
-    """What is typically requested with one accelerator slot, for each unit of it.
+    """The usual companions of one accelerator slot, for each unit of it.
 
     Attributes:
         need: companion slot -> (mean, deviation) of what one unit comes with.

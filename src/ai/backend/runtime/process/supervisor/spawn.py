@@ -162,7 +162,7 @@ def prepare(directory: str, report: int, network: int | None) -> None:
     crash_point("shim.forked")
     os.chdir(directory)
     if not hold_lock():
-        tell(report, {"ok": False, "error": "another shim has it"})
+        report_to(report, {"ok": False, "error": "another shim has it"})
         return
     crash_point("shim.locked")
     with open("plan.json", encoding="utf-8") as file:  # no pathlib here: memory
@@ -185,17 +185,17 @@ def prepare(directory: str, report: int, network: int | None) -> None:
         leader = start_leader(plan, network)
     except (OSError, ValueError) as error:
         cgroupfs.remove(plan["cgroups"])
-        tell(report, {"ok": False, "error": str(error)})
+        report_to(report, {"ok": False, "error": str(error)})
         return
     crash_point("shim.spawned")
     identity["leader"] = [leader.pid, proc.start_time(leader.pid)]
     write_json("shim.json", identity)
     crash_point("shim.recorded")
-    tell(report, {"ok": True, **identity})
+    report_to(report, {"ok": True, **identity})
     Shim(plan, listener, wakeup_read, leader).run()
 
 
-def tell(report: int, message: dict[str, Any]) -> None:
+def report_to(report: int, message: dict[str, Any]) -> None:
     """Sends one message to the requester of the workload, if it still listens."""
     with suppress(OSError):
         os.write(report, json.dumps(message).encode())
