@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
-from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.common.errors import BackendError
 from ai.backend.common.ids import SessionId
 from ai.backend.common.states import ClusterMode, SessionStatus, SessionType
@@ -69,6 +68,11 @@ class Plan:
     policy: Policy = field(default_factory=Policy)
 
 
+def _agent_settings(n: int) -> AgentSettings:
+    node = {"id": f"i-{n}", "location": ["zone", f"rack-{n % 2}"]}
+    return AgentSettings.model_validate({"agent": node, **AGENT_SETTINGS})
+
+
 class Cluster:
     """Runs the managers, agents and users of one seed; :meth:`begin` starts it."""
 
@@ -91,14 +95,9 @@ class Cluster:
             for name in [f"m-{n}" for n in range(plan.managers)]
         }
         self.agents = [
-            AgentDaemon(world, node, self.managers, self._agent_settings(n), self._clock())
+            AgentDaemon(world, node, self.managers, _agent_settings(n), self._clock())
             for n, node in enumerate(self.nodes)
         ]
-
-    @staticmethod
-    def _agent_settings(n: int) -> AgentSettings:
-        node = {"id": f"i-{n}", "location": ["zone", f"rack-{n % 2}"]}
-        return AgentSettings.model_validate({"agent": node, **AGENT_SETTINGS})
 
     def _clock(self) -> WrongClock:
         dice, skew_s = self.world.rng, self.world.faults.skew_s

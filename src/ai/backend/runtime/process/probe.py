@@ -14,7 +14,7 @@ import logging
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -64,7 +64,8 @@ def probe(settings: ProcessRuntimeSettings, state: Path) -> ProbeResult:
     notes = _Notes()
     is_root = os.geteuid() == 0
     cgroups = _probe_cgroups(settings, state, notes)
-    filtered = settings.seccomp == "auto" and _has_seccomp()
+    filtered = settings.seccomp == "auto" and seccomp.is_supported()
+    filtered = filtered and "\nSeccomp:" in cgroupfs.read("/proc/self/status")
     bwrap, user_namespace = _find_sandbox(settings, is_root, filtered, notes)
     if bwrap is None and filtered and not seccomp.is_supported():
         filtered = False
@@ -139,10 +140,6 @@ def enforcement_of(host: Host, settings: ProcessRuntimeSettings) -> dict[str, En
     }
 
 
-def _has_seccomp() -> bool:
-    return seccomp.is_supported() and "\nSeccomp:" in cgroupfs.read("/proc/self/status")
-
-
 def _runner(state: Path, *, is_copied: bool) -> Path:
     """Returns the runner's directory: a copy, or the installed one where sessions have no way into our directory."""
     source = runner_files.find_runner()
@@ -193,8 +190,7 @@ def _try_group(driver: CgroupDriver) -> str:
         with subprocess.Popen(["/bin/sh", "-c", "read x"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as child:
             for group in groups:
                 cgroupfs.write(f"{group['path']}/cgroup.procs", str(child.pid))
-            found = cgroupfs.members(groups)
-            if child.pid not in found:
+            if child.pid not in cgroupfs.members(groups):
                 return "a process did not arrive in its group"
     except OSError as error:
         return str(error)
@@ -298,7 +294,10 @@ def _probe_late_nproc(bwrap: str, settings: ProcessRuntimeSettings, is_root: boo
         )
         os.close(info_write)
         info_write = -1
-        inner = json.loads(_read_all(lambda: os.read(info_read, 4096)))["child-pid"]
+        info = b""
+        while not info.rstrip().endswith(b"}") and (chunk := os.read(info_read, 4096)):
+            info += chunk
+        inner = json.loads(info)["child-pid"]
         subprocess.run(  # type: ignore[call-overload]  # as above
             [prlimit, "--pid", str(inner), "--nproc=6:6"], check=True, capture_output=True, **identity
         )
@@ -314,12 +313,3 @@ def _probe_late_nproc(bwrap: str, settings: ProcessRuntimeSettings, is_root: boo
         for fd in (info_read, info_write, block_read, block_write):
             if fd >= 0:
                 os.close(fd)
-
-
-def _read_all(read: Callable[[], bytes]) -> bytes:
-    data = b""
-    while chunk := read():
-        data += chunk
-        if data.rstrip().endswith(b"}"):
-            break
-    return data

@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import stat
 import tarfile
 from collections.abc import Iterator
@@ -177,10 +178,8 @@ def _unpack(source: Path, root: Path, budget: Budget) -> _Unpacked:
             blobs = _TarBlobs(archive, budget)
             if blobs.has("manifest.json") or blobs.has("index.json"):
                 return _unpack_layers(blobs, root, budget)
-        digest = hashlib.sha256()
         with source.open("rb") as raw:
-            while chunk := raw.read(1 << 20):
-                digest.update(chunk)
+            digest = hashlib.file_digest(raw, "sha256")
         with tarfile.open(source) as archive:
             _extract(archive, root, budget)
     except (tarfile.TarError, EOFError, gzip.BadGzipFile) as error:
@@ -196,7 +195,9 @@ class _DirectoryBlobs:
         return (self._path / name).is_file()
 
     def open(self, name: str) -> IO[bytes]:
-        path = self._path / _plain(name)
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            raise InvalidInput(f"the image names {name!r}, which is outside of it")
+        path = self._path / name
         if path.is_symlink() or not path.is_file():
             raise InvalidInput(f"the image lacks {name!r}")
         return path.open("rb")
@@ -223,13 +224,6 @@ class _TarBlobs:
         if content is None:
             raise InvalidInput(f"the image lacks {name!r}")
         return content
-
-
-def _plain(name: str) -> str:
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts:
-        raise InvalidInput(f"the image names {name!r}, which is outside of it")
-    return name
 
 
 def _json(blobs: _DirectoryBlobs | _TarBlobs, name: str) -> Any:
@@ -300,7 +294,9 @@ def _place(archive: tarfile.TarFile, member: tarfile.TarInfo, top: int, root: Pa
             _clear(directory, name)
             fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=directory)
             with os.fdopen(fd, "wb") as file:
-                _copy_content(archive, member, file)
+                content = archive.extractfile(member)
+                assert content is not None
+                shutil.copyfileobj(content, file, 1 << 20)
                 os.fchmod(file.fileno(), member.mode & 0o755 | 0o400)
         elif member.issym():
             _clear(directory, name)
@@ -319,13 +315,6 @@ def _place(archive: tarfile.TarFile, member: tarfile.TarInfo, top: int, root: Pa
         raise InvalidInput(f"the archive's {member.name!r} cannot be unpacked: {error.strerror}") from error
     finally:
         os.close(directory)
-
-
-def _copy_content(archive: tarfile.TarFile, member: tarfile.TarInfo, file: IO[bytes]) -> None:
-    content = archive.extractfile(member)
-    assert content is not None
-    while chunk := content.read(1 << 20):
-        file.write(chunk)
 
 
 def _descend(top: int, parts: list[str]) -> int:
@@ -405,8 +394,7 @@ def _copy_directory(source: Path, root: Path, budget: Budget) -> None:
             target.mkdir(mode=0o755)
         elif stat.S_ISREG(status.st_mode):
             with Path(entry.path).open("rb") as origin, target.open("xb") as copy:
-                while chunk := origin.read(1 << 20):
-                    copy.write(chunk)
+                shutil.copyfileobj(origin, copy, 1 << 20)
             target.chmod(stat.S_IMODE(status.st_mode) & 0o755 | 0o400)
 
 

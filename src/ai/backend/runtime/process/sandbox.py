@@ -179,9 +179,10 @@ def compose(scene: HostPaths, command: Sequence[str]) -> tuple[list[str], list[l
     if scene.python is not None:
         view.link(scene.python, f"{PROGRAMS}/python")
     for mount in scene.mounts:
-        _show_mount(view, mount)
+        check_mount(mount, staged=view.staged)
+        view.bind(mount.source, mount.target, "--ro-bind" if mount.read_only else "--bind")
     for device in scene.devices:
-        _show_device(view, device)
+        view.bind(device.source, device.target or device.source, "--dev-bind")
     for target, source in scene.files.items():
         view.bind(source, target)
     # Root without its capabilities may not enter a home that is closed to it.
@@ -225,12 +226,3 @@ def _show_rootfs(view: View, rootfs: Path) -> None:
                     view.bind(child, f"{target}/{child.name}")
         else:
             view.bind(path, target)
-
-
-def _show_mount(view: View, mount: Mount) -> None:
-    check_mount(mount, staged=view.staged)
-    view.bind(mount.source, mount.target, "--ro-bind" if mount.read_only else "--bind")
-
-
-def _show_device(view: View, device: DeviceMapping) -> None:
-    view.bind(device.source, device.target or device.source, "--dev-bind")

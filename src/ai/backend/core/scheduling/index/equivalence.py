@@ -125,14 +125,7 @@ class EquivalenceCache:
         key = whole, parts, None if all(p.matching for p in parts) else unmatched
         equivalence_class = self.classes.get(key)
         if equivalence_class is None:
-            equivalence_class = self.classes[key] = EquivalenceClass(whole, parts, _hardest_first(parts))
+            slots = sorted({slot for part in parts for slot in part.total}, key=scarcity)
+            hardest = sorted(range(len(parts)), key=lambda i: [-parts[i].total[slot] for slot in slots])
+            equivalence_class = self.classes[key] = EquivalenceClass(whole, parts, tuple(hardest))
         return equivalence_class
-
-
-def _hardest_first(parts: tuple[Demand, ...]) -> tuple[int, ...]:
-    slots = sorted({slot for part in parts for slot in part.total}, key=scarcity)
-
-    def key(i: int) -> tuple[object, ...]:
-        return *(-parts[i].total[slot] for slot in slots), i
-
-    return tuple(sorted(range(len(parts)), key=key))

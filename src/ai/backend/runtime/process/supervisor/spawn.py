@@ -179,7 +179,7 @@ def prepare(directory: str, report: int, network: int | None) -> None:
         cgroupfs.build(plan["cgroups"])
         crash_point("shim.cgroups")
         wakeup_read, wakeup_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        signal.signal(signal.SIGCHLD, _nothing)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # it only has to wake the loop
         signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
         listener = listen()
         leader = start_leader(plan, network)
@@ -200,7 +200,3 @@ def report_to(report: int, message: dict[str, Any]) -> None:
     with suppress(OSError):
         os.write(report, json.dumps(message).encode())
     os.close(report)
-
-
-def _nothing(number: int, frame: object) -> None:
-    """Does nothing: SIGCHLD only has to wake the loop."""
