@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
+from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.common.errors import BackendError
 from ai.backend.common.ids import SessionId
 from ai.backend.common.states import ClusterMode, SessionStatus, SessionType
