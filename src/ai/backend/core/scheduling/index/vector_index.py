@@ -2,7 +2,7 @@
 
 What an agent has free is one integer, its *vector*: the level (see :mod:`slot_index`) of each slot in a field of its
 own, the scarcest slot in the highest bits. So integers compare as vectors do, the scarcest slot first, and one
-subtraction compares all fields; see docs/decisions/0121-free-vectors.md.
+subtraction compares all fields; see docs/decisions/0121-free-resource-vectors.md.
 """
 
 from __future__ import annotations
