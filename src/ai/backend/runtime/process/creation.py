@@ -20,6 +20,7 @@ from ai.backend.runtime.process.launch_plan import FILES_VARIABLE, Host, build_p
 from ai.backend.runtime.process.networks import hosts_file
 from ai.backend.runtime.process.records import Record, StateDirectory
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
+from ai.backend.runtime.workload import record_values
 
 
 def images_directory(settings: ProcessRuntimeSettings, state: Path) -> Path:
@@ -60,20 +61,9 @@ class Creation:
         directory = self.state.workload(spec.key)
         home = self.state.home(spec.key.kernel_id)
         groups = self.host.cgroups.groups(str(spec.key), limits_of(spec, self.settings))
-        made_home = not home.exists()
+        common = record_values(spec, self.settings, home)
         record = Record(
-            key=spec.key,
-            session_id=spec.session_id,
-            image=self.image.name,
-            cookie=self.cookie,
-            cgroups=groups,
-            home=str(home),
-            sandboxed=bool(self.host.bwrap),
-            memory_bytes=spec.config.memory_limit_bytes,
-            cpu_limit=spec.config.cpu_limit,
-            home_bytes=spec.home_bytes or self.settings.home_bytes,
-            labels=dict(spec.labels),
-            made_home=made_home,
+            **{**common, "image": self.image.name}, cookie=self.cookie, cgroups=groups, sandboxed=bool(self.host.bwrap)
         )
         directory.make()
         crash_point("create.directory")
