@@ -81,7 +81,7 @@ class _Python:
         return ".".join(self.version.split(".")[:2])
 
 
-def _own_python() -> _Python:
+def own_python() -> _Python:
     """Returns the interpreter below our virtual environment, whose files sessions may see."""
     base = os.path.realpath(sys.base_prefix)
     names = (f"python{sys.version_info[0]}.{sys.version_info[1]}", "python3")
@@ -136,7 +136,7 @@ def _jupyterlab_beside(python: _Python) -> tuple[str, str] | None:
     return None
 
 
-def _host_python(python: _Python, name: str, aliases: tuple[str, ...]) -> ProcessImage:
+def host_python(python: _Python, name: str, aliases: tuple[str, ...]) -> ProcessImage:
     """Describes an image with a web server of files, and JupyterLab if it is installed in it or beside it."""
     services, labels, prefixes = ["http:http:8000"], {}, python.prefixes
     beside = None if _has_jupyterlab(python) else _jupyterlab_beside(python)
@@ -159,7 +159,7 @@ def _host_python(python: _Python, name: str, aliases: tuple[str, ...]) -> Proces
 
 def host_images(extra: Sequence[Path] = ()) -> list[ProcessImage]:
     """Returns the interpreters of this host, ours first. Blocks: it runs the others once."""
-    own = _own_python()
+    own = own_python()
     pythons = [own]
     for candidate in (Path("/usr/bin/python3"), *extra):
         python = None if os.path.realpath(candidate) == own.executable else _inspect(candidate)
@@ -172,7 +172,7 @@ def host_images(extra: Sequence[Path] = ()) -> list[ProcessImage]:
         if tag in names:
             tag += "-system" if python.executable.startswith("/usr/bin/") else f"-{len(names)}"
         names.add(tag)
-        images.append(_host_python(python, tag, ("python", tag) if python is own else (tag,)))
+        images.append(host_python(python, tag, ("python", tag) if python is own else (tag,)))
     for runtime, path in RUNTIME_PATHS.items():
         if shutil.which(path):
             image = ProcessImage(
