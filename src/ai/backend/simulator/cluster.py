@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
@@ -25,7 +26,7 @@ from ai.backend.simulator.daemons import AgentDaemon, Inbox, ManagerDaemon
 from ai.backend.simulator.invariants import Invariants, left_over
 from ai.backend.simulator.node import Node
 from ai.backend.simulator.stores import make_stores, with_faults
-from ai.backend.simulator.world import NO_FAULTS, Faults, SeededIds, World, WrongClock
+from ai.backend.simulator.world import EPOCH, NO_FAULTS, Faults, SeededIds, World, WrongClock
 
 MANAGER_SETTINGS: dict[str, Any] = {
     "manager": {"lease_s": 6.0},
@@ -82,7 +83,7 @@ class Cluster:
         self.plan = plan
         self.world = world = World(seed, faults)
         self.memory = Memory()
-        self.stores = make_stores(world, self.memory)
+        self.stores = make_stores(self.memory, lambda: EPOCH + timedelta(seconds=world.now))
         self.inbox = Inbox(world)
         self.users = random.Random(seed + 1)
         self.caller: Caller | None = None

@@ -6,9 +6,8 @@ from ai.backend.common.errors import Unavailable
 from ai.backend.common.wire.link import AgentCommands, ManagerReports
 from ai.backend.infra.rpc.frames import Kind, decode
 from ai.backend.infra.rpc.memory import MemoryAgentEndpoint, MemoryConnection, MemoryLink
-from ai.backend.infra.rpc.methods import MAX_MESSAGE_BYTES
+from ai.backend.infra.rpc.methods import MAX_MESSAGE_BYTES, commands_service, reports_service
 from ai.backend.infra.rpc.multiplexer import Multiplexer
-from ai.backend.infra.rpc.proxies import commands_service, reports_service
 from ai.backend.simulator.virtual_time import PROCESS, Process
 from ai.backend.simulator.world import World
 

@@ -142,7 +142,7 @@ class Inventory:
 
     @property
     def is_stale(self) -> bool:
-        """Whether the alloc maps were built from other devices than the present ones: a :meth:`rebuild` was cut off."""
+        """Returns True while the alloc maps are of other devices than the present ones: a rebuild is due."""
         return self._built != {key: kind.devices for key, kind in self.kinds.items()}
 
     async def _refresh(self, handle: PluginHandle) -> bool:

@@ -46,8 +46,7 @@ from ai.backend.manager.execution.service import ExecutionService
 from ai.backend.manager.folders.client import StorageProxyFolders
 from ai.backend.manager.folders.facade import Folders
 from ai.backend.manager.folders.gateway import FolderGateway, StorageGateway
-from ai.backend.manager.identity.password_hash import hash_password, verify_password
-from ai.backend.manager.identity.passwords import PasswordService
+from ai.backend.manager.identity.passwords import PasswordService, hash_password, verify_password
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.ssh_keys import SshKeyService
 from ai.backend.manager.identity.tenants import TenantService
@@ -309,6 +308,7 @@ class Manager:
         sessions = self._make_sessions(folders, artifacts, images, state, finder, clock, id_generator)
         owned_sessions = OwnerSessions(stores.sessions, sessions)
         leaving = folders.leaving if folders is not None else None
+        service_ports = ServicePorts(finder, gateway)
         return Services(
             sessions=sessions,
             defaults=self._dotfiles,
@@ -329,8 +329,8 @@ class Manager:
                 sessions=settings.sessions,
                 activity=self._activity,
             ),
-            service_ports=ServicePorts(finder, gateway),
-            tunnels=TunnelService(finder, gateway, settings.tunnels, self._activity),
+            service_ports=service_ports,
+            tunnels=TunnelService(service_ports, settings.tunnels, self._activity),
             identity=self._identity,
             administration=TenantService(
                 stores.identities,
