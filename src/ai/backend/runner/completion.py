@@ -24,10 +24,14 @@ def complete(before: str, namespace: Dict[str, Any]) -> List[bytes]:
     before = before.rsplit("\n", 1)[-1]
     found = _FROM.match(before)
     if found:
-        return _sorted(_from_module(found.group("module")), found.group("prefix"))
+        module = sys.modules.get(found.group("module"))  # completing must not run the code of a module
+        return _sorted([] if module is None else dir(module), found.group("prefix"))
     found = _IMPORT.match(before)
     if found:
-        return _sorted(_modules(), found.group("module"))
+        import pkgutil
+
+        installed = [info.name for info in pkgutil.iter_modules()]
+        return _sorted([*sys.builtin_module_names, *installed, *sys.modules], found.group("module"))
     name = _DOTTED.search(before)
     if name is None or (name.start() and before[name.start() - 1] in ".)]}'\""):
         return []
@@ -36,29 +40,12 @@ def complete(before: str, namespace: Dict[str, Any]) -> List[bytes]:
         if not prefix:
             return []
         return _sorted([*namespace, *vars(builtins), *keyword.kwlist], prefix)
-    value = _resolve(owner.split("."), namespace)
-    return _sorted(
-        [f"{owner}.{attribute}" for attribute in dir(value) if isinstance(attribute, str)], f"{owner}.{prefix}"
-    )
-
-
-def _resolve(names: List[str], namespace: Dict[str, Any]) -> Any:
-    first = names[0]
-    value = namespace[first] if first in namespace else vars(builtins)[first]
-    for name in names[1:]:
-        value = getattr(value, name)
-    return value
-
-
-def _from_module(name: str) -> List[str]:
-    module = sys.modules.get(name)
-    return [] if module is None else dir(module)  # completing must not run the code of a module
-
-
-def _modules() -> List[str]:
-    import pkgutil
-
-    return [*sys.builtin_module_names, *(info.name for info in pkgutil.iter_modules()), *sys.modules]
+    first, *others = owner.split(".")
+    value: Any = namespace[first] if first in namespace else vars(builtins)[first]
+    for other in others:
+        value = getattr(value, other)
+    attributes = [f"{owner}.{attribute}" for attribute in dir(value) if isinstance(attribute, str)]
+    return _sorted(attributes, f"{owner}.{prefix}")
 
 
 def _sorted(names: List[str], prefix: str) -> List[bytes]:

@@ -23,7 +23,7 @@ _PIECE = ITEM_BYTES // 4
 
 
 class _Item:
-    """One console item; text grows while it stays within `ITEM_BYTES`, rich items are complete from the start."""
+    """A console item; text grows while it stays within `ITEM_BYTES`, rich items are complete from the start."""
 
     __slots__ = ("chars", "kind", "pieces", "size", "value")
 
@@ -44,7 +44,7 @@ class Console:
         self._rich = 0
         self._unsent = {"stdout": 0, "stderr": 0}
         self._dropped = {"stdout": 0, "stderr": 0}
-        self._decoders = {name: _decoder() for name in self._unsent}
+        self._decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in self._unsent}
         self._tail: Optional[List[Tuple[str, str]]] = None
         self.limit = MAX_BACKGROUND
 
@@ -177,7 +177,3 @@ class SessionLog:
                     pending.clear()  # nobody will ever read it
                     break
                 del pending[:done]
-
-
-def _decoder() -> codecs.IncrementalDecoder:
-    return codecs.getincrementaldecoder("utf-8")("replace")

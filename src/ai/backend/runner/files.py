@@ -79,8 +79,7 @@ class Home:
             raise FileError("invalid", "offset out of range")
         upload = self._uploads.get(path)
         if offset == 0:
-            if upload is not None:
-                self._drop(path)
+            self._drop(path)
             while len(self._uploads) >= MAX_UPLOADS:
                 self._drop(next(iter(self._uploads)))
             upload = self._uploads[path] = _Upload(self._open_parents(parents, create=True), name)
@@ -170,17 +169,16 @@ class Home:
             folder, _, last = path.rpartition("/")
             if last in ("", ".", ".."):
                 raise FileError("invalid", "the path names no file")
-            target = os.path.join(
-                os.path.realpath(os.path.join(self._home, folder or ("/" if path.startswith("/") else ""))), last
-            )
+            folder = folder or ("/" if path.startswith("/") else "")
+            target = os.path.join(os.path.realpath(os.path.join(self._home, folder)), last)
         if target == self._home:
             if allow_home:
                 return [], "."
             raise FileError("invalid", "the path names the home itself")
-        inside = target.startswith(self._home.rstrip("/") + "/")
-        if not inside:
+        home = self._home.rstrip("/") + "/"
+        if not target.startswith(home):
             raise FileError("denied", "the path leads out of the home directory")
-        parts = target[len(self._home.rstrip("/")) + 1 :].split("/")
+        parts = target[len(home) :].split("/")
         if len(parts) > MAX_DEPTH:
             raise FileError("invalid", "the path is too deep")
         return parts[:-1], parts[-1]
@@ -226,17 +224,13 @@ class _Upload:
     def publish(self, mode: Optional[int] = None) -> None:
         if mode is not None:
             os.fchmod(self._fd, mode)
-            os.rename(self._temporary, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
-            return
-        try:
-            present = os.stat(self._name, dir_fd=self._folder, follow_symlinks=False)
-        except FileNotFoundError:
-            present = None
-        if present is not None and stat.S_ISREG(present.st_mode):
+        else:
             try:
-                os.fchmod(self._fd, stat.S_IMODE(present.st_mode) & 0o777)
-            except PermissionError:
-                pass  # a mount without modes
+                present = os.stat(self._name, dir_fd=self._folder, follow_symlinks=False)
+                if stat.S_ISREG(present.st_mode):
+                    os.fchmod(self._fd, stat.S_IMODE(present.st_mode) & 0o777)
+            except (FileNotFoundError, PermissionError):
+                pass  # a new file, or a mount without modes
         os.rename(self._temporary, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
 
     def discard(self) -> None:
@@ -341,11 +335,10 @@ def _header(info: Any) -> bytes:
 
 
 def _content(fd: int, size: int) -> Iterator[bytes]:
-    left = size
-    while left:
-        data = os.read(fd, min(left, CHUNK))
-        if not data:
-            data = bytes(min(left, CHUNK))  # it has shrunk: the header has promised this length
-        left -= len(data)
+    remaining = size
+    while remaining:
+        # Zeros if it has shrunk: the header has promised this length.
+        data = os.read(fd, min(remaining, CHUNK)) or bytes(min(remaining, CHUNK))
+        remaining -= len(data)
         yield data
     yield bytes(-size % 512)

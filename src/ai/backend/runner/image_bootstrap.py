@@ -16,7 +16,7 @@ TIMEOUT_S = 30.0
 
 
 class ImageBootstrap:
-    """One run of the script. `done` is called once: at its end or at the timeout."""
+    """Runs the script once. `done` is called once: at its end or at the timeout."""
 
     def __init__(self, path: str, loop: Loop, outbox: Outbox) -> None:
         self._path = path

@@ -237,11 +237,12 @@ class BashInterpreter(Interpreter):
             os.close(null)
 
 
-def restore_pipe(fd: int) -> None:
-    """Resets the modes that a child may have set on a shared pipe: non-blocking, asynchronous."""
-    flags = fcntl.fcntl(fd, fcntl.F_GETFL)
-    if flags & (os.O_NONBLOCK | os.O_ASYNC):
-        fcntl.fcntl(fd, fcntl.F_SETFL, flags & ~(os.O_NONBLOCK | os.O_ASYNC))
+def restore_pipes(*fds: int) -> None:
+    """Resets the modes that a child may have set on shared pipes: non-blocking, asynchronous."""
+    for fd in fds:
+        flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+        if flags & (os.O_NONBLOCK | os.O_ASYNC):
+            fcntl.fcntl(fd, fcntl.F_SETFL, flags & ~(os.O_NONBLOCK | os.O_ASYNC))
 
 
 def make_interpreter(runtime: str, loop: Loop, fds: Fds, home: str, report: Report) -> Optional[Interpreter]:

@@ -38,11 +38,10 @@ def default_command(runtime: str, step: str) -> Optional[str]:
 
 def snippet_command(folder: str, code: str) -> str:
     """Writes a C snippet, with main() added if needed, into `folder`; returns the command that compiles and runs it."""
+    code = f'#line 1 "<input>"\n{code}\n'
     if not _C_MAIN.search(code):
         headers = "".join(f"#include <{name}.h>\n" for name in _C_HEADERS)
-        code = f'{headers}int main(void) {{\n#line 1 "<input>"\n{code}\nreturn 0;\n}}\n'
-    else:
-        code = f'#line 1 "<input>"\n{code}\n'
+        code = f"{headers}int main(void) {{\n{code}return 0;\n}}\n"
     source, program = os.path.join(folder, "main.c"), os.path.join(folder, "main")
     with open(source, "w", encoding="utf-8", errors="replace") as file:
         file.write(code)

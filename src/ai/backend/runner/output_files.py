@@ -17,17 +17,15 @@ MAX_REPORTED = 1_000
 
 def snapshot(folder: str) -> Snapshot:
     """Returns the regular files under `folder` by relative path: (inode, size, time of change in ns)."""
-    found: Snapshot = {}
-    if os.path.islink(folder):
-        return found
-    pending = [("", 0)]
+    files: Snapshot = {}
+    pending = [] if os.path.islink(folder) else [("", 0)]
     while pending:
         relative, depth = pending.pop()
         try:
             with os.scandir(os.path.join(folder, relative)) as entries:
                 for entry in entries:
-                    if len(found) >= MAX_SEEN:
-                        return found
+                    if len(files) >= MAX_SEEN:
+                        return files
                     path = relative + entry.name
                     try:
                         if entry.is_dir(follow_symlinks=False):
@@ -35,12 +33,12 @@ def snapshot(folder: str) -> Snapshot:
                                 pending.append((path + "/", depth + 1))
                         elif entry.is_file(follow_symlinks=False):
                             facts = entry.stat(follow_symlinks=False)
-                            found[path] = (facts.st_ino, facts.st_size, facts.st_mtime_ns)
+                            files[path] = (facts.st_ino, facts.st_size, facts.st_mtime_ns)
                     except OSError:
                         continue  # removed meanwhile
         except OSError:
             continue
-    return found
+    return files
 
 
 def changes(before: Snapshot, after: Snapshot) -> List[Dict[str, Any]]:

@@ -84,7 +84,7 @@ def common_environment(home: str) -> Dict[str, str]:
     return env
 
 
-def detach_child(prefer_oom: bool = True) -> None:
+def detach_child() -> None:
     """Gives a fresh fork of the supervisor its own session, process group and default signal handlers."""
     os.setsid()
     signal.set_wakeup_fd(-1)

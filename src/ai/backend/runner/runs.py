@@ -21,7 +21,7 @@ _STEPS = ("clean", "build", "exec")
 
 
 class Run:
-    """One run: its request and its state."""
+    """A run: its request and its state."""
 
     def __init__(self, message: Dict[str, Any]) -> None:
         self.id: str = message["id"]

@@ -61,24 +61,22 @@ class Definition:
             raise BadDefinition("prestart is a list of at most 64 actions")
         self.prestart = [_action(item) for item in prestart]
 
-    def arguments(self, given: Any) -> List[str]:
+    def arguments(self, values: Any) -> List[str]:
         """Returns the default arguments, overridden by the user's. Raises BadDefinition."""
-        asked = _arguments(given or {})
-        for name in asked:
+        requested = _arguments(values or {})
+        for name in requested:
             if name not in self.allowed_arguments:
                 raise BadDefinition(f"the service takes no argument {name[:64]!r}")
-        found: List[str] = []
-        for name, values in {**self.default_arguments, **asked}.items():
-            found += [name, *values]
-        return found
+        merged = {**self.default_arguments, **requested}
+        return [text for name, texts in merged.items() for text in (name, *texts)]
 
-    def environment(self, given: Any) -> Dict[str, str]:
+    def environment(self, values: Any) -> Dict[str, str]:
         """Returns the variables that a user sets. Raises BadDefinition."""
-        asked = _texts(given or {}, "envs")
-        for name in asked:
+        requested = _texts(values or {}, "envs")
+        for name in requested:
             if name not in self.allowed_envs:
                 raise BadDefinition(f"the service takes no variable {name[:64]!r}")
-        return asked
+        return requested
 
 
 def read_definition(name: str, folder: str) -> Optional[Definition]:
@@ -190,19 +188,15 @@ def _action(item: Any) -> Tuple[str, Dict[str, Any], Optional[str]]:
     for name in ("filename", "path"):
         if name in arguments and not isinstance(arguments[name], str):
             raise BadDefinition(f"{name} is a text")
-    if "body" in arguments and not _is_body(arguments["body"], action):
+    body = arguments.get("body", [])
+    is_text_list = isinstance(body, list) and all(isinstance(line, str) for line in body)
+    if not is_text_list and not (action == "log" and isinstance(body, str)):
         raise BadDefinition(f"the body of {action} is a {'text' if action == 'log' else 'list of texts'}")
     if "command" in arguments:
         _command(arguments["command"], "the command of run_command")
     if "mode" in arguments:
         file_mode(arguments["mode"])
     return action, arguments, ref
-
-
-def _is_body(body: Any, action: str) -> bool:
-    if isinstance(body, str):
-        return action == "log"
-    return isinstance(body, list) and all(isinstance(line, str) for line in body)
 
 
 def file_mode(text: Any) -> int:

@@ -35,7 +35,7 @@ _LISTENING = "0A"
 
 
 class Service:
-    """One service that was started at least once. `status` is `starting running stopped failed`."""
+    """A service that was started at least once. `status` is `starting running stopped failed`."""
 
     def __init__(self, name: str, protocol: str) -> None:
         self.name = name
@@ -151,9 +151,9 @@ class Services:
         self._outbox.reply(message, {"services": states})
 
     def _definition(self, name: str, message: Message) -> Optional[Definition]:
-        found = read_definition(name, self._definitions)
-        if found is not None:
-            return found
+        definition = read_definition(name, self._definitions)
+        if definition is not None:
+            return definition
         kit = message.get("kit")
         if not kit and message.get("t") == "service-list" and name in INTRINSIC:
             return offered_definition(name)
@@ -366,7 +366,7 @@ def _free_ports(count: int) -> List[int]:
 
 def _listening() -> Set[int]:
     """Returns the listening TCP ports of this network namespace, read from /proc without connecting."""
-    found = set()
+    ports = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
             with open(table, encoding="ascii") as file:
@@ -376,5 +376,5 @@ def _listening() -> Set[int]:
         for line in lines:
             _, local, _, state = line.split(None, 4)[:4]
             if state == _LISTENING:
-                found.add(int(local.rpartition(":")[2], 16))
-    return found
+                ports.add(int(local.rpartition(":")[2], 16))
+    return ports

@@ -12,7 +12,7 @@ import sys
 
 from . import process
 from .event_loop import READ, WRITE, Loop, Timer
-from .interpreters import make_interpreter, restore_pipe
+from .interpreters import make_interpreter, restore_pipes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ class Supervisor:
             self._restart_delay = 0.05
         elif kind == b"D":
             self._runner.code_done()
-            self._prepare_pipes()
+            restore_pipes(self._out, self._err)
             self._runner.advance()
         elif kind == b"I":
             self._runner.asked(fields[0], fields[1] == b"1")
@@ -269,10 +269,6 @@ class Supervisor:
             self._console.add_rich("media", [texts[0][:128], texts[1]], len(texts[1]))
         elif kind == b"T":
             self._console.add_rich("html", texts[0], len(texts[0]))
-
-    def _prepare_pipes(self) -> None:
-        for fd in (self._out, self._err):
-            restore_pipe(fd)
 
     def _announce(self) -> None:
         from .language_commands import compiler_version
@@ -298,7 +294,7 @@ class Supervisor:
     def _start_interpreter(self) -> None:
         if self._interpreter is None or self._interpreter.pid:
             return
-        self._prepare_pipes()
+        restore_pipes(self._out, self._err)
         self._has_started = False
         try:
             self._interpreter.start()
@@ -340,17 +336,15 @@ class Supervisor:
     # ---- files, terminals and services
 
     def _open_files(self) -> Any:
-        if self._files is None:
-            from .file_requests import FileRequests
+        from .file_requests import FileRequests
 
-            self._files = FileRequests(self._home, self._outbox)
+        self._files = self._files or FileRequests(self._home, self._outbox)
         return self._files
 
     def _open_terminals(self) -> Any:
-        if self._terminals is None:
-            from .terminals import Terminals
+        from .terminals import Terminals
 
-            self._terminals = Terminals(self._loop, self._channel, self._home)
+        self._terminals = self._terminals or Terminals(self._loop, self._channel, self._home)
         return self._terminals
 
     def _open_services(self) -> Any:

@@ -28,7 +28,7 @@ _DEATH_WINDOW = 5.0
 
 
 class Terminal:
-    """One pseudo-terminal and the shell in it."""
+    """A pseudo-terminal and the shell in it."""
 
     def __init__(self, owner: Terminals, name: str, rows: int, cols: int) -> None:
         self._owner = owner

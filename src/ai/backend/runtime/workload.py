@@ -50,6 +50,21 @@ class WorkloadRecord:
         object.__setattr__(self, "cgroups", Groups(self.cgroups))
 
 
+def record_values(spec: WorkloadSpec, settings: RuntimeSettings, home: Path) -> dict[str, Any]:
+    """Returns the fields of a new workload's record that its specification determines."""
+    return {
+        "key": spec.key,
+        "session_id": spec.session_id,
+        "image": spec.image,
+        "home": str(home),
+        "memory_bytes": spec.config.memory_limit_bytes,
+        "cpu_limit": spec.config.cpu_limit,
+        "home_bytes": spec.home_bytes or settings.home_bytes,
+        "labels": dict(spec.labels),
+        "made_home": not home.exists(),
+    }
+
+
 R = TypeVar("R", bound=WorkloadRecord)
 
 

@@ -70,6 +70,11 @@ class Plan:
     policy: Policy = field(default_factory=Policy)
 
 
+def _agent_settings(n: int) -> AgentSettings:
+    node = {"id": f"i-{n}", "location": ["zone", f"rack-{n % 2}"]}
+    return AgentSettings.model_validate({"agent": node, **AGENT_SETTINGS})
+
+
 class Cluster:
     """Runs the managers, agents and users of one seed; :meth:`begin` starts it."""
 
@@ -92,14 +97,9 @@ class Cluster:
             for name in [f"m-{n}" for n in range(plan.managers)]
         }
         self.agents = [
-            AgentDaemon(world, node, self.managers, self._agent_settings(n), self._clock())
+            AgentDaemon(world, node, self.managers, _agent_settings(n), self._clock())
             for n, node in enumerate(self.nodes)
         ]
-
-    @staticmethod
-    def _agent_settings(n: int) -> AgentSettings:
-        node = {"id": f"i-{n}", "location": ["zone", f"rack-{n % 2}"]}
-        return AgentSettings.model_validate({"agent": node, **AGENT_SETTINGS})
 
     def _clock(self) -> WrongClock:
         dice, skew_s = self.world.rng, self.world.faults.skew_s

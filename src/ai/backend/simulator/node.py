@@ -226,7 +226,7 @@ class SimulatedRuntime(FakeRuntime):
         return ()
 
     async def events(self) -> AsyncIterator[WorkloadExited]:
-        """Some are lost."""
+        """Yields the events, and loses some."""
         async for event in super().events():
             if not self._world.chance(5 * self._world.faults.misbehave):
                 yield event

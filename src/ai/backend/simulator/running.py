@@ -40,7 +40,7 @@ async def story(cluster: Cluster) -> None:
 
 @contextmanager
 def undisturbed(errors: list[str]) -> Iterator[None]:
-    """Without the collector, whose moments would be chance, and without logs but for what no code foresaw."""
+    """Disables the garbage collector, and collects logged mistakes of the program instead of showing logs."""
     was_enabled, handler = gc.isenabled(), _Errors(errors)
     root = logging.getLogger("ai.backend")
     level, propagate = root.level, root.propagate
@@ -62,7 +62,7 @@ _FORESEEN = (BackendError, OSError, TimeoutError, asyncio.CancelledError, Runtim
 
 
 class _Errors(logging.Handler):
-    """Keeps errors with an exception that is a mistake of the program."""
+    """Collects logged exceptions that are mistakes of the program."""
 
     def __init__(self, errors: list[str]) -> None:
         super().__init__(logging.ERROR)

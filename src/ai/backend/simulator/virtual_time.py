@@ -70,7 +70,7 @@ class Process:
 
 
 class _Future(asyncio.Future[Any]):
-    """Sets of futures are in the order of their serial numbers, hence the same in each run."""
+    """A future with a serial number as hash, so that sets have the same order in each run."""
 
     serial = 0
 

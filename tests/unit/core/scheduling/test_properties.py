@@ -242,7 +242,7 @@ def test_an_incremental_scheduler_drops_unused_classes(monkeypatch: pytest.Monke
         expected = decide(snapshot, Policy(), now=NOW, rng=random.Random(1))
         assert decide(scheduler, Policy(), now=NOW, rng=random.Random(1)) == expected
     assert len(scheduler.equivalence_cache.quota_classes) < 20
-    assert len(scheduler.equivalence_cache._by_request) < 20
+    assert len(scheduler.equivalence_cache.by_request) < 20
 
 
 @settings(max_examples=60, deadline=None)

@@ -17,7 +17,7 @@ MINOR = f"{sys.version_info[0]}.{sys.version_info[1]}"
 def environment(folder: Path, *packages: str, python: str | None = None) -> Path:
     """A virtual environment, as far as it is looked at."""
     (folder / "bin").mkdir(parents=True)
-    (folder / "bin" / "python").symlink_to(python or images._own_python().executable)
+    (folder / "bin" / "python").symlink_to(python or images.own_python().executable)
     (folder / "bin" / "jupyter-lab").write_text("")
     for package in packages:
         (folder / "lib" / f"python{MINOR}" / "site-packages" / package).mkdir(parents=True)
@@ -33,7 +33,7 @@ def nothing_else(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def own() -> images.ProcessImage:
-    return images._host_python(images._own_python(), "python", ())
+    return images.host_python(images.own_python(), "python", ())
 
 
 def test_beside_us(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -73,4 +73,4 @@ def test_that_of_another_interpreter_is_not_ours(monkeypatch: pytest.MonkeyPatch
 def test_in_the_interpreter_itself_nothing_else_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images, "_has_jupyterlab", lambda python: True)
     assert own().labels == {"ai.backend.service-ports": "http:http:8000,jupyterlab:http:8090"}
-    assert own().prefixes == images._own_python().prefixes
+    assert own().prefixes == images.own_python().prefixes

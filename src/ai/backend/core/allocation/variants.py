@@ -138,7 +138,7 @@ def explain(
 
 
 class PluginVariants:
-    """One plugin's devices with the namespaces they state, computed once."""
+    """Holds the devices of one plugin with the namespaces that they state, computed once."""
 
     def __init__(self, devices: Sequence[ComputeDevice], namespaces: Sequence[VariantNamespace] = ()) -> None:
         self.devices = tuple(devices)

@@ -60,14 +60,14 @@ def evaluate(subject: Subject, limits: Limits, *, now: datetime, slack_s: float 
     reports: dict[str, Report] = {}
     expired: list[str] = []
     if limits.network_timeout_s is not None and subject.session_type is SessionType.INTERACTIVE:
-        left = limits.network_timeout_s - (now - subject.last_access).total_seconds()
-        reports[NETWORK_TIMEOUT] = Report(remaining_s=left)
-        if left <= -slack_s:
+        remaining_s = limits.network_timeout_s - (now - subject.last_access).total_seconds()
+        reports[NETWORK_TIMEOUT] = Report(remaining_s=remaining_s)
+        if remaining_s <= -slack_s:
             expired.append(NETWORK_TIMEOUT)
     if limits.lifetime_s is not None:
-        left = limits.lifetime_s - (now - subject.started_at).total_seconds()
-        reports[SESSION_LIFETIME] = Report(remaining_s=left)
-        if left <= 0:
+        remaining_s = limits.lifetime_s - (now - subject.started_at).total_seconds()
+        reports[SESSION_LIFETIME] = Report(remaining_s=remaining_s)
+        if remaining_s <= 0:
             expired.append(SESSION_LIFETIME)
     if limits.utilization is not None and subject.session_type is not SessionType.INFERENCE:
         report, is_idle = _utilization(subject, limits.utilization, now)
@@ -80,10 +80,9 @@ def evaluate(subject: Subject, limits: Limits, *, now: datetime, slack_s: float 
 def _utilization(subject: Subject, rule: UtilizationRule, now: datetime) -> tuple[Report, bool]:
     usage = subject.usage or Window(rule.window_s)
     averages = {name: usage.average(name, now) for name in rule.thresholds}
-    told = {
-        name: [None if value is None else round(value, 3), rule.thresholds[name]] for name, value in averages.items()
-    }
-    extra = {"resources": told, "thresholds_check_operator": "and" if rule.needs_all else "or"}
+    rounded = {name: None if value is None else round(value, 3) for name, value in averages.items()}
+    resources = {name: [value, rule.thresholds[name]] for name, value in rounded.items()}
+    extra = {"resources": resources, "thresholds_check_operator": "and" if rule.needs_all else "or"}
     age_s = (now - subject.started_at).total_seconds()
     if age_s < rule.grace_s:
         return Report(remaining_s=rule.grace_s - age_s, kind=GRACE_PERIOD, extra=extra), False
@@ -91,8 +90,7 @@ def _utilization(subject: Subject, rule: UtilizationRule, now: datetime) -> tupl
     is_low = bool(missed) and (all(missed) if rule.needs_all else any(missed))
     if usage.is_complete(now):
         return Report(remaining_s=0 if is_low else None, extra=extra), is_low
-    measured = [i * usage.step_s for i in usage.buckets]
-    # the earliest end, should it go on like this
-    begun_s = min(measured) if measured else now.timestamp()
-    left = begun_s + rule.window_s - now.timestamp()
-    return Report(remaining_s=max(0.0, left) if is_low else None, extra=extra), False
+    # The earliest end, if usage stays as it is.
+    begun_s = min((i * usage.step_s for i in usage.buckets), default=now.timestamp())
+    remaining_s = max(0.0, begun_s + rule.window_s - now.timestamp())
+    return Report(remaining_s=remaining_s if is_low else None, extra=extra), False

@@ -115,19 +115,17 @@ def read_rules(values: Mapping[str, str]) -> Rules:
 
 
 def _thresholds(values: Mapping[str, str], faults: list[str]) -> dict[str, float]:
-    found: dict[str, float] = {}
+    thresholds: dict[str, float] = {}
     for key, text in values.items():
         parts = key.split("/")
         if parts[:3] != ["checkers", UTILIZATION, "resource-thresholds"] or parts[4:] != ["average"]:
             continue
-        if not text.strip():
-            continue
         try:
-            percent = float(text)
+            percent = float(text) if text.strip() else None
         except ValueError:
             percent = -1.0
-        if 0 <= percent <= 1e6:
-            found[parts[3]] = percent
-        else:
+        if percent is not None and 0 <= percent <= 1e6:
+            thresholds[parts[3]] = percent
+        elif percent is not None:
             faults.append(f"{key}: {text[:64]!r} is not a percentage")
-    return found
+    return thresholds

@@ -40,13 +40,12 @@ class Window:
     def add(self, at: datetime, values: Mapping[str, float]) -> Window:
         """Returns the window with one more measurement, without those that left it."""
         number = self._number(at)
-        kept = {i: b for i, b in self.buckets.items() if number - BUCKETS < i <= number}
-        before = kept.get(number, _Bucket({}, {}))
-        kept[number] = _Bucket(
-            {**before.sums, **{name: before.sums.get(name, 0.0) + value for name, value in values.items()}},
-            {**before.counts, **{name: before.counts.get(name, 0) + 1 for name in values}},
-        )
-        return Window(self.length_s, kept)
+        buckets = {i: b for i, b in self.buckets.items() if number - BUCKETS < i <= number}
+        before = buckets.get(number, _Bucket({}, {}))
+        sums = {name: before.sums.get(name, 0.0) + value for name, value in values.items()}
+        counts = {name: before.counts.get(name, 0) + 1 for name in values}
+        buckets[number] = _Bucket({**before.sums, **sums}, {**before.counts, **counts})
+        return Window(self.length_s, buckets)
 
     def is_complete(self, at: datetime) -> bool:
         """Returns True if enough of the window before ``at`` was measured."""
@@ -56,18 +55,13 @@ class Window:
     def average(self, name: str, at: datetime) -> float | None:
         """Returns the average over the buckets that have this measurement, each counted once; None without any."""
         newest = self._number(at)
-        means = [
-            b.sums[name] / b.counts[name]
-            for i, b in self.buckets.items()
-            if newest - BUCKETS <= i <= newest and b.counts.get(name)
-        ]
+        buckets = [b for i, b in self.buckets.items() if newest - BUCKETS <= i <= newest and b.counts.get(name)]
+        means = [b.sums[name] / b.counts[name] for b in buckets]
         return sum(means) / len(means) if means else None
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "length": self.length_s,
-            "buckets": {str(i): [dict(b.sums), dict(b.counts)] for i, b in sorted(self.buckets.items())},
-        }
+        buckets = {str(i): [dict(b.sums), dict(b.counts)] for i, b in sorted(self.buckets.items())}
+        return {"length": self.length_s, "buckets": buckets}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], length_s: float) -> Window:
@@ -75,12 +69,10 @@ class Window:
         try:
             if float(data["length"]) != length_s:
                 return cls(length_s)
-            read = {
-                int(i): _Bucket(
-                    {str(n): float(v) for n, v in sums.items()}, {str(n): int(c) for n, c in counts.items()}
-                )
-                for i, (sums, counts) in data["buckets"].items()
-            }
+            buckets: dict[int, _Bucket] = {}
+            for i, (sums, counts) in data["buckets"].items():
+                amounts = {str(name): float(value) for name, value in sums.items()}
+                buckets[int(i)] = _Bucket(amounts, {str(name): int(count) for name, count in counts.items()})
         except (KeyError, TypeError, ValueError, AttributeError):
             return cls(length_s)
-        return cls(length_s, read)
+        return cls(length_s, buckets)

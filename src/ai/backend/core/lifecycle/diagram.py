@@ -125,14 +125,10 @@ def _grid(machine: Machine) -> str:
     return "\n".join(lines)
 
 
-def _rules(doc: str | None) -> str:
-    """Returns the rules in a machine's docstring."""
-    return (doc or "").partition("Rules:")[2].strip()
-
-
 def render() -> str:
     """Returns the text of docs/reference/state-machines.md."""
     parts = ["# State machines", _HEAD]
     for machine in MACHINES:
-        parts += [f"## {machine.title}", _rules(machine.doc), f"```mermaid\n{mermaid(machine)}\n```", _grid(machine)]
+        rules = (machine.doc or "").partition("Rules:")[2].strip()
+        parts += [f"## {machine.title}", rules, f"```mermaid\n{mermaid(machine)}\n```", _grid(machine)]
     return "\n\n".join(parts) + "\n"

@@ -20,10 +20,9 @@ from ai.backend.core.scheduling.placement.strategies import PLACEMENTS
 
 DEFAULT_ORDER = "fifo"
 DEFAULT_PLACEMENT = "dispersed"
-HIGHEST_PRIORITY = 100
 USUAL_PRIORITY = 10
-_ORDER_SPELLINGS = {"fairshare": "fair-share"}
-_PLACEMENT_SPELLINGS = {
+_SPELLINGS = {
+    "fairshare": "fair-share",
     "roundrobin": "round-robin",
     "legacy": "dispersed",
     "fgd": "least-fragmentation",
@@ -70,7 +69,7 @@ class GroupOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     preemption: Preemption = Preemption()
     half_life_s: Positive = field(default=7 * 86_400.0, name="half_life")
     weights: dict[str, Positive] = {}
-    max_priority: Annotated[int, Meta(ge=0, le=HIGHEST_PRIORITY)] = USUAL_PRIORITY
+    max_priority: Annotated[int, Meta(ge=0, le=100)] = USUAL_PRIORITY
     config: dict[str, Any] = {}
     agent_selector_config: dict[str, Any] = {}
     allow_fractional_resource_fragmentation: bool = True
@@ -79,17 +78,17 @@ class GroupOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 def order_name(name: object) -> str | None:
     """Returns the key of :data:`ORDERS` for any spelling of ``scheduler``; None if unknown."""
-    return _spelled(name, _ORDER_SPELLINGS, ORDERS)
+    return _spelled(name, ORDERS)
 
 
 def placement_name(name: object) -> str | None:
     """Returns the key of :data:`PLACEMENTS` for any spelling of a strategy; None if unknown."""
-    return _spelled(name, _PLACEMENT_SPELLINGS, PLACEMENTS)
+    return _spelled(name, PLACEMENTS)
 
 
-def _spelled(name: object, spellings: Mapping[str, str], keys: Collection[str]) -> str | None:
+def _spelled(name: object, keys: Collection[str]) -> str | None:
     plain = str(name).strip().lower().replace("_", "-")
-    plain = spellings.get(plain, plain)
+    plain = _SPELLINGS.get(plain, plain)
     return plain if plain in keys else None
 
 

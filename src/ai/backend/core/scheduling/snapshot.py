@@ -34,7 +34,7 @@ class HeldKernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentView:
-    """One agent by its last report and its rows.
+    """An agent by its last report and its rows.
 
     Attributes:
         generation: of the inventory in ``plugins``; every placement carries it.

@@ -47,7 +47,7 @@ def why_unfit(host: str, info: Mapping[str, Any]) -> str:
 
 
 def describe(facts: EngineFacts, settings: DockerRuntimeSettings, *, no_overlays: str = "") -> RuntimeInfo:
-    """See docs/reference/docker-runtime. ``no_overlays`` says why networks cannot reach over several nodes."""
+    """Describes the runtime (docs/reference/docker-runtime). ``no_overlays``: why networks cannot span nodes."""
     enforced, watched, none = Enforcement.ENFORCED, Enforcement.WATCHED, Enforcement.NONE
     is_root = os.geteuid() == 0
     network = settings.network if settings.network != "auto" else facts.network

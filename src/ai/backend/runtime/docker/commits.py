@@ -42,12 +42,6 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _MOST_ARCHIVES = 16
 
 
-def _check_word(word: str) -> str:
-    if not _WORD.fullmatch(word):
-        raise InvalidInput(f"{word[:64]!r} cannot be the name of a file here")
-    return word
-
-
 class Commits:
     """Makes commits, one at a time, into archives in ``directory`` or a registry, and keeps some bytes of disk free."""
 
@@ -80,7 +74,7 @@ class Commits:
     async def commit(
         self, key: WorkloadKey, container: str, image_id: str, request: CommitRequest, tell: TellProgress
     ) -> CommittedImage:
-        """Commits. Raises Conflict if one of this workload is under way; else see :meth:`AbstractRuntime.commit`."""
+        """Commits a workload. Raises Conflict if that is in progress; else see :meth:`AbstractRuntime.commit`."""
         if key in self._busy:
             raise Conflict("a commit of this session is under way")
         self._busy.add(key)
@@ -103,7 +97,10 @@ class Commits:
     async def _commit(
         self, key: WorkloadKey, container: str, image_id: str, request: CommitRequest, tell: TellProgress
     ) -> CommittedImage:
-        target = self._directory / _check_word(request.folder) / _check_word(request.filename)
+        for word in (request.folder, request.filename):
+            if not _WORD.fullmatch(word):
+                raise InvalidInput(f"{word[:64]!r} cannot be the name of a file here")
+        target = self._directory / request.folder / request.filename
         base = await self._engine.image(image_id)
         if base is None:
             raise WorkloadError("the image of this session was removed from the engine, and its configuration with it")
@@ -197,7 +194,7 @@ def _place(archive: Path, target: Path) -> None:
 def _archive_name(base: Mapping[str, Any], filename: str) -> str:
     """Returns the name for ``docker load``: the session's image, with the name of the archive as tag."""
     tag = re.sub(r"[^\w.-]", "-", filename.removesuffix(".tar.gz"))[:128].lstrip(".-") or "commit"
-    for known in base.get("RepoTags") or ():
-        with suppress(InvalidInput):
-            return f"{ImageName.parse(known).repository}:{tag}"
+    for name in base.get("RepoTags") or ():
+        with suppress(InvalidInput):  # another name may be valid
+            return f"{ImageName.parse(name).repository}:{tag}"
     return f"backendai-committed:{tag}"

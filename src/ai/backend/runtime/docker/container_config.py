@@ -61,8 +61,10 @@ def compose(
     command = [image.python, "-I", "-S", f"{RUNNER}/relay/main.py", "--directory", CHANNEL]
     command += ["--replay-bytes", str(settings.replay_bytes), "--runtime", image.runtime, "--home", HOME]
     endpoint: dict[str, Any] = {} if networks[0] in ("none", "host", "bridge") else {"Aliases": [spec.hostname]}
+    peers: list[str] = []
     if spec.network is not None:
         address = spec.network.addresses[spec.hostname]
+        peers = [f"{host}:{other}" for host, other in spec.network.addresses.items() if host != spec.hostname]
         endpoint |= {"IPAMConfig": {"IPv4Address": address}, "MacAddress": mac_of(address)}
     return {
         "Image": image.id,
@@ -80,7 +82,7 @@ def compose(
             **devices(spec.config.devices, engine),
             "NetworkMode": networks[0],
             **({"Runtime": spec.runtime_class} if spec.runtime_class else {}),
-            "ExtraHosts": _peers(spec),
+            "ExtraHosts": peers,  # for /etc/hosts; the engine adds the own name itself
             "Mounts": [
                 *_volumes(image, spec, settings),
                 *_own_mounts(image, scene),
@@ -107,12 +109,6 @@ def networks_of(spec: WorkloadSpec, settings: DockerRuntimeSettings, engine: Eng
     if spec.network is not None:
         return spec.network.network_id, *(n for n in spec.config.networks if n not in ("none", "host"))
     return tuple(spec.config.networks) or (settings.network if settings.network != "auto" else engine.network,)
-
-
-def _peers(spec: WorkloadSpec) -> list[str]:
-    """Returns lines for /etc/hosts about the session's other kernels. The engine adds the own name itself."""
-    addresses = {} if spec.network is None else spec.network.addresses
-    return [f"{host}:{address}" for host, address in addresses.items() if host != spec.hostname]
 
 
 def environment(spec: WorkloadSpec, image: ImageFacts) -> dict[str, str]:

@@ -26,6 +26,7 @@ from ai.backend.runtime.docker.images import ImageFacts, etc_files
 from ai.backend.runtime.docker.records import DockerFolder, DockerRecord, DockerState
 from ai.backend.runtime.docker.settings import DockerRuntimeSettings
 from ai.backend.runtime.docker.statistics import groups_of
+from ai.backend.runtime.workload import record_values
 
 _LOOK_S, _INSPECT_S = 0.004, 0.25
 _TAIL = 500
@@ -33,7 +34,7 @@ _TAIL = 500
 
 @dataclass(frozen=True, slots=True)
 class Creation:
-    """One attempt to create a workload."""
+    """An attempt to create a workload."""
 
     spec: WorkloadSpec
     image: ImageFacts
@@ -70,11 +71,11 @@ class Creation:
             hint = f"the runtime class {self.spec.runtime_class} must let unix sockets through mounts"
             raise WorkloadError(f"{error.message}; {hint}") from error
         crash_point("create.begun")
-        found = await self.engine.inspect(container_id)
-        if found is None:
+        container = await self.engine.inspect(container_id)
+        if container is None:
             raise WorkloadError("the container was removed while it started")
-        pid = int(found["State"]["Pid"])
-        writable = (found.get("GraphDriver") or {}).get("Data") or {}
+        pid = int(container["State"]["Pid"])
+        writable = (container.get("GraphDriver") or {}).get("Data") or {}
         record = replace(
             record,
             begun=True,
@@ -91,18 +92,8 @@ class Creation:
         for mount in spec.config.mounts:
             check_mount(mount, staged=os.geteuid() == 0)
         home = self.state.home(spec.key.kernel_id)
-        record = DockerRecord(
-            key=spec.key,
-            session_id=spec.session_id,
-            image=spec.image,
-            home=str(home),
-            memory_bytes=spec.config.memory_limit_bytes,
-            cpu_limit=spec.config.cpu_limit,
-            home_bytes=spec.home_bytes or self.settings.home_bytes,
-            labels=dict(spec.labels),
-            made_home=not home.exists(),
-            network=spec.network.network_id if spec.network is not None else "",
-        )
+        network = spec.network.network_id if spec.network is not None else ""
+        record = DockerRecord(**record_values(spec, self.settings, home), network=network)
         folder.path.mkdir(mode=0o700)
         crash_point("create.directory")
         folder.write_record(record)
@@ -191,12 +182,12 @@ async def begin(engine: Engine, container_id: str, folder: DockerFolder, timeout
 
 
 async def _require_running(engine: Engine, container_id: str) -> None:
-    found = await engine.inspect(container_id)
-    if found is not None and found["State"]["Running"]:
+    container = await engine.inspect(container_id)
+    if container is not None and container["State"]["Running"]:
         return
-    said = (await engine.logs(container_id))[-_TAIL:].decode(errors="replace").strip()
-    error = str(((found or {}).get("State") or {}).get("Error") or "")
-    raise WorkloadError(f"the container ended at once: {error or said or 'it said nothing'}")
+    output = (await engine.logs(container_id))[-_TAIL:].decode(errors="replace").strip()
+    error = str(((container or {}).get("State") or {}).get("Error") or "")
+    raise WorkloadError(f"the container ended at once: {error or output or 'it said nothing'}")
 
 
 def seal(channel: Path) -> None:

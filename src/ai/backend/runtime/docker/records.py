@@ -42,7 +42,7 @@ class DockerRecord(WorkloadRecord):
 
 
 class DockerFolder(WorkloadFolder):
-    """One workload's directory."""
+    """The directory of a workload."""
 
     @property
     def channel(self) -> Path:

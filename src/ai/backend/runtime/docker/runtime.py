@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -114,15 +114,12 @@ class DockerRuntime(AbstractRuntime):
         )
         await self._workloads.reconcile()
         await self._commits.clean()
-        await asyncio.to_thread(self._images.clean, await self._mounted())
+        containers = await self._engine.list([f"{INSTANCE_LABEL}={self._state.instance}"])
+        in_use = {str(mount.get("Source")) for container in containers for mount in container.get("Mounts") or ()}
+        await asyncio.to_thread(self._images.clean, in_use)
         guard = guard_homes(self.settings, self._state.homes, self._running, self._used_bytes, self._end_for_its_home)
         loops = {"follow": self._workloads.follow(), "guard": guard, "compare": self._compare_loop()}
         self._tasks = [asyncio.create_task(loop, name=f"docker-runtime-{name}") for name, loop in loops.items()]
-
-    async def _mounted(self) -> Collection[str]:
-        """Returns the folders of this machine that our containers see."""
-        containers = await self._engine.list([f"{INSTANCE_LABEL}={self._state.instance}"])
-        return {str(mount.get("Source")) for container in containers for mount in container.get("Mounts") or ()}
 
     async def _await_engine(self) -> Mapping[str, object]:
         """Returns the engine's information, after waiting for an engine that is starting. Raises Unavailable."""
@@ -178,7 +175,7 @@ class DockerRuntime(AbstractRuntime):
 
     @property
     def networks(self) -> SessionNetworks:
-        """The facts of the engine. Raises Unavailable before ``setup``."""
+        """The networks of sessions. Raises Unavailable before ``setup``."""
         if self._networks is None:
             raise Unavailable("the Docker runtime is not set up")
         return self._networks
@@ -235,7 +232,7 @@ class DockerRuntime(AbstractRuntime):
             raise
 
     async def _undo(self, job: Creation) -> None:
-        """Undos a creation. What fails now is undone by the next comparison."""
+        """Undoes a creation. What fails now is undone by the next comparison."""
         try:
             await cleanup.undo_creation(self._engine, self._state, job.folder, job.spec.key)
         except (BackendError, OSError) as error:
@@ -364,20 +361,14 @@ class DockerRuntime(AbstractRuntime):
     async def measure(self, keys: Sequence[WorkloadKey]) -> Mapping[WorkloadKey, Sequence[Measurement]]:
         assert self._facts is not None
         handles = [handle for key in keys if (handle := self._workloads.handles.get(key)) is not None]
-        living = [handle for handle in handles if handle.exit is None]
+        records = [handle.record for handle in handles if handle.exit is None]
         if self.settings.stats_type == "docker":
-            return await self._ask_engine(living)
-        wanted = [(h.record.key, h.record, partial(statistics.pids_of, h.record)) for h in living]
+            samples = await asyncio.gather(*(self._engine.stats(record.container_id) for record in records))
+            pairs = zip(records, samples, strict=True)
+            return {r.key: statistics.from_api(sample, r) for r, sample in pairs if sample is not None}
+        workloads = [(record.key, record, partial(statistics.pids_of, record)) for record in records]
         driver = statistics.driver_of(self._facts.cgroups, self.settings.cgroup_root)
-        return await asyncio.to_thread(self._meter.measure_all, wanted, driver, time.monotonic())
-
-    async def _ask_engine(self, handles: Sequence[Handle]) -> Mapping[WorkloadKey, Sequence[Measurement]]:
-        answers = await asyncio.gather(*(self._engine.stats(handle.record.container_id) for handle in handles))
-        return {
-            handle.record.key: statistics.from_api(answer, handle.record)
-            for handle, answer in zip(handles, answers, strict=True)
-            if answer is not None
-        }
+        return await asyncio.to_thread(self._meter.measure_all, workloads, driver, time.monotonic())
 
     async def pids(self, key: WorkloadKey) -> tuple[int, ...]:
         handle = self._workloads.handles.get(key)

@@ -34,7 +34,7 @@ _RETRY_FIRST_S, _RETRY_MAX_S = 0.2, 5.0
 
 @dataclass(slots=True)
 class Handle:
-    """One workload. ``reason`` is why the runtime ends it, if it does."""
+    """The state of a workload in memory. ``reason`` is why the runtime ends it, if it does."""
 
     record: DockerRecord
     folder: DockerFolder
@@ -80,7 +80,7 @@ class Workloads:
         return handle
 
     async def reconcile(self) -> None:
-        """Records ends by comparing records and containers; remove containers without one. Raises Unavailable."""
+        """Records ends by comparing records and containers; removes containers without one. Raises Unavailable."""
         async with self._reconciling:
             await cleanup.reconcile(self._engine, self._state, self.lock, self._begun, is_first=self._is_first)
             self._is_first = False
@@ -134,7 +134,7 @@ class Workloads:
             log.warning("the end of %s cannot be noted: %s", handle.record.key, error)
 
     async def follow(self) -> None:
-        """Follows the ends that the engine reports, until cancelled; compare again when the engine is back."""
+        """Follows the ends that the engine reports, until cancelled; compares again when the engine is back."""
         since, delay_s = time.time() - EVENT_OVERLAP_S, _RETRY_FIRST_S
         label = f"{INSTANCE_LABEL}={self._state.instance}"
         while True:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,15 +14,15 @@ from ai.backend.node.linux.disk_space import MountEntry
 WANTED_V1 = ("cpu", "cpuacct", "memory", "pids", "blkio", "devices", "cpuset")
 WANTED_V2 = ("cpu", "memory", "pids", "cpuset", "io")
 _PROOF = {
-    "cpu": ("cpu.cfs_quota_us", "cpu.max"),
-    "cpuacct": ("cpuacct.usage", "cpu.stat"),
-    "memory": ("memory.limit_in_bytes", "memory.max"),
-    "pids": ("pids.max", "pids.max"),
-    "blkio": ("blkio.throttle.io_service_bytes_recursive", "io.stat"),
-    "io": ("", "io.stat"),
-    "devices": ("devices.list", ""),
-    "cpuset": ("cpuset.cpus", "cpuset.cpus"),
+    "cpu": "cpu.cfs_quota_us",
+    "cpuacct": "cpuacct.usage",
+    "memory": "memory.limit_in_bytes",
+    "pids": "pids.max",
+    "blkio": "blkio.throttle.io_service_bytes_recursive",
+    "devices": "devices.list",
+    "cpuset": "cpuset.cpus",
 }
+"""A file that each usable version 1 controller has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +46,11 @@ def find_hierarchies(mounts: Iterable[MountEntry], root: Path) -> list[CgroupMou
 
 
 def parse_own(text: str) -> dict[str, str]:
-    """Controller ("" for the unified hierarchy) -> our own group, from the text of /proc/self/cgroup."""
+    """Returns controller ("" for the unified hierarchy) -> our own group, from the text of /proc/self/cgroup."""
     own: dict[str, str] = {}
     for line in text.splitlines():
-        _, _, rest = line.partition(":")
-        names, _, path = rest.partition(":")
-        for name in names.split(","):
-            own[name] = path
+        _, names, path = line.split(":", 2)
+        own.update(dict.fromkeys(names.split(","), path))
     return own
 
 
@@ -62,7 +61,7 @@ def find_driver(mounts: Sequence[CgroupMount], own: dict[str, str], parent: str,
         if not mount.is_unified and mount.controllers:
             base = _make_v1(mount, own, parent, instance)
             if base is not None:
-                bases.update({name: base for name in mount.controllers if _has(base, name, 0)})
+                bases.update({name: base for name in mount.controllers if os.access(base / _PROOF[name], os.R_OK)})
     if "memory" in bases or "pids" in bases:
         has_unified = any(mount.is_unified for mount in mounts)
         return CgroupV1(bases=bases, kind="hybrid" if has_unified else "v1")
@@ -74,13 +73,8 @@ def find_driver(mounts: Sequence[CgroupMount], own: dict[str, str], parent: str,
     return NoCgroups()
 
 
-def _has(base: Path, controller: str, version: int) -> bool:
-    proof = _PROOF[controller][version]
-    return bool(proof) and os.access(base / proof, os.R_OK)
-
-
 def _make_v1(mount: CgroupMount, own: dict[str, str], parent: str, instance: str) -> Path | None:
-    """Below the hierarchy's root if we may, else below our own group."""
+    """Makes a base below the hierarchy's root if we may, else below our own group."""
     for above in (mount.path, mount.path / own.get(mount.controllers[0], "/").lstrip("/")):
         base = above / parent / instance
         try:
@@ -96,7 +90,7 @@ def _make_v1(mount: CgroupMount, own: dict[str, str], parent: str, instance: str
 
 
 def _make_base(base: Path) -> None:
-    """Another agent that lets go may take the directory above away under our hands: try again."""
+    """Makes a base; another agent that stops may remove the directory above meanwhile."""
     for attempt in range(3):
         try:
             base.mkdir(parents=True, exist_ok=True)
@@ -117,7 +111,7 @@ def _fill_cpuset(above: Path, base: Path) -> None:
 
 
 def _try_child(base: Path, join: str) -> None:
-    """A workload's group must be makeable and joinable. Raises OSError."""
+    """Makes and removes a group that could be joined. Raises OSError."""
     probe = base / f"probe-{os.getpid()}"
     probe.mkdir(exist_ok=True)
     try:
@@ -144,7 +138,7 @@ def _make_v2(mount: CgroupMount, own: str, parent: str, instance: str) -> Cgroup
 
 
 def _candidates(root: Path, own: str) -> list[Path]:
-    """The root (an administrator's machine), then our own group's ancestors (delegation), farthest first."""
+    """Returns the root (an administrator's machine), then our own group's ancestors, farthest first."""
     own_path = root / own.lstrip("/")
     above = [path for path in own_path.parents if root in path.parents]
     return [root, *reversed(above)]
@@ -154,14 +148,11 @@ def _enable(above: Path, base: Path) -> None:
     """Delegates the controllers to the base's children. Raises OSError."""
     _make_base(base)
     for path in (above, base.parent, base):
+        offered = set(_read_words(path / "cgroup.controllers")) - set(_read_words(path / "cgroup.subtree_control"))
         for name in WANTED_V2:
-            if name in _read_words(path / "cgroup.controllers") and name not in _read_words(
-                path / "cgroup.subtree_control"
-            ):
-                try:
+            if name in offered:
+                with suppress(OSError):  # another one may be delegated
                     (path / "cgroup.subtree_control").write_text(f"+{name}")
-                except OSError:
-                    continue
 
 
 def _read_words(path: Path) -> list[str]:

@@ -21,7 +21,7 @@ PLAIN_FILES_LAST = ("lock", "removing", "record.json")
 
 
 def kill_shim(directory: WorkloadDirectory) -> None:
-    """SIGKILL a shim by its recorded identity, once it has recorded it, and wait until its lock is free."""
+    """Kills a shim by its recorded identity, once it has recorded it, and waits until its lock is free."""
     deadline = time.monotonic() + PATIENCE_S
     while directory.is_locked() and time.monotonic() < deadline:
         identity = directory.identity() or {}
@@ -119,7 +119,7 @@ def erase(
 
 
 def clean_all(state: StateDirectory, cgroups: CgroupDriver) -> None:
-    """Completes started removals, undo partial creations, record exits, and remove groups without a workload."""
+    """Completes started removals, undoes partial creations, records exits, and removes groups without a workload."""
     names: set[str] = set()
     for directory in list(state.all_workloads()):
         names.add(directory.path.name)

@@ -1,4 +1,4 @@
-"""Preparation of a workload on disk, in an order in which a crash at any instruction leaves something findable."""
+"""Prepares a workload on disk, in an order in which a crash at any instruction leaves something that can be found."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from ai.backend.runtime.process.launch_plan import FILES_VARIABLE, Host, build_p
 from ai.backend.runtime.process.networks import hosts_file
 from ai.backend.runtime.process.records import Record, StateDirectory
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
+from ai.backend.runtime.workload import record_values
 
 
 def images_directory(settings: ProcessRuntimeSettings, state: Path) -> Path:
@@ -27,21 +28,21 @@ def images_directory(settings: ProcessRuntimeSettings, state: Path) -> Path:
 
 
 def find_images(settings: ProcessRuntimeSettings, state: Path) -> list[ProcessImage]:
-    """All images. Blocks: it asks the host's interpreters for their versions."""
+    """Returns all images. Blocks: it asks the host's interpreters for their versions."""
     return [*host_images(settings.interpreters), *rootfs.list_images(images_directory(settings, state))]
 
 
 def refresh_rootfs(
     known: Mapping[str, ProcessImage], settings: ProcessRuntimeSettings, state: Path
 ) -> list[ProcessImage]:
-    """The known host images and the root file systems that are there now."""
+    """Returns the known host images and the root file systems that exist now."""
     host = {image.name: image for image in known.values() if image.rootfs is None}
     return [*host.values(), *rootfs.list_images(images_directory(settings, state))]
 
 
 @dataclass(frozen=True, slots=True)
 class Creation:
-    """One attempt to make a workload ready for its shim."""
+    """An attempt to make a workload ready for its shim."""
 
     spec: WorkloadSpec
     image: ProcessImage
@@ -51,7 +52,7 @@ class Creation:
     cookie: str
 
     def prepare(self) -> Record:
-        """Directory, record, home, files, plan. Raises CreationDenied or OSError; the caller undoes."""
+        """Makes directory, record, home, files and plan. Raises CreationDenied or OSError; the caller undoes."""
         spec = self.spec
         if self.image.rootfs is not None and not self.host.bwrap:
             raise CreationDenied("a rootfs image needs bubblewrap, which does not work on this node")
@@ -60,20 +61,9 @@ class Creation:
         directory = self.state.workload(spec.key)
         home = self.state.home(spec.key.kernel_id)
         groups = self.host.cgroups.groups(str(spec.key), limits_of(spec, self.settings))
-        made_home = not home.exists()
+        common = record_values(spec, self.settings, home)
         record = Record(
-            key=spec.key,
-            session_id=spec.session_id,
-            image=self.image.name,
-            cookie=self.cookie,
-            cgroups=groups,
-            home=str(home),
-            sandboxed=bool(self.host.bwrap),
-            memory_bytes=spec.config.memory_limit_bytes,
-            cpu_limit=spec.config.cpu_limit,
-            home_bytes=spec.home_bytes or self.settings.home_bytes,
-            labels=dict(spec.labels),
-            made_home=made_home,
+            **{**common, "image": self.image.name}, cookie=self.cookie, cgroups=groups, sandboxed=bool(self.host.bwrap)
         )
         directory.make()
         crash_point("create.directory")

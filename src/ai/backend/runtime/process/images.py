@@ -56,7 +56,7 @@ class ProcessImage:
 
 
 def standard_labels(runtime: str, runtime_path: str) -> dict[str, str]:
-    """Labels of the spec (03-05, "Metadata Labels")."""
+    """Returns the labels of the spec (03-05, "Metadata Labels")."""
     return {
         "ai.backend.kernelspec": "1",
         "ai.backend.runtime-type": runtime,
@@ -81,20 +81,18 @@ class _Python:
         return ".".join(self.version.split(".")[:2])
 
 
-def _own_python() -> _Python:
-    """The interpreter below our virtual environment: that is the one whose files sessions may see."""
+def own_python() -> _Python:
+    """Returns the interpreter below our virtual environment, whose files sessions may see."""
     base = os.path.realpath(sys.base_prefix)
-    name = f"python{sys.version_info[0]}.{sys.version_info[1]}"
-    executable = next(
-        (str(path) for path in (Path(base, "bin", name), Path(base, "bin", "python3")) if path.exists()),
-        os.path.realpath(sys.executable),
-    )
+    names = (f"python{sys.version_info[0]}.{sys.version_info[1]}", "python3")
+    paths = (Path(base, "bin", name) for name in names)
+    executable = next((str(path) for path in paths if path.exists()), sys.executable)
     version = ".".join(map(str, sys.version_info[:3]))
     return _Python(os.path.realpath(executable), version, _outside_usr((base, os.path.realpath(sys.base_exec_prefix))))
 
 
-def _ask(executable: Path) -> _Python | None:
-    """What that interpreter says of itself; None if it does not work or is too old."""
+def _inspect(executable: Path) -> _Python | None:
+    """Returns the version and the prefixes of an interpreter; None if it does not work or is too old."""
     try:
         done = subprocess.run(
             [str(executable), "-I", "-S", "-c", _ASK_VERSION], capture_output=True, text=True, timeout=10, check=True
@@ -109,11 +107,6 @@ def _ask(executable: Path) -> _Python | None:
 
 def _outside_usr(prefixes: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({prefix for prefix in prefixes if prefix != "/usr" and not prefix.startswith("/usr/")}))
-
-
-def _suffix(python: _Python, count: int) -> str:
-    """Tells two interpreters of one version apart."""
-    return "system" if python.executable.startswith("/usr/bin/") else str(count)
 
 
 def _has_jupyterlab(python: _Python) -> bool:
@@ -143,13 +136,13 @@ def _jupyterlab_beside(python: _Python) -> tuple[str, str] | None:
     return None
 
 
-def _host_python(python: _Python, name: str, aliases: tuple[str, ...]) -> ProcessImage:
-    """With a web server of files, which every Python has, and JupyterLab where it is installed in it or beside it."""
+def host_python(python: _Python, name: str, aliases: tuple[str, ...]) -> ProcessImage:
+    """Describes an image with a web server of files, and JupyterLab if it is installed in it or beside it."""
     services, labels, prefixes = ["http:http:8000"], {}, python.prefixes
     beside = None if _has_jupyterlab(python) else _jupyterlab_beside(python)
     if beside is not None:
         labels["ai.backend.service-path.jupyterlab"], environment = beside
-        prefixes = (*prefixes, *(found for found in _outside_usr([environment]) if found not in prefixes))
+        prefixes = tuple(dict.fromkeys((*prefixes, *_outside_usr([environment]))))
     if beside is not None or _has_jupyterlab(python):
         services.append("jupyterlab:http:8090")
     return ProcessImage(
@@ -165,34 +158,31 @@ def _host_python(python: _Python, name: str, aliases: tuple[str, ...]) -> Proces
 
 
 def host_images(extra: Sequence[Path] = ()) -> list[ProcessImage]:
-    """Interpreters of this host, ours first. Blocks: it runs the others once."""
-    own = _own_python()
+    """Returns the interpreters of this host, ours first. Blocks: it runs the others once."""
+    own = own_python()
     pythons = [own]
     for candidate in (Path("/usr/bin/python3"), *extra):
-        found = None if os.path.realpath(candidate) == own.executable else _ask(candidate)
-        if found is not None and found.executable not in {python.executable for python in pythons}:
-            pythons.append(found)
+        python = None if os.path.realpath(candidate) == own.executable else _inspect(candidate)
+        if python is not None and python.executable not in {other.executable for other in pythons}:
+            pythons.append(python)
     images: list[ProcessImage] = []
     names: set[str] = set()
     for python in pythons:
-        is_first = python is own
-        taken = f"python:{python.minor}" in names
-        tag = f"python:{python.minor}" if not taken else f"python:{python.minor}-{_suffix(python, len(names))}"
+        tag = f"python:{python.minor}"
+        if tag in names:
+            tag += "-system" if python.executable.startswith("/usr/bin/") else f"-{len(names)}"
         names.add(tag)
-        images.append(_host_python(python, tag, (*(("python",) if is_first else ()), tag)))
-    runner = pythons[0]
+        images.append(host_python(python, tag, ("python", tag) if python is own else (tag,)))
     for runtime, path in RUNTIME_PATHS.items():
-        if not shutil.which(path):
-            continue
-        images.append(
-            ProcessImage(
+        if shutil.which(path):
+            image = ProcessImage(
                 name=f"host/{runtime}:latest",
                 runtime=runtime,
                 version="",
-                interpreter=runner.executable,
+                interpreter=own.executable,
                 runtime_path=path,
-                prefixes=runner.prefixes,
+                prefixes=own.prefixes,
                 aliases=(runtime, f"{runtime}:latest", *(("gcc",) if runtime == "c" else ())),
             )
-        )
+            images.append(image)
     return images

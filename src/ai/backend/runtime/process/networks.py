@@ -36,7 +36,7 @@ _PREDECESSOR_S = 10.0
 
 
 def why_none(state: Path, *, has_sandbox: bool) -> str:
-    """Why there can be no such networks here; empty if there can. Found by making one."""
+    """Returns why there can be no such networks here; empty if there can. Finds out by making one."""
     if os.geteuid() != 0:
         return "networks of sessions need root, and the agent runs as another user"
     if not has_sandbox:
@@ -56,7 +56,7 @@ def why_none(state: Path, *, has_sandbox: bool) -> str:
 
 
 def why_none_over_nodes(state: Path, *, no_networks: str) -> str:
-    """Why they cannot reach over several nodes; ``no_networks`` is what :func:`why_none` said."""
+    """Returns why they cannot reach over several nodes; ``no_networks`` is the result of :func:`why_none`."""
     return no_networks or overlay.why_none(_probe_device(state))
 
 
@@ -66,7 +66,7 @@ def _probe_device(state: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SessionNetworks:
-    """See the module. Every method blocks, and may be repeated; calls for one session come one after the other."""
+    """Creates and removes the networks. Every method blocks and may be repeated; no calls for one session overlap."""
 
     state: Path
     pool: IPv4Network
@@ -80,11 +80,11 @@ class SessionNetworks:
         return f"backendai {sha256(str(self.state).encode()).hexdigest()[:16]} "
 
     def device(self, session_id: SessionId) -> str:
-        """What kernels have theirs on; the peer of one of a pair ends in ``b``."""
+        """Returns the name of the device below those of the kernels; the peer of one of a pair ends in ``b``."""
         return overlay.device_name(self._mark, str(session_id), "a")
 
     def create(self, session_id: SessionId, hosts: Sequence[str], over: Overlay | None = None) -> NetworkView:
-        """Raises WorkloadError if the kernel does not do it, CreationDenied if there is no room for so many."""
+        """Creates a network. Raises WorkloadError if Linux refuses, CreationDenied without room for so many kernels."""
         subnet = self._subnet(len(hosts)) if over is None else IPv4Network(over.subnet)
         addresses = addresses_of(subnet, hosts) if over is None else dict(over.addresses)
         name = self.device(session_id)
@@ -117,7 +117,7 @@ class SessionNetworks:
                 route.set_up(one, arp=False)
 
     def remove(self, session_id: SessionId) -> None:
-        """Raises OSError."""
+        """Removes the network of a session. Raises OSError."""
         record = self.directory / f"{session_id}.json"
         with Route() as route:
             route.remove(self.device(session_id))
@@ -125,7 +125,7 @@ class SessionNetworks:
         record.unlink(missing_ok=True)
 
     def sessions(self) -> Sequence[SessionId]:
-        """By records, and by devices with our mark whose record is lost."""
+        """Returns the sessions with a record, and those of devices with our mark whose record is lost."""
         names = self._recorded()
         if os.geteuid() == 0:
             with suppress(OSError):
@@ -133,7 +133,7 @@ class SessionNetworks:
         return _ids(names)
 
     def broken(self) -> Sequence[SessionId]:
-        """Those that have a record and no device: the kernels' devices went with it. Raises OSError."""
+        """Returns the sessions that have a record and no device any more. Raises OSError."""
         recorded = _ids(self._recorded())
         if not recorded:
             return ()
@@ -154,7 +154,7 @@ def _ids(names: Iterable[str]) -> list[SessionId]:
 
 
 def hosts_file(network: NetworkView) -> bytes:
-    """/etc/hosts of the network's kernels."""
+    """Returns /etc/hosts of the network's kernels."""
     lines = ["127.0.0.1 localhost", "::1 localhost"]
     lines += [f"{address} {host}" for host, address in network.addresses.items()]
     return "".join(line + "\n" for line in lines).encode()

@@ -14,7 +14,7 @@ import logging
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -60,11 +60,12 @@ class _Notes:
 
 
 def probe(settings: ProcessRuntimeSettings, state: Path) -> ProbeResult:
-    """Blocks for some tens of milliseconds."""
+    """Probes the host. Blocks for some tens of milliseconds."""
     notes = _Notes()
     is_root = os.geteuid() == 0
     cgroups = _probe_cgroups(settings, state, notes)
-    filtered = settings.seccomp == "auto" and _has_seccomp()
+    filtered = settings.seccomp == "auto" and seccomp.is_supported()
+    filtered = filtered and "\nSeccomp:" in cgroupfs.read("/proc/self/status")
     bwrap, user_namespace = _find_sandbox(settings, is_root, filtered, notes)
     if bwrap is None and filtered and not seccomp.is_supported():
         filtered = False
@@ -139,12 +140,8 @@ def enforcement_of(host: Host, settings: ProcessRuntimeSettings) -> dict[str, En
     }
 
 
-def _has_seccomp() -> bool:
-    return seccomp.is_supported() and "\nSeccomp:" in cgroupfs.read("/proc/self/status")
-
-
 def _runner(state: Path, *, is_copied: bool) -> Path:
-    """Without mounts a session has no way into our state directory: it sees the runner where it is installed."""
+    """Returns the runner's directory: a copy, or the installed one where sessions have no way into our directory."""
     source = runner_files.find_runner()
     if not is_copied:
         return source
@@ -156,7 +153,7 @@ def _runner(state: Path, *, is_copied: bool) -> Path:
 
 
 def _write_static(state: Path, uid: int, gid: int) -> Path:
-    """The stand-ins for host files; open to the session's user, nothing secret in them."""
+    """Writes the files that replace the host's; open to the session's user, nothing secret in them."""
     static = state / "static"
     static.mkdir(mode=0o755, parents=True, exist_ok=True)
     for name, content in sandbox.stand_ins(uid, gid).items():
@@ -186,15 +183,14 @@ def _probe_cgroups(settings: ProcessRuntimeSettings, state: Path, notes: _Notes)
 
 
 def _try_group(driver: CgroupDriver) -> str:
-    """Puts a process into a group; return why it failed."""
+    """Puts a process into a group; returns why it failed."""
     groups = [dict(group) for group in driver.groups(f"probe-{os.getpid()}", _PROBE_LIMITS)]
     try:
         cgroupfs.build(groups)
         with subprocess.Popen(["/bin/sh", "-c", "read x"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as child:
             for group in groups:
                 cgroupfs.write(f"{group['path']}/cgroup.procs", str(child.pid))
-            found = cgroupfs.members(groups)
-            if child.pid not in found:
+            if child.pid not in cgroupfs.members(groups):
                 return "a process did not arrive in its group"
     except OSError as error:
         return str(error)
@@ -225,7 +221,7 @@ def _probe_command(bwrap: str, *more: str, user_namespace: bool = True) -> list[
 def _find_sandbox(
     settings: ProcessRuntimeSettings, is_root: bool, filtered: bool, notes: _Notes
 ) -> tuple[str | None, bool]:
-    """bubblewrap's path, if it works, and whether in a user namespace."""
+    """Returns bubblewrap's path if it works, and True if in a user namespace."""
     if settings.sandbox == "off":
         notes.add("the sandbox is off by settings")
         return None, True
@@ -298,7 +294,10 @@ def _probe_late_nproc(bwrap: str, settings: ProcessRuntimeSettings, is_root: boo
         )
         os.close(info_write)
         info_write = -1
-        inner = json.loads(_read_all(lambda: os.read(info_read, 4096)))["child-pid"]
+        info = b""
+        while not info.rstrip().endswith(b"}") and (chunk := os.read(info_read, 4096)):
+            info += chunk
+        inner = json.loads(info)["child-pid"]
         subprocess.run(  # type: ignore[call-overload]  # as above
             [prlimit, "--pid", str(inner), "--nproc=6:6"], check=True, capture_output=True, **identity
         )
@@ -314,12 +313,3 @@ def _probe_late_nproc(bwrap: str, settings: ProcessRuntimeSettings, is_root: boo
         for fd in (info_read, info_write, block_read, block_write):
             if fd >= 0:
                 os.close(fd)
-
-
-def _read_all(read: Callable[[], bytes]) -> bytes:
-    data = b""
-    while chunk := read():
-        data += chunk
-        if data.rstrip().endswith(b"}"):
-            break
-    return data

@@ -39,7 +39,7 @@ class Record(WorkloadRecord):
 
 @dataclass(frozen=True, slots=True)
 class WorkloadDirectory(WorkloadFolder):
-    """One workload's directory. Nothing is cached: every method reads the disk."""
+    """The directory of a workload. Nothing is cached: every method reads the disk."""
 
     def make(self) -> None:
         self.path.mkdir(mode=0o700)

@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import stat
 import tarfile
 from collections.abc import Iterator
@@ -35,7 +36,7 @@ _WHITEOUT = ".wh."
 
 @dataclass(slots=True)
 class Budget:
-    """What is left of the limits of one import."""
+    """Counts what remains of the limits of an import."""
 
     bytes_left: int = MAX_BYTES
     entries_left: int = MAX_ENTRIES
@@ -101,7 +102,7 @@ def remove_image(name: str, images: Path) -> bool:
 
 
 def list_images(images: Path) -> list[ProcessImage]:
-    """Completes images only."""
+    """Returns the complete images."""
     return [image for slot in _slots(images) if (image := _load(slot)) is not None]
 
 
@@ -135,7 +136,7 @@ def _load(slot: Path) -> ProcessImage | None:
 
 
 def find_python(root: Path) -> str | None:
-    """The newest Python >= 3.8 of a root directory, by its path inside."""
+    """Returns the newest Python >= 3.8 of a root directory, by its path inside."""
     best: tuple[int, str] | None = None
     for folder in _BINARIES:
         try:
@@ -150,7 +151,7 @@ def find_python(root: Path) -> str | None:
 
 
 def _prepare_root(root: Path) -> None:
-    """Mount points that the sandbox needs, and no foreign names of hosts."""
+    """Makes the mount points that the sandbox needs, and removes foreign names of hosts."""
     for name in ("etc", "opt", "var", "usr", "tmp", "proc", "dev", "sys"):
         path = root / name
         if not path.is_symlink():
@@ -177,10 +178,8 @@ def _unpack(source: Path, root: Path, budget: Budget) -> _Unpacked:
             blobs = _TarBlobs(archive, budget)
             if blobs.has("manifest.json") or blobs.has("index.json"):
                 return _unpack_layers(blobs, root, budget)
-        digest = hashlib.sha256()
         with source.open("rb") as raw:
-            while chunk := raw.read(1 << 20):
-                digest.update(chunk)
+            digest = hashlib.file_digest(raw, "sha256")
         with tarfile.open(source) as archive:
             _extract(archive, root, budget)
     except (tarfile.TarError, EOFError, gzip.BadGzipFile) as error:
@@ -196,7 +195,9 @@ class _DirectoryBlobs:
         return (self._path / name).is_file()
 
     def open(self, name: str) -> IO[bytes]:
-        path = self._path / _plain(name)
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            raise InvalidInput(f"the image names {name!r}, which is outside of it")
+        path = self._path / name
         if path.is_symlink() or not path.is_file():
             raise InvalidInput(f"the image lacks {name!r}")
         return path.open("rb")
@@ -223,13 +224,6 @@ class _TarBlobs:
         if content is None:
             raise InvalidInput(f"the image lacks {name!r}")
         return content
-
-
-def _plain(name: str) -> str:
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts:
-        raise InvalidInput(f"the image names {name!r}, which is outside of it")
-    return name
 
 
 def _json(blobs: _DirectoryBlobs | _TarBlobs, name: str) -> Any:
@@ -274,7 +268,7 @@ def _manifest(blobs: _DirectoryBlobs | _TarBlobs) -> tuple[str, list[str], str]:
 
 
 def _extract(archive: tarfile.TarFile, root: Path, budget: Budget) -> None:
-    """One layer over what is there, with its whiteouts. Owners are not kept: sessions run as one user."""
+    """Extracts a layer with its whiteouts. Owners are not kept: sessions run as one user."""
     top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for member in archive:
@@ -300,7 +294,9 @@ def _place(archive: tarfile.TarFile, member: tarfile.TarInfo, top: int, root: Pa
             _clear(directory, name)
             fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=directory)
             with os.fdopen(fd, "wb") as file:
-                _copy_content(archive, member, file)
+                content = archive.extractfile(member)
+                assert content is not None
+                shutil.copyfileobj(content, file, 1 << 20)
                 os.fchmod(file.fileno(), member.mode & 0o755 | 0o400)
         elif member.issym():
             _clear(directory, name)
@@ -319,13 +315,6 @@ def _place(archive: tarfile.TarFile, member: tarfile.TarInfo, top: int, root: Pa
         raise InvalidInput(f"the archive's {member.name!r} cannot be unpacked: {error.strerror}") from error
     finally:
         os.close(directory)
-
-
-def _copy_content(archive: tarfile.TarFile, member: tarfile.TarInfo, file: IO[bytes]) -> None:
-    content = archive.extractfile(member)
-    assert content is not None
-    while chunk := content.read(1 << 20):
-        file.write(chunk)
 
 
 def _descend(top: int, parts: list[str]) -> int:
@@ -385,7 +374,7 @@ def _white_out(directory: int, name: str) -> None:
 
 
 def _clear(directory: int, name: str) -> None:
-    """Whatever is there by that name goes."""
+    """Removes whatever has that name."""
     try:
         os.unlink(name, dir_fd=directory)
     except FileNotFoundError:
@@ -405,13 +394,12 @@ def _copy_directory(source: Path, root: Path, budget: Budget) -> None:
             target.mkdir(mode=0o755)
         elif stat.S_ISREG(status.st_mode):
             with Path(entry.path).open("rb") as origin, target.open("xb") as copy:
-                while chunk := origin.read(1 << 20):
-                    copy.write(chunk)
+                shutil.copyfileobj(origin, copy, 1 << 20)
             target.chmod(stat.S_IMODE(status.st_mode) & 0o755 | 0o400)
 
 
 def _walk(source: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Parents before their entries."""
+    """Yields parents before their entries."""
     pending = [str(source)]
     while pending:
         with os.scandir(pending.pop()) as entries:

@@ -61,7 +61,7 @@ DEVICE_SYSFS = ("/sys/bus", "/sys/class", "/sys/dev", "/sys/devices")
 
 
 def stand_ins(uid: int, gid: int) -> dict[str, str]:
-    """The session's own /etc/passwd, /etc/group and /etc/hosts."""
+    """Returns the session's own /etc/passwd, /etc/group and /etc/hosts."""
     return {
         "passwd": f"root:x:0:0:root:/nonexistent:/usr/sbin/nologin\nwork:x:{uid}:{gid}:work:{HOME}:/bin/bash\n",
         "group": f"root:x:0:\nwork:x:{gid}:\nnogroup:x:65534:\n",
@@ -92,7 +92,7 @@ class View:
         self.add("--symlink", target, name)
 
     def _open_parents(self, target: str) -> None:
-        """bubblewrap closes the parents that it makes for a closed source; they are root's, so open them."""
+        """Opens the parents that bubblewrap makes for a closed source; they are root's."""
         for above in reversed(Path(target).parents[:-1]):
             if str(above) not in self.arguments and not str(above).startswith(SYSTEM_DIRECTORIES):
                 self.add("--perms", "0755", "--dir", str(above))
@@ -143,14 +143,14 @@ class HostPaths:
 
 
 def identity_arguments(*, user_namespace: bool) -> list[str]:
-    """How the sandbox drops its powers: at once in a user namespace, else inside by ``BECOME_USER``."""
+    """Returns how the sandbox drops its powers: at once in a user namespace, else inside by ``BECOME_USER``."""
     if user_namespace:
         return ["--unshare-user", "--uid", str(INNER_UID), "--gid", str(INNER_UID), "--cap-drop", "ALL"]
     return ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
 
 
 def compose(scene: HostPaths, command: Sequence[str]) -> tuple[list[str], list[list[str]]]:
-    """bubblewrap's command line, and what to stage. Raises CreationDenied for an impossible mount."""
+    """Returns bubblewrap's command line, and what to stage. Raises CreationDenied for an impossible mount."""
     view = View(staged=scene.staged, opens_parents=not scene.user_namespace)
     view.add(scene.bwrap, *identity_arguments(user_namespace=scene.user_namespace))
     view.add("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--hostname", scene.hostname)
@@ -179,9 +179,10 @@ def compose(scene: HostPaths, command: Sequence[str]) -> tuple[list[str], list[l
     if scene.python is not None:
         view.link(scene.python, f"{PROGRAMS}/python")
     for mount in scene.mounts:
-        _show_mount(view, mount)
+        check_mount(mount, staged=view.staged)
+        view.bind(mount.source, mount.target, "--ro-bind" if mount.read_only else "--bind")
     for device in scene.devices:
-        _show_device(view, device)
+        view.bind(device.source, device.target or device.source, "--dev-bind")
     for target, source in scene.files.items():
         view.bind(source, target)
     # Root without its capabilities may not enter a home that is closed to it.
@@ -207,7 +208,7 @@ def _show_host(view: View, scene: HostPaths) -> None:
 
 
 def _show_rootfs(view: View, rootfs: Path) -> None:
-    """Entry by entry on an empty root, so that mount points can be made beside them."""
+    """Shows an image entry by entry on an empty root, so that mount points can be made beside them."""
     for path in sorted(rootfs.iterdir()):
         target = f"/{path.name}"
         if path.is_symlink():
@@ -225,12 +226,3 @@ def _show_rootfs(view: View, rootfs: Path) -> None:
                     view.bind(child, f"{target}/{child.name}")
         else:
             view.bind(path, target)
-
-
-def _show_mount(view: View, mount: Mount) -> None:
-    check_mount(mount, staged=view.staged)
-    view.bind(mount.source, mount.target, "--ro-bind" if mount.read_only else "--bind")
-
-
-def _show_device(view: View, device: DeviceMapping) -> None:
-    view.bind(device.source, device.target or device.source, "--dev-bind")

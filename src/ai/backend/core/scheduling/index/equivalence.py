@@ -53,7 +53,7 @@ class QuotaClass:
 
 @dataclass(slots=True, eq=False)
 class QueuedSession:
-    """One pending session. ``is_gated``: it has a start time or dependencies."""
+    """A pending session with its classes. ``is_gated``: it has a start time or dependencies."""
 
     session: PendingSession
     quota_class: QuotaClass
@@ -67,7 +67,7 @@ class EquivalenceCache:
     index: AgentIndex
     quota_classes: dict[tuple[int, tuple[str, ...]], QuotaClass] = field(default_factory=dict)
     classes: dict[Hashable, EquivalenceClass] = field(default_factory=dict)
-    _by_request: dict[Hashable, EquivalenceClass] = field(default_factory=dict)
+    by_request: dict[Hashable, EquivalenceClass] = field(default_factory=dict)
     """The request of a session as it is written -> its equivalence class."""
     _keys: dict[tuple[str, str | None, frozenset[str]], Hashable] = field(default_factory=dict)
     _masks: dict[int, int] = field(default_factory=dict)
@@ -80,9 +80,9 @@ class EquivalenceCache:
         else:
             requests = tuple((k.slots, k.requirements, self._agents_by_image(k)) for k in kernels)
             key = requests, session.cluster_mode, session.designated_agents
-        equivalence_class = self._by_request.get(key)
+        equivalence_class = self.by_request.get(key)
         if equivalence_class is None:
-            equivalence_class = self._by_request[key] = self._equivalence_class(session)
+            equivalence_class = self.by_request[key] = self._equivalence_class(session)
         quota_class = self.quota_classes.get((id(equivalence_class), session.quotas))
         if quota_class is None:
             quota_class = self.quota_classes[id(equivalence_class), session.quotas] = QuotaClass(
@@ -97,8 +97,8 @@ class EquivalenceCache:
             self.quota_classes = {
                 (id(e.quota_class.equivalence_class), e.quota_class.quotas): e.quota_class for e in queued_sessions
             }
-        if len(self._by_request) > most:
-            self._by_request.clear()
+        if len(self.by_request) > most:
+            self.by_request.clear()
 
     def _agents_by_image(self, kernel: PendingKernel) -> Hashable:
         """Returns an equal key for kernels that the same agents can start; a unique one if no agent can."""
@@ -125,14 +125,7 @@ class EquivalenceCache:
         key = whole, parts, None if all(p.matching for p in parts) else unmatched
         equivalence_class = self.classes.get(key)
         if equivalence_class is None:
-            equivalence_class = self.classes[key] = EquivalenceClass(whole, parts, _hardest_first(parts))
+            slots = sorted({slot for part in parts for slot in part.total}, key=scarcity)
+            hardest = sorted(range(len(parts)), key=lambda i: [-parts[i].total[slot] for slot in slots])
+            equivalence_class = self.classes[key] = EquivalenceClass(whole, parts, tuple(hardest))
         return equivalence_class
-
-
-def _hardest_first(parts: tuple[Demand, ...]) -> tuple[int, ...]:
-    slots = sorted({slot for part in parts for slot in part.total}, key=scarcity)
-
-    def key(i: int) -> tuple[object, ...]:
-        return *(-parts[i].total[slot] for slot in slots), i
-
-    return tuple(sorted(range(len(parts)), key=key))

@@ -32,7 +32,7 @@ Candidate = tuple[float, int, float, int, int]
 
 @dataclass(slots=True)
 class TypicalRequest:
-    """What is typically requested with one accelerator slot, for each unit of it.
+    """The usual companions of one accelerator slot, for each unit of it.
 
     Attributes:
         need: companion slot -> (mean, deviation) of what one unit comes with.
@@ -106,23 +106,22 @@ class FragmentationGradient:
                     heappush(self._heap, self._candidate(rank, agents[rank], {}))
         self._seen = len(changes)
         aside: list[Candidate] = []
-        found = -1
-        while self._heap:
-            top = self._heap[0]
-            if top[4] != agents[top[3]].version:
+        best = -1
+        while self._heap and best < 0:
+            rank, version = self._heap[0][3:]
+            if version != agents[rank].version:
                 heappop(self._heap)
-            elif scope >> top[3] & 1:
-                found = top[3]
-                break
+            elif scope >> rank & 1:
+                best = rank
             else:
                 aside.append(heappop(self._heap))
         for candidate in aside:
             heappush(self._heap, candidate)
-        if found < 0:
-            # Agents that did not fit when they were looked at, and do now although they have not changed.
+        if best < 0:
+            # Agents that were not in the mask before, and have not changed since.
             self._seen = -1
             return self.best(agents, scope, changes)
-        return found
+        return best
 
     def _candidate(self, rank: int, agent: AgentState, memo: dict[object, tuple[float, int, float]]) -> Candidate:
         pools = agent.pools
@@ -137,11 +136,11 @@ class FragmentationGradient:
 
     def _loss(self, agent: AgentState) -> tuple[float, int, float]:
         demand, pools = self._demand, agent.pools
-        before = {name: units_of(pools[name]) for name in _COMPANIONS if name in pools}
-        after = {name: amount - demand.get(name, 0.0) for name, amount in before.items()}
+        before, after = dict.fromkeys(_COMPANIONS, 0.0), dict.fromkeys(_COMPANIONS, 0.0)
         for name in _COMPANIONS:
-            before.setdefault(name, 0.0)
-            after.setdefault(name, 0.0)
+            if name in pools:
+                before[name] = units_of(pools[name])
+                after[name] = before[name] - demand.get(name, 0.0)
         total = 0.0
         for slot, what in self._typical.items():
             pool = pools.get(slot)
@@ -155,9 +154,9 @@ class FragmentationGradient:
         return round(total, 9), unused, after["cpu"]
 
     @staticmethod
-    def _part(pool: SlotPool, wanted: float) -> tuple[float, int]:
+    def _part(pool: SlotPool, requested: float) -> tuple[float, int]:
         """Returns what stays free on a partially used device, and how many whole devices are no longer whole."""
-        quanta = round(wanted / float(pool.quantum))
+        quanta = round(requested / float(pool.quantum))
         if not quanta or not pool.largest:
             return 0.0, 0
         if quanta >= pool.largest:

@@ -44,10 +44,10 @@ def members(mask: int) -> list[int]:
 class SlotIndex:
     """Indexes one slot of every agent.
 
-    ``free`` is what each has now. Masks are brought up to date when they are asked for: a decision that only compares
-    numbers does not pay for them. Invariants, after :meth:`settle`: ``_levels`` maps each ``free // unit`` to the mask
-    of the agents that are there, and ``_order`` are its keys, ascending; ``_masks`` maps each registered amount to the
-    agents that have at least so much free.
+    ``free`` is what each has now. Masks are refreshed when they are read: a decision that only compares numbers does
+    not pay for them. Invariants, after :meth:`refresh`: ``_levels`` maps each ``free // unit`` to the mask of its
+    agents, and ``_order`` are its keys, ascending; ``_masks`` maps each registered amount to the agents that have at
+    least so much free.
     """
 
     __slots__ = ("_amounts", "_indexed", "_levels", "_masks", "_order", "_richest", "_stale", "free", "unit")
@@ -99,12 +99,9 @@ class SlotIndex:
         else:
             del levels[source]
             del self._order[bisect_left(self._order, source)]
-        others = levels.get(target)
-        if others is None:
-            levels[target] = bit
+        if target not in levels:
             insort(self._order, target)
-        else:
-            levels[target] = others | bit
+        levels[target] = levels.get(target, 0) | bit
 
     def register(self, amount: int) -> int:
         """Adds a mask for requests of this amount. Returns the amount, rounded down, to pass to :meth:`at_least`."""
@@ -125,11 +122,12 @@ class SlotIndex:
         return self._masks[self.register(amount)] if mask is None else mask
 
     def _at_least(self, amount: int) -> int:
-        edge, result = amount // self.unit, 0
+        edge = amount // self.unit
+        enough = [rank for rank in members(self._levels.get(edge, 0)) if self.free[rank] >= amount]
+        result = mask_of(enough, len(self.free))
         for level in self._order[bisect_right(self._order, edge) :]:
             result |= self._levels[level]
-        candidates = members(self._levels.get(edge, 0))
-        return result | mask_of((rank for rank in candidates if self.free[rank] >= amount), len(self.free))
+        return result
 
     def emptiest(self, scope: int) -> int:
         """Returns the agents of a mask with the most free."""

@@ -1,9 +1,8 @@
-"""Orders agents by what they have free of several slots at once: the fullest or emptiest one that fits is found by a
-few comparisons, whatever the number of agents and requests; see docs/decisions/0121-free-resource-vectors.md.
+"""Orders agents by what they have free of several slots, to find the fullest or emptiest that fits by few comparisons.
 
 What an agent has free is one integer, its *vector*: the level (see :mod:`slot_index`) of each slot in a field of its
 own, the scarcest slot in the highest bits. So integers compare as vectors do, the scarcest slot first, and one
-subtraction compares all fields.
+subtraction compares all fields; see docs/decisions/0121-free-resource-vectors.md.
 """
 
 from __future__ import annotations
@@ -29,10 +28,8 @@ class VectorRequest(Protocol):
 
     @property
     def floor(self) -> int: ...
-
     @property
     def edges(self) -> Edges: ...
-
     @property
     def is_small(self) -> bool: ...
 
@@ -87,12 +84,9 @@ class VectorIndex:
         else:
             del masks[before]
             del self._order[bisect_left(self._order, before)]
-        others = masks.get(now)
-        if others is None:
-            masks[now] = bit
+        if now not in masks:
             insort(self._order, now)
-        else:
-            masks[now] = others | bit
+        masks[now] = masks.get(now, 0) | bit
 
     def fullest(self, request: VectorRequest, scope: int) -> int:
         """Returns the agents of a mask that fit with the least of the scarcest slot, then of the next; 0 for none."""
@@ -137,13 +131,13 @@ class VectorIndex:
         return 0
 
     @staticmethod
-    def _exact(found: int, vector: int, floor: int, edges: Edges) -> int:
+    def _exact(agents: int, vector: int, floor: int, edges: Edges) -> int:
         """Returns those of agents with equal vectors that have the exact amounts."""
         for index, amount, shift in edges:
             if vector >> shift & _FIELD == floor >> shift & _FIELD:
-                enough = [rank for rank in members(found) if index.free[rank] >= amount]
-                found = mask_of(enough, found.bit_length())
-        return found
+                enough = [rank for rank in members(agents) if index.free[rank] >= amount]
+                agents = mask_of(enough, agents.bit_length())
+        return agents
 
     def _of_few(self, floor: int, edges: Edges, scope: int, best: Callable[[Iterable[int]], int]) -> int:
         fitting: dict[int, int] = {}

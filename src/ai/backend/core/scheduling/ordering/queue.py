@@ -84,8 +84,7 @@ class ShareQueue:
         path: Callable[[PendingSession], tuple[str, ...]],
     ) -> None:
         self._capacity = {slot: float(q) for slot, q in capacity.items() if q}
-        self._used, self._weights, self._path = used, weights, path
-        self._queued = queued_sessions
+        self._queued, self._used, self._weights, self._path = queued_sessions, used, weights, path
         self._root = _Scope("", ResourceSlot(), 1.0)
         self._last: QueuedSession | None = None
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ai.backend.common.ids import SessionId
-from ai.backend.core.allocation.node import NodeAllocator
 from ai.backend.core.scheduling.index.agent_state import AgentState, can_allocate
 from ai.backend.core.scheduling.index.agents import AgentIndex, Demand
 from ai.backend.core.scheduling.index.slot_index import members
@@ -80,7 +79,10 @@ class Victims:
         def fits(ended: list[RunningSession]) -> bool:
             allocator, freed = agent.allocator.clone(), 0
             for victim in (*ending, *ended):
-                freed += _release(agent, allocator, victim)
+                for agent_id, kernel_id in victim.kernels:
+                    if agent_id == agent.agent_id and kernel_id in agent.held:
+                        allocator.free(agent.held[kernel_id])
+                        freed += 1
             has_room = agent.room is None or len(demand.requests) <= agent.room + freed
             return has_room and can_allocate(allocator, demand.requests)
 
@@ -90,12 +92,3 @@ class Victims:
             if fits(rest):
                 ended = rest
         return ended
-
-
-def _release(agent: AgentState, allocator: NodeAllocator, victim: RunningSession) -> int:
-    """Releases what the victim holds on this agent. Returns the number of its kernels."""
-    held = [kernel_id for agent_id, kernel_id in victim.kernels if agent_id == agent.agent_id]
-    held = [kernel_id for kernel_id in held if kernel_id in agent.held]
-    for kernel_id in held:
-        allocator.free(agent.held[kernel_id])
-    return len(held)

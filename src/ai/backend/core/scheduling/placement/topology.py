@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from ai.backend.core.scheduling.index.agents import AgentIndex, Demand
 from ai.backend.core.scheduling.index.equivalence import EquivalenceClass
+from ai.backend.core.scheduling.index.slot_index import mask_of
 
 MAX_TRIED = 16
 """The most locations of one width that are tried for a session."""
@@ -58,21 +59,18 @@ def _among(masks: Mapping[tuple[str, ...], int], ranks: Sequence[int]) -> int:
     return result
 
 
-def _close(index: AgentIndex, demand: Demand, scope: int, assignments: Sequence[int]) -> Iterator[int]:
-    beside = (_among(places, assignments) & scope for places in index.places) if assignments else ()
+def _close(index: AgentIndex, demand: Demand, scope: int, assigned: Sequence[int]) -> Iterator[int]:
+    beside = (_among(places, assigned) & scope for places in index.places) if assigned else ()
     for region in (*beside, scope):
         if index.places and (fit := demand.fit() & region):
             yield max((mask & fit for mask in index.places[0].values()), key=int.bit_count)
         yield region
 
 
-def _apart(index: AgentIndex, demand: Demand, scope: int, assignments: Sequence[int]) -> Iterator[int]:
+def _apart(index: AgentIndex, demand: Demand, scope: int, assigned: Sequence[int]) -> Iterator[int]:
     for places in reversed(index.places):
-        yield scope & ~_among(places, assignments)
-    taken = 0
-    for rank in assignments:
-        taken |= 1 << rank
-    yield scope & ~taken
+        yield scope & ~_among(places, assigned)
+    yield scope & ~mask_of(assigned, index.size)
     yield scope
 
 

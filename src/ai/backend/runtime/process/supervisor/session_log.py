@@ -1,4 +1,4 @@
-"""The workload's own output on disk: two files, the older of which is dropped, so that it never grows without end."""
+"""The workload's own output on disk in two files, the older of which is dropped at the limit."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def prepare(directory: str, report: int, network: int | None) -> None:
     crash_point("shim.forked")
     os.chdir(directory)
     if not hold_lock():
-        tell(report, {"ok": False, "error": "another shim has it"})
+        report_to(report, {"ok": False, "error": "another shim has it"})
         return
     crash_point("shim.locked")
     with open("plan.json", encoding="utf-8") as file:  # no pathlib here: memory
@@ -179,28 +179,24 @@ def prepare(directory: str, report: int, network: int | None) -> None:
         cgroupfs.build(plan["cgroups"])
         crash_point("shim.cgroups")
         wakeup_read, wakeup_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        signal.signal(signal.SIGCHLD, _nothing)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # it only has to wake the loop
         signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
         listener = listen()
         leader = start_leader(plan, network)
     except (OSError, ValueError) as error:
         cgroupfs.remove(plan["cgroups"])
-        tell(report, {"ok": False, "error": str(error)})
+        report_to(report, {"ok": False, "error": str(error)})
         return
     crash_point("shim.spawned")
     identity["leader"] = [leader.pid, proc.start_time(leader.pid)]
     write_json("shim.json", identity)
     crash_point("shim.recorded")
-    tell(report, {"ok": True, **identity})
+    report_to(report, {"ok": True, **identity})
     Shim(plan, listener, wakeup_read, leader).run()
 
 
-def tell(report: int, message: dict[str, Any]) -> None:
+def report_to(report: int, message: dict[str, Any]) -> None:
     """Sends one message to the requester of the workload, if it still listens."""
     with suppress(OSError):
         os.write(report, json.dumps(message).encode())
     os.close(report)
-
-
-def _nothing(number: int, frame: object) -> None:
-    """Does nothing: SIGCHLD only has to wake the loop."""
