@@ -13,7 +13,7 @@ from typing import Self
 import msgspec
 
 from ai.backend.common.errors import Conflict, InvalidInput
-from ai.backend.infra.atomic_write import write_atomically
+from ai.backend.infra.files import write_atomically
 
 
 class ClusterFile(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from ai.backend.infra.atomic_write import write_atomically
+from ai.backend.infra.files import write_atomically
 from ai.backend.infra.settings import load_settings
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
 from ai.backend.standalone.instance import ClusterFile

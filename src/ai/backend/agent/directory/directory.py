@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO
 
 from ai.backend.common.errors import Conflict
-from ai.backend.infra.atomic_write import write_atomically
+from ai.backend.infra.files import write_atomically
 
 _SECRET_BYTES = 32
 

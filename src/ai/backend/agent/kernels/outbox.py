@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from ai.backend.common.wire.reports import KernelObservation
-from ai.backend.infra.atomic_write import write_atomically
+from ai.backend.infra.files import write_atomically
 
 log = logging.getLogger(__name__)
 
