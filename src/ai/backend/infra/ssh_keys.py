@@ -48,8 +48,7 @@ def _key_pair(key: Ed25519PrivateKey, comment: str) -> SshKeyPair:
 
 
 def normalize_public_key(text: str) -> str:
-    """Returns a public key as one line: kind, key and comment, without options. Raises ValueError unless it is one key
-    of ``KINDS``."""
+    """Returns a public key as one line: kind, key and comment, without options. Raises ValueError."""
     kind, _, rest = text.strip().partition(" ")
     encoded, _, comment = rest.strip().partition(" ")
     if kind not in KINDS or not text.strip().isprintable():
@@ -76,8 +75,8 @@ def are_of_one_pair(public: str, private: str) -> bool:
 
 
 def _load_private_key(pem: bytes) -> PrivateKeyTypes:
-    """Loads a private key for its public half only, without the validation that takes seconds for a large RSA key.
-    Raises ValueError, TypeError if it has a passphrase, UnsupportedAlgorithm."""
+    """Loads a private key without validation, which takes seconds for a large RSA key. Raises ValueError or
+    TypeError."""
     is_openssh = pem.startswith(b"-----BEGIN OPENSSH PRIVATE KEY-----")
     load = serialization.load_ssh_private_key if is_openssh else serialization.load_pem_private_key
     return load(pem, None, unsafe_skip_rsa_key_validation=True)

@@ -45,8 +45,10 @@ def shared_configuration(layout: Layout, cluster: ClusterFile) -> dict[str, str]
 
 
 def settings(layout: Layout, cluster: ClusterFile) -> StorageSettings:
-    """Returns the proxy's settings, completed by a ``storage-proxy.toml`` in the data directory. As root, files belong
-    to the user that sessions run as. Raises InvalidInput if that file cannot be used."""
+    """Returns the proxy's settings, completed by a ``storage-proxy.toml`` in the data directory. Raises InvalidInput.
+
+    As root, files belong to the user that sessions run as.
+    """
     runtime = ProcessRuntimeSettings.model_validate({})
     owner = {"user": runtime.kernel_uid, "group": runtime.kernel_gid} if os.geteuid() == 0 else {}
     own = {

@@ -61,7 +61,7 @@ def _change(row: Row[Any]) -> ConfigChange:
 class SQLiteConfigStore:
     """Stores configuration in SQLite or PostgreSQL, with the last ``history`` changes for watches that resume.
 
-    Watches of this process wake at once; changes by other processes are seen within ``poll_interval_s``.
+    Changes by other processes are seen within ``poll_interval_s``.
     """
 
     def __init__(self, database: Database, *, poll_interval_s: float = 1.0, history: int = 10_000) -> None:

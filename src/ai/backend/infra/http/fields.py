@@ -24,8 +24,7 @@ def iso(moment: datetime | None) -> str | None:
 
 
 def duration_s(value: float | str | None) -> float | None:
-    """Parses seconds from a number or from text such as ``90``, ``30s``, ``5m``, ``1h``, ``2d``. Raises
-    InvalidInput."""
+    """Parses seconds from a number or a text such as ``90``, ``30s``, ``5m``, ``1h``, ``2d``. Raises InvalidInput."""
     if value is None or isinstance(value, float):
         return value
     number, unit = (value[:-1], _UNITS[value[-1]]) if value and value[-1] in _UNITS else (value, 1)

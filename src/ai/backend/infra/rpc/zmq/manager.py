@@ -46,9 +46,8 @@ class _Peer:
 class ZmqManagerEndpoint:
     """Accepts agents at ``bind``; a :class:`~ai.backend.infra.rpc.endpoints.ManagerEndpoint`.
 
-    Port 0 chooses one, see ``address``. ``agent_keys`` is asked at each handshake and hello. An agent that sends
-    nothing for ``lost_after_s`` is not connected. ``data`` accepts the connections of streams, without it none can be
-    opened.
+    Port 0 chooses one, see ``address``. An agent that sends nothing for ``lost_after_s`` is not connected. ``data``
+    accepts the connections of streams, without it none can be opened.
     """
 
     bind: str
@@ -261,6 +260,7 @@ class ZmqManagerEndpoint:
                     )
 
 
+# zmq.auth.asyncio answers nothing after a second start in one process.
 class _ZapHandler:
     """Authenticates peers by the ZeroMQ authentication protocol (RFC 27); ``is_allowed`` gets the public key in Z85.
 
