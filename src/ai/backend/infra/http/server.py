@@ -49,6 +49,7 @@ from ai.backend.infra.http.routes import (
 )
 from ai.backend.infra.http.signature import SigningKey
 from ai.backend.infra.http.streams import ACCESS_KEY, STREAMS, ActiveKeys, Streams
+from ai.backend.infra.loop import cancel_all
 from ai.backend.infra.telemetry import Metrics, bind_log_context
 
 log = logging.getLogger(__name__)
@@ -158,13 +159,8 @@ class HttpServer:
         streams = app[STREAMS] = Streams(self.active_keys)
         register(app.router, self.endpoints, self._handler)
         app.on_shutdown.append(lambda _: streams.close())
-        app.on_cleanup.append(self._cancel_work)
+        app.on_cleanup.append(lambda _: cancel_all(*self._working))
         return app
-
-    async def _cancel_work(self, _: web.Application) -> None:
-        for work in list(self._working):
-            work.cancel()
-        await asyncio.gather(*self._working, return_exceptions=True)
 
     @web.middleware
     async def _finish(self, request: web.Request, handler: RequestHandler) -> web.StreamResponse:

@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.x509.oid import NameOID
 
 from ai.backend.common.errors import Unavailable
+from ai.backend.infra.loop import cancel_all
 from ai.backend.infra.rpc.data.connection import HANDSHAKE_S, TOKEN_BYTES, WELCOME, DataConnection, user_of
 from ai.backend.infra.rpc.frames import DataOffer
 from ai.backend.infra.rpc.streams import StreamPort
@@ -108,10 +109,8 @@ class DataServer:
 
     async def stop(self) -> None:
         """Aborts every connection. Safe without ``start`` and twice."""
-        tasks, listeners, self._listeners = list(self._tasks), self._listeners, []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        listeners, self._listeners = self._listeners, []
+        await cancel_all(*self._tasks)
         for listener in listeners:
             listener.close()
         for connection in list(self._connections):

@@ -17,6 +17,7 @@ from zmq.utils import z85
 
 from ai.backend.common.errors import Unavailable
 from ai.backend.common.wire.link import AgentCommands, ManagerReports
+from ai.backend.infra.loop import cancel_all
 from ai.backend.infra.rpc.data.server import DataServer
 from ai.backend.infra.rpc.endpoints import ConnectedAgents
 from ai.backend.infra.rpc.frames import PROTOCOL, Envelope, Hello, Kind, decode, decode_body, encode
@@ -111,9 +112,7 @@ class ZmqManagerEndpoint:
 
     async def stop(self) -> None:
         tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(*tasks)
         for peer in list(self._peers.values()):
             await peer.multiplexer.close()
         if self.data is not None:
