@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from sqlalchemy import URL, Connection, make_url
+from sqlalchemy import URL, Connection, Executable, Row, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.sql.dml import UpdateBase
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.infra.database.postgres import PostgresTransactions
@@ -72,6 +73,14 @@ class Database:
     async def vacuum(self) -> None:
         """Returns the space of deleted rows to the disk; locks the database meanwhile."""
         await self._transactions.vacuum()
+
+    async def fetch(self, query: Executable, parameters: Mapping[str, Any] | None = None) -> Sequence[Row[Any]]:
+        """Returns the rows of a query, in a read transaction of its own."""
+        return await self.run_read(lambda s: s.execute(query, parameters).all())
+
+    async def execute(self, statement: UpdateBase, parameters: Any = None) -> int:
+        """Executes a statement in a write transaction of its own; returns how many rows it changed."""
+        return await self.run_write(lambda s: s.execute(statement, parameters).rowcount)
 
     async def rest(self) -> None:
         """Closes idle connections, which are reopened when needed."""

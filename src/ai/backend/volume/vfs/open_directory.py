@@ -1,9 +1,8 @@
-"""Opening files in a folder without ever leaving it, whoever changes the folder meanwhile.
+"""Opens files in a folder without ever leaving it, even while others change the folder.
 
-Where the kernel has openat2, it resolves the whole path beneath the folder's descriptor in one call (RESOLVE_BENEATH),
-so nothing is left between check and use; links that stay inside are followed. Elsewhere the path is walked by
-descriptors, one part at a time, and a link on the way ends the walk. Everything else works on descriptors that come
-from here, and on a single name in such a directory. See docs/decisions/0080.
+With openat2 the kernel resolves the whole path beneath the folder's descriptor in one call (RESOLVE_BENEATH), without
+a gap between check and use; links that stay inside are followed. Without openat2 the path is walked by descriptors, one
+part at a time, and a link on the way ends the walk. See docs/decisions/0080.
 """
 
 from __future__ import annotations
@@ -15,14 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
-from ai.backend.common.errors import (
-    Conflict,
-    FileAlreadyExists,
-    InvalidPath,
-    NoSuchFile,
-    StorageFull,
-    WrongKindOfFile,
-)
+from ai.backend.common.errors import Conflict, FileAlreadyExists, InvalidPath, NoSuchFile, StorageFull, WrongKindOfFile
 from ai.backend.common.volume_paths import FolderPath
 from ai.backend.node.linux.open_beneath import WALK, open_through_no_link
 from ai.backend.node.linux.syscalls import has_openat2, openat2
@@ -51,7 +43,7 @@ _REFUSALS = {
 
 @contextmanager
 def refusals(path: object = None) -> Iterator[None]:
-    """Translate errors of the file system into errors that users understand; unexpected ones pass."""
+    """Translates errors of the file system into errors that users understand; unexpected ones pass."""
     try:
         yield
     except OSError as error:
@@ -63,30 +55,21 @@ def refusals(path: object = None) -> Iterator[None]:
         raise kind(message, data=None if path is None else {"path": str(path)[:256]}) from None
 
 
-class Beneath:
-    """One directory and what is beneath it.
+class OpenDirectory:
+    """An open directory, from which paths beneath it are opened; owns its descriptor ``fd``."""
 
-    Args:
-        fd: of the directory; owned from here on.
-        use_openat2: only for tests.
-    """
-
-    def __init__(self, fd: int, *, use_openat2: bool | None = None) -> None:
+    def __init__(self, fd: int) -> None:
         self.fd = fd
-        self._use_openat2 = has_openat2() if use_openat2 is None else use_openat2
 
     @classmethod
     def at(cls, path: Path | str) -> Self:
-        """Open the directory. Raises OSError. Links in the operator's path are followed, except in its last part."""
+        """Opens the directory. Raises OSError. Links in the operator's path are followed, except in its last part."""
         return cls(os.open(path, READ_DIRECTORY | os.O_NOFOLLOW))
 
     def open(self, path: FolderPath, flags: int, mode: int = 0) -> int:
-        """Open a path's target; without openat2, the path itself through no link.
-
-        Raises:
-            OSError: as open(2); EXDEV or ELOOP if the path leads, or might lead, out.
-        """
-        if self._use_openat2:
+        """Opens a path's target; without openat2, the path itself through no link. Raises OSError: as open(2); EXDEV or
+        ELOOP if the path leads, or might lead, out."""
+        if has_openat2():
             return openat2(self.fd, os.fsencode(str(path)), flags, mode)
         return open_through_no_link(self.fd, path.parts or (".",), flags, mode)
 
@@ -100,11 +83,8 @@ class Beneath:
 
     @contextmanager
     def parent(self, path: FolderPath, flags: int = WALK) -> Iterator[tuple[int, str]]:
-        """Open the directory that holds a path, and return it with the name there, for operations that change entries.
-
-        Raises:
-            InvalidPath: the path is the folder itself.
-        """
+        """Opens the directory that holds a path, and yields it with the name there, for operations that change entries.
+        Raises InvalidPath: the path is the folder itself."""
         if not path.parts:
             raise InvalidPath("That is the folder itself.")
         with self.opened(FolderPath(path.parts[:-1]), flags) as fd:

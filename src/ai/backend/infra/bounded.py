@@ -1,4 +1,4 @@
-"""Runs many requests, a bounded number at a time."""
+"""Runs many coroutines, a bounded number at a time."""
 
 from __future__ import annotations
 
