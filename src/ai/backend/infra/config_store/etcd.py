@@ -13,14 +13,7 @@ import msgspec
 
 from ai.backend.common.errors import BackendError, InvalidInput, Unavailable
 from ai.backend.infra.config_store.memory import covers
-from ai.backend.infra.config_store.store import (
-    GLOBAL,
-    ConfigChange,
-    ConfigScope,
-    ScopeKind,
-    check_key,
-    check_value,
-)
+from ai.backend.infra.config_store.store import GLOBAL, ConfigChange, ConfigScope, ScopeKind, check_key, check_value
 from ai.backend.infra.retry import Backoff
 
 log = logging.getLogger(__name__)

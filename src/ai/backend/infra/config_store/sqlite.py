@@ -10,14 +10,7 @@ from sqlalchemy.sql import ColumnElement
 
 from ai.backend.infra.bus import Signal
 from ai.backend.infra.config_store.memory import covers
-from ai.backend.infra.config_store.store import (
-    GLOBAL,
-    ConfigChange,
-    ConfigScope,
-    ScopeKind,
-    check_key,
-    check_value,
-)
+from ai.backend.infra.config_store.store import GLOBAL, ConfigChange, ConfigScope, ScopeKind, check_key, check_value
 from ai.backend.infra.database import Database, naming_convention
 
 config_metadata = MetaData(naming_convention=naming_convention)
