@@ -7,7 +7,6 @@ import os
 import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import msgspec
@@ -89,9 +88,7 @@ class InstanceLock:
         self._fd = fd
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._fd is not None:
             os.ftruncate(self._fd, 0)
             os.close(self._fd)
