@@ -80,8 +80,8 @@ class HostPermission(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FolderKey:
-    """The address of a folder at a storage proxy. ``host`` is ``proxy:volume``; ``quota_scope`` is ``user:<uuid>`` or
-    ``project:<uuid>``."""
+    """The address of a folder at a storage proxy: ``proxy:volume``, ``user:<uuid>`` or ``project:<uuid>``, and its
+    id."""
 
     host: str
     quota_scope: str
@@ -107,8 +107,7 @@ _IDS = re.compile(r"[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}")
 
 
 def check_folder_name(name: str) -> str:
-    """Returns the name in Unicode's composed form (NFC). Raises InvalidName unless it is 1 to 64 letters, digits,
-    blanks and ``_ . - ( ) + @``.
+    """Returns a name in Unicode's composed form. Raises InvalidName unless it is letters, digits and ``_ . - ( ) + @``.
 
     It becomes the name of a directory in sessions, so it is no path, no id, and no file that a shell reads at its
     start; a leading dot mounts the folder into every session of its owner.

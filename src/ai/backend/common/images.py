@@ -41,6 +41,13 @@ def architecture_name(name: str) -> str:
     return _ARCHITECTURES.get(lowered, lowered)
 
 
+def _split_registry(text: str) -> tuple[str, str]:
+    """Splits a name into the registry, empty if there is none, and the rest."""
+    registry, slash, rest = text.partition("/")
+    is_host = "." in registry or ":" in registry or registry == "localhost"
+    return (registry, rest) if slash and is_host else ("", text)
+
+
 @dataclass(frozen=True, slots=True)
 class ImageName:
     """The full name of an image: a registry host, empty for images of no registry, a path, and a tag, which is never
@@ -57,9 +64,7 @@ class ImageName:
         >>> ImageName.parse("cr.example.org:5000/stable/python:3.11")
         ImageName(registry='cr.example.org:5000', path='stable/python', tag='3.11')
         """
-        registry, slash, rest = text.partition("/")
-        if not slash or not ("." in registry or ":" in registry or registry == "localhost"):
-            registry, rest = "", text
+        registry, rest = _split_registry(text)
         path, colon, tag = rest.partition(":")
         tag = tag if colon else DEFAULT_TAG
         fits = len(text) <= MAX_NAME and _PATH.fullmatch(path) and _TAG.fullmatch(tag)
@@ -150,9 +155,7 @@ def split_image(canonical: str) -> tuple[str, str, str]:
     >>> split_image("cr.example.org:5000/stable/python:3.11")
     ('cr.example.org:5000', 'stable/python', '3.11')
     """
-    registry, slash, rest = canonical.partition("/")
-    if not slash or not ("." in registry or ":" in registry or registry == "localhost"):
-        registry, rest = "", canonical
+    registry, rest = _split_registry(canonical)
     head, _, last = rest.rpartition("/")
     name, _, tag = last.partition(":")
     return registry, f"{head}/{name}" if head else name, tag

@@ -14,8 +14,8 @@ _UUID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", re.IGNORECASE
 
 
 def check_slug(name: str, *, what: str, min_length: int = 1, max_length: int = 64, allow_dots: bool = False) -> str:
-    """Returns a name of ASCII letters and digits, with hyphens and underscores only between them. Raises InvalidName
-    for any other name or length; ``what`` names the field."""
+    """Returns a name of ASCII letters and digits, with hyphens and underscores only between them. Raises
+    InvalidName."""
     pattern = _SLUG_WITH_DOTS if allow_dots else _SLUG
     if not min_length <= len(name) <= max_length or pattern.fullmatch(name) is None:
         allowed = "letters, digits, hyphens, underscores" + (" and dots" if allow_dots else "")

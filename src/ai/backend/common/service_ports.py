@@ -54,8 +54,8 @@ INTRINSIC = (
 
 
 def parse_declarations(text: str) -> tuple[ServicePort, ...]:
-    """Parses ``NAME:PROTOCOL:PORT,NAME:PROTOCOL:[PORT,PORT]``. Raises InvalidInput for any other form, an unknown
-    protocol, or a port or name that is reserved or comes twice."""
+    """Parses ``NAME:PROTOCOL:PORT,NAME:PROTOCOL:[PORT,PORT]``. Raises InvalidInput, also for reserved ports and
+    duplicates."""
     if len(text) > _LONGEST:
         raise InvalidInput(f"service ports are longer than {_LONGEST} characters")
     services: list[ServicePort] = []
@@ -101,8 +101,8 @@ def declared_services(labels: Mapping[str, str]) -> tuple[ServicePort, ...]:
 def kernel_services(
     labels: Mapping[str, str], preopen: Iterable[int] = (), *, intrinsic: Iterable[ServicePort] = INTRINSIC
 ) -> tuple[ServicePort, ...]:
-    """Returns the image's services, the user's preopened ports, named by their number, and the platform's own services.
-    Raises InvalidInput if the labels are wrong, or a preopened port is another service's."""
+    """Returns the image's services, the user's preopened ports, and the platform's own services. Raises
+    InvalidInput."""
     services = [*declared_services(labels)]
     taken = {number for service in services for number in service.ports} | RESERVED_PORTS
     for port in preopen:

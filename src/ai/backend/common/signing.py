@@ -54,8 +54,8 @@ class SignedParts:
 
 
 def parse_authorization(header: str) -> Credential:
-    """Parses ``BackendAI signMethod=HMAC-SHA256, credential=<access key>:<hex signature>``. Raises AuthenticationFailed
-    for any other form, scheme or hash."""
+    """Parses ``BackendAI signMethod=HMAC-SHA256, credential=<access key>:<hex signature>``. Raises
+    AuthenticationFailed."""
     usual = _USUAL.fullmatch(header)
     if usual is not None:
         return Credential(hash_name="sha256", access_key=usual[1], signature=usual[2])

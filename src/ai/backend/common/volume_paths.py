@@ -65,8 +65,7 @@ class FolderPath:
 
     @classmethod
     def parse(cls, text: str) -> FolderPath:
-        """Parses a path. Raises InvalidPath if it is absolute, too long for a file system, or has ``..``, NUL or a lone
-        surrogate."""
+        """Parses a path. Raises InvalidPath if it is absolute or too long, or has ``..``, NUL or a lone surrogate."""
         if text.startswith("/"):
             raise InvalidPath("A path inside a folder does not begin with a slash.", data={"path": text[:256]})
         parts = tuple(part for part in text.split("/") if part not in ("", "."))

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import TypeVar
 
+from ai.backend.infra.loop import cancel_all
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -31,6 +33,4 @@ async def bounded(items: Iterable[T], work: Callable[[T], Awaitable[R]], limit: 
             tasks.discard(task)
             yield task.result()
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(*tasks)

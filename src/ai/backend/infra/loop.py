@@ -1,4 +1,4 @@
-"""Loops that repeat a round of work until they are cancelled."""
+"""Loops that repeat a round of work until they are cancelled, and the cancellation of tasks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from ai.backend.common.errors import BackendError
 from ai.backend.infra.bus import Signal
@@ -68,3 +69,10 @@ class PeriodicCall(PeriodicLoop):
 
     async def once(self) -> None:
         await self._function()
+
+
+async def cancel_all(*futures: asyncio.Future[Any]) -> None:
+    """Cancels tasks and waits for their end. Their results and exceptions are dropped."""
+    for future in futures:
+        future.cancel()
+    await asyncio.gather(*futures, return_exceptions=True)

@@ -6,17 +6,9 @@ import base64
 from typing import NamedTuple
 
 from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-    load_pem_private_key,
-    load_ssh_private_key,
-    load_ssh_public_key,
-)
 
 KINDS = frozenset(
     {
@@ -50,21 +42,20 @@ def derive_key_pair(seed: bytes, comment: str) -> SshKeyPair:
 
 
 def _key_pair(key: Ed25519PrivateKey, comment: str) -> SshKeyPair:
-    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
-    private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()).decode()
-    return SshKeyPair(f"{public} {comment}", private)
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
+    formats = (serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
+    return SshKeyPair(f"{public} {comment}", key.private_bytes(*formats).decode())
 
 
 def normalize_public_key(text: str) -> str:
-    """Returns a public key as one line: kind, key and comment, without options. Raises ValueError unless it is one key
-    of ``KINDS``."""
+    """Returns a public key as one line: kind, key and comment, without options. Raises ValueError."""
     kind, _, rest = text.strip().partition(" ")
     encoded, _, comment = rest.strip().partition(" ")
     if kind not in KINDS or not text.strip().isprintable():
         raise ValueError(f"A public key is one line that begins with its kind: {', '.join(sorted(KINDS))}.")
     try:
         base64.b64decode(encoded, validate=True)
-        load_ssh_public_key(f"{kind} {encoded}".encode())
+        serialization.load_ssh_public_key(f"{kind} {encoded}".encode())
     except (ValueError, UnsupportedAlgorithm):
         raise ValueError("The public key was damaged.") from None
     return " ".join(part for part in (kind, encoded, comment.strip()) if part)
@@ -80,11 +71,12 @@ def are_of_one_pair(public: str, private: str) -> bool:
         key = _load_private_key(private.strip().encode())
     except (TypeError, UnsupportedAlgorithm):
         return True
-    return key.public_key() == load_ssh_public_key(public.encode())
+    return key.public_key() == serialization.load_ssh_public_key(public.encode())
 
 
 def _load_private_key(pem: bytes) -> PrivateKeyTypes:
-    """Loads a private key for its public half only, without the validation that takes seconds for a large RSA key.
-    Raises ValueError, TypeError if it has a passphrase, UnsupportedAlgorithm."""
-    load = load_ssh_private_key if pem.startswith(b"-----BEGIN OPENSSH PRIVATE KEY-----") else load_pem_private_key
+    """Loads a private key without validation, which takes seconds for a large RSA key. Raises ValueError or
+    TypeError."""
+    is_openssh = pem.startswith(b"-----BEGIN OPENSSH PRIVATE KEY-----")
+    load = serialization.load_ssh_private_key if is_openssh else serialization.load_pem_private_key
     return load(pem, None, unsafe_skip_rsa_key_validation=True)

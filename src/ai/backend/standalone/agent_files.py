@@ -16,8 +16,7 @@ _ALLOWED = ("allow-compute-plugins", "allowed-compute-plugins", "allow_compute_p
 
 
 def own_settings(place: str | None, agent_id: str) -> dict[str, Any]:
-    """Returns the settings of this agent from a file for all agents, or from ``AGENT.toml`` in a folder; empty without
-    one. Raises InvalidInput for a file that cannot be used."""
+    """Returns the settings of this agent from a file for all, or ``AGENT.toml`` in a folder. Raises InvalidInput."""
     path = Path(place or "")
     if path.is_dir() and place is not None:
         path = path / f"{agent_id}.toml"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ai.backend.common.errors import BackendError, InvalidInput
+from ai.backend.infra.bus import Signal
 from ai.backend.infra.process.memory import share_one_heap, trimmed
 from ai.backend.infra.rpc.zmq.keys import AgentKeyDirectory, load_keypair, load_or_generate_keypair
 from ai.backend.infra.telemetry import configure_logging
@@ -58,12 +59,6 @@ def make_manager(layout: Layout, cluster: ClusterFile) -> Daemon:
     return ManagerDaemon(layout, endpoint, listen(cluster.host, cluster.port), cluster=cluster)
 
 
-def make_storage(layout: Layout, cluster: ClusterFile) -> Daemon:
-    from ai.backend.standalone.storage_daemon import StorageDaemon
-
-    return StorageDaemon(layout, cluster)
-
-
 def make_agent(layout: Layout, cluster: ClusterFile, agent_id: str) -> Daemon:
     from ai.backend.infra.rpc.zmq.agent import ZmqAgentEndpoint
     from ai.backend.standalone.agent_daemon import AgentDaemon
@@ -79,28 +74,18 @@ def make_agent(layout: Layout, cluster: ClusterFile, agent_id: str) -> Daemon:
 
 async def run(daemon: Daemon) -> None:
     """Runs until SIGINT, SIGTERM, or the death of the supervisor that is named in the environment."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
+    stop = Signal()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
     supervisor = int(os.environ.get("BACKENDAI_SUPERVISOR", "0"))
     try:
         await daemon.start()
         async with trimmed():
-            await _until_stopped(stop, supervisor)
+            while not await stop.wait(_ORPHAN_CHECK_S if supervisor else None):
+                if os.getppid() != supervisor:
+                    break
     finally:
         await daemon.stop()
-
-
-async def _until_stopped(stop: asyncio.Event, supervisor: int) -> None:
-    while not stop.is_set():
-        if supervisor and os.getppid() != supervisor:
-            break
-        try:
-            async with asyncio.timeout(_ORPHAN_CHECK_S if supervisor else None):
-                await stop.wait()
-        except TimeoutError:
-            continue
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -109,7 +94,9 @@ def main(arguments: Sequence[str]) -> int:
         case [data_dir, "manager"]:
             name, make = "manager", make_manager
         case [data_dir, "storage"]:
-            name, make = "storage", make_storage
+            from ai.backend.standalone.storage_daemon import StorageDaemon
+
+            name, make = "storage", StorageDaemon
         case [data_dir, "agent", agent_id]:
             name, make = f"agent-{agent_id}", partial(make_agent, agent_id=agent_id)
         case _:

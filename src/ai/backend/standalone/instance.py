@@ -7,13 +7,12 @@ import os
 import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import msgspec
 
 from ai.backend.common.errors import Conflict, InvalidInput
-from ai.backend.infra.atomic_write import write_atomically
+from ai.backend.infra.files import write_atomically
 
 
 class ClusterFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,9 +88,7 @@ class InstanceLock:
         self._fd = fd
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._fd is not None:
             os.ftruncate(self._fd, 0)
             os.close(self._fd)

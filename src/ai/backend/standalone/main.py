@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from ai.backend.common.errors import BackendError, InvalidInput, Unavailable
-from ai.backend.infra.process.data_dir import default_data_dir
+from ai.backend.infra.files import default_data_dir
 from ai.backend.standalone.instance import InstanceLock, already_runs, has_ended, running_pid
 from ai.backend.standalone.layout import Layout
 from ai.backend.standalone.options import SESSIONS_GO_ON, UpOptions

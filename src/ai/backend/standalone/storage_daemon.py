@@ -8,7 +8,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from ai.backend.infra.atomic_write import write_atomically
+from ai.backend.infra.files import write_atomically
 from ai.backend.infra.settings import load_settings
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
 from ai.backend.standalone.instance import ClusterFile
@@ -45,8 +45,10 @@ def shared_configuration(layout: Layout, cluster: ClusterFile) -> dict[str, str]
 
 
 def settings(layout: Layout, cluster: ClusterFile) -> StorageSettings:
-    """Returns the proxy's settings, completed by a ``storage-proxy.toml`` in the data directory. As root, files belong
-    to the user that sessions run as. Raises InvalidInput if that file cannot be used."""
+    """Returns the proxy's settings, completed by a ``storage-proxy.toml`` in the data directory. Raises InvalidInput.
+
+    As root, files belong to the user that sessions run as.
+    """
     runtime = ProcessRuntimeSettings.model_validate({})
     owner = {"user": runtime.kernel_uid, "group": runtime.kernel_gid} if os.geteuid() == 0 else {}
     own = {

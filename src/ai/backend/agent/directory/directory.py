@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ai.backend.common.errors import Conflict
-from ai.backend.infra.atomic_write import write_atomically
+from ai.backend.infra.files import write_atomically
 
 _SECRET_BYTES = 32
 

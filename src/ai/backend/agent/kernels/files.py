@@ -13,7 +13,7 @@ from ai.backend.agent.channel.model import RECORD_VERSION, RunsRecord
 from ai.backend.agent.directory.directory import DataDirectory, RecordDatabase, RecordTable
 from ai.backend.agent.kernels.model import KernelRecord
 from ai.backend.common.wire.reports import KernelObservation
-from ai.backend.infra.atomic_write import write_atomically
+from ai.backend.infra.files import write_atomically
 
 _LARGE_OUTBOX = 1024 * 1024
 

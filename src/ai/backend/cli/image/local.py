@@ -25,7 +25,7 @@ def _folders(data_dir: Path | None, images: Path | None) -> list[Path]:
     """Returns the named directory of images, or that of every agent of an embedded cluster."""
     if images is not None:
         return [images]
-    from ai.backend.infra.process.data_dir import default_data_dir
+    from ai.backend.infra.files import default_data_dir
 
     root = data_dir or default_data_dir()
     agents = sorted(path for path in (root / "agents").glob("*") if path.is_dir())

@@ -10,11 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ai.backend.common.states import (
-    ClusterMode,
-    KernelEventReason,
-    SessionType,
-)
+from ai.backend.common.states import ClusterMode, KernelEventReason, SessionType
 from ai.backend.common.wire import Wire
 from ai.backend.common.wire.execution import FileBlob
 

@@ -79,8 +79,8 @@ class ScanAnswer(Answer, frozen=True, kw_only=True):
 
 
 class HubSource(Request, frozen=True, kw_only=True, tag="huggingface", tag_field="type"):
-    """A version of a model on a hub. The import fails with ``artifact-changed`` unless it has this commit (``digest``)
-    and ``size`` in bytes; None accepts any."""
+    """A version of a model on a hub. The import fails with ``artifact-changed`` for another commit (``digest``) or
+    size."""
 
     url: Text
     token: Text | None = None
@@ -105,8 +105,8 @@ Source: TypeAlias = HubSource | ReservoirSource | UploadSource
 
 
 class Stages(Request, frozen=True, kw_only=True):
-    """The storage of each stage, a volume or an object storage of this proxy. Empty means the default of the settings;
-    for ``verify`` it means the storage of the download."""
+    """The storage of each stage, a volume or an object storage of this proxy. Empty means the default of the
+    settings."""
 
     download: Text = ""
     verify: Text = ""
@@ -124,8 +124,7 @@ class ImportKey(RevisionKey, frozen=True, kw_only=True):
 
 
 class ImportRequest(ImportKey, frozen=True, kw_only=True):
-    """Requests to fetch, verify and archive a revision. Its manifest gets ``type``, ``name`` and ``version``. With
-    ``verify`` False only the sizes are compared, not the contents."""
+    """Requests to fetch, verify and archive a revision. With ``verify`` False only sizes are compared, not contents."""
 
     type: ArtifactType
     name: Text
@@ -237,8 +236,8 @@ class Ticket(Answer, frozen=True, kw_only=True):
 
 
 class MountState(Answer, frozen=True, kw_only=True):
-    """The path of a revision's files on every host, read-only. ``path`` is None while it is copied to a storage that
-    hosts mount, of which ``current`` of ``total`` bytes are done; the caller repeats the request."""
+    """The path of a revision's files on every host, read-only; None until ``total`` bytes are copied to a storage of
+    hosts."""
 
     path: str | None
     current: int = 0

@@ -79,8 +79,7 @@ def remote(
 
 
 def methods_of(interface: type) -> dict[str, Method]:
-    """Returns the remote calls that an interface declares, by name, in their order. Raises TypeError for a public
-    method that is not declared, or does not have one argument."""
+    """Returns the remote calls of an interface by name, in their order. Raises TypeError for a method that is none."""
     methods: dict[str, Method] = {}
     for name, function in vars(interface).items():
         if name.startswith("_"):

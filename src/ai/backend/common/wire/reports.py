@@ -183,9 +183,10 @@ class MetricFamily(Wire, frozen=True, kw_only=True):
 
 
 class StatReport(Wire, frozen=True, kw_only=True):
-    """Live statistics. ``kernels`` maps a kernel id to the metric dicts of peer facts 3.6 by metric name. Each is in
-    msgpack, because hardly any of many is read before the next report; see :meth:`of_kernel`. ``families`` are for
-    Prometheus, without the label of the agent."""
+    """Live statistics. ``kernels`` has the metric dicts of peer facts 3.6 by kernel id, in msgpack: few are ever read.
+
+    ``families`` are for Prometheus, without the label of the agent.
+    """
 
     agent_id: str
     at: float
@@ -201,8 +202,7 @@ class StatReport(Wire, frozen=True, kw_only=True):
 
 
 class HeartbeatReply(Wire, frozen=True, kw_only=True):
-    """The reply to a heartbeat: the seconds until the next one, and the reported kernels that have no live row in the
-    manager, which the agent destroys."""
+    """The seconds until the next heartbeat, and kernels without a live row in the manager, which the agent destroys."""
 
     interval_s: float = 3.0
     unknown_kernels: list[KernelPresence] = []

@@ -12,6 +12,7 @@ from ai.backend.common.errors import BackendError, Unavailable
 from ai.backend.infra.bus import Signal
 from ai.backend.infra.config_store.memory import ConfigValues
 from ai.backend.infra.config_store.store import GLOBAL, ConfigChange, ConfigScope, ConfigStore, check_key
+from ai.backend.infra.loop import cancel_all
 from ai.backend.infra.retry import Backoff
 
 log = logging.getLogger(__name__)
@@ -49,8 +50,7 @@ class CachingConfigStore:
     async def close(self) -> None:
         """Stops. Safe without ``start`` and twice."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await cancel_all(self._task)
             self._task = None
         close = getattr(self.inner, "close", None)
         if close is not None:
@@ -119,8 +119,7 @@ class CachingConfigStore:
             try:
                 await self._recheck.wait(_REREAD_S)
             finally:
-                watching.cancel()
-                await asyncio.gather(watching, return_exceptions=True)
+                await cancel_all(watching)
 
     async def _load(self) -> int:
         """Reads the whole state again and marks the server as available."""

@@ -13,14 +13,7 @@ import msgspec
 
 from ai.backend.common.errors import BackendError, InvalidInput, Unavailable
 from ai.backend.infra.config_store.memory import covers
-from ai.backend.infra.config_store.store import (
-    GLOBAL,
-    ConfigChange,
-    ConfigScope,
-    ScopeKind,
-    check_key,
-    check_value,
-)
+from ai.backend.infra.config_store.store import GLOBAL, ConfigChange, ConfigScope, ScopeKind, check_key, check_value
 from ai.backend.infra.retry import Backoff
 
 log = logging.getLogger(__name__)
@@ -47,12 +40,11 @@ def _end(prefix: str) -> str:
 
 
 class EtcdConfigStore:
-    """Stores configuration in etcd. Changes by etcd's own tools are reported like its own.
+    """Stores configuration in etcd below ``/sorna/<namespace>``. Changes by etcd's own tools are reported like its own.
 
     A write is on the disks of most members when it returns; ``put_many`` is one transaction (at most 3,600 keys, which
     share a revision); reads are linearizable; a watch survives restarts of etcd, and after a compaction yields the
-    present values first. ``endpoints`` are ``http://host:port`` of members, tried in turn; keys are below
-    ``/sorna/<namespace>``.
+    present values first. ``endpoints`` are ``http://host:port`` of members, tried in turn.
     """
 
     def __init__(
@@ -150,8 +142,8 @@ class EtcdConfigStore:
         return int(answer["header"]["revision"]), sorted(changes, key=lambda change: change.revision)
 
     async def keep(self, values: Mapping[str, str], *, ttl_s: int) -> None:
-        """Stores these global keys until ``ttl_s`` seconds after the last such call, which also undoes changes by
-        others."""
+        """Stores these global keys until ``ttl_s`` seconds after the last such call. Each call also undoes other
+        changes."""
         if self._lease is not None and not await self._renewed(self._lease):
             self._lease = None
         if self._lease is None:

@@ -10,14 +10,7 @@ from sqlalchemy.sql import ColumnElement
 
 from ai.backend.infra.bus import Signal
 from ai.backend.infra.config_store.memory import covers
-from ai.backend.infra.config_store.store import (
-    GLOBAL,
-    ConfigChange,
-    ConfigScope,
-    ScopeKind,
-    check_key,
-    check_value,
-)
+from ai.backend.infra.config_store.store import GLOBAL, ConfigChange, ConfigScope, ScopeKind, check_key, check_value
 from ai.backend.infra.database import Database, naming_convention
 
 config_metadata = MetaData(naming_convention=naming_convention)
@@ -61,7 +54,7 @@ def _change(row: Row[Any]) -> ConfigChange:
 class SQLiteConfigStore:
     """Stores configuration in SQLite or PostgreSQL, with the last ``history`` changes for watches that resume.
 
-    Watches of this process wake at once; changes by other processes are seen within ``poll_interval_s``.
+    Changes by other processes are seen within ``poll_interval_s``.
     """
 
     def __init__(self, database: Database, *, poll_interval_s: float = 1.0, history: int = 10_000) -> None:
@@ -86,7 +79,7 @@ class SQLiteConfigStore:
         query = select(entries.scope, entries.key, entries.value).where(
             condition, entries.scope.in_([s.path for s in scopes])
         )
-        rows = await self._db.run_read(lambda s: s.execute(query).all())
+        rows = await self._db.fetch(query)
         order = {scope.path: i for i, scope in enumerate(scopes)}
         return dict(sorted({r.key: r.value for r in sorted(rows, key=lambda r: order[r.scope])}.items()))
 
@@ -152,7 +145,7 @@ class SQLiteConfigStore:
         c, entries = config_changes.c, config_entries.c
         present = select(entries.revision).where(entries.key.in_(keys))
         past = delete(config_changes).where(c.key.in_(keys), c.revision.not_in(present))
-        await self._db.run_write(lambda s: s.execute(past))
+        await self._db.execute(past)
 
     def _record(self, s: Connection, scope: ConfigScope, key: str, value: str | None) -> int:
         statement = insert(config_changes).values(scope=scope.path, key=key, value=value)
@@ -162,8 +155,7 @@ class SQLiteConfigStore:
 
     async def _changes(self, after: int) -> list[ConfigChange]:
         query = select(config_changes).where(config_changes.c.revision > after).order_by(config_changes.c.revision)
-        rows = await self._db.run_read(lambda s: s.execute(query.limit(1000)).all())
-        return [_change(row) for row in rows]
+        return [_change(row) for row in await self._db.fetch(query.limit(1000))]
 
     async def _reset(self, prefix: str, after: int) -> list[ConfigChange]:
         """Returns the present values if changes after ``after`` have already been dropped."""

@@ -77,10 +77,7 @@ def _translated(error: Exception) -> Exception:
 
 
 class PostgresTransactions:
-    """Runs transactions on one PostgreSQL database, which may be unavailable for ``patience_s`` seconds.
-
-    The isolation level is READ COMMITTED: a statement behind the lock sees whatever was committed before it.
-    """
+    """Runs transactions on one PostgreSQL database, which may be unavailable for ``patience_s`` seconds."""
 
     def __init__(self, engine: AsyncEngine, *, patience_s: float) -> None:
         self._engine = engine

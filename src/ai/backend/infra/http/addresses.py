@@ -29,8 +29,7 @@ def _parse(text: str) -> Network:
 
 
 def is_within(address: str, networks: Iterable[Network]) -> bool:
-    """Returns True if an address is in one of the networks. An IPv4-mapped IPv6 address counts as IPv4. Raises
-    ValueError for a text that is no address."""
+    """Returns True if an address is in one of the networks. An IPv4-mapped one counts as IPv4. Raises ValueError."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
         ip = ip.ipv4_mapped
@@ -38,8 +37,7 @@ def is_within(address: str, networks: Iterable[Network]) -> bool:
 
 
 def may_come_from(address: str, networks: Iterable[str]) -> bool:
-    """Returns True if the address is in one of the networks; an empty list allows any. A text that is no address, such
-    as a unix socket path, is in no network."""
+    """Returns True if the address is in one of the networks, or there are none. A unix socket path is in no network."""
     allowed = tuple(networks)
     if not allowed:
         return True

@@ -45,7 +45,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownCall:
-    """An earlier call. ``answer`` is None while it runs, and if it was interrupted. All repetitions of a call have one
+    """An earlier call. ``answer`` is None while it runs, and if it was interrupted. Repetitions share its
     ``call_id``."""
 
     fingerprint: str

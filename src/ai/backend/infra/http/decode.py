@@ -33,8 +33,8 @@ def refuse(fields: Mapping[str, str]) -> InvalidInput:
 
 
 def parse_json_object(raw: bytes) -> dict[str, Any]:
-    """Parses a body as a JSON object; an empty one is the empty object. Raises InvalidInput for anything else, and for
-    too deep nesting."""
+    """Parses a body as a JSON object; an empty one is the empty object. Raises InvalidInput, also for too deep
+    nesting."""
     if not raw or raw.isspace():
         return {}
     try:
@@ -153,7 +153,7 @@ class QuerySchema(Generic[S]):
 
     def read(self, query: str, body: dict[str, Any] | None = None) -> tuple[S, dict[str, str]]:
         """Reads a raw query string, completed by the fields of a JSON body, and the reserved parameters. Raises
-        InvalidInput, also for a parameter that is given twice."""
+        InvalidInput."""
         reserved: dict[str, str] = {}
         raw: dict[str, Any] = dict(body or {})
         if query:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from ai.backend.infra.http.decode import refuse
+
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 Word = Annotated[str, Meta(min_length=1, max_length=256)]
 LongText = Annotated[str, Meta(max_length=262_144)]
@@ -22,10 +24,7 @@ def iso(moment: datetime | None) -> str | None:
 
 
 def duration_s(value: float | str | None) -> float | None:
-    """Parses seconds from a number or from text such as ``90``, ``30s``, ``5m``, ``1h``, ``2d``. Raises
-    InvalidInput."""
-    from ai.backend.infra.http.decode import refuse
-
+    """Parses seconds from a number or a text such as ``90``, ``30s``, ``5m``, ``1h``, ``2d``. Raises InvalidInput."""
     if value is None or isinstance(value, float):
         return value
     number, unit = (value[:-1], _UNITS[value[-1]]) if value and value[-1] in _UNITS else (value, 1)
@@ -40,8 +39,6 @@ def duration_s(value: float | str | None) -> float | None:
 
 def port_number(port: int | str) -> int:
     """Parses a port number from a number or text. Raises InvalidInput."""
-    from ai.backend.infra.http.decode import refuse
-
     number = int(port)
     if not 0 < number < 65_536:
         raise refuse({"config.preopen_ports": f"{number} is not a port"})

@@ -50,8 +50,7 @@ class HealthApi:
 
 
 class VersionApi:
-    """The unsigned version probe (wire contract 1.3). The published Web UI compares ``manager`` to enable features;
-    ``build`` is the version of this software."""
+    """The unsigned version probe (wire contract 1.3). The published Web UI compares ``manager`` to enable features."""
 
     def __init__(self, *, manager: str, build: str) -> None:
         self._reply: dict[str, Any] = {"version": API_VERSION, "manager": manager, "build": build}

@@ -7,13 +7,13 @@ part per file, each a tar archive without any content encoding.
 from __future__ import annotations
 
 import asyncio
-import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Any
 from urllib.parse import quote, unquote
 
-from aiohttp import BodyPartReader, MultipartReader, web
+from aiohttp import BodyPartReader, MultipartReader, MultipartWriter, web
 from aiohttp.base_protocol import BaseProtocol
 from aiohttp.streams import StreamReader
 from multidict import CIMultiDict
@@ -35,8 +35,8 @@ class UploadedFile:
 
 
 async def read_files(call: Call[Any, Any], *, max_files: int, max_file_bytes: int) -> list[UploadedFile]:
-    """Reads the files of a ``multipart/form-data`` body. Raises InvalidInput (spec 03-08: 400) if it is malformed or
-    has no files, or a file is too large or one too many."""
+    """Reads the files of a ``multipart/form-data`` body. Raises InvalidInput for a malformed body or a limit (spec
+    03-08: 400)."""
     content_type = call.request.headers.get("Content-Type", "")
     if not content_type.lower().startswith("multipart/form-data"):
         raise UnsupportedMediaType("Send multipart/form-data.", data={"Content-Type": content_type[:64]})
@@ -89,26 +89,14 @@ async def _read_part(part: BodyPartReader, name: str, limit: int) -> bytes:
     return bytes(data)
 
 
-def _frames(files: Iterable[UploadedFile], boundary: str) -> Iterator[bytes]:
-    for file in files:
-        head = (
-            f"--{boundary}\r\nContent-Type: application/x-tar\r\nContent-Length: {len(file.data)}\r\n"
-            f'Content-Disposition: attachment; filename="{quote(file.name, safe="")}"\r\n\r\n'
-        )
-        yield head.encode()
-        yield file.data
-        yield b"\r\n"
-    yield f"--{boundary}--\r\n".encode()
-
-
 async def send_archives(request: web.Request, files: Iterable[UploadedFile]) -> web.StreamResponse:
     """Sends tar archives, one part each."""
-    boundary = secrets.token_hex(16)
-    frames = list(_frames(files, boundary))
-    response = web.StreamResponse(headers={"Content-Type": f"multipart/mixed; boundary={boundary}"})
-    response.content_length = sum(map(len, frames))
+    with MultipartWriter("mixed") as writer:
+        for file in files:
+            disposition = f'attachment; filename="{quote(file.name, safe="")}"'
+            headers = {"Content-Type": "application/x-tar", "Content-Disposition": disposition}
+            writer.append(BytesIO(file.data), headers)
+    response = web.Response(body=writer)
     await response.prepare(request)
-    for frame in frames:
-        await response.write(frame)
     await response.write_eof()
     return response

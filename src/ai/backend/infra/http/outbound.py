@@ -74,8 +74,7 @@ class AddressGuard:
     refused: tuple[Network, ...]
 
     def refuses(self, address: str) -> bool:
-        """Returns True if an address, or its embedded IPv4 address, is blocked. A text that is no address is blocked as
-        well: the system may parse ``2130706433`` as one."""
+        """Returns True if an address, or its embedded IPv4 address, is blocked, and for a text that is no address."""
         try:
             ip = ipaddress.ip_address(address.partition("%")[0])
         except ValueError:
@@ -110,8 +109,8 @@ class Response:
 
 
 def parse_url(text: str, base: URL | None = None, *, with_credentials: bool = False) -> URL:
-    """Parses a web address, relative to ``base`` if there is one. Raises AddressRefused if it is no http(s) URL with a
-    host, or holds credentials that are not expected."""
+    """Parses an http(s) URL, relative to ``base`` if there is one. Raises AddressRefused, also for unexpected
+    credentials."""
     try:
         url = URL(text) if base is None else base.join(URL(text))
     except ValueError:
@@ -169,8 +168,7 @@ class OutboundClient:
         json: Any = None,
         max_redirects: int = 0,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Yields the response after at most ``max_redirects`` redirects, with its body unread. 0 yields a redirect
-        itself.
+        """Yields the response after at most ``max_redirects`` redirects, unread. 0 yields a redirect itself.
 
         ``Authorization`` is sent to the first origin only. Raises AddressRefused for a blocked address, and
         OutboundFailed if there is no response or it stalls, also while the body is read.

@@ -61,13 +61,12 @@ class Limiter(Protocol):
     """Counts requests by key, in this process or over several."""
 
     async def count(self, key: str, limit: int | None) -> Allowance | None:
-        """Counts one request now, unless the limit is None or less than one. Raises RateLimitExceeded if there were too
-        many in the window; this one is not counted."""
+        """Counts one request now, unless ``limit`` is None or less than one. Raises RateLimitExceeded without counting
+        it."""
 
 
 class RateLimiter:
-    """Counts requests by access key, or by the address of an anonymous caller. Drops the window that was not used for
-    longest beyond ``max_keys``."""
+    """Counts requests by access key, or by the address of an anonymous caller, in at most ``max_keys`` windows."""
 
     def __init__(self, *, max_keys: int = 65_536) -> None:
         self._windows: OrderedDict[str, _Window] = OrderedDict()

@@ -126,8 +126,8 @@ class Call(Generic[B, Q]):
         return self.routed.request_id
 
     async def read_body(self) -> bytes:
-        """Returns the whole body. Raises PayloadTooLarge, BodyTooSlow after :data:`BODY_TIMEOUT_S`, or Unavailable if
-        the memory for bodies is used up."""
+        """Returns the whole body. Raises PayloadTooLarge, BodyTooSlow, or Unavailable if the memory for bodies is used
+        up."""
         if self.raw_body is None:
             limit = self.endpoint.max_body
             length = self.request.content_length

@@ -49,6 +49,7 @@ from ai.backend.infra.http.routes import (
 )
 from ai.backend.infra.http.signature import SigningKey
 from ai.backend.infra.http.streams import ACCESS_KEY, STREAMS, ActiveKeys, Streams
+from ai.backend.infra.loop import cancel_all
 from ai.backend.infra.telemetry import Metrics, bind_log_context
 
 log = logging.getLogger(__name__)
@@ -77,8 +78,8 @@ def _check_text(request: web.Request) -> None:
 
 
 async def _respelled(request: web.Request, routed: Routed) -> RequestHandler | None:
-    """Returns the handler of a request with a former spelling of its path or an overridden method; None for any other.
-    The request itself stays as it came, because signatures cover it."""
+    """Returns the handler of a request with a former spelling of its path or an overridden method; None for any
+    other."""
     path, routed.raw_query = split_target(request.raw_path)
     modern = modern_path(path)
     override = request.headers.get("X-Method-Override")
@@ -110,8 +111,7 @@ class AuditTrail(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpOptions:
-    """Limits of a server: unsigned requests per 15 minutes from one address (zero: any number), and the addresses of
-    peers whose ``X-Forwarded-*`` headers count."""
+    """Limits of a server: unsigned requests per 15 minutes from one address (zero: any number), and trusted proxies."""
 
     anonymous_rate_limit: int = 5_000
     trusted_proxies: frozenset[str] = frozenset()
@@ -159,13 +159,8 @@ class HttpServer:
         streams = app[STREAMS] = Streams(self.active_keys)
         register(app.router, self.endpoints, self._handler)
         app.on_shutdown.append(lambda _: streams.close())
-        app.on_cleanup.append(self._cancel_work)
+        app.on_cleanup.append(lambda _: cancel_all(*self._working))
         return app
-
-    async def _cancel_work(self, _: web.Application) -> None:
-        for work in list(self._working):
-            work.cancel()
-        await asyncio.gather(*self._working, return_exceptions=True)
 
     @web.middleware
     async def _finish(self, request: web.Request, handler: RequestHandler) -> web.StreamResponse:
@@ -350,10 +345,9 @@ async def serve_on(
     tls: ssl.SSLContext | None = None,
     shares: bool = False,
 ) -> tuple[str, int]:
-    """Serves on a bound socket, or on a host and port (0 is any), and returns the actual host and port.
+    """Serves on a bound socket, or on a host and port (0 is any), and returns the actual host and port. Raises OSError.
 
-    ``shares`` lets the other processes of this daemon listen on the same port. Raises OSError if the address cannot be
-    bound, InvalidInput to share port 0.
+    ``shares`` lets the other processes of this daemon listen on the same port. Raises InvalidInput to share port 0.
     """
     if shares and not isinstance(where, socket.socket) and where[1] == 0:
         raise errors.InvalidInput("With num-proc above 1, service-addr needs a port.", data={"service-addr": "no port"})
@@ -367,8 +361,7 @@ async def serve_on(
 
 
 def tls_of(certificate: Path, key: Path) -> ssl.SSLContext:
-    """Returns the TLS context of servers, from files in PEM. Raises InvalidInput if one is missing or wrong, the key
-    has a passphrase, or they do not belong together."""
+    """Returns the TLS context of servers, from files in PEM. Raises InvalidInput if they cannot be used."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         context.load_cert_chain(certificate.expanduser(), key.expanduser(), password=lambda: "")

@@ -17,17 +17,9 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
+from ai.backend.common import signing
 from ai.backend.common.errors import AuthenticationFailed, InvalidInput
-from ai.backend.common.signing import (
-    Credential,
-    SignedParts,
-    check_skew,
-    derive_key,
-    media_type,
-    parse_authorization,
-    parse_date,
-    sign_with_key,
-)
+from ai.backend.common.signing import Credential, SignedParts
 from ai.backend.infra.http.paths import parse_version
 
 KEY_TTL_S = 0.5
@@ -103,7 +95,7 @@ class Authenticator:
         header = headers.get("Authorization")
         if header is None:
             raise AuthenticationFailed("The Authorization header is missing.")
-        credential = parse_authorization(header)
+        credential = signing.parse_authorization(header)
         dates = self._dates(request)
         version = headers.get("X-BackendAI-Version")
         if version is None or parse_version(version) is None:
@@ -134,8 +126,8 @@ class Authenticator:
         for name in ("Date", "X-BackendAI-Date"):
             text = request.headers.get(name)
             if text is not None:
-                date = parse_date(text)
-                check_skew(date, now=now)
+                date = signing.parse_date(text)
+                signing.check_skew(date, now=now)
                 dates.append((text, date.strftime("%Y%m%d")))
         if not dates:
             raise AuthenticationFailed("The Date header is missing.")
@@ -174,7 +166,7 @@ class Authenticator:
         version: str,
         body: bytes,
     ) -> bool:
-        content_type = media_type(request.headers.get("Content-Type"))
+        content_type = signing.media_type(request.headers.get("Content-Type"))
         expected = credential.signature.encode(errors="replace")
         hash_name = credential.hash_name
         methods = (method,) if method == request.method else (request.method, method)
@@ -188,7 +180,7 @@ class Authenticator:
                 version=version,
             )
             key_of_day = self._derive(key.secret_key, day, host, hash_name)
-            signature = sign_with_key(parts, key_of_day, hash_name=hash_name, body=body)
+            signature = signing.sign_with_key(parts, key_of_day, hash_name=hash_name, body=body)
             if hmac.compare_digest(signature.encode(), expected):
                 return True
         return False
@@ -199,5 +191,5 @@ class Authenticator:
         if derived is None:
             if len(self._derived) >= _MAX_CACHED:
                 self._derived.clear()
-            derived = self._derived[slot] = derive_key(secret, day, host, hash_name)
+            derived = self._derived[slot] = signing.derive_key(secret, day, host, hash_name)
         return derived

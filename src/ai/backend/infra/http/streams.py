@@ -19,6 +19,7 @@ import msgspec
 from aiohttp import WSCloseCode, web
 
 from ai.backend.common.errors import BackendError, InternalError
+from ai.backend.infra.loop import cancel_all
 
 log = logging.getLogger(__name__)
 
@@ -170,7 +171,7 @@ async def send_events(
         except Exception:
             log.exception("an event stream broke")
         finally:
-            await _discard(step)
+            await cancel_all(step)
             aclose = getattr(source, "aclose", None)
             if aclose is not None:
                 await aclose()
@@ -203,13 +204,7 @@ async def _relay(
             elif not done:
                 await response.write(b": heartbeat\n\n")
     finally:
-        await _discard(closing, step)
-
-
-async def _discard(*futures: asyncio.Future[Any]) -> None:
-    for future in futures:
-        future.cancel()
-    await asyncio.gather(*futures, return_exceptions=True)
+        await cancel_all(closing, step)
 
 
 @contextlib.asynccontextmanager

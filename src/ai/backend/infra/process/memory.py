@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 
+from ai.backend.infra.loop import cancel_all
+
 log = logging.getLogger(__name__)
 _M_ARENA_MAX = -8
 """A parameter in malloc.h of glibc."""
@@ -99,8 +101,7 @@ async def trimmed(*rest: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        work.cancel()
-        await asyncio.wait({work})
+        await cancel_all(work)
 
 
 # From CPython 3.13 on the other name is deprecated.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 from pathlib import Path
-from types import TracebackType
 
 from ai.backend.common.errors import Conflict, InvalidInput
 
@@ -36,7 +35,7 @@ class PidFile:
                 f"The pid-file {self._path} cannot be written: {e.strerror}.", data={"pid-file": "not writable"}
             ) from None
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._fd is not None and self._path is not None:
             self._path.unlink(missing_ok=True)
             os.close(self._fd)

@@ -10,6 +10,7 @@ from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ai.backend.infra.loop import cancel_all
 from ai.backend.infra.retry import Backoff
 
 log = logging.getLogger(__name__)
@@ -41,9 +42,7 @@ class ProcessSupervisor:
         """Ends workers after their current requests, and daemons by SIGTERM. Safe without ``start`` and twice."""
         tasks = list(reversed(self._tasks.values()))
         for group in [tasks] if self._logs is None else [[task] for task in tasks]:
-            for task in group:
-                task.cancel()
-            await asyncio.gather(*group, return_exceptions=True)
+            await cancel_all(*group)
 
     async def _keep(self, name: str) -> None:
         clock, backoff = asyncio.get_running_loop().time, Backoff(self._first_delay_s, _MAX_DELAY_S)

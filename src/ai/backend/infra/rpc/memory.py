@@ -44,16 +44,16 @@ class MemoryStreams:
         far = self._expected.pop(offer.token, None)
         if far is None:
             raise Unavailable("the manager does not wait for this stream any more")
-        far.attach(partial(_hand_over, port), port.end)
-        port.attach(partial(_hand_over, far), far.end)
+        far.attach(partial(_deliver, port), port.end)
+        port.attach(partial(_deliver, far), far.end)
 
 
-async def _hand_over(far: StreamPort, kind: Piece, body: Any) -> None:
+async def _deliver(far: StreamPort, kind: Piece, body: Any) -> None:
     if kind is Piece.CREDIT:
         far.grant(body)
     elif not far.deliver(body):
         far.end()
-        raise Unavailable("the far side takes nothing")
+        raise Unavailable("the window of the peer is full")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import msgspec
 from ai.backend.common import errors
 from ai.backend.common.errors import BackendError, Unavailable
 from ai.backend.common.wire.methods import Method, StreamKind
+from ai.backend.infra.loop import cancel_all
 from ai.backend.infra.rpc.frames import DataOffer, Envelope, Kind, WireError, decode_body, encode
 from ai.backend.infra.rpc.methods import Service
 from ai.backend.infra.rpc.streams import StreamDialer, StreamPort, StreamServer, open_end, serve_end
@@ -211,7 +212,4 @@ class Multiplexer:
     async def close(self) -> None:
         """Ends all calls and streams and waits for them."""
         self.lose(Unavailable("the link is closed"))
-        tasks = [*self._tasks, *(task for _, task in self._serving.values())]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(*self._tasks, *(task for _, task in self._serving.values()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager
 from enum import IntEnum
 from typing import Any, Protocol
@@ -16,6 +16,7 @@ from ai.backend.common.errors import BackendError, Unavailable
 from ai.backend.common.wire.execution import PtyFrame
 from ai.backend.common.wire.link import ByteStream, PtyStream
 from ai.backend.common.wire.methods import StreamKind
+from ai.backend.infra.loop import cancel_all
 from ai.backend.infra.rpc.frames import DataOffer
 
 log = logging.getLogger(__name__)
@@ -234,7 +235,7 @@ async def _serve_frames(port: StreamPort, stream: PtyStream) -> None:
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        await _cancel(tasks)
+        await cancel_all(*tasks)
 
 
 async def _serve_bytes(port: StreamPort, stream: ByteStream) -> None:
@@ -257,10 +258,4 @@ async def _serve_bytes(port: StreamPort, stream: ByteStream) -> None:
         if ended.done():
             await asyncio.wait({inward}, timeout=LINGER_S)
     finally:
-        await _cancel(tasks)
-
-
-async def _cancel(tasks: Collection[asyncio.Future[Any]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(*tasks)

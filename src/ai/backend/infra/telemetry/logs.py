@@ -117,8 +117,7 @@ def configure_logging(
 
 
 def log_as_configured(daemon: str, settings: LoggingSettings, *, level: str | None = None, number: int = 0) -> None:
-    """Sets up the root logger of this process from its settings (spec 03-02, ``[logging]``); ``level`` wins over
-    theirs.
+    """Sets up the root logger of this process from its settings (spec 03-02, ``[logging]``); ``level`` wins.
 
     Further processes of a daemon have a ``number`` and a file of their own. Raises InvalidInput if it cannot be
     written.

@@ -16,12 +16,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
 from ai.backend.common.errors import Unavailable
+from ai.backend.infra.loop import cancel_all
 from ai.backend.infra.rpc.data.connection import HANDSHAKE_S, TOKEN_BYTES, WELCOME, DataConnection, user_of
 from ai.backend.infra.rpc.frames import DataOffer
 from ai.backend.infra.rpc.streams import StreamPort
@@ -109,10 +109,8 @@ class DataServer:
 
     async def stop(self) -> None:
         """Aborts every connection. Safe without ``start`` and twice."""
-        tasks, listeners, self._listeners = list(self._tasks), self._listeners, []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        listeners, self._listeners = self._listeners, []
+        await cancel_all(*self._tasks)
         for listener in listeners:
             listener.close()
         for connection in list(self._connections):
@@ -211,18 +209,19 @@ def tls_server_context() -> tuple[ssl.SSLContext, bytes]:
     """
     key = Ed25519PrivateKey.generate()
     certificate = self_signed_certificate(key)
+    pem = serialization.Encoding.PEM
+    pem_key = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0
     # The ssl module reads keys from files only; this file is in memory, so that the key reaches no disk.
     memory = os.memfd_create("certificate", os.MFD_CLOEXEC)
     try:
-        os.write(memory, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-        os.write(memory, certificate.public_bytes(Encoding.PEM))
+        os.write(memory, pem_key + certificate.public_bytes(pem))
         context.load_cert_chain(f"/proc/self/fd/{memory}")
     finally:
         os.close(memory)
-    return context, certificate.fingerprint(SHA256())
+    return context, certificate.fingerprint(hashes.SHA256())
 
 
 def self_signed_certificate(key: Ed25519PrivateKey) -> x509.Certificate:

@@ -13,6 +13,7 @@ import zmq.asyncio
 
 from ai.backend.common.errors import Unavailable
 from ai.backend.common.wire.link import AgentCommands, ManagerReports
+from ai.backend.infra.loop import cancel_all
 from ai.backend.infra.rpc.data.dialer import DataDialer
 from ai.backend.infra.rpc.frames import Envelope, Hello, Kind, decode, encode
 from ai.backend.infra.rpc.methods import MAX_MESSAGE_BYTES, commands_service, reports_proxy
@@ -86,9 +87,7 @@ class ZmqAgentEndpoint:
 
     async def stop(self) -> None:
         tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(*tasks)
         await self._multiplexer.close()
         self._dialer.close()
         self._connected.clear()

@@ -10,7 +10,7 @@ import zmq
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.names import check_slug
-from ai.backend.infra.atomic_write import write_atomically
+from ai.backend.infra.files import write_atomically
 
 _KEY_CHARACTERS = 40
 

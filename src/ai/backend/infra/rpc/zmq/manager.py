@@ -17,6 +17,7 @@ from zmq.utils import z85
 
 from ai.backend.common.errors import Unavailable
 from ai.backend.common.wire.link import AgentCommands, ManagerReports
+from ai.backend.infra.loop import cancel_all
 from ai.backend.infra.rpc.data.server import DataServer
 from ai.backend.infra.rpc.endpoints import ConnectedAgents
 from ai.backend.infra.rpc.frames import PROTOCOL, Envelope, Hello, Kind, decode, decode_body, encode
@@ -46,9 +47,8 @@ class _Peer:
 class ZmqManagerEndpoint:
     """Accepts agents at ``bind``; a :class:`~ai.backend.infra.rpc.endpoints.ManagerEndpoint`.
 
-    Port 0 chooses one, see ``address``. ``agent_keys`` is asked at each handshake and hello. An agent that sends
-    nothing for ``lost_after_s`` is not connected. ``data`` accepts the connections of streams, without it none can be
-    opened.
+    Port 0 chooses one, see ``address``. An agent that sends nothing for ``lost_after_s`` is not connected. ``data``
+    accepts the connections of streams, without it none can be opened.
     """
 
     bind: str
@@ -112,9 +112,7 @@ class ZmqManagerEndpoint:
 
     async def stop(self) -> None:
         tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(*tasks)
         for peer in list(self._peers.values()):
             await peer.multiplexer.close()
         if self.data is not None:
@@ -261,6 +259,7 @@ class ZmqManagerEndpoint:
                     )
 
 
+# zmq.auth.asyncio answers nothing after a second start in one process.
 class _ZapHandler:
     """Authenticates peers by the ZeroMQ authentication protocol (RFC 27); ``is_allowed`` gets the public key in Z85.
 

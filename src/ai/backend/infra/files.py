@@ -1,4 +1,4 @@
-"""Writes files atomically."""
+"""Writes files atomically, and locates the data of a user."""
 
 from __future__ import annotations
 
@@ -14,3 +14,9 @@ def write_atomically(path: Path, content: bytes, *, mode: int = 0o600) -> None:
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(content)
     temporary.replace(path)
+
+
+def default_data_dir() -> Path:
+    """Returns ``$XDG_DATA_HOME/backend.ai``, by default ``~/.local/share/backend.ai``."""
+    base = os.environ.get("XDG_DATA_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "share") / "backend.ai"
