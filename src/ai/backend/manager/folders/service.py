@@ -87,11 +87,8 @@ class FolderService:
     # ---- creation ----
 
     async def create(self, caller: Caller, request: CreateFolder) -> FolderAccess:
-        """Creates a folder of the caller, or of a group for its administrators.
-
-        Raises:
-            InvalidName, FolderAlreadyExists, Forbidden, LimitExceeded, NotFound (group, host), Unavailable.
-        """
+        """Creates a folder of the caller, or of a group for its administrators. Raises InvalidName,
+        FolderAlreadyExists, Forbidden, LimitExceeded, NotFound (group, host), Unavailable."""
         name = check_folder_name(request.name)
         group = await self._group(caller, request.group) if request.group is not None else None
         if group is not None and group.type is GroupType.MODEL_STORE and request.usage_mode is not UsageMode.MODEL:
@@ -244,10 +241,8 @@ class FolderService:
         domain_name: str | None = None,
         owner_id: UserId | None = None,
     ) -> Page[FolderRow]:
-        """Returns a page of ``own``, ``invited`` or ``project`` folders, or of all folders that the caller sees.
-
-        Without a filter by status it has live folders only.
-        """
+        """Returns a page of ``own``, ``invited`` or ``project`` folders, or of all that the caller sees; only live ones
+        without a filter by status."""
         selection = FolderSelection(domain_name=domain_name, group_id=group_id, owner_id=owner_id)
         scope = checks.scope_of(caller, Operation.SEE_FOLDERS)
         if kind is None and scope is Scope.ALL:
@@ -297,12 +292,8 @@ class FolderService:
         return await self._finder.one(caller, ref, to_control=True, needs=needs, **options)
 
     async def trash(self, caller: Caller, ref: str) -> None:
-        """Moves a folder to the trash and frees its name.
-
-        Raises:
-            InvalidTransition: it is in the trash already, or not ready yet.
-            Conflict: a live session mounts it, or it is being cloned.
-        """
+        """Moves a folder to the trash and frees its name. Raises Conflict if a live session mounts it, or it is being
+        cloned."""
         trigger = FolderTrigger.TRASH_REQUESTED
         access = await self._controlled(caller, ref, HostPermission.DELETE, trigger=trigger)
         await self._move(caller, access.folder, trigger, unless_used=True)
@@ -354,11 +345,8 @@ def _as_admin(row: FolderRow) -> FolderAccess:
 
 
 class FolderOwnerRemoval:
-    """Removes the folders of an owner. Interrupted calls may be repeated.
-
-    Raises:
-        Conflict: a live session mounts a folder, or it is being cloned.
-    """
+    """Removes the folders of an owner; may be repeated. Raises Conflict if a live session mounts one, or it is being
+    cloned."""
 
     def __init__(self, store: FolderStore, transitions: FolderTransitions) -> None:
         self._store = store

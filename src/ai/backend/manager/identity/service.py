@@ -167,11 +167,8 @@ class IdentityService:
                 log.exception("could not write the last use of keypairs")
 
     async def resolve_owner(self, caller: Caller, owner_access_key: str | None) -> Caller:
-        """Returns the owner for whom the caller acts: the caller without a key, else the owner of the key.
-
-        Raises:
-            Forbidden: the caller may not act for the key, or it does not exist.
-        """
+        """Returns the caller without a key, else the owner of the key. Raises Forbidden if the caller may not act for
+        it."""
         if owner_access_key is None or owner_access_key == caller.access_key:
             return caller
         credentials = await self.credentials(owner_access_key)

@@ -24,12 +24,8 @@ _FOR_DOMAIN_ADMINS = frozenset({"name", "description", "is_active", "integration
 
 @dataclass(eq=False, slots=True)
 class TenantService:
-    """Changes domains, groups and policies. ``values`` are fields of the object; those that are None stay unchanged.
-
-    Every method raises Forbidden if the role of the caller does not permit it, NotFound if the object does not exist,
-    and Conflict if an object to be created exists. Policies are those of users or projects, or with the kind None of
-    keypairs.
-    """
+    """Changes domains, groups and policies of users, of projects or (None) of keypairs. Values that are None stay
+    unchanged. Every method raises Forbidden, NotFound for a missing object, and Conflict if a new object exists."""
 
     _store: IdentityStore
     _identity: IdentityService

@@ -1,7 +1,4 @@
-"""Creates, changes and removes users and keypairs (spec 03-09, client wire contract 3.2).
-
-Admins of a domain change its ordinary users, but neither roles nor limits.
-"""
+"""Creates, changes and removes users and keypairs (spec 03-09, client wire contract 3.2)."""
 
 from __future__ import annotations
 
@@ -56,11 +53,8 @@ class UserService:
     async def create_user(
         self, caller: Caller, email: str, password: str, values: Mapping[str, Any]
     ) -> tuple[User, NewKeypair]:
-        """Creates a user with a keypair. Without ``group_ids``, the user joins the group ``default`` of the domain.
-
-        Raises:
-            InvalidInput, InvalidName: a malformed address, name or password. Conflict: one of them is taken.
-        """
+        """Creates a user with a keypair, by default in the group ``default`` of the domain. Raises InvalidInput and
+        InvalidName for a malformed address, name or password, Conflict if one is taken."""
         fields = without_none(values)
         role = fields.pop("role", UserRole.USER)
         domain = DomainName(fields.pop("domain_name", caller.domain_name))
@@ -86,16 +80,8 @@ class UserService:
         password: str | None = None,
         address: str | None = None,
     ) -> User:
-        """Changes a user. The status ``deleted`` does what :meth:`delete_user` does.
-
-        A user who moves to another domain leaves the groups of the old one.
-
-        Args:
-            address: the client's address, if it is known.
-
-        Raises:
-            Conflict: also if the caller could no longer connect from ``address``.
-        """
+        """Changes a user, who leaves the groups of an old domain. Raises Conflict also if the caller could no longer
+        connect from ``address``."""
         user = await self._user(caller, email)
         fields = without_none(values)
         if user.uuid == caller.user_id and not may_come_from(address or "", fields.get("allowed_client_ip", ())):
@@ -146,13 +132,8 @@ class UserService:
         await self._propagate(user)
 
     async def purge_user(self, caller: Caller, email: str, *, purge_shared: bool = False) -> None:
-        """Deletes a user with sessions and folders. It may be repeated after an interruption.
-
-        Folders that others share go to the caller, unless ``purge_shared``.
-
-        Raises:
-            Conflict: sessions are still ending; try again.
-        """
+        """Deletes a user with sessions and folders; may be repeated. Shared folders go to the caller, unless
+        ``purge_shared``. Raises Conflict while sessions are ending."""
         require(caller, Operation.PURGE_USERS)
         user = await self._user(caller, email)
         await self.delete_user(caller, email)

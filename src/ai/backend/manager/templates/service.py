@@ -51,12 +51,8 @@ class TemplateService:
         domain: str | None = None,
         owner_access_key: str | None = None,
     ) -> Sequence[Template]:
-        """Stores every template of a payload, or none.
-
-        Raises:
-            InvalidInput: a template cannot be read. NotFound: no such group.
-            Forbidden: the caller may not act for the owner.
-        """
+        """Stores every template of a payload, or none. Raises InvalidInput for a malformed one, NotFound for the group,
+        Forbidden for the owner."""
         owner = await self._identity.resolve_owner(caller, owner_access_key)
         project = await self._group(owner, group or "default", domain)
         now = self._clock.now()
@@ -127,11 +123,7 @@ class TemplateService:
         return write_document((await self.get(caller, kind, template_id)).document, form)
 
     async def update(self, caller: Caller, kind: TemplateKind, template_id: TemplateId, payload: str) -> Template:
-        """Replaces a template.
-
-        Raises:
-            NotFound: the caller may change no such template. InvalidInput: not exactly one template.
-        """
+        """Replaces a template. Raises NotFound, and InvalidInput for several templates."""
         template = await self._owned(caller, kind, template_id)
         documents = read_documents(payload)
         if len(documents) != 1:
