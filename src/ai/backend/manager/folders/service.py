@@ -109,17 +109,7 @@ class FolderService:
             policies = await self._identities.storage_policies(QuotaScopeKind.PROJECT, name=group.resource_policy)
             limit = policies[0].max_vfolder_count if policies else 0
         await asyncio.shield(self._loop.begin(folder, max_count=limit))
-        return FolderAccess(
-            row=FolderRow(
-                folder=replace(folder, status=FolderStatus.READY),
-                owner_email=caller.email if group is None else None,
-                group_name=group.name if group is not None else None,
-            ),
-            permission=FolderPermission.WRITE_DELETE,
-            is_owner=group is None or group.id in scope.groups,
-            controls=True,
-            allowed=scope.allowed(host),
-        )
+        return await self.get(caller, str(folder.id))
 
     async def _apply_quota(self, folder: Folder, scope: FolderScope) -> None:
         """Applies the limit of the quota scope before files are written."""
@@ -130,7 +120,7 @@ class FolderService:
         self, caller: Caller, name: str, host: str, group: Group | None, request: CreateFolder, **more: Any
     ) -> Folder:
         now = self._clock.now()
-        values: dict[str, Any] = {"status": FolderStatus.PERFORMING, **more}
+        options = ("usage_mode", "permission", "cloneable", "max_size", "unmanaged_path")
         return Folder(
             id=FolderId(self._id_generator.uuid()),
             name=name,
@@ -140,15 +130,11 @@ class FolderService:
             ownership_type=FolderOwnership.USER if group is None else FolderOwnership.GROUP,
             user_id=caller.user_id if group is None else None,
             group_id=None if group is None else group.id,
-            usage_mode=request.usage_mode,
-            permission=request.permission,
-            cloneable=request.cloneable,
             creator=caller.email,
-            max_size=request.max_size,
-            unmanaged_path=request.unmanaged_path,
             created_at=now,
             status_changed=now,
-            **values,
+            **{option: getattr(request, option) for option in options},
+            **more,
         )
 
     async def _group(self, caller: Caller, ref: str) -> Group:

@@ -22,12 +22,12 @@ class SshKeyService:
         self._clock = clock
 
     async def public_key(self, caller: Caller) -> str:
-        """Return the public key of the caller's keypair, or an empty text without one."""
+        """Returns the public key of the caller's keypair, or an empty text without one."""
         keypair = await self._store.keypair(caller.access_key)
         return (keypair.ssh_public_key or "") if keypair is not None else ""
 
     async def generate(self, caller: Caller) -> SshKeyPair:
-        """Replace the key by a new one and return both halves; the private half is not stored."""
+        """Replaces the key by a new one and returns both halves; the private half is not stored."""
         pair = generate_key_pair(caller.email)
         await self._store_key(caller, check_public_key(pair.public))
         return pair

@@ -15,6 +15,7 @@ from ai.backend.manager.identity.model import (
     Domain,
     Group,
     Keypair,
+    NewKeypair,
     ResourcePolicy,
     StoragePolicy,
     Tenant,
@@ -176,3 +177,7 @@ class KeypairSecret:
 
     keypair: Keypair
     secret_key: str = field(repr=False)
+
+    def revealed(self) -> NewKeypair:
+        """Returns the secret for the reply to its creation."""
+        return NewKeypair(access_key=self.keypair.access_key, secret_key=self.secret_key)

@@ -22,7 +22,7 @@ from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.identity.model import Keypair, NewKeypair, User
 from ai.backend.manager.identity.passwords import check_password
 from ai.backend.manager.identity.service import IdentityService, check_policy, existing, without_none
-from ai.backend.manager.identity.store import IdentityStore, KeypairSecret, OwnedFolders, OwnedSessions
+from ai.backend.manager.identity.store import IdentityStore, OwnedFolders, OwnedSessions
 from ai.backend.manager.query.model import Condition, ListQuery
 
 _FOR_DOMAIN_ADMINS = frozenset(
@@ -191,19 +191,10 @@ class UserService:
         user = await self._user(caller, email)
         fields = without_none(values)
         await self._check_keypair(caller, user, fields)
-        now = self._clock.now()
-        pair = self._identity.new_keypair()
-        keypair = Keypair(
-            access_key=pair.access_key,
-            user_id=user.uuid,
-            user_email=user.email,
-            created_at=now,
-            modified_at=now,
-            **{"is_admin": user.role in ADMIN_ROLES, **fields},
-        )
-        await self._store.put_keypair(KeypairSecret(keypair=keypair, secret_key=pair.secret_key))
-        self._identity.invalidate(pair.access_key)
-        return pair
+        pair = self._identity.new_keypair(user.uuid, user.email, user.role, **fields)
+        await self._store.put_keypair(pair)
+        self._identity.invalidate(pair.keypair.access_key)
+        return pair.revealed()
 
     async def modify_keypair(self, caller: Caller, access_key: str, values: Mapping[str, Any]) -> Keypair:
         """Changes a keypair: at once in this manager, within a second in others."""

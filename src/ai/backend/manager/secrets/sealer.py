@@ -203,7 +203,7 @@ def read_keys(path: Path) -> list[SealingKey]:
 
 
 def load_or_make_keys(path: Path) -> list[SealingKey]:
-    """Reads a key file, which is made with one key first if it is missing. Raises as :func:`read_keys`."""
+    """Reads a key file, which is created with one key first if it is missing. Raises as :func:`read_keys`."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         _write(path, [new_key()], replace=False)
