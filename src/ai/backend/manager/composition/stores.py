@@ -32,7 +32,6 @@ from ai.backend.manager.resource_groups.sql import SqlResourceGroupStore, remove
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
 from ai.backend.manager.resources.presets import PresetStore
 from ai.backend.manager.resources.sql import SqlPresetStore
-from ai.backend.manager.scheduling.memory import MemoryShareStore
 from ai.backend.manager.scheduling.sql import SqlShareStore
 from ai.backend.manager.scheduling.store import ShareStore
 from ai.backend.manager.secrets.sealer import Sealer
@@ -64,7 +63,7 @@ class Stores:
     dotfiles: DotfileStore
     activities: ActivityStore = field(default_factory=MemoryActivityStore)
     errors: ErrorLogStore
-    shares: ShareStore = field(default_factory=MemoryShareStore)
+    shares: ShareStore
     folders: FolderStore | None = None
     artifacts: ArtifactStore | None = None
     images: ImageStore | None = None
