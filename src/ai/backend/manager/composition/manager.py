@@ -307,7 +307,7 @@ class Manager:
         state = ManagerState(stores.config, clock)
         sessions = self._make_sessions(folders, artifacts, images, state, finder, clock, id_generator)
         owned_sessions = OwnerSessions(stores.sessions, sessions)
-        leaving = folders.leaving if folders is not None else None
+        leaving = folders.owner_removal if folders is not None else None
         service_ports = ServicePorts(finder, gateway)
         return Services(
             sessions=sessions,

@@ -14,7 +14,7 @@ from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.infra.http.signature import SigningKey
 from ai.backend.manager.access.caller import ADMIN_ROLES, Caller
-from ai.backend.manager.access.checks import is_permitted, require_any, scope_of
+from ai.backend.manager.access.checks import bounds_of, is_permitted, require_any, scope_of
 from ai.backend.manager.access.permissions import Operation, Scope
 from ai.backend.manager.identity.model import Credentials, Domain, Group, Keypair, NewKeypair, ResourcePolicy, User
 from ai.backend.manager.identity.store import IdentityStore, KeypairSecret, SessionCounts
@@ -249,12 +249,7 @@ class IdentityService:
 
     async def groups(self, caller: Caller, *, name: str | None = None) -> Sequence[Group]:
         """Returns the groups that the caller sees: their own, those of their domain, or all."""
-        scope = scope_of(caller, Operation.SEE_GROUPS)
-        if scope is Scope.ALL:
-            return await self._store.groups(name=name)
-        if scope is Scope.DOMAIN:
-            return await self._store.groups(domain_name=caller.domain_name, name=name)
-        return await self._store.groups(user_id=caller.user_id, name=name)
+        return await self._store.groups(name=name, **bounds_of(caller, Operation.SEE_GROUPS))
 
     async def resource_policy(self, caller: Caller, name: str | None = None) -> ResourcePolicy:
         """Returns a resource policy, by default the caller's."""

@@ -12,7 +12,7 @@ from ai.backend.common.ids import TemplateId
 from ai.backend.common.states import SessionType
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.access.checks import is_permitted, is_spared, scope_of
+from ai.backend.manager.access.checks import bounds_of, is_permitted, is_spared, scope_of
 from ai.backend.manager.access.permissions import Operation, Scope
 from ai.backend.manager.identity.model import Group
 from ai.backend.manager.identity.service import IdentityService
@@ -102,12 +102,8 @@ class TemplateService:
 
     async def list(self, caller: Caller, kind: TemplateKind, *, is_all: bool = False) -> Sequence[Template]:
         """Returns the caller's templates; with ``is_all`` also those of others that the caller may see."""
-        scope = scope_of(caller, Operation.SEE_TEMPLATES) if is_all else Scope.OWN
-        if scope is Scope.ALL:
-            return await self._store.templates(kind)
-        if scope is Scope.DOMAIN:
-            return await self._store.templates(kind, domain_name=caller.domain_name)
-        return await self._store.templates(kind, user_id=caller.user_id)
+        bounds = bounds_of(caller, Operation.SEE_TEMPLATES) if is_all else {"user_id": caller.user_id}
+        return await self._store.templates(kind, **bounds)
 
     async def get(self, caller: Caller, kind: TemplateKind, template_id: TemplateId) -> Template:
         """Returns a template. Raises NotFound, also for templates that the caller may not see."""
@@ -159,15 +155,11 @@ class TemplateService:
     async def create_session(
         self, caller: Caller, template_id: TemplateId, overrides: Mapping[str, Any], *, call_id: UUID | None = None
     ) -> CreateReply:
-        """Creates a session from a session template; fields of the request override those of the template.
+        """Creates a session from a session template. Raises NotFound, and as :meth:`SessionService.create`.
 
         Args:
-            overrides: fields of :class:`CreateSession` that the request sets; entries of ``environ``, ``resources`` and
-                ``resource_opts`` replace single ones of the template, mounts replace all of them if there are any.
-            call_id: as :meth:`SessionService.create`.
-
-        Raises:
-            As :meth:`SessionService.create`, and NotFound for the template.
+            overrides: fields of :class:`CreateSession` that the request sets. Entries of ``environ``, ``resources`` and
+                ``resource_opts`` replace single ones of the template; mounts replace all of them.
         """
         stored = await self._seen(caller, TemplateKind.SESSION, template_id, overrides.get("owner_access_key"))
         template = read_template(stored.document, SessionTemplate)
