@@ -38,7 +38,7 @@ async def stores(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
         inline = InlineDatabase(frozenset({"audit_logs", "background_tasks"}))
         yield Stores(SqlTaskStore(inline), SqlAuditStore(inline))
         return
-    url = f"sqlite+aiosqlite:///{migrated(tmp_path / 'manager.db')}" if request.param == "sqlite" else _postgres()
+    url = f"sqlite:///{migrated(tmp_path / 'manager.db')}" if request.param == "sqlite" else _postgres()
     database = Database(url)
     yield Stores(SqlTaskStore(database), SqlAuditStore(database))
     await database.close()

@@ -229,7 +229,7 @@ def _on(database: Database) -> Kept:
 class TestSqlSessionDefaults(SessionDefaultsContract):
     @pytest.fixture
     async def kept(self, tmp_path: Path) -> AsyncIterator[Kept]:
-        database = Database(f"sqlite+aiosqlite:///{migrated(tmp_path / 'manager.db')}")
+        database = Database(f"sqlite:///{migrated(tmp_path / 'manager.db')}")
         yield _on(database)
         await database.close()
 

@@ -54,7 +54,7 @@ def make_stores(memory: Memory, now: Callable[[], datetime]) -> Stores:
 
 
 def with_faults(world: World, stores: Stores, committed: Callable[[], None]) -> Stores:
-    """Return the stores with faults, for a manager. ``committed`` is called after each transaction that may write."""
+    """Returns the stores with faults, for a manager. ``committed`` is called after each transaction that may write."""
     wrapped = {
         field.name: FaultyStore(world, store, field.name, committed)
         for field in fields(stores)

@@ -13,7 +13,7 @@ from ai.backend.common.ids import AccessKey
 from ai.backend.common.states import AgentStatus
 from ai.backend.infra.http.health import HealthApi, Readiness, VersionApi
 from ai.backend.infra.http.openapi import OpenApiApi
-from ai.backend.infra.http.ratelimit import Limiter
+from ai.backend.infra.http.ratelimit import Limiter, RateLimiter
 from ai.backend.infra.http.routes import Endpoint, endpoints_of
 from ai.backend.infra.http.server import HttpOptions, HttpServer
 from ai.backend.infra.http.signature import Authenticator
@@ -197,7 +197,7 @@ def build_app(
         client_tokens=services.client_tokens,
         options=options.http,
         on_admitted=admit,
-        limiter=limiter,
+        limiter=limiter or RateLimiter(),
         active_keys=services.identity.active_keys,
     )
     return server.application()

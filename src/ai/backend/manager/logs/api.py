@@ -121,7 +121,7 @@ class CallAudit:
     def __init__(self, audit: AuditService) -> None:
         self._audit = audit
 
-    async def note(self, call: Call[Any, Any], outcome: str) -> None:
+    async def record(self, call: Call[Any, Any], outcome: str) -> None:
         caller = call.identity if isinstance(call.identity, Caller) else None
         kind, _, _ = call.endpoint.path.strip("/").partition("/")
         detail = {"route": call.endpoint.template}
