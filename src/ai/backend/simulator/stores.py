@@ -12,7 +12,7 @@ from ai.backend.infra.config_store import MemoryConfigStore
 from ai.backend.manager.agents.memory import MemoryAgentStore
 from ai.backend.manager.composition.stores import Stores
 from ai.backend.manager.dotfiles.sql import SqlDotfileStore
-from ai.backend.manager.idempotency.memory import MemoryAnswerStore
+from ai.backend.manager.idempotency.sql import SqlAnswerStore
 from ai.backend.manager.identity.sql import SqlIdentityStore
 from ai.backend.manager.leadership.memory import MemoryLeaseStore
 from ai.backend.manager.logs.sql import SqlAuditStore, SqlErrorLogStore
@@ -28,7 +28,7 @@ from ai.backend.simulator.world import World
 _TABLES = frozenset(
     {"domains", "groups", "users", "memberships", "keypairs", "keypair_resource_policies", "storage_policies"}
     | {"dotfiles", "bootstrap_scripts", "session_templates", "error_logs", "audit_logs", "background_tasks"}
-    | {"scaling_groups", "scaling_group_links", "resource_presets", "share_histories"}
+    | {"scaling_groups", "scaling_group_links", "resource_presets", "share_histories", "kept_answers"}
 )
 
 
@@ -48,7 +48,7 @@ def make_stores(memory: Memory, now: Callable[[], datetime]) -> Stores:
         dotfiles=SqlDotfileStore(database),
         errors=SqlErrorLogStore(database),
         config=MemoryConfigStore(),
-        answers=MemoryAnswerStore(),
+        answers=SqlAnswerStore(database),
         leases=MemoryLeaseStore(now),
     )
 

@@ -14,7 +14,6 @@ from ai.backend.manager.dotfiles.sql import SqlDotfileStore
 from ai.backend.manager.dotfiles.store import DotfileStore
 from ai.backend.manager.folders.sql import SqlFolderStore, link_mounts
 from ai.backend.manager.folders.store import FolderStore
-from ai.backend.manager.idempotency.memory import MemoryAnswerStore
 from ai.backend.manager.idempotency.sql import SqlAnswerStore
 from ai.backend.manager.idempotency.store import AnswerStore
 from ai.backend.manager.identity.sql import SqlIdentityStore
@@ -58,7 +57,7 @@ class Stores:
     tasks: TaskStore
     audit: AuditStore
     config: ConfigStore = field(default_factory=MemoryConfigStore)
-    answers: AnswerStore = field(default_factory=MemoryAnswerStore)
+    answers: AnswerStore
     templates: TemplateStore
     dotfiles: DotfileStore
     activities: ActivityStore = field(default_factory=MemoryActivityStore)
