@@ -64,8 +64,6 @@ class DotfileService:
         self._identity = identity
         self._max_script_bytes = max_script_bytes
 
-    # ---- owners ----
-
     async def of_user(self, caller: Caller, owner_access_key: str | None) -> DotfileOwner:
         """Returns a keypair as owner. Raises Forbidden for a key that the caller may not act for."""
         owner = await self._identity.resolve_owner(caller, owner_access_key)
@@ -91,8 +89,6 @@ class DotfileService:
             require(caller, Operation.CHANGE_SHARED_DOTFILES, domain_name=domain)
         return DotfileOwner(scope=DotfileScope.DOMAIN, name=domain)
 
-    # ---- dotfiles ----
-
     async def list(self, owner: DotfileOwner) -> Sequence[Dotfile]:
         return await self._store.dotfiles(owner)
 
@@ -113,8 +109,6 @@ class DotfileService:
         if not await self._store.drop_dotfile(owner, posixpath.normpath(path)):
             raise NotFound("There is no such dotfile.", data={"path": "unknown"})
 
-    # ---- bootstrap scripts ----
-
     async def bootstrap_script(self, caller: Caller, owner_access_key: str | None = None) -> str:
         """Returns the script of sessions that request none; empty if there is none."""
         owner = await self._identity.resolve_owner(caller, owner_access_key)
@@ -129,8 +123,6 @@ class DotfileService:
         if "\0" in script:
             raise InvalidInput("A bootstrap script is text without NUL.", data={"script": "malformed"})
         await self._store.put_bootstrap_script(owner.access_key, script)
-
-    # ---- in sessions ----
 
     async def bootstrap_script_of(
         self,

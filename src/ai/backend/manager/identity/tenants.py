@@ -35,8 +35,6 @@ class TenantService:
     _id_generator: IdGenerator
     _after_storage_policy: Sequence[PeriodicLoop] = ()
 
-    # ---- domains ----
-
     async def create_domain(self, caller: Caller, name: str, values: Mapping[str, Any]) -> Domain:
         """Creates a domain. Raises InvalidName."""
         require(caller, Operation.CHANGE_DOMAINS)
@@ -67,8 +65,6 @@ class TenantService:
             raise Conflict("You cannot purge your own domain.", data={"name": "your own"})
         if not await self._store.delete_domain(name):
             raise NotFound(f"There is no domain {name[:64]!r}.")
-
-    # ---- groups ----
 
     async def create_group(self, caller: Caller, name: str, values: Mapping[str, Any]) -> Group:
         """Creates a group. Raises InvalidName; NotFound for the domain and the project resource policy."""
@@ -133,8 +129,6 @@ class TenantService:
         if {*fields} - _FOR_DOMAIN_ADMINS:
             require(caller, Operation.CHANGE_GROUP_LIMITS)
         await check_policy(self._store, QuotaScopeKind.PROJECT, fields)
-
-    # ---- policies ----
 
     async def storage_policies(
         self, caller: Caller, kind: QuotaScopeKind, name: str | None = None

@@ -39,8 +39,6 @@ class TemplateService:
     _clock: Clock
     _id_generator: IdGenerator
 
-    # ---- templates ----
-
     async def create(
         self,
         caller: Caller,
@@ -149,8 +147,6 @@ class TemplateService:
             if owner is not None and is_spared(Operation.CHANGE_TEMPLATES, owner.role):
                 raise Forbidden("Templates of superadmins are changed by superadmins.")
         return template
-
-    # ---- sessions ----
 
     async def create_session(
         self, caller: Caller, template_id: TemplateId, overrides: Mapping[str, Any], *, call_id: UUID | None = None
