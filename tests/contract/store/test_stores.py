@@ -477,8 +477,8 @@ class StoreContract:
         later = NOW + timedelta(minutes=1)
         await stores.agents.set_status(AGENT, AgentStatus.LOST, at=later)
         assert list(await stores.agents.underlays()) == ["agent-0"]
-        await stores.agents.set_schedulable(AGENT, False)
-        await stores.agents.beat(AGENT, at=later)
+        await stores.agents.change(AGENT, schedulable=False)
+        await stores.agents.change(AGENT, last_heartbeat=later)
         lost = await stores.agents.agent(AGENT)
         assert lost is not None
         assert (lost.status, lost.lost_at, lost.schedulable, lost.last_heartbeat) == (

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import ai.backend.plugin.crash_points
-from ai.backend.agent.crash_points import CRASH_POINTS as AGENT
+from ai.backend.agent.lifecycle.step_runner import CRASH_POINTS as AGENT
 from ai.backend.manager.crash_points import CRASH_POINTS as MANAGER
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.storage.crash_points import CRASH_POINTS as STORAGE

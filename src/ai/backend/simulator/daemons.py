@@ -9,9 +9,8 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ai.backend.agent.composition import Agent
+from ai.backend.agent.composition import Agent, Host
 from ai.backend.agent.config.settings import AgentSettings
-from ai.backend.agent.host import Host
 from ai.backend.common.wire.reports import OverlayReport
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.rpc.fanout import ManagerFanout

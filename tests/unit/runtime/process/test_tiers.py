@@ -10,7 +10,7 @@ from ai.backend.common.ids import KernelId, SessionId
 from ai.backend.common.states import Enforcement
 from ai.backend.node.linux.cgroups import CgroupDriver, CgroupV2, NoCgroups
 from ai.backend.node.workload.directory import exit_of
-from ai.backend.node.workload.mounts import check_mount
+from ai.backend.node.workload.file_trees import check_mount
 from ai.backend.plugin.accelerator import Mount, WorkloadConfig
 from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey, WorkloadSpec
 from ai.backend.runtime.process.images import ProcessImage

@@ -18,8 +18,7 @@ from ai.backend.infra.http.routes import Endpoint, endpoints_of
 from ai.backend.infra.http.server import HttpOptions, HttpServer
 from ai.backend.infra.http.signature import Authenticator
 from ai.backend.infra.telemetry import Metrics
-from ai.backend.manager.agents.api import AgentsApi
-from ai.backend.manager.agents.watcher_api import WatchersApi
+from ai.backend.manager.agents.api import AgentsApi, WatchersApi
 from ai.backend.manager.artifacts.api import ArtifactRegistriesApi, ArtifactsApi
 from ai.backend.manager.artifacts.facade import Artifacts
 from ai.backend.manager.composition.services import Services

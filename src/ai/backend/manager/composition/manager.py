@@ -18,13 +18,11 @@ from ai.backend.infra.database import Database, upgrade
 from ai.backend.infra.http.client_tokens import ClientTokens
 from ai.backend.infra.loop import PeriodicCall, PeriodicLoop
 from ai.backend.infra.telemetry import Metrics
-from ai.backend.manager.agents.assignments import Assignments
 from ai.backend.manager.agents.capabilities import DeviceReader
-from ai.backend.manager.agents.gateway import AgentGateway
-from ai.backend.manager.agents.registration import AgentRegistry
-from ai.backend.manager.agents.service import AgentService
+from ai.backend.manager.agents.registration import AgentRegistry, Assignments
+from ai.backend.manager.agents.service import AgentService, WatcherService
 from ai.backend.manager.agents.slots import SlotCatalogue
-from ai.backend.manager.agents.watcher import WatcherService
+from ai.backend.manager.agents.store import AgentGateway
 from ai.backend.manager.agents.watcher_client import HttpWatcherGateway
 from ai.backend.manager.artifacts.client import StorageProxyArtifacts
 from ai.backend.manager.artifacts.facade import Artifacts

@@ -12,7 +12,7 @@ from ai.backend.common.states import RUNNING_SESSION_STATUSES
 from ai.backend.common.wire.execution import ArgumentValue, KernelRef, ServiceState, StartService, StopService
 from ai.backend.common.wire.link import AgentCommands
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.agents.gateway import AgentGateway
+from ai.backend.manager.agents.store import AgentGateway
 from ai.backend.manager.sessions.lookup import SessionFinder
 from ai.backend.manager.sessions.model import Session
 

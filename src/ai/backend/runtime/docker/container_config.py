@@ -11,8 +11,8 @@ from typing import Any
 from ai.backend.common.errors import CreationDenied
 from ai.backend.node.linux import seccomp
 from ai.backend.node.linux.open_beneath import BENEATH
-from ai.backend.node.network.subnets import mac_of
-from ai.backend.node.workload.mounts import RUNNER, check_mount
+from ai.backend.node.network.overlay import mac_of
+from ai.backend.node.workload.file_trees import RUNNER, check_mount
 from ai.backend.plugin.accelerator import DeviceMapping, Mount
 from ai.backend.plugin.runtime import HOME, WorkloadSpec
 from ai.backend.runtime import workload

@@ -17,8 +17,7 @@ from ai.backend.common.errors import Unavailable, WorkloadError
 from ai.backend.node.linux import syscalls
 from ai.backend.node.linux.open_beneath import BENEATH, open_source
 from ai.backend.node.workload.channel import RelayConnection
-from ai.backend.node.workload.file_trees import place_files, remove_tree
-from ai.backend.node.workload.mounts import check_mount
+from ai.backend.node.workload.file_trees import check_mount, place_files, remove_tree
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.runtime import WorkloadSpec
 from ai.backend.runtime.docker.container_config import EngineFacts, HostPaths, compose, networks_of

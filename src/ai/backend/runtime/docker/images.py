@@ -23,8 +23,7 @@ from ai.backend.common.errors import CreationDenied, ImageMissing
 from ai.backend.common.images import standard_labels
 from ai.backend.node.workload import runner_files
 from ai.backend.node.workload.directory import read_json, write_json
-from ai.backend.node.workload.file_trees import remove_tree
-from ai.backend.node.workload.mounts import RUNNER
+from ai.backend.node.workload.file_trees import RUNNER, remove_tree
 from ai.backend.plugin.runtime import HOME, RuntimeImage
 from ai.backend.runtime.docker import interpreter
 from ai.backend.runtime.docker.channel import read_untrusted

@@ -25,7 +25,7 @@ from ai.backend.common.errors import CreationDeferred, CreationDenied, WorkloadE
 from ai.backend.common.ids import SessionId
 from ai.backend.node.linux.netlink import Route
 from ai.backend.node.network import overlay
-from ai.backend.node.network.subnets import addresses_of, busy_networks, prefix_for
+from ai.backend.node.network.overlay import addresses_of, busy_networks, prefix_for
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.runtime import NetworkView, Overlay
 from ai.backend.runtime.docker.engine import Container, Engine, EngineRefusal

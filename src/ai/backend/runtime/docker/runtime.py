@@ -23,10 +23,10 @@ from ai.backend.common.errors import (
 )
 from ai.backend.common.ids import SessionId
 from ai.backend.common.wire.link import ByteStream
-from ai.backend.node.workload import connect, processes, runner_files
+from ai.backend.node.workload import connect, runner_files
 from ai.backend.node.workload.channel import RelayChannel
 from ai.backend.node.workload.file_trees import tree_size
-from ai.backend.node.workload.statistics import Meter
+from ai.backend.node.workload.statistics import Meter, process_views
 from ai.backend.plugin.accelerator import Measurement
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.runtime import (
@@ -384,7 +384,7 @@ class DockerRuntime(AbstractRuntime):
         return () if handle is None else await asyncio.to_thread(statistics.pids_of, handle.record)
 
     async def measure_processes(self, key: WorkloadKey) -> Sequence[ProcessView]:
-        return await asyncio.to_thread(processes.views, await self.pids(key))
+        return await asyncio.to_thread(process_views, await self.pids(key))
 
     # -- inside
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ai.backend.node.linux.cgroups import CgroupDriver, CgroupV1, CgroupV2, NoCgroups, remove_base
-from ai.backend.node.linux.mountinfo import MountEntry
+from ai.backend.node.linux.disk_space import MountEntry
 
 WANTED_V1 = ("cpu", "cpuacct", "memory", "pids", "blkio", "devices", "cpuset")
 WANTED_V2 = ("cpu", "memory", "pids", "cpuset", "io")

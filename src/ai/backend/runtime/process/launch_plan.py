@@ -11,7 +11,7 @@ from typing import Any
 
 from ai.backend.node.linux.cgroups import CgroupDriver, Group, Limits
 from ai.backend.node.linux.open_beneath import BENEATH
-from ai.backend.node.workload.mounts import RUNNER
+from ai.backend.node.workload.file_trees import RUNNER
 from ai.backend.plugin.runtime import HOME, WorkloadSpec
 from ai.backend.runtime.process import sandbox
 from ai.backend.runtime.process.images import ProcessImage

@@ -27,7 +27,7 @@ from ai.backend.common.ids import SessionId
 from ai.backend.node.linux import syscalls
 from ai.backend.node.linux.netlink import Route
 from ai.backend.node.network import overlay
-from ai.backend.node.network.subnets import addresses_of, mac_of, prefix_for
+from ai.backend.node.network.overlay import addresses_of, mac_of, prefix_for
 from ai.backend.node.workload.directory import write_json
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.runtime import NetworkView, Overlay

@@ -22,7 +22,7 @@ from pathlib import Path
 from ai.backend.common.states import Enforcement
 from ai.backend.node.linux import cgroupfs, seccomp
 from ai.backend.node.linux.cgroups import CgroupDriver, Limits, NoCgroups
-from ai.backend.node.linux.mountinfo import parse_mountinfo
+from ai.backend.node.linux.disk_space import parse_mountinfo
 from ai.backend.node.workload import runner_files
 from ai.backend.plugin.runtime import HOME
 from ai.backend.runtime.process import sandbox
@@ -179,7 +179,7 @@ def _probe_cgroups(settings: ProcessRuntimeSettings, state: Path, notes: _Notes)
         return driver
     failure = _try_group(driver)
     if failure:
-        driver.let_go()
+        driver.release()
         notes.add(f"control groups do not work: {failure}")
         return NoCgroups()
     return driver

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from ai.backend.common.errors import BackendError, CreationDenied, Unavailable, WorkloadError
 from ai.backend.common.ids import SessionId
 from ai.backend.common.wire.link import ByteStream
-from ai.backend.node.workload import connect, processes, runner_files, statistics
+from ai.backend.node.workload import connect, runner_files, statistics
 from ai.backend.node.workload.channel import RelayChannel, RelayConnection
 from ai.backend.node.workload.directory import exit_of
 from ai.backend.node.workload.file_trees import remove_tree
@@ -148,7 +148,7 @@ class ProcessRuntime(AbstractRuntime):
         self._guard = self._compiling = None
         await self._zygote.close()
         if self._findings is not None:
-            await asyncio.to_thread(self._findings.host.cgroups.let_go)
+            await asyncio.to_thread(self._findings.host.cgroups.release)
 
     def info(self) -> RuntimeInfo:
         findings = self.findings
@@ -352,7 +352,7 @@ class ProcessRuntime(AbstractRuntime):
         return await asyncio.to_thread(pids_of, handle.record, handle.directory)
 
     async def measure_processes(self, key: WorkloadKey) -> Sequence[ProcessView]:
-        return await asyncio.to_thread(processes.views, await self.pids(key))
+        return await asyncio.to_thread(statistics.process_views, await self.pids(key))
 
     # -- inside
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ai.backend.node.linux.open_beneath import BENEATH
-from ai.backend.node.workload.mounts import RUNNER, check_mount
+from ai.backend.node.workload.file_trees import RUNNER, check_mount
 from ai.backend.plugin.accelerator import DeviceMapping, Mount
 from ai.backend.plugin.runtime import HOME
 from ai.backend.runtime.process.supervisor import launch
