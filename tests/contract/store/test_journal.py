@@ -15,7 +15,6 @@ from ai.backend.infra.database import Database
 from ai.backend.manager.logs.model import AuditRecord
 from ai.backend.manager.logs.sql import SqlAuditStore
 from ai.backend.manager.logs.store import AuditStore
-from ai.backend.manager.tasks.memory import MemoryTaskStore
 from ai.backend.manager.tasks.model import Task, TaskStatus
 from ai.backend.manager.tasks.sql import SqlTaskStore
 from ai.backend.manager.tasks.store import TaskStore
@@ -36,7 +35,8 @@ class Stores:
 @pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.needs("postgres"))])
 async def stores(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Stores]:
     if request.param == "memory":
-        yield Stores(MemoryTaskStore(), SqlAuditStore(InlineDatabase(frozenset({"audit_logs"}))))
+        inline = InlineDatabase(frozenset({"audit_logs", "background_tasks"}))
+        yield Stores(SqlTaskStore(inline), SqlAuditStore(inline))
         return
     url = f"sqlite:///{migrated(tmp_path / 'manager.db')}" if request.param == "sqlite" else _postgres()
     database = Database(url)

@@ -24,7 +24,6 @@ from ai.backend.manager.idle.store import ActivityStore
 from ai.backend.manager.logs.model import ErrorReport
 from ai.backend.manager.logs.sql import SqlErrorLogStore
 from ai.backend.manager.logs.store import ErrorLogStore
-from ai.backend.manager.scheduling.memory import MemoryShareStore
 from ai.backend.manager.scheduling.model import ShareHistory
 from ai.backend.manager.scheduling.sql import SqlShareStore
 from ai.backend.manager.scheduling.store import ShareStore
@@ -211,7 +210,7 @@ class TestMemorySessionDefaults(SessionDefaultsContract):
             stores.dotfiles,
             MemoryActivityStore(memory),
             stores.errors,
-            MemoryShareStore(),
+            stores.shares,
             stores.sessions,
         )
 

@@ -12,40 +12,43 @@ from ai.backend.infra.config_store import MemoryConfigStore
 from ai.backend.manager.agents.memory import MemoryAgentStore
 from ai.backend.manager.composition.stores import Stores
 from ai.backend.manager.dotfiles.sql import SqlDotfileStore
-from ai.backend.manager.idempotency.memory import MemoryAnswerStore
+from ai.backend.manager.idempotency.sql import SqlAnswerStore
 from ai.backend.manager.identity.sql import SqlIdentityStore
 from ai.backend.manager.leadership.memory import MemoryLeaseStore
 from ai.backend.manager.logs.sql import SqlAuditStore, SqlErrorLogStore
-from ai.backend.manager.resource_groups.memory import MemoryResourceGroupStore
-from ai.backend.manager.resources.memory import MemoryPresetStore
+from ai.backend.manager.resource_groups.sql import SqlResourceGroupStore, remove_links
+from ai.backend.manager.resources.sql import SqlPresetStore
+from ai.backend.manager.scheduling.sql import SqlShareStore
 from ai.backend.manager.sessions.memory import Memory, MemorySessionStore
-from ai.backend.manager.tasks.memory import MemoryTaskStore
+from ai.backend.manager.tasks.sql import SqlTaskStore
 from ai.backend.manager.templates.sql import SqlTemplateStore
 from ai.backend.simulator.database import InlineDatabase
 from ai.backend.simulator.world import World
 
 _TABLES = frozenset(
     {"domains", "groups", "users", "memberships", "keypairs", "keypair_resource_policies", "storage_policies"}
-    | {"dotfiles", "bootstrap_scripts", "session_templates", "error_logs", "audit_logs"}
+    | {"dotfiles", "bootstrap_scripts", "session_templates", "error_logs", "audit_logs", "background_tasks"}
+    | {"scaling_groups", "scaling_group_links", "resource_presets", "share_histories", "kept_answers"}
 )
 
 
 def make_stores(memory: Memory, now: Callable[[], datetime]) -> Stores:
     """Returns the stores without faults, for the invariants and for tests; ``now`` is the time of the leases."""
-    groups, database = MemoryResourceGroupStore(), InlineDatabase(_TABLES)
+    database = InlineDatabase(_TABLES)
     return Stores(
         sessions=MemorySessionStore(memory),
         agents=MemoryAgentStore(memory.agents),
-        presets=MemoryPresetStore(),
-        identities=SqlIdentityStore(database, on_removal=lambda s, kind, targets: groups.remove_links(kind, targets)),
-        resource_groups=groups,
-        tasks=MemoryTaskStore(),
+        presets=SqlPresetStore(database),
+        identities=SqlIdentityStore(database, on_removal=remove_links),
+        resource_groups=SqlResourceGroupStore(database),
+        tasks=SqlTaskStore(database),
+        shares=SqlShareStore(database),
         audit=SqlAuditStore(database),
         templates=SqlTemplateStore(database),
         dotfiles=SqlDotfileStore(database),
         errors=SqlErrorLogStore(database),
         config=MemoryConfigStore(),
-        answers=MemoryAnswerStore(),
+        answers=SqlAnswerStore(database),
         leases=MemoryLeaseStore(now),
     )
 

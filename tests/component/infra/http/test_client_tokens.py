@@ -18,7 +18,8 @@ from ai.backend.infra.http.routes import Call, Reply, Schema, endpoints_of, rout
 from ai.backend.infra.http.server import HttpServer
 from ai.backend.infra.http.signature import Authenticator
 from ai.backend.infra.telemetry import Metrics
-from ai.backend.manager.idempotency.memory import MemoryAnswerStore
+from ai.backend.manager.idempotency.sql import SqlAnswerStore
+from ai.backend.simulator.database import InlineDatabase
 from tests.component.infra.http.conftest import ACCESS, SECRET, Keys, Trail
 from tests.support.serving import serve
 from tests.support.signed_http import RawClient, RawReply
@@ -88,7 +89,7 @@ class Counter:
 class Served:
     api: Counter
     trail: Trail
-    store: MemoryAnswerStore
+    store: SqlAnswerStore
     port: int
     now: list[datetime]
     authenticator: Authenticator
@@ -104,7 +105,8 @@ class Served:
 
 @pytest.fixture
 async def served() -> AsyncIterator[Served]:
-    api, keys, trail, store, now = Counter(), Keys(), Trail(), MemoryAnswerStore(), [START]
+    api, keys, trail, now = Counter(), Keys(), Trail(), [START]
+    store = SqlAnswerStore(InlineDatabase(frozenset({"kept_answers"})))
     keys.put()
     keys.put("AKOTHER")
     server = HttpServer(
@@ -216,17 +218,20 @@ async def test_a_call_that_was_cut_off(served: Served) -> None:
     """As after SIGKILL: it has begun, and no answer was kept."""
     client_tokens = served.store
     first = await served.send(how="ok")
-    row = client_tokens._rows[ACCESS, "t"]
     since = START - timedelta(hours=1)
-    await client_tokens.begin(ACCESS, "cut", row.call.fingerprint, call_id=uuid4(), now=START, since=since)
+    known = await client_tokens.begin(ACCESS, "t", "", call_id=uuid4(), now=START, since=since)
+    assert known is not None
+    await client_tokens.begin(ACCESS, "cut", known.fingerprint, call_id=uuid4(), now=START, since=since)
     cut = await served.send(token="cut")
     assert (cut.status, cut.problem) == (409, "outcome-unknown")
     assert first.status == 202
     assert served.api.done == ["a"]
 
     await served.send("/jobs/a/again", json=None, token="u")
-    known, call_id = client_tokens._rows[ACCESS, "u"].call.fingerprint, uuid4()
-    await client_tokens.begin(ACCESS, "cut2", known, call_id=call_id, now=START, since=since)
+    call_id = uuid4()
+    known = await client_tokens.begin(ACCESS, "u", "", call_id=uuid4(), now=START, since=since)
+    assert known is not None
+    await client_tokens.begin(ACCESS, "cut2", known.fingerprint, call_id=call_id, now=START, since=since)
     replies = [await served.send("/jobs/a/again", json=None, token="cut2") for _ in range(2)]
     assert [r.json() for r in replies] == [{"n": 3, "id": str(call_id)}] * 2
 

@@ -10,7 +10,7 @@ from ai.backend.common.errors import Forbidden
 from ai.backend.common.ids import AccessKey, DomainName, UserId
 from ai.backend.common.states import UserRole
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.access.checks import is_permitted, require, require_any
+from ai.backend.manager.access.checks import bounds_of, is_permitted, require, require_any
 from ai.backend.manager.access.permissions import PERMISSIONS, Operation, Scope
 
 
@@ -57,3 +57,17 @@ def test_refusals_name_the_roles_that_are_permitted() -> None:
     with pytest.raises(Forbidden, match="Only superadmins purge users"):
         require(caller(UserRole.ADMIN), Operation.PURGE_USERS)
     require_any(caller(UserRole.ADMIN), Operation.CHANGE_USERS)
+
+
+def test_lists_are_bounded_by_the_scope() -> None:
+    bounds = [bounds_of(caller(role), Operation.SEE_ERRORS).keys() for role in (UserRole.SUPERADMIN, UserRole.ADMIN)]
+    assert bounds == [set(), {"domain_name"}]
+    user = caller(UserRole.USER)
+    assert bounds_of(user, Operation.SEE_ERRORS) == {"user_id": user.user_id}
+
+
+def test_admins_of_a_domain_spare_the_objects_of_some_roles() -> None:
+    for role in UserRole:
+        is_allowed = is_permitted(caller(UserRole.ADMIN), Operation.CHANGE_USERS, domain_name="home", owner_role=role)
+        assert is_allowed is (role is UserRole.USER)
+        assert is_permitted(caller(UserRole.SUPERADMIN), Operation.CHANGE_USERS, domain_name="home", owner_role=role)

@@ -12,11 +12,7 @@ ADMIN_ROLES = frozenset({UserRole.SUPERADMIN, UserRole.ADMIN})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """An authenticated requester: a keypair and the user who owns it.
-
-    ``role`` is the role of the user; ``is_admin`` is a field of the keypair. ``allowed_client_ip`` as
-    in :class:`User`.
-    """
+    """A keypair that signed a request, and the user who owns it; ``role`` is the user's."""
 
     user_id: UserId
     email: str

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ai.backend.common.errors import Forbidden
 from ai.backend.common.states import UserRole
 from ai.backend.manager.access.caller import Caller
@@ -31,6 +33,17 @@ def is_permitted(
     scope = scope_of(caller, operation)
     is_in_domain = domain_name == caller.domain_name and not is_spared(operation, owner_role)
     return scope is Scope.ALL or (scope is Scope.DOMAIN and is_in_domain) or (is_own and scope is not Scope.NONE)
+
+
+def bounds_of(caller: Caller, operation: Operation) -> dict[str, Any]:
+    """Returns the filter of a store that selects the objects on which the caller may perform an operation."""
+    match scope_of(caller, operation):
+        case Scope.ALL:
+            return {}
+        case Scope.DOMAIN:
+            return {"domain_name": caller.domain_name}
+        case _:
+            return {"user_id": caller.user_id}
 
 
 def is_spared(operation: Operation, owner_role: UserRole | None) -> bool:

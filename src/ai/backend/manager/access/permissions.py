@@ -25,10 +25,7 @@ _ROLES = (UserRole.SUPERADMIN, UserRole.ADMIN, UserRole.MONITOR, UserRole.USER)
 
 
 class Operation(StrEnum):
-    """Operations that depend on the role of the caller, with the scope of each role.
-
-    The values complete "Only superadmins ...".
-    """
+    """Operations with the scope of each role; the values complete "Only superadmins ..."."""
 
     _value_: str
     scopes: Mapping[UserRole, Scope]

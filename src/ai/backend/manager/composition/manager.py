@@ -16,7 +16,7 @@ from ai.backend.infra.clock import Clock, IdGenerator, RandomIds, SystemClock
 from ai.backend.infra.config_store import ConfigStore, SQLiteConfigStore
 from ai.backend.infra.database import Database, upgrade
 from ai.backend.infra.http.client_tokens import ClientTokens
-from ai.backend.infra.loop import PeriodicLoop
+from ai.backend.infra.loop import PeriodicCall, PeriodicLoop
 from ai.backend.infra.telemetry import Metrics
 from ai.backend.manager.agents.capabilities import DeviceReader
 from ai.backend.manager.agents.registration import AgentRegistry, Assignments
@@ -305,7 +305,7 @@ class Manager:
         state = ManagerState(stores.config, clock)
         sessions = self._make_sessions(folders, artifacts, images, state, finder, clock, id_generator)
         owned_sessions = OwnerSessions(stores.sessions, sessions)
-        leaving = folders.leaving if folders is not None else None
+        leaving = folders.owner_removal if folders is not None else None
         service_ports = ServicePorts(finder, gateway)
         return Services(
             sessions=sessions,
@@ -496,7 +496,12 @@ class Manager:
             await self._begin()
         else:
             await self._leadership.announce()
-        background = [self._identity.run(), self._stats.run(), self._services.audit.run(), self._activity.run()]
+        flushes = (
+            PeriodicCall("last use of keypairs", 5.0, self._identity.flush),
+            PeriodicCall("statistics", 30.0, self._stats.flush),
+            PeriodicCall("audit trail", 0.5, self._services.audit.flush),
+        )
+        background = [*(loop.run() for loop in flushes), self._activity.run()]
         if self._leadership is not None:
             background += [self._leadership.run(), self._services.tasks.run()]
         self._tasks = [asyncio.create_task(work) for work in background]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ai.backend.manager.agents import tables as agents
 from ai.backend.manager.artifacts import tables as artifacts
 from ai.backend.manager.db.metadata import metadata
-from ai.backend.manager.dotfiles import tables as dotfiles
+from ai.backend.manager.dotfiles import sql as dotfiles
 from ai.backend.manager.folders import tables as folders
 from ai.backend.manager.idempotency import tables as idempotency
 from ai.backend.manager.identity import tables as identity
@@ -18,7 +18,7 @@ from ai.backend.manager.resources import sql as resources
 from ai.backend.manager.scheduling import tables as scheduling
 from ai.backend.manager.sessions import tables as sessions
 from ai.backend.manager.tasks import tables as tasks
-from ai.backend.manager.templates import tables as templates
+from ai.backend.manager.templates import sql as templates
 
 _DECLARED = (
     agents,

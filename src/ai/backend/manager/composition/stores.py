@@ -14,7 +14,6 @@ from ai.backend.manager.dotfiles.sql import SqlDotfileStore
 from ai.backend.manager.dotfiles.store import DotfileStore
 from ai.backend.manager.folders.sql import SqlFolderStore, link_mounts
 from ai.backend.manager.folders.store import FolderStore
-from ai.backend.manager.idempotency.memory import MemoryAnswerStore
 from ai.backend.manager.idempotency.sql import SqlAnswerStore
 from ai.backend.manager.idempotency.store import AnswerStore
 from ai.backend.manager.identity.sql import SqlIdentityStore
@@ -32,7 +31,6 @@ from ai.backend.manager.resource_groups.sql import SqlResourceGroupStore, remove
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
 from ai.backend.manager.resources.presets import PresetStore
 from ai.backend.manager.resources.sql import SqlPresetStore
-from ai.backend.manager.scheduling.memory import MemoryShareStore
 from ai.backend.manager.scheduling.sql import SqlShareStore
 from ai.backend.manager.scheduling.store import ShareStore
 from ai.backend.manager.secrets.sealer import Sealer
@@ -59,12 +57,12 @@ class Stores:
     tasks: TaskStore
     audit: AuditStore
     config: ConfigStore = field(default_factory=MemoryConfigStore)
-    answers: AnswerStore = field(default_factory=MemoryAnswerStore)
+    answers: AnswerStore
     templates: TemplateStore
     dotfiles: DotfileStore
     activities: ActivityStore = field(default_factory=MemoryActivityStore)
     errors: ErrorLogStore
-    shares: ShareStore = field(default_factory=MemoryShareStore)
+    shares: ShareStore
     folders: FolderStore | None = None
     artifacts: ArtifactStore | None = None
     images: ImageStore | None = None

@@ -16,8 +16,7 @@ from ai.backend.manager.events.settings import WebhookSettings
 from ai.backend.manager.execution.settings import FileSettings
 from ai.backend.manager.folders.model import FolderSettings
 from ai.backend.manager.graphql.settings import GraphQLSettings
-from ai.backend.manager.maintenance.settings import RetentionSettings
-from ai.backend.manager.secrets.settings import SecretSettings
+from ai.backend.manager.maintenance.loop import RetentionSettings
 from ai.backend.manager.service_ports.settings import TunnelSettings
 from ai.backend.manager.sessions.settings import SessionSettings
 
@@ -58,6 +57,16 @@ class DatabaseSettings(Settings):
         None,
         description="postgresql://user:password@host:port/name, or sqlite:///file; unset: the table db, and without "
         "that SQLite in the data directory.",
+    )
+
+
+class SecretSettings(Settings):
+    """Settings of the encryption of secrets in the database."""
+
+    key_file: Path | None = Field(
+        None,
+        description="Keys that seal the secrets in the database, the same file for every manager of it; "
+        "`secrets.key` in the data directory, made at the first start, if unset.",
     )
 
 

@@ -77,14 +77,14 @@ class SessionDefaultsApi:
     @route("POST", "/group-config/dotfiles", body=DotfileBody)
     @route("POST", "/domain-config/dotfiles", body=DotfileBody)
     async def create_dotfile(self, call: Call[DotfileBody]) -> dict[str, Any]:
-        """Add a dotfile to the sessions that start from now on."""
+        """Adds a dotfile to the sessions that start from now on."""
         return await self._put(call, is_new=True)
 
     @route("PATCH", "/user-config/dotfiles", body=DotfileBody)
     @route("PATCH", "/group-config/dotfiles", body=DotfileBody)
     @route("PATCH", "/domain-config/dotfiles", body=DotfileBody)
     async def update_dotfile(self, call: Call[DotfileBody]) -> dict[str, Any]:
-        """Replace a dotfile; running sessions are not changed."""
+        """Replaces a dotfile; running sessions are not changed."""
         return await self._put(call, is_new=False)
 
     async def _put(self, call: Call[DotfileBody], *, is_new: bool) -> dict[str, Any]:
@@ -97,7 +97,7 @@ class SessionDefaultsApi:
     @route("GET", "/group-config/dotfiles", query=DotfileQuery)
     @route("GET", "/domain-config/dotfiles", query=DotfileQuery)
     async def dotfiles(self, call: Call[Nothing, DotfileQuery]) -> Any:
-        """Return one dotfile by its path, or all of them."""
+        """Returns one dotfile by its path, or all of them."""
         owner = await self._owner(call, call.query, to_change=False)
         if call.query.path is not None:
             return _dotfile_view(await self._defaults.get(owner, call.query.path))
@@ -107,18 +107,18 @@ class SessionDefaultsApi:
     @route("DELETE", "/group-config/dotfiles", query=OneDotfileQuery)
     @route("DELETE", "/domain-config/dotfiles", query=OneDotfileQuery)
     async def delete_dotfile(self, call: Call[Nothing, OneDotfileQuery]) -> dict[str, Any]:
-        """Delete a dotfile; running sessions are not changed."""
+        """Deletes a dotfile; running sessions are not changed."""
         owner = await self._owner(call, call.query, to_change=True)
         await self._defaults.delete(owner, call.query.path)
         return {"success": True}
 
     @route("GET", "/user-config/bootstrap-script")
     async def bootstrap_script(self, call: Call) -> str:
-        """Return the script of the caller's keypair, which sessions run that request none; empty if there is none."""
+        """Returns the script of the caller's keypair, which sessions run that request none; empty if there is none."""
         return await self._defaults.bootstrap_script(caller_of(call), call.owner_access_key)
 
     @route("POST", "/user-config/bootstrap-script", body=ScriptBody, repeatable=True)
     async def set_bootstrap_script(self, call: Call[ScriptBody]) -> dict[str, Any]:
-        """Replace the script of the caller's keypair; an empty text removes it."""
+        """Replaces the script of the caller's keypair; an empty text removes it."""
         await self._defaults.set_bootstrap_script(caller_of(call), call.body.script, call.owner_access_key)
         return {}

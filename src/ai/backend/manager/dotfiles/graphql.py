@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from ai.backend.common.errors import Forbidden
 from ai.backend.manager.dotfiles.service import DotfileService
-from ai.backend.manager.graphql.context import Info, context_of
+from ai.backend.manager.graphql.context import Info, caller_of
 from ai.backend.manager.graphql.resolvers import field
 from ai.backend.manager.graphql.values import View
 
@@ -20,17 +20,15 @@ class DotfileResolvers:
 
     @field("KeyPair", "bootstrap_script")
     async def keypair_script(self, view: View, info: Info) -> str | None:
-        context = context_of(info)
         try:
-            return await self._dotfiles.bootstrap_script(context.caller, view["access_key"])
+            return await self._dotfiles.bootstrap_script(caller_of(info), view["access_key"])
         except Forbidden:
             return None
 
     @field("KeyPair", "dotfiles")
     async def keypair_dotfiles(self, view: View, info: Info) -> str | None:
-        context = context_of(info)
         try:
-            owner = await self._dotfiles.of_user(context.caller, view["access_key"])
+            owner = await self._dotfiles.of_user(caller_of(info), view["access_key"])
         except Forbidden:
             return None
         return json.dumps([asdict(dotfile) for dotfile in await self._dotfiles.list(owner)])

@@ -64,19 +64,14 @@ class DotfileService:
         self._identity = identity
         self._max_script_bytes = max_script_bytes
 
-    # ---- owners ----
-
     async def of_user(self, caller: Caller, owner_access_key: str | None) -> DotfileOwner:
         """Returns a keypair as owner. Raises Forbidden for a key that the caller may not act for."""
         owner = await self._identity.resolve_owner(caller, owner_access_key)
         return DotfileOwner(scope=DotfileScope.USER, name=owner.access_key)
 
     async def of_group(self, caller: Caller, group: str, domain: str | None, *, to_change: bool) -> DotfileOwner:
-        """Returns a group, by its name or id, as owner.
-
-        Raises:
-            NotFound: the caller sees no such group. Forbidden: the caller sees it and may not change its dotfiles.
-        """
+        """Returns a group, by its name or id, as owner. Raises NotFound, or Forbidden if the caller may not change its
+        dotfiles."""
         visible = await self._identity.groups(caller)
         matches = [g for g in visible if group in (g.name, str(g.id)) and domain in (None, g.domain_name)]
         if len(matches) > 1:
@@ -93,8 +88,6 @@ class DotfileService:
         if to_change:
             require(caller, Operation.CHANGE_SHARED_DOTFILES, domain_name=domain)
         return DotfileOwner(scope=DotfileScope.DOMAIN, name=domain)
-
-    # ---- dotfiles ----
 
     async def list(self, owner: DotfileOwner) -> Sequence[Dotfile]:
         return await self._store.dotfiles(owner)
@@ -116,8 +109,6 @@ class DotfileService:
         if not await self._store.drop_dotfile(owner, posixpath.normpath(path)):
             raise NotFound("There is no such dotfile.", data={"path": "unknown"})
 
-    # ---- bootstrap scripts ----
-
     async def bootstrap_script(self, caller: Caller, owner_access_key: str | None = None) -> str:
         """Returns the script of sessions that request none; empty if there is none."""
         owner = await self._identity.resolve_owner(caller, owner_access_key)
@@ -133,8 +124,6 @@ class DotfileService:
             raise InvalidInput("A bootstrap script is text without NUL.", data={"script": "malformed"})
         await self._store.put_bootstrap_script(owner.access_key, script)
 
-    # ---- in sessions ----
-
     async def bootstrap_script_of(
         self,
         owner: Caller,
@@ -143,19 +132,15 @@ class DotfileService:
         requested: str | None,
         mounts: Sequence[FolderMount],
     ) -> str | None:
-        """Returns the bootstrap script of a new session: the requested one, or else the owner's.
-
-        Raises InvalidInput if a dotfile and a mount exclude each other.
-        """
+        """Returns the requested script of a new session, or else the owner's. Raises InvalidInput if a dotfile and a
+        mount exclude each other."""
         if mounts:
             check_no_mount_covers(await self._of(domain, group, owner.access_key, owner), mounts)
         return requested or await self._store.bootstrap_script(owner.access_key) or None
 
     async def injected_files(self, domain: DomainName, group: GroupId, access_key: AccessKey) -> InjectedFiles:
-        """Returns the files that the kernels of a session get when they are created.
-
-        The user's dotfiles precede the group's, and those the domain's. The user's SSH key is added.
-        """
+        """Returns the dotfiles for the kernels of a session, by precedence of user, group and domain, and the user's
+        SSH key."""
         credentials = await self._identity.credentials(access_key)
         return InjectedFiles(
             dotfiles=await self._of(domain, group, access_key, credentials.caller if credentials else None),
@@ -165,10 +150,7 @@ class DotfileService:
     async def _of(
         self, domain: DomainName, group: GroupId, access_key: AccessKey, owner: Caller | None
     ) -> tuple[Dotfile, ...]:
-        """Returns the merged dotfiles of a session.
-
-        Superadmins and monitors get their own files only: admins of a domain must not write what they run.
-        """
+        """Returns the merged dotfiles of a session; superadmins and monitors get their own ones only."""
         owners = [DotfileOwner(scope=DotfileScope.USER, name=access_key)]
         if owner is not None and not is_spared(Operation.CHANGE_SHARED_DOTFILES, owner.role):
             owners.append(DotfileOwner(scope=DotfileScope.DOMAIN, name=domain))

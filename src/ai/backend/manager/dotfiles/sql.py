@@ -5,16 +5,34 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Connection, and_, delete, false, insert, or_, select
+from sqlalchemy import Column, ColumnElement, Connection, String, Table, Text, and_, delete, false, insert, or_, select
 
 from ai.backend.common.ids import AccessKey
 from ai.backend.infra.database import Database
+from ai.backend.infra.database.columns import EnumText
 from ai.backend.infra.database.rows import row_of
-from ai.backend.manager.dotfiles import tables as t
+from ai.backend.manager.db.metadata import metadata, required
 from ai.backend.manager.dotfiles.model import Dotfile, DotfileOwner, DotfileScope, with_dotfile
 from ai.backend.manager.identity.tables import domains, groups, keypairs
 
-c = t.dotfiles.c
+_DOTFILES = Table(
+    "dotfiles",
+    metadata,
+    Column("scope", EnumText(DotfileScope), primary_key=True),
+    Column("owner", String(64), primary_key=True),
+    Column("path", String(1024), primary_key=True),
+    required("permission", String(4)),
+    required("data", Text),
+)
+
+_SCRIPTS = Table(
+    "bootstrap_scripts",
+    metadata,
+    Column("access_key", String(20), primary_key=True),
+    required("script", Text),
+)
+
+c = _DOTFILES.c
 _OWNER_KEYS: Mapping[DotfileScope, Column[Any]] = {
     DotfileScope.DOMAIN: domains.c.name,
     DotfileScope.GROUP: groups.c.id,
@@ -40,13 +58,13 @@ class SqlDotfileStore:
                 Dotfile(**r._mapping) for r in s.execute(select(c.path, c.permission, c.data).where(_is_of(owner)))
             ]
             with_dotfile(stored, dotfile, is_new=is_new)
-            s.execute(delete(t.dotfiles).where(_is_of(owner), c.path == dotfile.path))
-            s.execute(insert(t.dotfiles), row)
+            s.execute(delete(_DOTFILES).where(_is_of(owner), c.path == dotfile.path))
+            s.execute(insert(_DOTFILES), row)
 
         await self._db.run_write(work)
 
     async def drop_dotfile(self, owner: DotfileOwner, path: str) -> bool:
-        return bool(await self._db.execute(delete(t.dotfiles).where(_is_of(owner), c.path == path)))
+        return bool(await self._db.execute(delete(_DOTFILES).where(_is_of(owner), c.path == path)))
 
     async def dotfiles_of(self, owners: Sequence[DotfileOwner]) -> list[tuple[DotfileScope, Dotfile]]:
         query = select(c.scope, c.path, c.permission, c.data).order_by(c.scope, c.path)
@@ -54,17 +72,15 @@ class SqlDotfileStore:
         return [(row.scope, Dotfile(path=row.path, permission=row.permission, data=row.data)) for row in rows]
 
     async def bootstrap_script(self, access_key: AccessKey) -> str:
-        rows = await self._db.fetch(
-            select(t.bootstrap_scripts.c.script).where(t.bootstrap_scripts.c.access_key == access_key)
-        )
+        rows = await self._db.fetch(select(_SCRIPTS.c.script).where(_SCRIPTS.c.access_key == access_key))
         return rows[0].script if rows else ""
 
     async def put_bootstrap_script(self, access_key: AccessKey, script: str) -> None:
         def work(s: Connection) -> None:
             _lock(s, DotfileOwner(scope=DotfileScope.USER, name=access_key))
-            s.execute(delete(t.bootstrap_scripts).where(t.bootstrap_scripts.c.access_key == access_key))
+            s.execute(delete(_SCRIPTS).where(_SCRIPTS.c.access_key == access_key))
             if script:
-                s.execute(insert(t.bootstrap_scripts), {"access_key": access_key, "script": script})
+                s.execute(insert(_SCRIPTS), {"access_key": access_key, "script": script})
 
         await self._db.run_write(work)
 

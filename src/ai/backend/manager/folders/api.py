@@ -102,7 +102,7 @@ class FoldersApi:
         status=201,
     )  # fmt: skip
     async def create(self, call: Call[schema.CreateFolderBody]) -> Reply:
-        """Create a folder."""
+        """Creates a folder."""
         body = call.body
         values = {name: value for name, value in asdict(body).items() if name != "quota"}
         values["unmanaged_path"] = body.unmanaged_path or None
@@ -111,7 +111,7 @@ class FoldersApi:
 
     @route("DELETE", "/folders", query=schema.IdQuery)
     async def delete_by_id(self, call: Call[Nothing, schema.IdQuery]) -> None:
-        """Move a folder into the trash."""
+        """Moves a folder into the trash."""
         ref = call.query.id or call.query.vfolder_id
         if ref is None:
             raise refuse({"id": "required"})

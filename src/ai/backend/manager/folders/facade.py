@@ -32,7 +32,7 @@ class Folders:
     quotas: QuotaService
     loop: FolderLoop
     quota_loop: QuotaLoop
-    leaving: FolderOwnerRemoval
+    owner_removal: FolderOwnerRemoval
 
     @classmethod
     def build(
@@ -67,7 +67,7 @@ class Folders:
                 id_generator,
                 unmanaged,
             ),
-            leaving=FolderOwnerRemoval(store, loop.transitions),
+            owner_removal=FolderOwnerRemoval(store, loop.transitions),
             files=FolderFiles(storage, finder),
             sharing=FolderSharing(store, identities, finder, clock, id_generator),
             mounts=MountResolver(storage, finder, unmanaged),

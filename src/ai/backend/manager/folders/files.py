@@ -40,11 +40,8 @@ def _managed(access: FolderAccess) -> FolderKey:
 
 
 class FolderFiles:
-    """Lists and changes files by paths relative to the folder.
-
-    Methods raise the errors of :meth:`FolderFinder.one`, Forbidden where the host does not allow the operation, and the
-    errors of the storage proxy.
-    """
+    """Lists and changes files by paths relative to the folder. Raises the errors of :meth:`FolderFinder.one` and of the
+    storage proxy, and Forbidden where the host does not allow the operation."""
 
     def __init__(self, storage: FolderGateway, finder: FolderFinder) -> None:
         self._storage = storage

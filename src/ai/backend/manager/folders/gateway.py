@@ -34,10 +34,7 @@ class FolderGateway(Protocol):
         """Deletes a folder with its files; does nothing if it does not exist."""
 
     async def clone_folder(self, source: FolderKey, target: FolderKey, progress: Progress | None = None) -> None:
-        """Copies ``source`` to ``target`` on the same proxy and returns when the copy is complete. May be repeated.
-
-        ``progress`` is called with the bytes copied and the bytes in total.
-        """
+        """Copies a folder on the same proxy; may be repeated. ``progress`` gets the bytes copied and in total."""
 
     async def mount_path(self, folder: FolderKey, subpath: str = "") -> str:
         """Returns the path of a folder on the nodes."""

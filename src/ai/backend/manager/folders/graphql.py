@@ -9,7 +9,7 @@ from ai.backend.common.errors import NotFound, NotSupported
 from ai.backend.common.ids import GroupId, UserId
 from ai.backend.manager.folders.facade import Folders
 from ai.backend.manager.folders.model import FolderKind, FolderRow, ScopeUsage
-from ai.backend.manager.graphql.context import Info, context_of, page_of
+from ai.backend.manager.graphql.context import Info, caller_of, context_of, page_of
 from ai.backend.manager.graphql.limits import MAX_PAGE
 from ai.backend.manager.graphql.resolvers import field, mutation, query
 from ai.backend.manager.graphql.values import View, attributes_of
@@ -61,19 +61,18 @@ class FolderResolvers:
     @query("vfolder_invited_list")
     @query("vfolder_project_list")
     async def vfolder_list(self, info: Info, **arguments: Any) -> View:
-        context = context_of(info)
         empty: View = {"items": [], "total_count": 0}
         if self._folders is None:
             return empty
         owner: UserId | None = None
         if arguments.get("access_key"):
             try:
-                owner = (await self._identity.keypair(context.caller, arguments["access_key"])).user_id
+                owner = (await self._identity.keypair(caller_of(info), arguments["access_key"])).user_id
             except NotFound:
                 return empty
         group_id, domain_name = arguments.get("group_id"), arguments.get("domain_name")
         page = await self._folders.life.page(
-            context.caller,
+            caller_of(info),
             ListQuery(**page_of(arguments)),
             kind=_KINDS[info.field_name],
             group_id=GroupId(group_id) if group_id is not None else None,
@@ -85,25 +84,22 @@ class FolderResolvers:
     @field("KeyPair", "vfolders")
     async def keypair_folders(self, view: View, info: Info) -> list[View]:
         """Returns the newest folders of the user."""
-        context = context_of(info)
         if self._folders is None:
             return []
         newest = ListQuery(limit=MAX_PAGE)
-        page = await self._folders.life.page(context.caller, newest, owner_id=UserId(view["user"]))
+        page = await self._folders.life.page(caller_of(info), newest, owner_id=UserId(view["user"]))
         return [folder_view(row) for row in page.items if row.folder.user_id == view["user"]]
 
     @query("vfolder")
     async def vfolder(self, info: Info, id: UUID) -> View | None:  # noqa: A002  # the wire's name
-        context = context_of(info)
         try:
-            return folder_view((await self._required().life.get(context.caller, str(id))).row)
+            return folder_view((await self._required().life.get(caller_of(info), str(id))).row)
         except NotFound:
             return None
 
     @query("quota_scope")
     async def quota_scope(self, info: Info, storage_host_name: str, quota_scope_id: str) -> View:
-        context = context_of(info)
-        usage = await self._required().quotas.get(context.caller, storage_host_name, quota_scope_id)
+        usage = await self._required().quotas.get(caller_of(info), storage_host_name, quota_scope_id)
         return quota_scope_view(storage_host_name, quota_scope_id, usage)
 
     @field("QuotaScope", "details")

@@ -96,12 +96,8 @@ class FolderLoop(PeriodicLoop):
         progress: Progress | None = None,
         begun: asyncio.Future[None] | None = None,
     ) -> None:
-        """Writes the row of a new folder and creates its directory; ``begun`` is resolved when the row is written.
-
-        Raises:
-            FolderAlreadyExists, LimitExceeded: nothing was created.
-            BackendError: the storage proxy failed; the folder is being removed again.
-        """
+        """Writes the row of a new folder, resolves ``begun``, and creates the directory. Raises FolderAlreadyExists,
+        LimitExceeded; and BackendError if the storage proxy failed, whereupon the folder is removed."""
         self._under_way.add(folder.id)
         try:
             await self._insert(folder, max_count, begun)

@@ -68,13 +68,7 @@ class Folder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderRow:
-    """A folder with the names of its owner, and the share of the requesting user.
-
-    Attributes:
-        owner_email: None for a group's folder.
-        group_name: None for a user's folder.
-        granted: the share of that user, if there is one.
-    """
+    """A folder with the email of its user or the name of its group, and the share of the requesting user."""
 
     folder: Folder
     owner_email: str | None = None
@@ -173,13 +167,8 @@ class Invitation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScopeUsage:
-    """Usage and limit of a quota scope on one volume.
-
-    Attributes:
-        used_bytes, file_count: the contents of its folders; the count is None if the proxy reports none.
-        limit_bytes: None is no limit.
-        enforcement: ``hard`` by the volume itself, ``soft`` by accounting.
-    """
+    """Usage and limit (None: no limit) of a quota scope on one volume; ``enforcement`` is ``hard`` by the volume itself
+    or ``soft`` by accounting."""
 
     used_bytes: int
     limit_bytes: int | None
@@ -234,13 +223,8 @@ class MountKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderMount:
-    """A resolved mount of a folder or an artifact revision, the same in every kernel of a session.
-
-    Attributes:
-        folder_id: the id of the folder or revision.
-        source: the directory on the nodes.
-        target: the absolute path in the session.
-    """
+    """A resolved mount of a folder or an artifact revision: the directory ``source`` of the nodes at ``target`` in
+    every kernel of a session."""
 
     folder_id: FolderId
     name: str

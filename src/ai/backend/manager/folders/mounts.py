@@ -40,11 +40,8 @@ class _MountRequest:
 
 
 def check_target(ref: str, target: str) -> str:
-    """Returns the absolute path of a mount target; relative ones are below the session's home.
-
-    Raises:
-        InvalidInput: mounts are not allowed there.
-    """
+    """Returns the absolute path of a mount target, relative to the session's home. Raises InvalidInput for a closed
+    path."""
     path = "/" + posixpath.normpath(posixpath.join(HOME, target)).lstrip("/")  # normpath keeps two leading slashes
     is_closed = any(
         path == closed or closed.startswith(path + "/") or (path.startswith(closed + "/") and closed not in _OPEN_BELOW)
@@ -121,11 +118,7 @@ class UnmanagedPaths:
         self._roots = sorted(posixpath.normpath(root) for root in roots)
 
     def check(self, caller: Caller, path: str) -> str:
-        """Returns the path if a folder may be created of it.
-
-        Raises:
-            Forbidden: the caller is no superadmin, or the path is below no root.
-        """
+        """Returns the path if a folder may be created of it. Raises Forbidden."""
         if not is_permitted(caller, Operation.USE_UNMANAGED_PATHS):
             raise Forbidden("Only superadmins make folders of unmanaged paths.", data={"unmanaged_path": "not allowed"})
         self.place(path)
@@ -154,11 +147,8 @@ class MountResolver:
     async def resolve(
         self, owner: Caller, mounts: Sequence[str], mount_map: Mapping[str, str], options: Mapping[str, Any]
     ) -> tuple[FolderMount, ...]:
-        """Returns the mounts of a session of ``owner``, including their folders whose name begins with a dot.
-
-        Raises:
-            InvalidInput, Forbidden, Unavailable: the message names the folder.
-        """
+        """Returns the mounts of a session of ``owner``, with their folders named with a dot. Raises InvalidInput,
+        Forbidden and Unavailable, which name the folder."""
         resolved = []
         for request in read_mounts(mounts, mount_map, options):
             with _naming(request.ref):

@@ -63,12 +63,8 @@ class QuotaService:
     _loop: QuotaLoop
 
     async def get(self, caller: Caller, host: str, scope: str) -> ScopeUsage:
-        """Returns the usage of a scope, for the user, members of the project, and administrators.
-
-        Raises:
-            InvalidInput: the scope or host is malformed.
-            NotFound: no owner that the caller may see.
-        """
+        """Returns the usage of a scope, for the user, members of the project, and administrators. Raises InvalidInput
+        for a malformed scope or host, and NotFound."""
         quota_scope = await self._visible(caller, host, scope)
         try:
             return await self._storage.scope_usage(host, quota_scope)

@@ -195,7 +195,7 @@ class QuotaInput(msgspec.Struct, frozen=True):
 
 
 class QuotaBody(Schema, frozen=True, kw_only=True):
-    """As :class:`QuotaQuery`, with the limit that the folder's quota scope gets."""
+    """The limit of the quota scope of the folder ``id``."""
 
     folder_host: Word | None = None
     id: Word

@@ -87,11 +87,8 @@ class FolderService:
     # ---- creation ----
 
     async def create(self, caller: Caller, request: CreateFolder) -> FolderAccess:
-        """Creates a folder of the caller, or of a group for its administrators.
-
-        Raises:
-            InvalidName, FolderAlreadyExists, Forbidden, LimitExceeded, NotFound (group, host), Unavailable.
-        """
+        """Creates a folder of the caller, or of a group for its administrators. Raises InvalidName,
+        FolderAlreadyExists, Forbidden, LimitExceeded, NotFound (group, host), Unavailable."""
         name = check_folder_name(request.name)
         group = await self._group(caller, request.group) if request.group is not None else None
         if group is not None and group.type is GroupType.MODEL_STORE and request.usage_mode is not UsageMode.MODEL:
@@ -112,17 +109,7 @@ class FolderService:
             policies = await self._identities.storage_policies(QuotaScopeKind.PROJECT, name=group.resource_policy)
             limit = policies[0].max_vfolder_count if policies else 0
         await asyncio.shield(self._loop.begin(folder, max_count=limit))
-        return FolderAccess(
-            row=FolderRow(
-                folder=replace(folder, status=FolderStatus.READY),
-                owner_email=caller.email if group is None else None,
-                group_name=group.name if group is not None else None,
-            ),
-            permission=FolderPermission.WRITE_DELETE,
-            is_owner=group is None or group.id in scope.groups,
-            controls=True,
-            allowed=scope.allowed(host),
-        )
+        return await self.get(caller, str(folder.id))
 
     async def _apply_quota(self, folder: Folder, scope: FolderScope) -> None:
         """Applies the limit of the quota scope before files are written."""
@@ -133,7 +120,7 @@ class FolderService:
         self, caller: Caller, name: str, host: str, group: Group | None, request: CreateFolder, **more: Any
     ) -> Folder:
         now = self._clock.now()
-        values: dict[str, Any] = {"status": FolderStatus.PERFORMING, **more}
+        options = ("usage_mode", "permission", "cloneable", "max_size", "unmanaged_path")
         return Folder(
             id=FolderId(self._id_generator.uuid()),
             name=name,
@@ -143,15 +130,11 @@ class FolderService:
             ownership_type=FolderOwnership.USER if group is None else FolderOwnership.GROUP,
             user_id=caller.user_id if group is None else None,
             group_id=None if group is None else group.id,
-            usage_mode=request.usage_mode,
-            permission=request.permission,
-            cloneable=request.cloneable,
             creator=caller.email,
-            max_size=request.max_size,
-            unmanaged_path=request.unmanaged_path,
             created_at=now,
             status_changed=now,
-            **values,
+            **{option: getattr(request, option) for option in options},
+            **more,
         )
 
     async def _group(self, caller: Caller, ref: str) -> Group:
@@ -244,10 +227,8 @@ class FolderService:
         domain_name: str | None = None,
         owner_id: UserId | None = None,
     ) -> Page[FolderRow]:
-        """Returns a page of ``own``, ``invited`` or ``project`` folders, or of all folders that the caller sees.
-
-        Without a filter by status it has live folders only.
-        """
+        """Returns a page of ``own``, ``invited`` or ``project`` folders, or of all that the caller sees; only live ones
+        without a filter by status."""
         selection = FolderSelection(domain_name=domain_name, group_id=group_id, owner_id=owner_id)
         scope = checks.scope_of(caller, Operation.SEE_FOLDERS)
         if kind is None and scope is Scope.ALL:
@@ -297,12 +278,8 @@ class FolderService:
         return await self._finder.one(caller, ref, to_control=True, needs=needs, **options)
 
     async def trash(self, caller: Caller, ref: str) -> None:
-        """Moves a folder to the trash and frees its name.
-
-        Raises:
-            InvalidTransition: it is in the trash already, or not ready yet.
-            Conflict: a live session mounts it, or it is being cloned.
-        """
+        """Moves a folder to the trash and frees its name. Raises Conflict if a live session mounts it, or it is being
+        cloned."""
         trigger = FolderTrigger.TRASH_REQUESTED
         access = await self._controlled(caller, ref, HostPermission.DELETE, trigger=trigger)
         await self._move(caller, access.folder, trigger, unless_used=True)
@@ -354,11 +331,8 @@ def _as_admin(row: FolderRow) -> FolderAccess:
 
 
 class FolderOwnerRemoval:
-    """Removes the folders of an owner. Interrupted calls may be repeated.
-
-    Raises:
-        Conflict: a live session mounts a folder, or it is being cloned.
-    """
+    """Removes the folders of an owner; may be repeated. Raises Conflict if a live session mounts one, or it is being
+    cloned."""
 
     def __init__(self, store: FolderStore, transitions: FolderTransitions) -> None:
         self._store = store

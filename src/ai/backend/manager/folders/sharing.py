@@ -35,12 +35,8 @@ class FolderSharing:
     _id_generator: IdGenerator
 
     async def _users_of(self, caller: Caller, emails: Sequence[str]) -> list[User]:
-        """Returns the other active users among ``emails`` that the caller may address.
-
-        Raises:
-            InvalidInput: ``emails`` is empty.
-            NotFound: no email is of such a user.
-        """
+        """Returns the other active users among ``emails`` that the caller may address. Raises InvalidInput without
+        emails, NotFound if none is of such a user."""
         if not emails:
             raise InvalidInput("Say whom.", data={"emails": "required"})
         users: dict[UserId, User] = {}

@@ -62,11 +62,7 @@ def _selected(selection: FolderSelection) -> list[ColumnElement[bool]]:
 
 
 def link_mounts(s: Connection, session_id: UUID, mounts: Sequence[FolderMount], at: datetime) -> None:
-    """Records the folders that a session mounts, in the transaction that inserts the session.
-
-    Raises:
-        InvalidInput: a folder is no longer ready.
-    """
+    """Records the folders that a session mounts, when it is inserted. Raises InvalidInput if one is no longer ready."""
     for mount in {m.folder_id: m for m in mounts if m.kind is MountKind.FOLDER}.values():
         ready = and_(folders.c.id == mount.folder_id, folders.c.status == FolderStatus.READY)
         if s.execute(update(folders).where(ready).values(last_used=at)).rowcount != 1:
@@ -78,10 +74,7 @@ def link_mounts(s: Connection, session_id: UUID, mounts: Sequence[FolderMount], 
 
 
 class SqlFolderStore(SqlFolderSharing, SqlQuotaLimits):
-    """Implements :class:`ai.backend.manager.folders.store.FolderStore`.
-
-    ``live_sessions`` selects ``id`` and ``name`` of the sessions that are not final.
-    """
+    """Implements :class:`ai.backend.manager.folders.store.FolderStore`; ``live_sessions`` selects their id and name."""
 
     def __init__(self, database: Database, live_sessions: Select[Any]) -> None:
         super().__init__(database)

@@ -16,10 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class FolderTransitions:
-    """Applies triggers: writes the new status if the folder did not change meanwhile, then executes the effects.
-
-    ``remove_files`` wakes the loop that removes directories.
-    """
+    """Writes the new status if the folder did not change meanwhile, then executes the effects by ``remove_files``."""
 
     def __init__(self, store: FolderStore, clock: Clock, remove_files: Callable[[], None]) -> None:
         self._store = store

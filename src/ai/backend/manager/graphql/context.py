@@ -150,6 +150,11 @@ def context_of(info: Info) -> Context:
     return context
 
 
+def caller_of(info: Info) -> Caller:
+    """Returns the caller of the request that a resolver belongs to."""
+    return context_of(info).caller
+
+
 def page_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments that every list takes, as fields of a ListQuery.
 

@@ -73,7 +73,7 @@ class AuthApi:
 
     @route("POST", "/auth/signout", body=SignoutBody, max_body=65_536)
     async def sign_out(self, call: Call[SignoutBody]) -> dict[str, Any]:
-        """Make the caller and all of their keypairs inactive."""
+        """Makes the caller and all of their keypairs inactive."""
         caller, body = caller_of(call), call.body
         await self._passwords.sign_out(caller, body.email or body.username or caller.email, body.password)
         return {}
@@ -85,24 +85,24 @@ class AuthApi:
 
     @route("GET", "/auth/ssh-keypair")
     async def ssh_key(self, call: Call) -> dict[str, str]:
-        """The public key that opens the sessions of the caller's keypair; empty for none."""
+        """Returns the public key that opens the sessions of the caller's keypair; empty for none."""
         return {"ssh_public_key": await self._ssh_keys.public_key(caller_of(call))}
 
     @route("PATCH", "/auth/ssh-keypair")
     async def generate_ssh_key(self, call: Call) -> dict[str, str]:
-        """Replace the key by a generated one. Its private half is returned only once and not stored."""
+        """Replaces the key by a generated one. Its private half is returned only once and not stored."""
         public, private = await self._ssh_keys.generate(caller_of(call))
         return {"ssh_public_key": public, "ssh_private_key": private}
 
     @route("POST", "/auth/ssh-keypair", body=SshKeyBody)
     async def upload_ssh_key(self, call: Call[SshKeyBody]) -> dict[str, str]:
-        """Replace the key by an uploaded one, which opens sessions created from now on."""
+        """Replaces the key by an uploaded one, which opens sessions created from now on."""
         public = await self._ssh_keys.upload(caller_of(call), call.body.pubkey, call.body.privkey)
         return {"ssh_public_key": public, "ssh_private_key": ""}
 
     @route("GET", "/auth/role", query=RoleQuery)
     async def role(self, call: Call[Nothing, RoleQuery]) -> dict[str, Any]:
-        """Return the roles of the caller: over all, in the domain, in a group."""
+        """Returns the roles of the caller: over all, in the domain, in a group."""
         caller = caller_of(call)
         admin = "admin" if caller.role in ADMIN_ROLES else "user"
         is_member = call.query.group is not None and await self._identity.groups(caller, name=call.query.group)
@@ -110,7 +110,7 @@ class AuthApi:
 
     @route("POST", "/auth/authorize", body=AuthorizeBody, auth=False, audited=True)
     async def authorize(self, call: Call[AuthorizeBody]) -> dict[str, Any]:
-        """Return the main keypair of a user for an e-mail address and a password."""
+        """Returns the main keypair of a user for an e-mail address and a password."""
         body = call.body
         user, keypair = await self._passwords.sign_in(
             body.username, body.password, address=call.address, domain_name=body.domain or None
@@ -120,7 +120,7 @@ class AuthApi:
 
     @route("POST", "/auth/update-password", body=UpdatePasswordBody)
     async def update_password(self, call: Call[UpdatePasswordBody]) -> dict[str, Any]:
-        """Change the caller's password."""
+        """Changes the caller's password."""
         body = call.body
         if body.new_password != body.new_password2:
             raise InvalidInput("The new passwords differ.", data={"new_password2": "not the same"})
@@ -129,7 +129,7 @@ class AuthApi:
 
     @route("POST", "/auth/update-password-no-auth", body=UpdatePasswordUnsignedBody, auth=False, audited=True)
     async def update_password_unsigned(self, call: Call[UpdatePasswordUnsignedBody]) -> dict[str, Any]:
-        """Change a password that must be changed before its user signs in."""
+        """Changes a password that must be changed before its user signs in."""
         body = call.body
         await self._passwords.change_required(
             body.username, body.current_password, body.new_password, address=call.address

@@ -12,7 +12,7 @@ from ai.backend.common.ids import UserId
 from ai.backend.common.states import GroupType
 from ai.backend.infra.http.decode import refuse
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.graphql.context import Info, context_of, page_of, run_mutation
+from ai.backend.manager.graphql.context import Info, caller_of, page_of, run_mutation
 from ai.backend.manager.graphql.limits import MAX_PAGE
 from ai.backend.manager.graphql.resolvers import field, query
 from ai.backend.manager.graphql.values import View, attributes_of, slots_json
@@ -93,7 +93,7 @@ async def change(
     view: Callable[[Any], View] | None = None,
 ) -> View:
     """Runs and audits a change by the caller; replies with the changed object under ``kind``."""
-    return await run_mutation(info, kind, name, lambda: work(context_of(info).caller), view)
+    return await run_mutation(info, kind, name, lambda: work(caller_of(info)), view)
 
 
 def uuid_of(text: Any, field_name: str) -> UUID:
@@ -112,19 +112,16 @@ class IdentityResolvers:
 
     @query("keypair")
     async def keypair(self, info: Info, access_key: str | None = None, domain_name: str | None = None) -> View:
-        caller = context_of(info).caller
-        return keypair_view(await self._identity.keypair(caller, access_key))
+        return keypair_view(await self._identity.keypair(caller_of(info), access_key))
 
     @query("keypairs")
     async def keypairs(self, info: Info, **args: Any) -> list[View]:
-        items: list[View] = (await self.keypair_list(info, limit=MAX_PAGE, offset=0, **args))["items"]
-        return items
+        return list((await self.keypair_list(info, limit=MAX_PAGE, offset=0, **args))["items"])
 
     @query("keypair_list")
     async def keypair_list(self, info: Info, **args: Any) -> View:
-        caller = context_of(info).caller
         page = await self._identity.keypairs(
-            caller,
+            caller_of(info),
             ListQuery(**page_of(args)),
             email=args.get("email"),
             is_active=args.get("is_active"),
@@ -134,47 +131,40 @@ class IdentityResolvers:
 
     @field("KeyPair", "projects")
     async def keypair_projects(self, view: View, info: Info) -> list[str]:
-        caller = context_of(info).caller
-        user = await self._identity.user(caller, uuid=UserId(view["user"]))
+        user = await self._identity.user(caller_of(info), uuid=UserId(view["user"]))
         return [group.name for group in user.groups]
 
     @query("keypair_resource_policy")
     async def keypair_resource_policy(self, info: Info, name: str | None = None) -> View:
-        caller = context_of(info).caller
-        return policy_view(await self._identity.resource_policy(caller, name))
+        return policy_view(await self._identity.resource_policy(caller_of(info), name))
 
     @query("keypair_resource_policies")
     async def keypair_resource_policies(self, info: Info) -> list[View]:
-        caller = context_of(info).caller
-        return [policy_view(p) for p in await self._identity.resource_policies(caller)]
+        return [policy_view(p) for p in await self._identity.resource_policies(caller_of(info))]
 
     @query("user")
     async def user(self, info: Info, email: str | None = None, domain_name: str | None = None) -> View:
-        caller = context_of(info).caller
-        return user_view(await self._identity.user(caller, email=email, domain_name=domain_name or None))
+        return user_view(await self._identity.user(caller_of(info), email=email, domain_name=domain_name or None))
 
     @query("user_from_uuid")
     async def user_from_uuid(self, info: Info, user_id: str | None = None, domain_name: str | None = None) -> View:
-        caller = context_of(info).caller
         try:
             uuid = UserId(UUID(user_id)) if user_id else None
         except ValueError:
             raise refuse({"user_id": "not a UUID"}) from None
-        return user_view(await self._identity.user(caller, uuid=uuid, domain_name=domain_name or None))
+        return user_view(await self._identity.user(caller_of(info), uuid=uuid, domain_name=domain_name or None))
 
     @query("users")
     async def users(self, info: Info, **args: Any) -> list[View]:
-        items: list[View] = (await self.user_list(info, limit=MAX_PAGE, offset=0, **args))["items"]
-        return items
+        return list((await self.user_list(info, limit=MAX_PAGE, offset=0, **args))["items"])
 
     @query("user_list")
     async def user_list(self, info: Info, **args: Any) -> View:
-        caller = context_of(info).caller
         status = args.get("status")
         if status is None and args.get("is_active") is not None:
             status = "active" if args["is_active"] else "inactive"
         page = await self._identity.users(
-            caller,
+            caller_of(info),
             ListQuery(**page_of(args)),
             status=status,
             domain_name=args.get("domain_name") or None,
@@ -184,20 +174,17 @@ class IdentityResolvers:
 
     @query("domain")
     async def domain(self, info: Info, name: str | None = None) -> View:
-        caller = context_of(info).caller
-        return domain_view(await self._identity.domain(caller, name))
+        return domain_view(await self._identity.domain(caller_of(info), name))
 
     @query("domains")
     async def domains(self, info: Info, is_active: bool | None = None) -> list[View]:
-        """Return all domains for superadmins, else the caller's own."""
-        caller = context_of(info).caller
-        domains = await self._identity.domains(caller)
+        """Returns all domains for superadmins, else the caller_of(info)'s own."""
+        domains = await self._identity.domains(caller_of(info))
         return [domain_view(d) for d in domains if is_active in (None, d.is_active)]
 
     @query("group")
     async def group(self, info: Info, id: UUID, domain_name: str | None = None) -> View | None:  # noqa: A002  # the wire's name
-        caller = context_of(info).caller
-        groups = _in_domain(await self._identity.groups(caller), domain_name)
+        groups = _in_domain(await self._identity.groups(caller_of(info)), domain_name)
         return next((group_view(g) for g in groups if g.id == id), None)
 
     @query("groups")
@@ -208,13 +195,11 @@ class IdentityResolvers:
         is_active: bool | None = None,
         type: list[str] | None = None,  # noqa: A002  # the wire's name
     ) -> list[View]:
-        caller = context_of(info).caller
-        groups = _in_domain(await self._identity.groups(caller), domain_name)
+        groups = _in_domain(await self._identity.groups(caller_of(info)), domain_name)
         kinds = {word.upper() for word in type} if type is not None else {kind.value for kind in GroupType}
         return [group_view(g) for g in groups if is_active in (None, g.is_active) and g.type.value in kinds]
 
     @query("groups_by_name")
     async def groups_by_name(self, info: Info, name: str, domain_name: str | None = None) -> list[View]:
-        caller = context_of(info).caller
-        groups = _in_domain(await self._identity.groups(caller, name=name), domain_name)
+        groups = _in_domain(await self._identity.groups(caller_of(info), name=name), domain_name)
         return [group_view(g) for g in groups]

@@ -14,7 +14,7 @@ from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import GroupType
 from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.graphql.context import Info, context_of, structured
+from ai.backend.manager.graphql.context import Info, caller_of, structured
 from ai.backend.manager.graphql.resolvers import mutation, query
 from ai.backend.manager.graphql.values import View
 from ai.backend.manager.identity import graphql
@@ -160,7 +160,7 @@ class TenantResolvers:
     @query("project_resource_policies")
     async def storage_policies(self, info: Info, name: str | None = None) -> list[View]:
         policies = await self._tenants.storage_policies(
-            context_of(info).caller, _policy_kind(info) or QuotaScopeKind.PROJECT, name
+            caller_of(info), _policy_kind(info) or QuotaScopeKind.PROJECT, name
         )
         return [graphql.storage_policy_view(policy) for policy in policies]
 

@@ -1,7 +1,4 @@
-"""Users, keypairs, domains, groups and their policies.
-
-Source: spec 03-09 (User, KeyPair, Domain, Group, KeyPairResourcePolicy), peer facts 4.4.
-"""
+"""Users, keypairs, domains, groups and their policies (spec 03-09, peer facts 4.4)."""
 
 from __future__ import annotations
 
@@ -20,11 +17,7 @@ from ai.backend.manager.access.permissions import PERMISSIONS, Operation, Scope
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """The secret and the owner of a keypair, for the signature check.
-
-    ``is_active`` is False if the keypair, its user or the domain is inactive. ``ssh_public_key`` as in
-    :class:`Keypair`.
-    """
+    """The secret and the owner of a keypair; inactive if the keypair, its user or the domain is."""
 
     caller: Caller
     secret_key: str = field(repr=False)
@@ -107,11 +100,7 @@ class Domain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keypair:
-    """The public part of a keypair.
-
-    The secret leaves the store only in :class:`Credentials` and at its creation. ``ssh_public_key`` opens the sessions
-    of the keypair.
-    """
+    """The public part of a keypair; ``ssh_public_key`` opens its sessions."""
 
     access_key: AccessKey
     user_id: UserId
@@ -166,12 +155,7 @@ class ResourcePolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoragePolicy:
-    """Limits of users, or of groups (peer facts 4.4: user and project resource policies).
-
-    Attributes:
-        max_vfolder_count: live folders; 0 is no limit.
-        max_quota_scope_size: bytes on each volume; -1 is no limit.
-    """
+    """Limits of users or projects: live folders (0: any number), and bytes on each volume (-1: no limit)."""
 
     kind: QuotaScopeKind
     name: str

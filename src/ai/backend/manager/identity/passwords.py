@@ -103,12 +103,8 @@ class PasswordService:
         await self._change(user, old, new)
 
     async def sign_out(self, caller: Caller, email: str, password: str) -> None:
-        """Makes the caller and all their keypairs inactive at once; sessions stay until they are ended.
-
-        Raises:
-            Forbidden: another user's e-mail, or the caller is a superadmin, who is removed by another one.
-            AuthenticationFailed: a wrong password.
-        """
+        """Makes the caller and all their keypairs inactive; sessions go on. Raises Forbidden for another user's e-mail
+        and for superadmins, AuthenticationFailed for a wrong password."""
         if email != caller.email:
             raise Forbidden("You can sign out yourself only.", data={"email": "not your own"})
         if scope_of(caller, Operation.SIGN_OUT) is Scope.NONE:

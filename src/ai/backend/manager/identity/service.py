@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -16,18 +14,15 @@ from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.infra.http.signature import SigningKey
 from ai.backend.manager.access.caller import ADMIN_ROLES, Caller
-from ai.backend.manager.access.checks import is_permitted, require_any, scope_of
+from ai.backend.manager.access.checks import bounds_of, is_permitted, require_any, scope_of
 from ai.backend.manager.access.permissions import Operation, Scope
 from ai.backend.manager.identity.model import Credentials, Domain, Group, Keypair, NewKeypair, ResourcePolicy, User
 from ai.backend.manager.identity.store import IdentityStore, KeypairSecret, SessionCounts
 from ai.backend.manager.query.model import ListQuery, Page
 
-log = logging.getLogger(__name__)
-
 CACHE_S = 1.0
 """How long credentials are cached, in seconds."""
 _CACHED_KEYS = 10_000
-_FLUSH_S = 5.0
 T = TypeVar("T")
 
 
@@ -64,10 +59,18 @@ class IdentityService:
         self._cache: dict[str, tuple[float, Credentials | None]] = {}
         self._used: dict[AccessKey, tuple[datetime, int]] = {}
 
-    def new_keypair(self) -> NewKeypair:
-        return NewKeypair(
-            access_key=AccessKey("AKIA" + self._id_generator.token(16).upper()), secret_key=self._id_generator.token(48)
+    def new_keypair(self, user_id: UserId, email: str, role: UserRole, **fields: Any) -> KeypairSecret:
+        """Returns a new keypair of a user; it is not stored."""
+        now = self._clock.now()
+        keypair = Keypair(
+            access_key=AccessKey("AKIA" + self._id_generator.token(16).upper()),
+            user_id=user_id,
+            user_email=email,
+            created_at=now,
+            modified_at=now,
+            **{"is_admin": role in ADMIN_ROLES, **fields},
         )
+        return KeypairSecret(keypair=keypair, secret_key=self._id_generator.token(48))
 
     async def make_user(
         self,
@@ -81,31 +84,22 @@ class IdentityService:
         **details: Any,
     ) -> tuple[User, NewKeypair]:
         """Creates a user with a main keypair, without checks. Raises Conflict if the e-mail or username is taken."""
-        now = self._clock.now()
-        pair = self.new_keypair()
+        user_id = UserId(self._id_generator.uuid())
+        pair = self.new_keypair(user_id, email, role)
         user = User(
-            uuid=UserId(self._id_generator.uuid()),
+            uuid=user_id,
             username=username,
             email=email,
             role=role,
             domain_name=domain,
-            created_at=now,
-            modified_at=now,
-            main_access_key=pair.access_key,
+            created_at=pair.keypair.created_at,
+            modified_at=pair.keypair.created_at,
+            main_access_key=pair.keypair.access_key,
             **{"full_name": username, **details},
         )
-        keypair = Keypair(
-            access_key=pair.access_key,
-            user_id=user.uuid,
-            user_email=email,
-            is_admin=role in ADMIN_ROLES,
-            created_at=now,
-            modified_at=now,
-        )
-        secret = KeypairSecret(keypair=keypair, secret_key=pair.secret_key)
-        await self._store.put_user(user, password_hash=password_hash, groups=groups, keypair=secret)
-        self.invalidate(pair.access_key)
-        return user, pair
+        await self._store.put_user(user, password_hash=password_hash, groups=groups, keypair=pair)
+        self.invalidate(pair.keypair.access_key)
+        return user, pair.revealed()
 
     # ---- authentication ----
 
@@ -157,21 +151,9 @@ class IdentityService:
         if used:
             await self._store.touch(used)
 
-    async def run(self) -> None:
-        """Flushes periodically until cancelled."""
-        while True:
-            await asyncio.sleep(_FLUSH_S)
-            try:
-                await self.flush()
-            except Exception:  # the loop must outlive any failure of the store
-                log.exception("could not write the last use of keypairs")
-
     async def resolve_owner(self, caller: Caller, owner_access_key: str | None) -> Caller:
-        """Returns the owner for whom the caller acts: the caller without a key, else the owner of the key.
-
-        Raises:
-            Forbidden: the caller may not act for the key, or it does not exist.
-        """
+        """Returns the caller without a key, else the owner of the key. Raises Forbidden if the caller may not act for
+        it."""
         if owner_access_key is None or owner_access_key == caller.access_key:
             return caller
         credentials = await self.credentials(owner_access_key)
@@ -267,12 +249,7 @@ class IdentityService:
 
     async def groups(self, caller: Caller, *, name: str | None = None) -> Sequence[Group]:
         """Returns the groups that the caller sees: their own, those of their domain, or all."""
-        scope = scope_of(caller, Operation.SEE_GROUPS)
-        if scope is Scope.ALL:
-            return await self._store.groups(name=name)
-        if scope is Scope.DOMAIN:
-            return await self._store.groups(domain_name=caller.domain_name, name=name)
-        return await self._store.groups(user_id=caller.user_id, name=name)
+        return await self._store.groups(name=name, **bounds_of(caller, Operation.SEE_GROUPS))
 
     async def resource_policy(self, caller: Caller, name: str | None = None) -> ResourcePolicy:
         """Returns a resource policy, by default the caller's."""

@@ -63,12 +63,8 @@ def _count_admins(s: Connection) -> int:
 
 
 class SqlUserStore:
-    """Implements :class:`ai.backend.manager.identity.store.UserStore`.
-
-    Args:
-        on_removal: called with the kind (domain, group, keypair) and the keys of what is deleted, in the transaction
-            that deletes it.
-    """
+    """Implements :class:`ai.backend.manager.identity.store.UserStore`. ``on_removal`` is called with the kind (domain,
+    group, keypair) and the keys of what is deleted, in the transaction that deletes it."""
 
     def __init__(
         self, database: Database, sealer: Sealer | None = None, on_removal: RemovalStep = lambda s, kind, targets: None

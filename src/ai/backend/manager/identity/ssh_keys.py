@@ -1,7 +1,4 @@
-"""The SSH key with which a user logs in to all of their sessions (peer facts 4.2, `/auth/ssh-keypair`).
-
-Only the public half is stored: the SSH server of a session needs no more.
-"""
+"""The public SSH key that opens all sessions of a user (peer facts 4.2, `/auth/ssh-keypair`)."""
 
 from __future__ import annotations
 
@@ -25,25 +22,19 @@ class SshKeyService:
         self._clock = clock
 
     async def public_key(self, caller: Caller) -> str:
-        """Return the public key of the caller's keypair, or an empty text without one."""
+        """Returns the public key of the caller's keypair, or an empty text without one."""
         keypair = await self._store.keypair(caller.access_key)
         return (keypair.ssh_public_key or "") if keypair is not None else ""
 
     async def generate(self, caller: Caller) -> SshKeyPair:
-        """Replace the key by a new one and return both halves; the private half is not stored."""
+        """Replaces the key by a new one and returns both halves; the private half is not stored."""
         pair = generate_key_pair(caller.email)
         await self._store_key(caller, check_public_key(pair.public))
         return pair
 
     async def upload(self, caller: Caller, public: str, private: str) -> str:
-        """Replace the key by one that the caller made, and return its public half.
-
-        Args:
-            private: only compared with the public half, and not stored; may be empty.
-
-        Raises:
-            InvalidInput: one of them is not a key, or they do not belong together.
-        """
+        """Replaces the key by the caller's and returns its public half; a private half is only compared. Raises
+        InvalidInput."""
         public = check_public_key(public)
         if private.strip():
             _require_same_pair(public, private)
@@ -58,11 +49,7 @@ class SshKeyService:
 
 
 def check_public_key(text: str) -> str:
-    """Return a public key as it may be stored.
-
-    Raises:
-        InvalidInput: ``data`` names the field.
-    """
+    """Returns a public key as it may be stored. Raises InvalidInput, whose ``data`` names the field."""
     try:
         if len(text) > MAX_KEY:
             raise ValueError("The public key is too long.")

@@ -15,6 +15,7 @@ from ai.backend.manager.identity.model import (
     Domain,
     Group,
     Keypair,
+    NewKeypair,
     ResourcePolicy,
     StoragePolicy,
     Tenant,
@@ -52,11 +53,8 @@ class OwnedSessions(SessionCounts, Protocol):
 
 
 class OwnedFolders(Protocol):
-    """Removes the folders of owners that are removed. Every method may be repeated after an interruption.
-
-    Raises:
-        Conflict: a live session mounts one of the folders, or a clone is made of it.
-    """
+    """Removes the folders of owners that are removed; may be repeated. Raises Conflict if a live session mounts one of
+    them, or a clone is made of it."""
 
     async def of_user(self, user_id: UserId, *, heir: User | None) -> None:
         """Removes the folders of a user; those that others share go to ``heir`` if there is one."""
@@ -80,10 +78,8 @@ class UserStore(Protocol):
         keypairs: dict[str, Any] | None = None,
         **values: Any,
     ) -> User | None:
-        """Sets fields of a user and, with ``keypairs``, of all the user's keypairs; ``groups`` replaces memberships.
-
-        Returns None if there is no such user. Raises Conflict if the new username is taken.
-        """
+        """Sets fields of a user and, with ``keypairs``, of the user's keypairs; ``groups`` replaces memberships.
+        Returns None for a missing user. Raises Conflict if the new username is taken."""
         ...
 
     async def delete_user(self, user_id: UserId) -> bool:
@@ -127,10 +123,8 @@ class IdentityStore(UserStore, Protocol):
         """Inserts an object or replaces the one of the same key; with ``only_new``, raises Conflict if it exists."""
 
     async def change(self, model: type[Tenant], /, *key: Any, **values: Any) -> Tenant | None:
-        """Sets fields of the object with this key: the id of a group, the kind and name of a storage policy, or a name.
-
-        Returns None if there is no such object. Raises Conflict if a new name of a group is taken in its domain.
-        """
+        """Sets fields of the object with this key (a group's id, a storage policy's kind and name, or a name); returns
+        None if it is missing. Raises Conflict if a new name of a group is taken in its domain."""
         ...
 
     async def domain(self, name: str) -> Domain | None: ...
@@ -183,3 +177,7 @@ class KeypairSecret:
 
     keypair: Keypair
     secret_key: str = field(repr=False)
+
+    def revealed(self) -> NewKeypair:
+        """Returns the secret for the reply to its creation."""
+        return NewKeypair(access_key=self.keypair.access_key, secret_key=self.secret_key)

@@ -23,7 +23,6 @@ domains = Table(
     Column("integration_id", String(512)),
 )
 
-
 groups = Table(
     "groups",
     metadata,
@@ -40,7 +39,6 @@ groups = Table(
     required("resource_policy", String(256), server_default="default"),
     UniqueConstraint("domain_name", "name"),
 )
-
 
 users = Table(
     "users",
@@ -63,14 +61,12 @@ users = Table(
     required("allowed_client_ip", JSONTuple(str), server_default="[]"),
 )
 
-
 memberships = Table(
     "memberships",
     metadata,
     Column("user_id", GUID, ForeignKey("users.uuid", ondelete="CASCADE"), primary_key=True),
     Column("group_id", GUID, ForeignKey("groups.id", ondelete="CASCADE"), primary_key=True),
 )
-
 
 keypairs = Table(
     "keypairs",
@@ -89,7 +85,6 @@ keypairs = Table(
     Column("ssh_public_key", Text),
 )
 
-
 policies = Table(
     "keypair_resource_policies",
     metadata,
@@ -107,7 +102,6 @@ policies = Table(
     required("max_vfolder_size", Whole),
     required("allowed_vfolder_hosts", JSONText),
 )
-
 
 storage_policies = Table(
     "storage_policies",

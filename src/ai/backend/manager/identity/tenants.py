@@ -24,12 +24,8 @@ _FOR_DOMAIN_ADMINS = frozenset({"name", "description", "is_active", "integration
 
 @dataclass(eq=False, slots=True)
 class TenantService:
-    """Changes domains, groups and policies. ``values`` are fields of the object; those that are None stay unchanged.
-
-    Every method raises Forbidden if the role of the caller does not permit it, NotFound if the object does not exist,
-    and Conflict if an object to be created exists. Policies are those of users or projects, or with the kind None of
-    keypairs.
-    """
+    """Changes domains, groups and policies of users, of projects or (None) of keypairs. Values that are None stay
+    unchanged. Every method raises Forbidden, NotFound for a missing object, and Conflict if a new object exists."""
 
     _store: IdentityStore
     _identity: IdentityService
@@ -38,8 +34,6 @@ class TenantService:
     _clock: Clock
     _id_generator: IdGenerator
     _after_storage_policy: Sequence[PeriodicLoop] = ()
-
-    # ---- domains ----
 
     async def create_domain(self, caller: Caller, name: str, values: Mapping[str, Any]) -> Domain:
         """Creates a domain. Raises InvalidName."""
@@ -71,8 +65,6 @@ class TenantService:
             raise Conflict("You cannot purge your own domain.", data={"name": "your own"})
         if not await self._store.delete_domain(name):
             raise NotFound(f"There is no domain {name[:64]!r}.")
-
-    # ---- groups ----
 
     async def create_group(self, caller: Caller, name: str, values: Mapping[str, Any]) -> Group:
         """Creates a group. Raises InvalidName; NotFound for the domain and the project resource policy."""
@@ -137,8 +129,6 @@ class TenantService:
         if {*fields} - _FOR_DOMAIN_ADMINS:
             require(caller, Operation.CHANGE_GROUP_LIMITS)
         await check_policy(self._store, QuotaScopeKind.PROJECT, fields)
-
-    # ---- policies ----
 
     async def storage_policies(
         self, caller: Caller, kind: QuotaScopeKind, name: str | None = None

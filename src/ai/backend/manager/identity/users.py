@@ -1,7 +1,4 @@
-"""Creates, changes and removes users and keypairs (spec 03-09, client wire contract 3.2).
-
-Admins of a domain change its ordinary users, but neither roles nor limits.
-"""
+"""Creates, changes and removes users and keypairs (spec 03-09, client wire contract 3.2)."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.identity.model import Keypair, NewKeypair, User
 from ai.backend.manager.identity.passwords import check_password
 from ai.backend.manager.identity.service import IdentityService, check_policy, existing, without_none
-from ai.backend.manager.identity.store import IdentityStore, KeypairSecret, OwnedFolders, OwnedSessions
+from ai.backend.manager.identity.store import IdentityStore, OwnedFolders, OwnedSessions
 from ai.backend.manager.query.model import Condition, ListQuery
 
 _FOR_DOMAIN_ADMINS = frozenset(
@@ -56,11 +53,8 @@ class UserService:
     async def create_user(
         self, caller: Caller, email: str, password: str, values: Mapping[str, Any]
     ) -> tuple[User, NewKeypair]:
-        """Creates a user with a keypair. Without ``group_ids``, the user joins the group ``default`` of the domain.
-
-        Raises:
-            InvalidInput, InvalidName: a malformed address, name or password. Conflict: one of them is taken.
-        """
+        """Creates a user with a keypair, by default in the group ``default`` of the domain. Raises InvalidInput and
+        InvalidName for a malformed address, name or password, Conflict if one is taken."""
         fields = without_none(values)
         role = fields.pop("role", UserRole.USER)
         domain = DomainName(fields.pop("domain_name", caller.domain_name))
@@ -86,16 +80,8 @@ class UserService:
         password: str | None = None,
         address: str | None = None,
     ) -> User:
-        """Changes a user. The status ``deleted`` does what :meth:`delete_user` does.
-
-        A user who moves to another domain leaves the groups of the old one.
-
-        Args:
-            address: the client's address, if it is known.
-
-        Raises:
-            Conflict: also if the caller could no longer connect from ``address``.
-        """
+        """Changes a user, who leaves the groups of an old domain. Raises Conflict also if the caller could no longer
+        connect from ``address``."""
         user = await self._user(caller, email)
         fields = without_none(values)
         if user.uuid == caller.user_id and not may_come_from(address or "", fields.get("allowed_client_ip", ())):
@@ -146,13 +132,8 @@ class UserService:
         await self._propagate(user)
 
     async def purge_user(self, caller: Caller, email: str, *, purge_shared: bool = False) -> None:
-        """Deletes a user with sessions and folders. It may be repeated after an interruption.
-
-        Folders that others share go to the caller, unless ``purge_shared``.
-
-        Raises:
-            Conflict: sessions are still ending; try again.
-        """
+        """Deletes a user with sessions and folders; may be repeated. Shared folders go to the caller, unless
+        ``purge_shared``. Raises Conflict while sessions are ending."""
         require(caller, Operation.PURGE_USERS)
         user = await self._user(caller, email)
         await self.delete_user(caller, email)
@@ -210,19 +191,10 @@ class UserService:
         user = await self._user(caller, email)
         fields = without_none(values)
         await self._check_keypair(caller, user, fields)
-        now = self._clock.now()
-        pair = self._identity.new_keypair()
-        keypair = Keypair(
-            access_key=pair.access_key,
-            user_id=user.uuid,
-            user_email=user.email,
-            created_at=now,
-            modified_at=now,
-            **{"is_admin": user.role in ADMIN_ROLES, **fields},
-        )
-        await self._store.put_keypair(KeypairSecret(keypair=keypair, secret_key=pair.secret_key))
-        self._identity.invalidate(pair.access_key)
-        return pair
+        pair = self._identity.new_keypair(user.uuid, user.email, user.role, **fields)
+        await self._store.put_keypair(pair)
+        self._identity.invalidate(pair.keypair.access_key)
+        return pair.revealed()
 
     async def modify_keypair(self, caller: Caller, access_key: str, values: Mapping[str, Any]) -> Keypair:
         """Changes a keypair: at once in this manager, within a second in others."""

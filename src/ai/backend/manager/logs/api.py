@@ -54,7 +54,7 @@ class ErrorLogApi:
 
     @route("POST", "/logs/error", body=ErrorBody, audited=False)
     async def report(self, call: Call[ErrorBody]) -> dict[str, Any]:
-        """Report an error."""
+        """Reports an error."""
         caller, body = caller_of(call), call.body
         values = {name: value for name, value in asdict(body).items() if name not in ("user", "context_env")}
         number = await self._errors.report(
@@ -82,7 +82,7 @@ class ErrorLogApi:
 
     @route("POST", "/logs/error/{log_id}/clear", repeatable=True)
     async def clear(self, call: Call) -> dict[str, Any]:
-        """Hide an error from the lists."""
+        """Hides an error from the lists."""
         text = call.params["log_id"]
         number = int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
         await self._errors.clear(caller_of(call), number)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,8 +12,6 @@ from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.logs.model import AuditRecord
 from ai.backend.manager.logs.store import AuditStore
 
-log = logging.getLogger(__name__)
-_FLUSH_S = 0.5
 _MAX_PENDING = 10_000
 
 
@@ -66,12 +62,3 @@ class AuditService:
         if batch:
             await self._store.append(batch)
             del self._pending[: len(batch)]
-
-    async def run(self) -> None:
-        """Flushes periodically until cancelled."""
-        while True:
-            await asyncio.sleep(_FLUSH_S)
-            try:
-                await self.flush()
-            except Exception:  # the loop must outlive any failure of the store
-                log.exception("could not write the audit trail")

@@ -27,7 +27,6 @@ error_logs = Table(
     sqlite_autoincrement=True,
 )
 
-
 audit_logs = Table(
     "audit_logs",
     metadata,

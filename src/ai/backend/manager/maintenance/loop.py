@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from pydantic import Field
+
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.loop import PeriodicLoop
+from ai.backend.infra.settings import Settings
 from ai.backend.manager.idempotency.store import AnswerStore
 from ai.backend.manager.logs.store import ErrorLogStore
-from ai.backend.manager.maintenance.settings import RetentionSettings
 from ai.backend.manager.sessions.store import SessionStore
+
+
+class RetentionSettings(Settings):
+    """How long the manager keeps old rows."""
+
+    events_days: float = Field(7.0, gt=0, description="How long events and kept logs stay, in days.")
+    errors_days: float = Field(30.0, gt=0, description="How long reported errors stay, in days.")
+    tokens_hours: float = Field(24.0, gt=0, description="How long a client token stays known, in hours.")
 
 
 class RetentionLoop(PeriodicLoop):
@@ -23,7 +33,7 @@ class RetentionLoop(PeriodicLoop):
         answers: AnswerStore,
         clock: Clock,
         settings: RetentionSettings,
-        errors: ErrorLogStore | None = None,
+        errors: ErrorLogStore,
     ) -> None:
         super().__init__()
         self._errors = errors
@@ -36,5 +46,4 @@ class RetentionLoop(PeriodicLoop):
         now = self._clock.now()
         await self._store.purge(before=now - timedelta(days=self._settings.events_days))
         await self._answers.purge(before=now - timedelta(hours=self._settings.tokens_hours))
-        if self._errors is not None:
-            await self._errors.purge_errors(before=now - timedelta(days=self._settings.errors_days))
+        await self._errors.purge_errors(before=now - timedelta(days=self._settings.errors_days))

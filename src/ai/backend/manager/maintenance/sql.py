@@ -28,11 +28,8 @@ async def missing_keys(database: Database, sealer: Sealer) -> set[str]:
 
 
 async def seal_rows(database: Database, sealer: Sealer) -> int:
-    """Seals all secrets that are plain or sealed with an older key; returns the number of rows.
-
-    Raises:
-        InvalidInput: the key of a secret is missing; nothing is changed.
-    """
+    """Seals all secrets that are plain or sealed with an older key; returns the number of rows. Raises InvalidInput,
+    changing nothing, if the key of a secret is missing."""
     if not sealer.is_on:
         return 0
     missing = await missing_keys(database, sealer)

@@ -23,11 +23,8 @@ _LABEL_LIMIT = 256
 
 
 def check_families(agent_id: AgentId, families: Sequence[MetricFamily]) -> list[MetricFamily]:
-    """Returns the valid families and samples, with the label ``agent``, so that no agent can corrupt the whole.
-
-    Names are valid and not reserved, labels are of a fixed set, values are finite, the same labels come once, and there
-    are at most SAMPLES_LIMIT samples.
-    """
+    """Returns the families and samples that are valid, labelled ``agent``: names that are not reserved, known labels,
+    finite values, no duplicates, at most SAMPLES_LIMIT samples."""
     valid: list[MetricFamily] = []
     remaining = SAMPLES_LIMIT
     for family in families:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +15,6 @@ from ai.backend.common.wire.reports import MetricFamily, StatReport
 from ai.backend.manager.metrics.families import check_families, merge_families
 
 log = logging.getLogger(__name__)
-_FLUSH_S = 30.0
 STALE_S = 30.0
 """How long the statistics of a node are served after its last report."""
 
@@ -101,12 +99,3 @@ class LiveMetrics:
         stats = {k: stat for k in dirty if (stat := self.of_kernel(k)) is not None}
         if queries or stats:
             await self._store.bump(queries, stats)
-
-    async def run(self) -> None:
-        """Flushes periodically until cancelled."""
-        while True:
-            await asyncio.sleep(_FLUSH_S)
-            try:
-                await self.flush()
-            except Exception:  # the loop must outlive any failure of the store
-                log.exception("could not write statistics")

@@ -1,8 +1,4 @@
-"""Filters, orders and pages of lists, independent of the store.
-
-The API parses the filter mini-language of the client wire contract 3.1 into these; a store maps field names to columns
-and raises InvalidInput for an unknown field.
-"""
+"""Filters, orders and pages of lists, as the API parses them; stores raise InvalidInput for unknown fields."""
 
 from __future__ import annotations
 

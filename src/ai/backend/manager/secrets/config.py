@@ -18,12 +18,8 @@ _PLACE = f"{_FOLDER}:password"
 
 
 class SealedConfigStore:
-    """Wraps a configuration store and seals the passwords of container registries in it.
-
-    Args:
-        opens: whether reads return them opened, or sealed as they are stored. A value that is sealed already is
-            written as it is, so a backup can be restored.
-    """
+    """Seals the passwords of container registries in a configuration store; with ``opens``, reads return them opened.
+    Values that are sealed already are written as they are, so that a backup can be restored."""
 
     def __init__(self, inner: ConfigStore, sealer: Sealer, *, opens: bool) -> None:
         self._inner = inner
@@ -77,11 +73,8 @@ async def _secrets(store: ConfigStore) -> dict[str, str]:
 
 
 async def seal_config(store: ConfigStore, sealer: Sealer) -> int:
-    """Seals plain values, and values sealed with older keys, with the newest key. Returns their number.
-
-    Raises:
-        InvalidInput: the key of a value is missing; nothing is changed. Unavailable: the store cannot be reached.
-    """
+    """Seals plain values, and those sealed with older keys; returns their number. Raises InvalidInput, changing
+    nothing, if a key is missing."""
     if not sealer.is_on:
         return 0
     stale = {key: text for key, text in (await _secrets(store)).items() if not sealer.is_current(text)}

@@ -73,10 +73,7 @@ class Sealer:
         return self._newest.id if self._newest is not None else ""
 
     def derive(self, purpose: bytes, key_id: str) -> bytes:
-        """Derives 32 bytes for a purpose from this key, or from the newest key where this one was dropped.
-
-        Without any key they stay the same as long as this process lives.
-        """
+        """Derives 32 bytes from this key, else from the newest, else from one of this process."""
         key = self._key(key_id) if key_id else None
         return (key or self._newest or self._process_key).derive(b"purpose " + purpose)
 
@@ -90,11 +87,8 @@ class Sealer:
         return f"{CIPHER}:{key.id}:{base64.b64encode(nonce + ciphertext).decode()}"
 
     def open(self, stored: str, place: str) -> str:
-        """Decrypts a stored secret; returns plain text as it is.
-
-        Raises:
-            InternalError: its key is missing, or it was changed, or sealed for another place.
-        """
+        """Decrypts a stored secret; returns plain text as it is. Raises InternalError if its key is missing, or it was
+        changed, or sealed for another place."""
         parsed = _parse(stored)
         if parsed is None:
             return stored
@@ -209,10 +203,7 @@ def read_keys(path: Path) -> list[SealingKey]:
 
 
 def load_or_make_keys(path: Path) -> list[SealingKey]:
-    """Reads a key file, and make it with one key first if it does not exist.
-
-    If several processes make it at once, one of them succeeds and all read its key. Raises as :func:`read_keys`.
-    """
+    """Reads a key file, which is created with one key first if it is missing. Raises as :func:`read_keys`."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         _write(path, [new_key()], replace=False)

@@ -21,10 +21,8 @@ _PRIVATE_PROTOCOL = "internal"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceRequest:
-    """A request to start a service, or to connect to it; a running service ignores ``envs`` and ``arguments``.
-
-    ``port`` is one of the service's; ``envs`` and ``arguments`` are those that its definition allows.
-    """
+    """A request to start a service, or to connect to it. ``port`` is one of the service's; a running service ignores
+    ``envs`` and ``arguments``."""
 
     app: str
     port: int | None = None

@@ -43,13 +43,13 @@ class StateApi:
 
     @route("GET", "/manager/status", query=StatusQuery)
     async def status(self, call: Call[Nothing, StatusQuery]) -> dict[str, Any]:
-        """Return the status of the installation and the number of active sessions."""
+        """Returns the status of the installation and the number of active sessions."""
         active, status = await self._sessions.count_active(), await self._state.status()
         return {"status": status, "active_sessions": active, "nodes": []}
 
     @route("PUT", "/manager/status", body=StatusBody)
     async def set_status(self, call: Call[StatusBody]) -> None:
-        """Freeze or unfreeze: a frozen installation takes no new sessions. ``force_kill`` also ends the live ones."""
+        """Freezes or unfreezes: a frozen installation takes no new sessions. ``force_kill`` also ends the live ones."""
         caller, body = caller_of(call), call.body
         await self._state.set_status(caller, body.status)
         if body.force_kill and body.status == FROZEN:
@@ -57,13 +57,13 @@ class StateApi:
 
     @route("GET", "/manager/announcement")
     async def announcement(self, call: Call) -> dict[str, Any]:
-        """Return the announcement of the administrators."""
+        """Returns the announcement of the administrators."""
         announcement = await self._state.announcement(self._announcement)
         return {"enabled": announcement.enabled, "message": announcement.message}
 
     @route("POST", "/manager/announcement", body=AnnouncementBody)
     async def set_announcement(self, call: Call[AnnouncementBody]) -> None:
-        """Set or disable the announcement."""
+        """Sets or disables the announcement."""
         message = call.body.message or ""
         if call.body.enabled and not message.strip():
             raise refuse({"message": "required"})
@@ -95,17 +95,17 @@ class ConfigApi:
 
     @route("POST", "/config/get", body=KeyBody, audited=False)
     async def get(self, call: Call[KeyBody]) -> dict[str, Any]:
-        """Return the value of a key, or with ``prefix`` the keys below it as nested objects."""
+        """Returns the value of a key, or with ``prefix`` the keys below it as nested objects."""
         return {"result": await self._config.get(caller_of(call), call.body.key, prefix=call.body.prefix)}
 
     @route("POST", "/config/set", body=ValueBody)
     async def set(self, call: Call[ValueBody]) -> dict[str, str]:
-        """Set a key; an object sets every key in it, all or nothing."""
+        """Sets a key; an object sets every key in it, all or nothing."""
         await self._config.set(caller_of(call), call.body.key, call.body.value)
         return {"result": "ok"}
 
     @route("POST", "/config/delete", body=KeyBody)
     async def delete(self, call: Call[KeyBody]) -> dict[str, str]:
-        """Remove a key, or with ``prefix`` all at and below it."""
+        """Removes a key, or with ``prefix`` all at and below it."""
         await self._config.delete(caller_of(call), call.body.key, prefix=call.body.prefix)
         return {"result": "ok"}

@@ -21,21 +21,16 @@ class ConfigService:
         self._store = store
 
     async def get(self, caller: Caller, key: str, *, prefix: bool = False) -> Any:
-        """Returns the value of a key or None; with ``prefix`` the keys below it, as nested objects.
-
-        The value of a key that also has keys below it is under the empty name.
-        """
+        """Returns the value of a key or None; with ``prefix`` the keys below it as nested objects, with the key's own
+        value under the empty name."""
         require(caller, Operation.CONFIGURE)
         if not prefix:
             return await self._store.get(key)
         return nested(key, await self._store.get_prefix(key.rstrip("/")))
 
     async def set(self, caller: Caller, key: str, value: Any) -> None:
-        """Sets one key; an object sets all of its keys below the key, all or nothing, and other keys stay.
-
-        Raises:
-            InvalidInput: the value is or contains a list or null, or is nested too deeply.
-        """
+        """Sets one key; an object sets all keys in it below the key. Raises InvalidInput for lists, null, and deep
+        nesting."""
         require(caller, Operation.CONFIGURE)
         values = dict(flattened(key, value))
         if not values:

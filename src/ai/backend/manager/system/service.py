@@ -1,7 +1,4 @@
-"""The state of the whole installation: its status and the announcement (peer facts 4.5).
-
-Both are in the shared configuration, so that all managers agree and a restart changes nothing.
-"""
+"""The status of the installation and the announcement, both in the shared configuration (peer facts 4.5)."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ class TemplatesApi:
     @route("POST", "/template/session", body=TemplateBody)
     @route("POST", "/template/cluster", body=TemplateBody)
     async def create(self, call: Call[TemplateBody]) -> list[dict[str, str]]:
-        """Store the templates of a payload in YAML or JSON, and reply with their ids."""
+        """Stores the templates of a payload in YAML or JSON, and returns their ids."""
         body = call.body
         templates = await self._templates.create(
             caller_of(call),
@@ -155,7 +155,7 @@ class TemplatesApi:
     @route("GET", "/template/session", query=ListTemplatesQuery)
     @route("GET", "/template/cluster", query=ListTemplatesQuery)
     async def templates(self, call: Call[Nothing, ListTemplatesQuery]) -> list[dict[str, Any]]:
-        """Return the caller's templates, or with ``all`` those that the caller may see."""
+        """Returns the caller's templates, or with ``all`` those that the caller may see."""
         caller, query = caller_of(call), call.query
         templates = await self._templates.list(caller, _kind(call), is_all=query.all)
         return [_template_view(t, caller) for t in templates if query.group_id in (None, str(t.group_id), t.group_name)]
@@ -163,7 +163,7 @@ class TemplatesApi:
     @route("GET", "/template/session/{id}", query=TemplateQuery)
     @route("GET", "/template/cluster/{id}", query=TemplateQuery)
     async def get(self, call: Call[Nothing, TemplateQuery]) -> web.Response:
-        """Return the text of a template, in YAML or JSON."""
+        """Returns the text of a template, in YAML or JSON."""
         form = call.query.format
         text = await self._templates.text(caller_of(call), _kind(call), template_id_of(call.params["id"]), form)
         return web.Response(text=text, content_type="application/json" if form == "json" else "application/yaml")
@@ -171,7 +171,7 @@ class TemplatesApi:
     @route("PUT", "/template/session/{id}", body=TemplateBody)
     @route("PUT", "/template/cluster/{id}", body=TemplateBody)
     async def update(self, call: Call[TemplateBody]) -> dict[str, Any]:
-        """Replace a template."""
+        """Replaces a template."""
         template_id = template_id_of(call.params["id"])
         changed = await self._templates.update(caller_of(call), _kind(call), template_id, call.body.payload)
         return {"success": True, "id": str(changed.id)}
@@ -179,7 +179,7 @@ class TemplatesApi:
     @route("DELETE", "/template/session/{id}")
     @route("DELETE", "/template/cluster/{id}")
     async def delete(self, call: Call) -> dict[str, Any]:
-        """Delete a template; its sessions stay."""
+        """Deletes a template; its sessions stay."""
         await self._templates.delete(caller_of(call), _kind(call), template_id_of(call.params["id"]))
         return {"success": True}
 
@@ -188,7 +188,7 @@ class TemplatesApi:
         reply=CreatedSession, status=201, repeatable=True,  # the session has the id of the call
     )  # fmt: skip
     async def create_from_template(self, call: Call[FromTemplateBody]) -> Reply:
-        """Create a session from a session template; fields of the request override those of the template."""
+        """Creates a session from a session template; fields of the request override those of the template."""
         return await self._create_session(call, self._templates.create_session, _for_owner(call))
 
     @route(
@@ -197,7 +197,7 @@ class TemplatesApi:
         reply=CreatedSession, status=201, repeatable=True,  # the session has the id of the call
     )  # fmt: skip
     async def create_cluster(self, call: Call[FromTemplateBody]) -> Reply:
-        """Create a session whose kernels have the roles of a cluster template."""
+        """Creates a session whose kernels have the roles of a cluster template."""
         overrides = _for_owner(call)
         for name in ("cluster_size", "cluster_mode"):
             if name in overrides:

@@ -29,11 +29,8 @@ def _refused(reason: str) -> InvalidInput:
 
 
 def read_documents(payload: str) -> list[Mapping[str, Any]]:
-    """Parses the templates of a payload: JSON or YAML, whose documents are templates or lists of templates.
-
-    Raises:
-        InvalidInput: it is malformed, too large, nested too deeply, or has aliases (which can expand a small text).
-    """
+    """Parses the templates of a payload: JSON or YAML, whose documents are templates or lists of templates. Raises
+    InvalidInput if it is malformed, too large, nested too deeply, or has aliases."""
     if len(payload.encode(errors="replace")) > MAX_PAYLOAD_BYTES:
         raise _refused(f"it exceeds {MAX_PAYLOAD_BYTES} bytes")
     templates: list[Any] = []

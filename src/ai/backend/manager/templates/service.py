@@ -12,7 +12,7 @@ from ai.backend.common.ids import TemplateId
 from ai.backend.common.states import SessionType
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.access.checks import is_permitted, is_spared, scope_of
+from ai.backend.manager.access.checks import bounds_of, is_permitted, is_spared, scope_of
 from ai.backend.manager.access.permissions import Operation, Scope
 from ai.backend.manager.identity.model import Group
 from ai.backend.manager.identity.service import IdentityService
@@ -39,8 +39,6 @@ class TemplateService:
     _clock: Clock
     _id_generator: IdGenerator
 
-    # ---- templates ----
-
     async def create(
         self,
         caller: Caller,
@@ -51,12 +49,8 @@ class TemplateService:
         domain: str | None = None,
         owner_access_key: str | None = None,
     ) -> Sequence[Template]:
-        """Stores every template of a payload, or none.
-
-        Raises:
-            InvalidInput: a template cannot be read. NotFound: no such group.
-            Forbidden: the caller may not act for the owner.
-        """
+        """Stores every template of a payload, or none. Raises InvalidInput for a malformed one, NotFound for the group,
+        Forbidden for the owner."""
         owner = await self._identity.resolve_owner(caller, owner_access_key)
         project = await self._group(owner, group or "default", domain)
         now = self._clock.now()
@@ -106,12 +100,8 @@ class TemplateService:
 
     async def list(self, caller: Caller, kind: TemplateKind, *, is_all: bool = False) -> Sequence[Template]:
         """Returns the caller's templates; with ``is_all`` also those of others that the caller may see."""
-        scope = scope_of(caller, Operation.SEE_TEMPLATES) if is_all else Scope.OWN
-        if scope is Scope.ALL:
-            return await self._store.templates(kind)
-        if scope is Scope.DOMAIN:
-            return await self._store.templates(kind, domain_name=caller.domain_name)
-        return await self._store.templates(kind, user_id=caller.user_id)
+        bounds = bounds_of(caller, Operation.SEE_TEMPLATES) if is_all else {"user_id": caller.user_id}
+        return await self._store.templates(kind, **bounds)
 
     async def get(self, caller: Caller, kind: TemplateKind, template_id: TemplateId) -> Template:
         """Returns a template. Raises NotFound, also for templates that the caller may not see."""
@@ -127,11 +117,7 @@ class TemplateService:
         return write_document((await self.get(caller, kind, template_id)).document, form)
 
     async def update(self, caller: Caller, kind: TemplateKind, template_id: TemplateId, payload: str) -> Template:
-        """Replaces a template.
-
-        Raises:
-            NotFound: the caller may change no such template. InvalidInput: not exactly one template.
-        """
+        """Replaces a template. Raises NotFound, and InvalidInput for several templates."""
         template = await self._owned(caller, kind, template_id)
         documents = read_documents(payload)
         if len(documents) != 1:
@@ -162,20 +148,14 @@ class TemplateService:
                 raise Forbidden("Templates of superadmins are changed by superadmins.")
         return template
 
-    # ---- sessions ----
-
     async def create_session(
         self, caller: Caller, template_id: TemplateId, overrides: Mapping[str, Any], *, call_id: UUID | None = None
     ) -> CreateReply:
-        """Creates a session from a session template; fields of the request override those of the template.
+        """Creates a session from a session template. Raises NotFound, and as :meth:`SessionService.create`.
 
         Args:
-            overrides: fields of :class:`CreateSession` that the request sets; entries of ``environ``, ``resources`` and
-                ``resource_opts`` replace single ones of the template, mounts replace all of them if there are any.
-            call_id: as :meth:`SessionService.create`.
-
-        Raises:
-            As :meth:`SessionService.create`, and NotFound for the template.
+            overrides: fields of :class:`CreateSession` that the request sets. Entries of ``environ``, ``resources`` and
+                ``resource_opts`` replace single ones of the template; mounts replace all of them.
         """
         stored = await self._seen(caller, TemplateKind.SESSION, template_id, overrides.get("owner_access_key"))
         template = read_template(stored.document, SessionTemplate)

@@ -161,11 +161,7 @@ T = TypeVar("T", SessionTemplate, ClusterTemplate)
 
 
 def read_template(document: Mapping[str, Any], kind: type[T]) -> T:
-    """Reads and checks a template.
-
-    Raises:
-        InvalidInput: ``data.payload`` names the field.
-    """
+    """Reads and checks a template. Raises InvalidInput, whose ``data.payload`` names the field."""
     try:
         return msgspec.convert(_respelled(document, ""), kind, strict=False)
     except msgspec.ValidationError as e:

@@ -9,10 +9,8 @@ from ai.backend.manager.volumes.model import Volume, VolumeHealth, VolumeMount
 
 
 class VolumeGateway(Protocol):
-    """Describes volumes; a host is ``proxy:volume``.
-
-    Calls about one host raise Unavailable while its proxy does not answer, and NotFound for an unknown host.
-    """
+    """Describes volumes; a host is ``proxy:volume``. Raises Unavailable while its proxy does not answer, and
+    NotFound."""
 
     async def volumes(self) -> Mapping[str, Volume]:
         """Returns host -> volume for every proxy that answers."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from ai.backend.common.errors import BackendError, NotFound
 from ai.backend.common.folders import HostPermission
-from ai.backend.manager.graphql.context import Info, context_of, page_of
+from ai.backend.manager.graphql.context import Info, caller_of, page_of
 from ai.backend.manager.graphql.resolvers import field, query
 from ai.backend.manager.graphql.values import View, json_or_null
 from ai.backend.manager.query.memory import select
@@ -44,16 +44,14 @@ class VolumeResolvers:
 
     @query("storage_volume_list")
     async def storage_volume_list(self, info: Info, **args: Any) -> View:
-        context = context_of(info)
-        volumes = [_VolumeItem.of(volume) for volume in await self._volumes.all(context.caller)]
+        volumes = [_VolumeItem.of(volume) for volume in await self._volumes.all(caller_of(info))]
         page = select(volumes, ListQuery(**page_of(args)), default="id", descending=False)
         return {"items": [asdict(volume) for volume in page.items], "total_count": page.total_count}
 
     @query("storage_volume")
     async def storage_volume(self, info: Info, id: str) -> View | None:  # noqa: A002  # the wire's name
-        context = context_of(info)
         try:
-            return asdict(_VolumeItem.of(await self._volumes.get(context.caller, id)))
+            return asdict(_VolumeItem.of(await self._volumes.get(caller_of(info), id)))
         except NotFound:
             return None
 
@@ -62,7 +60,7 @@ class VolumeResolvers:
     @field("StorageVolume", "usage")
     async def volume_detail(self, view: View, info: Info) -> str | None:
         """Returns null where the storage proxy does not report it."""
-        volumes, caller, host = self._volumes, context_of(info).caller, view["id"]
+        volumes, caller, host = self._volumes, caller_of(info), view["id"]
         try:
             match info.field_name:
                 case "hardware_metadata":
