@@ -65,7 +65,7 @@ class Life:
         return self.manager.services.artifacts
 
     async def row(self) -> RevisionRow:
-        return await self.artifacts.catalogue.revision(self.admin, "acme/tiny")
+        return await self.artifacts.service.revision(self.admin, "acme/tiny")
 
     async def until(self, status: S) -> Revision:
         """With nothing left over."""
@@ -104,7 +104,7 @@ class Life:
         await self.until(S.SCANNED)
 
     async def directory(self) -> Path:
-        state = await self.artifacts.mounts._depot.mount(await self.row())
+        state = await self.artifacts.mounts.gateway.mount(await self.row())
         assert state.path is not None
         return Path(state.path)
 

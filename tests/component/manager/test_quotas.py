@@ -55,9 +55,9 @@ async def test_quotas_hold_over_resource_groups(cluster: Cluster, agent: FakeAge
     assert "3" in second.status_data["scheduler"]["message"], second.status_data
     told = await cluster.manager.services.resources.check_presets(cluster.user, group="default")
     remaining = {
-        "keypair": told.keypair_remaining,
-        "group": told.group_remaining,
-        "domain": told.domain_remaining,
+        "keypair": told.quotas["keypair"].remaining,
+        "group": told.quotas["group"].remaining,
+        "domain": told.quotas["domain"].remaining,
     }
     assert {name: str(left["cpu"]) for name, left in remaining.items()} == {
         **dict.fromkeys(remaining, "Infinity"),

@@ -28,7 +28,7 @@ from ai.backend.node.workload.channel import RelayConnection
 from ai.backend.plugin.accelerator import DeviceMapping, Mount, WorkloadConfig
 from ai.backend.plugin.crash_points import VARIABLE
 from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey, WorkloadSpec, WorkloadState
-from ai.backend.plugin.testing.runtime.runner_dialogue import Talk
+from ai.backend.plugin.testing.runtime.suite import Talk
 from ai.backend.runtime.docker.crash_points import WORKLOAD_POINTS
 from ai.backend.runtime.docker.engine import Engine
 from ai.backend.runtime.docker.runtime import DockerRuntime

@@ -27,7 +27,7 @@ from ai.backend.common.ids import KernelId, SessionId
 from ai.backend.node.linux.netlink import Route
 from ai.backend.plugin.crash_points import VARIABLE
 from ai.backend.plugin.runtime import AbstractRuntime, NetworkView, WorkloadKey, WorkloadSpec
-from ai.backend.plugin.testing.runtime.runner_dialogue import Talk
+from ai.backend.plugin.testing.runtime.suite import Talk
 from ai.backend.runtime.docker.crash_points import NETWORK_POINTS as DOCKER_NETWORK_POINTS
 from ai.backend.runtime.docker.records import INSTANCE_LABEL
 from ai.backend.runtime.process import networks

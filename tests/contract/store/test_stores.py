@@ -44,7 +44,7 @@ from ai.backend.manager.identity.store import KeypairSecret, UserScope
 from ai.backend.manager.logs.memory import MemoryAuditStore
 from ai.backend.manager.query.model import Condition, Junction, ListQuery, OrderBy
 from ai.backend.manager.resource_groups.memory import MemoryResourceGroupStore
-from ai.backend.manager.resource_groups.model import ResourceGroup
+from ai.backend.manager.resource_groups.model import Beneficiary, ResourceGroup
 from ai.backend.manager.resources.memory import MemoryPresetStore
 from ai.backend.manager.resources.model import ResourcePreset
 from ai.backend.manager.sessions.changes import Change, ObservationAck
@@ -723,17 +723,15 @@ class StoreContract:
         assert await ids.change_policy("nothing") is None
 
     async def test_resource_groups_open_by_association(self, stores: Stores) -> None:
-        store = stores.resource_groups
-        for name, public in (("open", True), ("closed", False)):
-            await store.put_resource_group(
-                ResourceGroup(name=ResourceGroupName(name), is_public=public, created_at=NOW)
-            )
+        store, domain, keypair = stores.resource_groups, Beneficiary.domain("default"), Beneficiary.keypair(KEY)
+        for name, public in ((ResourceGroupName("open"), True), (ResourceGroupName("closed"), False)):
+            await store.put_resource_group(ResourceGroup(name=name, is_public=public, created_at=NOW))
         assert [g.name for g in await store.resource_groups()] == ["closed", "open"]
-        assert [g.name for g in await store.resource_groups(domain_name="default")] == ["open"]
-        await store.associate(ResourceGroupName("closed"), access_key=KEY)
-        await store.associate(ResourceGroupName("closed"), access_key=KEY)
-        assert [g.name for g in await store.resource_groups(access_key=KEY)] == ["closed", "open"]
-        assert [g.name for g in await store.resource_groups(domain_name="default")] == ["open"]
+        assert [g.name for g in await store.resource_groups([domain])] == ["open"]
+        await store.associate("closed", keypair)
+        await store.associate("closed", keypair)
+        assert [g.name for g in await store.resource_groups([keypair])] == ["closed", "open"]
+        assert [g.name for g in await store.resource_groups([domain])] == ["open"]
         with pytest.raises(Conflict):
             await store.put_resource_group(ResourceGroup(name=ResourceGroupName("open"), created_at=NOW), only_new=True)
         changed = await store.change_resource_group("open", scheduler="drf", scheduler_opts={"pending_timeout": 5})
@@ -741,16 +739,16 @@ class StoreContract:
         assert await store.resource_group("open") == changed
         assert (changed.scheduler, changed.scheduler_opts) == ("drf", {"pending_timeout": 5})
         assert await store.change_resource_group("nowhere", scheduler="drf") is None
-        await store.associate(ResourceGroupName("closed"), domain_name=DomainName("default"))
-        assert await store.dissociate(ResourceGroupName("open"), domain_name=DomainName("default")) == 0
-        assert await store.dissociate(ResourceGroupName("closed"), access_key=KEY) == 1
-        assert await store.dissociate(None, domain_name=DomainName("default")) == 1
-        assert [g.name for g in await store.resource_groups(domain_name="default", access_key=KEY)] == ["open"]
-        await store.associate(ResourceGroupName("closed"), access_key=KEY)
+        await store.associate("closed", domain)
+        assert await store.dissociate("open", domain) == 0
+        assert await store.dissociate("closed", keypair) == 1
+        assert await store.dissociate(None, domain) == 1
+        assert [g.name for g in await store.resource_groups([domain, keypair])] == ["open"]
+        await store.associate("closed", keypair)
         assert await store.delete_resource_group("closed")
         assert not await store.delete_resource_group("closed")
         await store.put_resource_group(ResourceGroup(name=ResourceGroupName("closed"), is_public=False, created_at=NOW))
-        assert [g.name for g in await store.resource_groups(access_key=KEY)] == ["open"], "without its associations"
+        assert [g.name for g in await store.resource_groups([keypair])] == ["open"], "without its associations"
 
     async def test_associations_are_removed_with_their_target(self, stores: Stores) -> None:
         ids, store, name = stores.identities, stores.resource_groups, ResourceGroupName("closed")
@@ -758,14 +756,16 @@ class StoreContract:
         await store.put_resource_group(ResourceGroup(name=name, is_public=False, created_at=NOW))
         await ids.put_domain(Domain(name=domain, created_at=NOW))
         await ids.put_group(Group(id=group_id, name="g", domain_name=domain, created_at=NOW))
-        await store.associate(name, domain_name=domain, group_id=group_id)
+        of_domain, of_group = Beneficiary.domain(domain), Beneficiary.group(group_id)
+        await store.associate(name, of_domain)
+        await store.associate(name, of_group)
         with pytest.raises(Conflict):
             await ids.delete_domain(domain)
-        assert await store.resource_groups(domain_name=domain) != [], "a refused deletion removes no association"
+        assert await store.resource_groups([of_domain]) != [], "a refused deletion removes no association"
         assert await ids.delete_group(group_id)
-        assert await store.resource_groups(group_ids=[group_id]) == []
+        assert await store.resource_groups([of_group]) == []
         assert await ids.delete_domain(domain)
-        assert await store.resource_groups(domain_name=domain) == []
+        assert await store.resource_groups([of_domain]) == []
 
 
 class TestSql(StoreContract):

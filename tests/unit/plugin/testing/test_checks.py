@@ -308,7 +308,8 @@ def strictly(name: str, is_done: Callable[[Sound, DeviceId], bool], error: Excep
 
 
 async def resets_anything(self: Sound, device_id: DeviceId) -> None:
-    self._device(device_id)
+    if device_id not in self.board.devices:
+        raise NotFound(f"there is no device {device_id}")
 
 
 async def destroys_anything(self: Sound, partition_id: DeviceId) -> None:

@@ -55,7 +55,7 @@ from ai.backend.manager.identity.users import UserService
 from ai.backend.manager.idle.activity import ActivityTracker
 from ai.backend.manager.idle.loop import IdleLoop
 from ai.backend.manager.idle.service import IdleService
-from ai.backend.manager.images.client.scanner import HttpRegistryScanner
+from ai.backend.manager.images.client.scanner import scan_registry
 from ai.backend.manager.images.facade import Images
 from ai.backend.manager.leadership.service import Leadership
 from ai.backend.manager.logs.audit import AuditService
@@ -242,7 +242,7 @@ class Manager:
         config = SealedConfigStore(stores.config, self._sealer, opens=True)
         images = Images.build(
             stores.images,
-            HttpRegistryScanner(),
+            scan_registry,
             config=config,
             agents=stores.agents,
             identities=stores.identities,
@@ -282,7 +282,7 @@ class Manager:
             mounts,
             self._dotfiles,
             state,
-            images.catalogue if images is not None else None,
+            images.service if images is not None else None,
         )
         return SessionService(
             store=stores.sessions,
@@ -396,7 +396,7 @@ class Manager:
             clock,
             settings.sessions,
             self._dotfiles,
-            images.provision if images is not None else None,
+            images.pulls if images is not None else None,
             derive=self._sealer.derive,
         )
         self._schedule = ScheduleLoop(
@@ -410,7 +410,7 @@ class Manager:
             stores.shares,
             self._devices,
             rng,
-            images=images.catalogue if images is not None else None,
+            images=images.service if images is not None else None,
             key_id=self._sealer.newest_id,
         )
         self._services.resource_groups.after_change.append(self._schedule)

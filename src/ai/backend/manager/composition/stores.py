@@ -32,8 +32,8 @@ from ai.backend.manager.logs.sql import SqlAuditStore, SqlErrorLogStore
 from ai.backend.manager.logs.store import AuditStore, ErrorLogStore
 from ai.backend.manager.resource_groups.sql import SqlResourceGroupStore, remove_links
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
+from ai.backend.manager.resources.presets import PresetStore
 from ai.backend.manager.resources.sql import SqlPresetStore
-from ai.backend.manager.resources.store import PresetStore
 from ai.backend.manager.scheduling.memory import MemoryShareStore
 from ai.backend.manager.scheduling.sql import SqlShareStore
 from ai.backend.manager.scheduling.store import ShareStore
