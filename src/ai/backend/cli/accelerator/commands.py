@@ -1,4 +1,4 @@
-"""`backend.ai accelerator`: for those who write plugins, and those who install them."""
+"""`backend.ai accelerator`: checks and writes accelerator plugins."""
 
 from __future__ import annotations
 
