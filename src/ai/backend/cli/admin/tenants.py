@@ -179,7 +179,7 @@ def _change_members(group: str, users: tuple[str, ...], done: str, text: str) ->
 async def group_id(api: AsyncSession, ref: str) -> str:
     """Returns the id of a group by its name, its id or a beginning of its id.
 
-    Raises click.ClickException: there is none, or several.
+    Raises click.ClickException if there is none, or several.
     """
     ref = await resolve(ref, api.Group.list, kind="group")
     try:

@@ -34,7 +34,7 @@ def used_options(**props: Any) -> dict[str, Any]:
 def required_changes(props: Mapping[str, Any], example: str) -> dict[str, Any]:
     """Returns the options of a change that were used.
 
-    Raises click.UsageError: none was used; the message names ``example``.
+    Raises click.UsageError if none was used; the message names ``example``.
     """
     values = used_options(**props)
     if not values:

@@ -35,7 +35,7 @@ owner_option = click.option("--owner", metavar="ACCESS_KEY", help="Whose session
 async def find_session(api: AsyncSession, reference: str, owner: str | None) -> AsyncComputeSession:
     """Returns the session of a name, an id or a beginning of either; one that has ended by a beginning of its id too.
 
-    Raises click.ClickException: several sessions that have ended have such ids.
+    Raises click.ClickException if several sessions that have ended have such ids.
     """
     from ai.backend.client.exceptions import BackendAPIError
 
