@@ -60,13 +60,13 @@ FEATURES: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("server", "watcher"),
         ("main",),
         ("composition", "watcher_daemon"),
-        ("link", "host"),
+        ("link",),
         ("lifecycle",),
         ("images", "metrics", "networks", "service_ports"),
         ("kernels",),
         ("channel", "devices"),
         ("directory", "kit", "runtimes"),
-        ("config", "errors", "crash_points"),
+        ("config",),
     ),
     "storage": (
         ("server",),
@@ -135,9 +135,7 @@ WITHOUT_TIERS: Mapping[str, frozenset[str]] = {
             "graphql",
         ]
     ),
-    "agent": frozenset(
-        ["server", "watcher", "main", "composition", "directory", "kit", "runtimes", "config", "errors", "crash_points"]
-    ),
+    "agent": frozenset(["server", "watcher", "main", "composition", "directory", "kit", "runtimes", "config"]),
     "storage": frozenset(["server", "main", "tasks", "auth", "config", "crash_points"]),
 }
 

@@ -40,7 +40,6 @@ DAEMONS = (
     "ai.backend.standalone.main",
     "ai.backend.storage.main",
     "ai.backend.volume.vfs.volume",
-    "aiosqlite",
     "alembic.operations",
     "alembic.runtime.migration",
     "alembic.script",

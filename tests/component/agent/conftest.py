@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from ai.backend.agent.composition import Agent, this_host
 from ai.backend.agent.config.settings import AgentSettings
-from ai.backend.agent.directory.record_database import RecordDatabase
+from ai.backend.agent.directory.directory import RecordDatabase
 from ai.backend.common.states import KernelStatus, SessionType
 from ai.backend.common.wire.agent import CreateKernels, KernelSpec
 from ai.backend.common.wire.reports import KernelObservation

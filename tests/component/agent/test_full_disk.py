@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ai.backend.agent.directory.record_database import RecordTable
+from ai.backend.agent.directory.directory import RecordTable
 from ai.backend.common.errors import BackendError, Unavailable
 from ai.backend.common.states import KernelStatus
 from ai.backend.common.wire.agent import CreateKernels, DestroyKernel

@@ -329,9 +329,9 @@ async def test_little_is_kept_of_a_kernel_that_has_ended(bench: Bench) -> None:
     first = await bench.until(spec, S.TERMINATED)
     destroy = DestroyKernel(kernel_id=spec.kernel_id, attempt=1)
     for life in range(2):
-        assert agent._supervisor is not None
-        assert spec.kernel_id not in agent._supervisor.kernels
-        record = agent._supervisor._context.records.get(spec.kernel_id)
+        assert agent.supervisor is not None
+        assert spec.kernel_id not in agent.supervisor.kernels
+        record = agent.supervisor.context.records.get(spec.kernel_id)
         assert len(msgspec.json.encode(record)) < 2000
         await agent.commands.create_kernels(CreateKernels(kernels=[spec]))
         told = len(bench.manager.observations)

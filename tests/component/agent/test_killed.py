@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from ai.backend.agent.crash_points import KERNEL_CRASH_POINTS
+from ai.backend.agent.lifecycle.step_runner import KERNEL_CRASH_POINTS
 from ai.backend.common.errors import Unavailable
 from ai.backend.common.states import KernelEventReason, KernelStatus, RunMode
 from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, KernelSpec, RestartKernel

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ai.backend.agent.kit.build import PROGRAMS, build_kit
-from ai.backend.agent.kit.store import KitStore
+from ai.backend.agent.kit.build import PROGRAMS, KitStore, build_kit
 from ai.backend.common.errors import Unavailable
 
 

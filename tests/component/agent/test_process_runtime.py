@@ -92,8 +92,8 @@ async def real(tmp_path: Path) -> AsyncIterator[RealBench]:
     made = RealBench(tmp_path / "agent")
     yield made
     agent = made._agents[-1]
-    if agent._supervisor is not None:
-        for kernel in agent._supervisor.live():
+    if agent.supervisor is not None:
+        for kernel in agent.supervisor.live():
             await agent.commands.destroy_kernel(DestroyKernel(kernel_id=kernel.id, attempt=kernel.attempt, forced=True))
             async with asyncio.timeout(30):
                 while kernel.is_live:

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from ai.backend.agent.directory.record_database import RecordDatabase, RecordTable
+from ai.backend.agent.directory.directory import RecordDatabase, RecordTable
 
 WRITER = (
     "import sys\n"
     "from pathlib import Path\n"
-    "from ai.backend.agent.directory.record_database import RecordDatabase\n"
+    "from ai.backend.agent.directory.directory import RecordDatabase\n"
     "database = RecordDatabase(Path(sys.argv[1]))\n"
     "database.open()\n"
     "first, second = database.table('first'), database.table('second')\n"

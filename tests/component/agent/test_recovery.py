@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from ai.backend.agent.composition import Agent
-from ai.backend.agent.directory.record_database import RecordDatabase
+from ai.backend.agent.directory.directory import RecordDatabase
 from ai.backend.common.errors import Conflict, RunError, Unavailable
 from ai.backend.common.states import KernelEventReason, KernelStatus, RunMode, RunStatus, SessionType
 from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, KernelSpec, RestartKernel

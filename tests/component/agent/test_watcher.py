@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from ai.backend.agent.config.published import WatcherSettings
+from ai.backend.agent.config.settings import WatcherSettings
 from ai.backend.agent.watcher_daemon import api
 from ai.backend.agent.watcher_daemon.api import TOKEN_HEADER, Watcher
 from ai.backend.common.errors import InvalidInput, Unavailable

@@ -37,7 +37,7 @@ class Life:
     """One life of a manager on the files of ``path``, with one storage proxy and one hub."""
 
     def __init__(self, path: Path, proxy_url: str, hub_url: str) -> None:
-        self._database = Database(f"sqlite+aiosqlite:///{path / 'manager.db'}")
+        self._database = Database(f"sqlite:///{path / 'manager.db'}")
         self.manager = Manager(ManagerSettings(), self._database, Bus(), MemoryLink().manager, hash_password=str)
         self._proxy_url, self._hub_url = proxy_url, hub_url
 

@@ -102,7 +102,7 @@ async def eventually(condition: Callable[[], bool]) -> None:
 
 @pytest.fixture
 async def house(tmp_path: Path) -> AsyncIterator[House]:
-    link, database = MemoryLink(), Database(f"sqlite+aiosqlite:///{migrated(tmp_path / 'manager.db')}")
+    link, database = MemoryLink(), Database(f"sqlite:///{migrated(tmp_path / 'manager.db')}")
     depot, reservoirs = FakeDepot(tmp_path / "depot"), FakeReservoirs()
     depot.models = [model("acme/large", "main", "v1"), model("acme/small"), model("other/tiny")]
     manager = Manager(

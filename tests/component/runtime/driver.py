@@ -4,7 +4,7 @@ Usage: python driver.py STATE KERNEL_ID SETTINGS_JSON UNTIL [MOUNT_SOURCE CODE] 
 removed. A source is mounted at /mnt/data, and the code is run; if it prints a number, that port is connected to.
 
 Prints a line of JSON per step. The environment variable BACKENDAI_CRASH_POINT names the instruction to die at
-(``supervisor.crash_points``).
+(``tests.support.runtime_crash_points``).
 """
 
 from __future__ import annotations

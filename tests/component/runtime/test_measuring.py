@@ -18,7 +18,7 @@ import pytest
 from ai.backend.common.ids import KernelId, SessionId
 from ai.backend.node.linux import proc
 from ai.backend.node.linux.cgroups import CgroupV2, NoCgroups
-from ai.backend.node.workload import processes, statistics
+from ai.backend.node.workload import statistics
 from ai.backend.node.workload.directory import write_json
 from ai.backend.node.workload.statistics import Meter
 from ai.backend.plugin.accelerator import Measurement, MetricKind
@@ -117,7 +117,7 @@ def test_processes_are_counted_where_no_group_counts(tmp_path: Path) -> None:
         assert told["mem"].value > 2**20
         assert "net_rx" not in told, "it shares our network"
         (pid,) = one[2]()
-        (view,) = processes.views([pid, 2**22 + 1])
+        (view,) = statistics.process_views([pid, 2**22 + 1])
         assert (view.pid, view.shown_pid, view.started) == (pid, pid, proc.start_time(pid))
         assert "while 1: pass" in view.command
 

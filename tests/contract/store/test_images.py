@@ -93,7 +93,7 @@ class ImageStoreContract:
 class TestSqlImages(ImageStoreContract):
     @pytest.fixture
     async def store(self, tmp_path: Path) -> AsyncIterator[ImageStore]:
-        database = Database(f"sqlite+aiosqlite:///{migrated(tmp_path / 'manager.db')}")
+        database = Database(f"sqlite:///{migrated(tmp_path / 'manager.db')}")
         yield SqlImageStore(database)
         await database.close()
 

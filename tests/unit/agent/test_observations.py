@@ -36,8 +36,8 @@ async def test_a_full_disk_does_not_end_the_delivery() -> None:
     observer = ObservationQueue(FullOutbox(), manager, agent_id="i-test", epoch=1)
     delivery = asyncio.create_task(observer.deliver())
     for attempt in (1, 2):
-        observer.report("k", attempt, KernelStatus.RUNNING, KernelEventReason.UNKNOWN)
+        observer.report("k", attempt, KernelStatus.TERMINATED, KernelEventReason.UNKNOWN)
         await manager.wait_for(lambda o, attempt=attempt: o.attempt == attempt)
     assert not delivery.done()
     delivery.cancel()
-    assert observer.backlog <= 1
+    assert len(observer.undelivered_ends()) <= 1

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,42 +15,54 @@ from ai.backend.agent.config.settings import INTRINSIC_PLUGINS, AgentSettings
 from ai.backend.agent.devices.inventory import Inventory
 from ai.backend.agent.devices.operations import DeviceOperations
 from ai.backend.agent.devices.plugins import PluginSet
-from ai.backend.agent.host import Host
 from ai.backend.agent.images.jobs import ImageJobs
 from ai.backend.agent.kernels.files import DirectoryState
 from ai.backend.agent.kernels.observer import ObservationQueue
-from ai.backend.agent.kernels.store import Outbox
-from ai.backend.agent.kit.store import KitStore
+from ai.backend.agent.kernels.store import DurableState
+from ai.backend.agent.kit.build import KitStore
 from ai.backend.agent.lifecycle.context import AgentContext
 from ai.backend.agent.lifecycle.device_failures import HealthLoop
-from ai.backend.agent.lifecycle.exits import watch_exits
-from ai.backend.agent.lifecycle.recovery import Recovery
+from ai.backend.agent.lifecycle.recovery import Recovery, watch_exits
 from ai.backend.agent.lifecycle.supervisor import Supervisor
 from ai.backend.agent.link.commands import Commands
-from ai.backend.agent.link.heartbeat import Heartbeat
-from ai.backend.agent.link.report import HeartbeatReporter
-from ai.backend.agent.link.statistics_loop import StatisticsLoop
+from ai.backend.agent.link.report import Heartbeat, HeartbeatReporter, report_statistics
 from ai.backend.agent.metrics.host import HostMeter
-from ai.backend.agent.metrics.processes import Processes
-from ai.backend.agent.metrics.statistics import Statistics
+from ai.backend.agent.metrics.statistics import NodeMeter, Statistics
 from ai.backend.agent.networks.networks import Networks
 from ai.backend.agent.networks.underlay import encryption_mark, overlay_report
 from ai.backend.agent.runtimes import load_runtime
-from ai.backend.agent.service_ports.forward import PortForwarder
-from ai.backend.agent.service_ports.services import ServiceManager
+from ai.backend.agent.service_ports.services import Kits, PortForwarder, ServiceManager
 from ai.backend.common.errors import BackendError, Unavailable
 from ai.backend.common.wire.link import AgentCommands, ManagerReports
-from ai.backend.infra.loop import PeriodicCall
+from ai.backend.common.wire.reports import OverlayReport
+from ai.backend.infra.loop import PeriodicCall, PeriodicLoop
 from ai.backend.node.linux import ipsec
+from ai.backend.node.linux.ipsec import SecuredLine
 from ai.backend.plugin.discovery import PluginSource, find_plugins
-from ai.backend.plugin.runtime import AbstractRuntime
+from ai.backend.plugin.runtime import AbstractRuntime, RuntimeInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """The machine of one agent.
+
+    ``overlay`` and ``secure`` block; ``secure`` encrypts exactly these lines to other nodes.
+    """
+
+    state: DurableState
+    kits: Kits
+    meter: NodeMeter
+    overlay: Callable[[RuntimeInfo], OverlayReport]
+    secure: Callable[[Collection[SecuredLine]], None] | None = None
+    wall_clock: Callable[[], float] = time.time
+
 
 log = logging.getLogger(__name__)
 _KITS_S = 3600.0
 
 
 def this_host(settings: AgentSettings) -> Host:
-    """The machine that the agent runs on, with the data directory of its settings."""
+    """Returns the machine that the agent runs on, with the data directory of its settings."""
     return Host(
         state=DirectoryState(settings.data_dir),
         kits=KitStore(settings.data_dir / "kit"),
@@ -59,10 +73,10 @@ def this_host(settings: AgentSettings) -> Host:
 
 
 class Agent:
-    """An agent with all its services and loops.
+    """Runs an agent with all its services and loops.
 
     ``start`` returns once the node was probed and the records were loaded; workloads are adopted in the background.
-    ``stop`` leaves every workload running. ``commands`` raises Unavailable before ``start``.
+    ``stop`` leaves every workload running.
 
     Args:
         settings: the whole ``agent.toml``.
@@ -87,21 +101,19 @@ class Agent:
         self._sources = plugins
         self._host = host or this_host(settings)
         self._tasks: list[asyncio.Task[None]] = []
-        self._plugins: PluginSet | None = None
-        self._supervisor: Supervisor | None = None
-        self._images: ImageJobs | None = None
-        self._outbox: Outbox | None = None
+        self._parts = AsyncExitStack()
         self._recovered = asyncio.Event()
         self._commands: Commands | None = None
-        self._beat: Callable[[], None] = lambda: None
+        self.supervisor: Supervisor | None = None
 
     @property
     def agent_id(self) -> str:
         return self.settings.agent.id
 
     async def start(self) -> None:
-        """Start. Raises Conflict if another agent uses the data directory, or what the runtime's setup raises."""
+        """Starts. Raises Conflict if another agent uses the data directory, or what the runtime's setup raises."""
         self._host.state.open()
+        self._parts.callback(self._host.state.close)
         try:
             await self._start()
         except BaseException:
@@ -109,145 +121,114 @@ class Agent:
             raise
 
     async def _start(self) -> None:
-        settings, host = self.settings, self._host
-        epoch = host.state.next_epoch()
-        node, lifecycles = settings.agent, settings.kernel_lifecycles
-        sources = self._sources
-        if sources is None:
-            sources = find_plugins(
-                node.allow_compute_plugins,
-                node.block_compute_plugins,
-                INTRINSIC_PLUGINS,
-                node.in_process_compute_plugins,
-            )
-        plugins = self._plugins = PluginSet(
+        settings, host, runtime, parts = self.settings, self._host, self._runtime, self._parts
+        node, intervals, now = settings.agent, settings.intervals, asyncio.get_running_loop().time
+        epoch, outbox = host.state.next_epoch(), host.state.outbox()
+        parts.callback(outbox.close)
+        if (sources := self._sources) is None:
+            allowed, blocked = node.allow_compute_plugins, node.block_compute_plugins
+            sources = find_plugins(allowed, blocked, INTRINSIC_PLUGINS, node.in_process_compute_plugins)
+        plugins = PluginSet(
             sources,
             settings=settings.plugin_settings,
             order=settings.resource.allocation_order,
-            timeout_s=lifecycles.plugin_timeout,
+            timeout_s=settings.kernel_lifecycles.plugin_timeout,
             environment=node.plugin_environment,
         )
-        records, leftovers = host.state.kernel_records(), host.state.leftovers()
-        outbox = self._outbox = host.state.outbox()
-        observer = ObservationQueue(outbox, self._manager, agent_id=node.id, epoch=epoch, wall_clock=host.wall_clock)
+        parts.push_async_callback(plugins.stop)
         inventory = Inventory(plugins, epoch, settings.resource.allocation_order)
-        ports = PortForwarder(self._runtime, settings.services)
+        ports = PortForwarder(runtime, settings.services)
         host.kits.open()
-        services = ServiceManager(self._runtime, ports, host.kits, settings.runs)
         context = AgentContext(
             settings=settings,
             epoch=epoch,
             secret=host.state.secret(),
-            runtime=self._runtime,
-            networks=Networks(self._runtime, host.secure),
-            services=services,
+            runtime=runtime,
+            networks=Networks(runtime, host.secure),
+            services=ServiceManager(runtime, ports, host.kits, settings.runs),
             plugins=plugins,
             inventory=inventory,
-            records=records,
-            leftovers=leftovers,
-            observer=observer,
+            records=host.state.kernel_records(),
+            leftovers=host.state.leftovers(),
+            observer=ObservationQueue(outbox, self._manager, agent_id=node.id, epoch=epoch, wall_clock=host.wall_clock),
             wall_clock=host.wall_clock,
         )
-        statistics = Statistics(self._runtime, plugins, inventory, host.meter, wall_clock=host.wall_clock)
-        processes = Processes(self._runtime, plugins, inventory, wall_clock=host.wall_clock)
-        supervisor = self._supervisor = Supervisor(context, statistics)
-        reporting = HeartbeatReporter(context, supervisor)
-
-        async def refresh() -> None:
-            await reporting.refresh(asyncio.get_running_loop().time())
-            self._beat()
-
-        devices = DeviceOperations(plugins, inventory, refresh=refresh)
-        self._images = ImageJobs(self._runtime, supervisor.get)
-        self._commands = Commands(
-            supervisor, self._runtime, processes, devices, self._images, ports, services, settings.runs, self._recovered
-        )
-        await self._runtime.setup()
-        reporting.overlay = await asyncio.to_thread(host.overlay, self._runtime.info())
-        await reporting.refresh(asyncio.get_running_loop().time())
-        with suppress(BackendError):  # the loop logs it and tries again
-            await reporting.refresh_images()
-        observer.restore()
+        statistics = Statistics(runtime, plugins, inventory, host.meter, wall_clock=host.wall_clock)
+        supervisor = self.supervisor = Supervisor(context, statistics)
+        parts.push_async_callback(runtime.shutdown)
+        parts.push_async_callback(supervisor.close)
+        images = ImageJobs(runtime, supervisor.get)
+        parts.push_async_callback(images.close)
+        reporter = HeartbeatReporter(context, supervisor)
+        heartbeat = Heartbeat(reporter, supervisor, self._manager, interval_s=intervals.heartbeat)
         recovery = Recovery(context, supervisor)
-        await recovery.recover()
-        self._recovered.set()
-        self._run_loops(context, reporting, supervisor, recovery, statistics, observer)
-        self._spawn(PeriodicCall("kits", _KITS_S, host.kits.clean).run(), "kits")
 
-    def _run_loops(
-        self,
-        context: AgentContext,
-        reporting: HeartbeatReporter,
-        supervisor: Supervisor,
-        recovery: Recovery,
-        statistics: Statistics,
-        observer: ObservationQueue,
-    ) -> None:
-        intervals = self.settings.intervals
-        heartbeat = Heartbeat(reporting, supervisor, self._manager, interval_s=intervals.heartbeat)
-        self._beat = heartbeat.wake
+        async def refresh_and_report() -> None:
+            await reporter.refresh(now())
+            heartbeat.wake()
 
         async def refresh() -> None:
-            if await reporting.refresh(asyncio.get_running_loop().time()):
+            if await reporter.refresh(now()):
                 heartbeat.wake()
             health.report()
 
         async def refresh_images() -> None:
-            if await reporting.refresh_images():
+            if await reporter.refresh_images():
                 context.services.forget_images()
                 heartbeat.wake()
 
-        inventory = PeriodicCall("inventory", intervals.inventory, refresh)
-        context.plugins.changed = inventory.wake
-        health = HealthLoop(
-            context.plugins, context.inventory, supervisor, observer, refresh=inventory.wake, beat=heartbeat.wake
+        refreshes = PeriodicCall("inventory", intervals.inventory, refresh)
+        health = HealthLoop(context, supervisor, refresh=refreshes.wake, beat=heartbeat.wake)
+        self._commands = Commands(
+            supervisor=supervisor,
+            runtime=runtime,
+            statistics=statistics,
+            devices=DeviceOperations(plugins, inventory, refresh=refresh_and_report),
+            images=images,
+            ports=ports,
+            services=context.services,
+            settings=settings.runs,
+            recovered=self._recovered,
         )
-
-        stats = StatisticsLoop(
-            statistics,
-            supervisor,
-            self._manager,
-            agent_id=self.agent_id,
-            interval_s=intervals.statistics,
-            wall_clock=self._host.wall_clock,
-        )
-        for loop in (
+        await runtime.setup()
+        reporter.overlay = await asyncio.to_thread(host.overlay, runtime.info())
+        await reporter.refresh(now())
+        with suppress(BackendError):  # the loop logs it and tries again
+            await reporter.refresh_images()
+        context.observer.restore()
+        await recovery.recover()
+        self._recovered.set()
+        plugins.changed = refreshes.wake
+        loops: tuple[PeriodicLoop, ...] = (
             heartbeat,
-            stats,
-            inventory,
+            PeriodicCall(
+                "statistics",
+                intervals.statistics,
+                partial(report_statistics, context, supervisor, statistics, self._manager),
+            ),
+            refreshes,
             PeriodicCall("images", intervals.images, refresh_images),
             PeriodicCall("sync", intervals.sync, recovery.sync),
-        ):
+            PeriodicCall("kits", _KITS_S, host.kits.clean),
+        )
+        for loop in loops:
             self._spawn(loop.run(), loop.name)
         self._spawn(health.run(), "health")
-        self._spawn(watch_exits(self._runtime, supervisor), "exits")
-        self._spawn(observer.deliver(), "observations")
+        self._spawn(watch_exits(runtime, supervisor), "exits")
+        self._spawn(context.observer.deliver(), "observations")
 
     def _spawn(self, loop: Coroutine[Any, Any, None], name: str) -> None:
         self._tasks.append(asyncio.create_task(loop, name=f"agent-{name}"))
 
     async def stop(self) -> None:
-        """Stop everything but the workloads. Safe without ``start`` and twice."""
+        """Stops everything but the workloads. Safe without ``start`` and twice."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._recovered.clear()
-        self._commands = None
-        images, self._images = self._images, None
-        if images is not None:
-            await images.close()
-        supervisor, self._supervisor = self._supervisor, None
-        if supervisor is not None:
-            await supervisor.close()
-            await self._runtime.shutdown()
-        plugins, self._plugins = self._plugins, None
-        if plugins is not None:
-            await plugins.stop()
-        outbox, self._outbox = self._outbox, None
-        if outbox is not None:
-            outbox.close()
-        self._host.state.close()
+        self._commands = self.supervisor = None
+        await self._parts.aclose()
 
     @property
     def commands(self) -> AgentCommands:
@@ -258,10 +239,9 @@ class Agent:
 
 
 async def serve(settings: AgentSettings, stop: asyncio.Event) -> None:
-    """Run an agent that is connected to every manager by ZeroMQ until ``stop`` is set. Its workloads keep running.
+    """Runs an agent that is connected to every manager by ZeroMQ until ``stop`` is set. Its workloads keep running.
 
-    Raises:
-        InvalidInput: settings are missing or wrong. Conflict: another agent uses the data directory.
+    Raises InvalidInput for missing or wrong settings, and Conflict if another agent uses the data directory.
     """
     from ai.backend.agent.link.managers import SharedConfiguration, named_managers
     from ai.backend.infra.process.memory import trimmed
@@ -281,18 +261,14 @@ async def serve(settings: AgentSettings, stop: asyncio.Event) -> None:
     settings = await shared.merged(settings)
     endpoint = ManagerFanout(connect, managers)
     agent = Agent(settings, load_runtime(settings), endpoint.reports)
-    follower: asyncio.Task[None] | None = None
-    try:
+    async with AsyncExitStack() as parts:
+        parts.push_async_callback(shared.close)
+        parts.push_async_callback(agent.stop)
+        parts.push_async_callback(endpoint.stop)
         await agent.start()
         await endpoint.start(agent.commands)
         if not named_managers(settings.link):
-            follower = asyncio.create_task(shared.follow(endpoint))
+            parts.callback(asyncio.create_task(shared.follow(endpoint)).cancel)
         log.info("the agent %s serves the managers at %s", agent.agent_id, ", ".join(managers))
         async with trimmed():
             await stop.wait()
-    finally:
-        if follower is not None:
-            follower.cancel()
-        await endpoint.stop()
-        await agent.stop()
-        await shared.close()

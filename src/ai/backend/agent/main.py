@@ -22,11 +22,7 @@ def _load_settings(path: Path | None) -> AgentSettings:
 
 
 def survey_node(config: Path | None, only: str | None = None) -> list[PluginInspection]:
-    """Inspects the plugins of this node, see :func:`ai.backend.agent.devices.survey.survey`.
-
-    Raises:
-        InvalidInput: bad settings.
-    """
+    """Inspects the plugins of this node. Raises InvalidInput for invalid settings."""
     return asyncio.run(survey(_load_settings(config), only))
 
 

@@ -1,4 +1,4 @@
-"""The runtimes that an agent may have."""
+"""Loads the runtime that the agent's settings name."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _RUNTIMES = {
 
 
 def load_runtime(settings: AgentSettings) -> AbstractRuntime:
-    """The runtime that ``agent.runtime`` names, on this agent's data directory.
+    """Returns the runtime that ``agent.runtime`` names, on this agent's data directory.
 
     Raises:
         InvalidInput: there is no such runtime, or its settings are wrong, or its extra is not installed.
-        Conflict: workloads of another runtime are left here, which this one could not find.
+        Conflict: workloads of another runtime exist, which this one could not find.
     """
     name = settings.agent.runtime
     if name not in _RUNTIMES:
@@ -54,11 +54,7 @@ def load_runtime(settings: AgentSettings) -> AbstractRuntime:
 
 
 async def end_workloads(runtime: AbstractRuntime, *, grace_s: float) -> int:
-    """End whatever runs, and tell how many that were. The agent finds them ended, and says so, when it starts.
-
-    Args:
-        runtime: not set up; no agent uses it meanwhile.
-    """
+    """Sets up the runtime, ends every workload, and returns their number. No agent may use the runtime meanwhile."""
     await runtime.setup()
     try:
         views = [view for view in await runtime.list_workloads() if view.state is not WorkloadState.EXITED]

@@ -21,7 +21,7 @@ from ai.backend.common.errors import (
 )
 from ai.backend.common.ids import DeviceId, SlotName
 from ai.backend.core.allocation.alloc_map import NO_HINT, AbstractAllocMap, AffinityHint
-from ai.backend.core.allocation.discrete import DiscreteAllocMap
+from ai.backend.core.allocation.stock_maps import DiscreteAllocMap
 from ai.backend.plugin.accelerator.shapes import MAX_TEXT, InvalidResponse
 from ai.backend.pluginhost.protocol import Choice, length_of, pack, safe_message
 

@@ -20,11 +20,10 @@ from ai.backend.common.errors import BackendError, InvalidInput
 from ai.backend.common.volume_paths import VFolderId
 from ai.backend.infra.http.health import HealthApi
 from ai.backend.infra.http.routes import endpoints_of
-from ai.backend.infra.http.server import HttpServer, make_runner, serve_on
-from ai.backend.infra.http.tls import tls_of
+from ai.backend.infra.http.server import HttpServer, make_runner, serve_on, tls_of
 from ai.backend.infra.process.daemon import config_option, log_level_option, run_daemon
 from ai.backend.infra.process.pid_file import PidFile
-from ai.backend.infra.process.workers import Workers, first_has_ended
+from ai.backend.infra.process.workers import ProcessSupervisor, first_has_ended
 from ai.backend.infra.settings import load_settings
 from ai.backend.infra.telemetry import Metrics, log_as_configured
 from ai.backend.plugin.crash_points import crash_point
@@ -245,7 +244,7 @@ async def _serve_with_workers(
 ) -> None:
     own = settings.storage_proxy
     with PidFile(own.pid_file):
-        workers = Workers(worker, own.num_proc - 1)
+        workers = ProcessSupervisor({f"worker {n}": worker(n) for n in range(1, own.num_proc)})
         workers.start()
         try:
             await serve(settings, stop)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from ai.backend.agent.channel.output_buffer import RICH_LIMIT, STREAM_LIMIT, ConsoleBuffer, Mark
+from ai.backend.agent.channel.output_buffer import RICH_LIMIT, STREAM_LIMIT, ConsoleBuffer
 from ai.backend.common.states import RunStatus
+from ai.backend.common.wire.execution import RunResult
 
-FINISHED = Mark(status=RunStatus.FINISHED, exit_code=0)
+FINISHED = RunResult(run_id="r", status=RunStatus.FINISHED, exit_code=0)
 
 
 def test_adjacent_text_of_one_stream_is_one_item() -> None:
@@ -56,14 +57,14 @@ def test_rich_items_are_bounded_too() -> None:
 def test_a_mark_ends_an_answer_and_starts_the_limit_anew() -> None:
     buffer = ConsoleBuffer()
     buffer.add("stdout", "b" * STREAM_LIMIT, 1)
-    buffer.mark(Mark(status=RunStatus.BUILD_FINISHED, exit_code=0), 2)
+    buffer.mark(RunResult(run_id="r", status=RunStatus.BUILD_FINISHED, exit_code=0), 2)
     buffer.add("stdout", "run", 3)
     buffer.mark(FINISHED, 4)
     items, mark = buffer.take()
     assert (len(items[0][1]), mark and mark.status) == (STREAM_LIMIT, RunStatus.BUILD_FINISHED)
     assert buffer.first_seq == 3
     assert buffer.take() == ([["stdout", "run"]], FINISHED)
-    assert not buffer.has_mark
+    assert buffer.next_mark is None
 
 
 def test_an_empty_text_is_no_item() -> None:

@@ -52,7 +52,7 @@ class Desk:
     def __init__(self, **settings: Any) -> None:
         self.runner = Played()
         self.saved: list[RunsRecord] = []
-        self.channel = KernelChannel(self._open, last_seq=0, first_request=1)
+        self.channel = KernelChannel(self._open, received=0, next_request=1)
         self.book = RunQueue(
             self.channel,
             attempt=1,

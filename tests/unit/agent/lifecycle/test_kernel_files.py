@@ -6,7 +6,7 @@ import json
 from decimal import Decimal
 from typing import Any
 
-from ai.backend.agent.lifecycle.kernel_files import config_files, kernel_environ, resource_txt
+from ai.backend.agent.lifecycle.workload_config import config_files, kernel_environ, resource_txt
 from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.ids import DeviceId, SlotName
 from ai.backend.common.states import ClusterMode, SessionType

@@ -6,8 +6,7 @@ import asyncio
 from typing import cast
 
 from ai.backend.agent.lifecycle.supervisor import Supervisor
-from ai.backend.agent.link.heartbeat import Heartbeat
-from ai.backend.agent.link.report import HeartbeatReporter
+from ai.backend.agent.link.report import Heartbeat, HeartbeatReporter
 from ai.backend.common.errors import Unavailable
 from ai.backend.common.wire.link import ManagerReports
 from ai.backend.common.wire.reports import AgentReport, HeartbeatReply

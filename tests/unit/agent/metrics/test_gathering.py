@@ -16,7 +16,6 @@ from ai.backend.agent.devices.plugins import PluginSet
 from ai.backend.agent.kernels.kernel import Kernel
 from ai.backend.agent.kernels.model import KernelRecord
 from ai.backend.agent.metrics import statistics as module
-from ai.backend.agent.metrics.processes import Processes
 from ai.backend.agent.metrics.statistics import Statistics
 from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.ids import DeviceId, KernelId, SlotName
@@ -107,7 +106,6 @@ class Scene:
         self.gpu = gpu
         self.runtime = ScriptedRuntime()
         self.host = ScriptedHost()
-        self.processes: Processes
         self.now = 1000.0
 
     def family(self, name: str) -> dict[tuple[str, ...], float]:
@@ -166,7 +164,6 @@ async def scene() -> Scene:
     statistics = Statistics(cast("AbstractRuntime", runtime), plugins, inventory, host, clock=lambda: made.now)
     made = Scene(statistics, inventory, plugins, gpu)
     made.runtime, made.host = runtime, host
-    made.processes = Processes(cast("AbstractRuntime", runtime), plugins, inventory, clock=lambda: made.now)
     return made
 
 
@@ -395,7 +392,7 @@ async def _processes(scene: Scene, kernel: Kernel, monkeypatch: pytest.MonkeyPat
         scene.now += 0.5
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
-    return await scene.processes.busiest(kernel, limit=limit)
+    return await scene.statistics.busiest(kernel, limit=limit)
 
 
 async def test_processes_are_ranked_by_what_they_use_between_two_looks(

@@ -25,7 +25,7 @@ from ai.backend.manager.agents.capabilities import (
     with_networks,
 )
 from ai.backend.manager.agents.model import Agent
-from ai.backend.manager.agents.overlay import admitted
+from ai.backend.manager.agents.registration import admitted
 from ai.backend.manager.secrets.sealer import Sealer, new_key
 from ai.backend.manager.sessions.lifecycle.kernel_spec import kernel_spec
 from ai.backend.manager.sessions.model import Session

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ai.backend.node.linux.cgroups import CgroupV1, CgroupV2, Limits, NoCgroups
-from ai.backend.node.linux.mountinfo import parse_mountinfo
+from ai.backend.node.linux.disk_space import parse_mountinfo
 from ai.backend.runtime.process.cgroup_probe import CgroupMount, find_hierarchies, parse_own
 
 ROOT = Path("/sys/fs/cgroup")

@@ -56,7 +56,7 @@ class FakeKernel(Ipsec):
     def __enter__(self) -> Self:
         return self
 
-    def close(self) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
 
     def _do(self, kind: int, message: Any, flags: int = 0) -> None:
         message["header"]["type"] = kind

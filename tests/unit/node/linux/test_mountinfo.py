@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ai.backend.node.linux.mountinfo import MountEntry, parse_mountinfo, read_mounts
+from ai.backend.node.linux.disk_space import MountEntry, parse_mountinfo, read_mounts
 
 
 def test_optional_fields_are_skipped() -> None:

@@ -9,7 +9,7 @@ from pyroute2 import IPBatch
 
 from ai.backend.node.linux import netlink_socket
 from ai.backend.node.linux.netlink import EVERYBODY, Route
-from ai.backend.node.network.subnets import mac_of
+from ai.backend.node.network.overlay import mac_of
 
 
 class RecordingRoute(Route):

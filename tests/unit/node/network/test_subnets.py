@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ai.backend.node.network.subnets import addresses_of, busy_networks, prefix_for
+from ai.backend.node.network.overlay import addresses_of, busy_networks, prefix_for
 
 
 @pytest.mark.parametrize(("hosts", "prefix"), [(1, 28), (2, 28), (13, 28), (14, 27), (61, 26), (64, 25), (253, 24)])

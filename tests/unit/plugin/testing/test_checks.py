@@ -17,7 +17,7 @@ from ai.backend.accelerator.mock.plugin import MockHook, MockPlugin, MockSetting
 from ai.backend.common.devices import AllocationStrategy, AllocMapSpec, ComputeDevice, DeviceAllocation
 from ai.backend.common.errors import Conflict, InsufficientResource, NotFound
 from ai.backend.common.ids import DeviceId, KernelId
-from ai.backend.core.allocation.discrete import DiscreteAllocMap
+from ai.backend.core.allocation.stock_maps import DiscreteAllocMap
 from ai.backend.plugin.accelerator import (
     AbstractAllocMap,
     AbstractComputePlugin,

@@ -10,7 +10,7 @@ import pytest
 
 from ai.backend.common.errors import CreationDenied
 from ai.backend.node.linux.open_beneath import open_source
-from ai.backend.node.workload.mounts import check_mount
+from ai.backend.node.workload.file_trees import check_mount
 from ai.backend.plugin.accelerator import Mount
 
 

@@ -1,18 +1,13 @@
-"""The agent's connection to one runner: frames in order, requests with replies, and reconnection.
-
-The channel keeps itself open: when the stream to the shim breaks, it is opened again behind the last frame received, so
-that nothing is lost or seen twice. Only ``acked`` frames are forgotten by the shim; after a restart of the agent the
-rest is replayed.
-"""
+"""The agent's connection to one runner: frames in order, requests with replies, and reconnection without loss."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ai.backend.agent.errors import StartFailed, WorkloadEnded
 from ai.backend.common.errors import (
     BackendError,
     Conflict,
@@ -23,6 +18,7 @@ from ai.backend.common.errors import (
     NotFound,
     RunError,
     Unavailable,
+    WorkloadError,
 )
 from ai.backend.infra.retry import Backoff
 from ai.backend.plugin.runtime import RunnerChannel
@@ -40,53 +36,46 @@ _ERRORS: dict[str, type[BackendError]] = {
 }
 
 
+class StartFailed(WorkloadError):
+    """The workload exists, but its runner never became ready."""
+
+
+class WorkloadEnded(WorkloadError):
+    """The workload ended during an operation on it."""
+
+
 class FrameSink(Protocol):
     """Receives every frame of a runner."""
 
     def on_frame(self, frame: Frame, seq: int) -> None:
-        """Must not raise and must not wait."""
+        """Handles a frame; must not raise or wait."""
 
     def on_exit(self, frame: Frame | None) -> None:
-        """The workload is gone; no frame follows. ``frame`` is the shim's last word."""
+        """Handles the end of the workload, after which no frame follows. ``frame`` is the last one of the shim."""
 
 
+@dataclass(slots=True, eq=False)
 class _Request:
-    def __init__(self) -> None:
-        self.done: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self.chunks: list[Frame] = []
+    done: asyncio.Future[dict[str, Any]]
+    chunks: list[Frame] = field(default_factory=list)
 
 
+@dataclass(slots=True, eq=False)
 class KernelChannel:
-    """One kernel's channel. ``received`` is the sequence number of the last frame seen."""
+    """Exchanges frames with the runner of one kernel, and reopens a broken stream behind frame ``received``."""
 
-    __slots__ = (
-        "_closed",
-        "_connected",
-        "_ended",
-        "_failures",
-        "_next_request",
-        "_open",
-        "_reader",
-        "_ready",
-        "_requests",
-        "_sinks",
-        "_stream",
-        "received",
-    )
-
-    def __init__(self, open_channel: OpenChannel, *, last_seq: int, first_request: int) -> None:
-        self._open = open_channel
-        self._stream: RunnerChannel | None = None
-        self._reader: asyncio.Task[None] | None = None
-        self._requests: dict[int, _Request] = {}
-        self._next_request = first_request
-        self._sinks: list[FrameSink] = []
-        self._ready = asyncio.Event()
-        self._connected = asyncio.Event()
-        self._ended: Frame | None = None
-        self._closed = False
-        self._failures = 0
-        self.received = last_seq
+    _open: OpenChannel
+    received: int
+    next_request: int
+    _stream: RunnerChannel | None = field(default=None, init=False)
+    _reader: asyncio.Task[None] | None = field(default=None, init=False)
+    _requests: dict[int, _Request] = field(default_factory=dict, init=False)
+    _sinks: list[FrameSink] = field(default_factory=list, init=False)
+    _ready: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _connected: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _ended: Frame | None = field(default=None, init=False)
+    _closed: bool = field(default=False, init=False)
+    _failures: int = field(default=0, init=False)
 
     def add_sink(self, sink: FrameSink) -> None:
         self._sinks.append(sink)
@@ -96,20 +85,12 @@ class KernelChannel:
         return self._ended is not None
 
     async def connect(self) -> None:
-        """Open the stream for the first time.
-
-        Raises:
-            Unavailable: there is no live runner. Conflict: a newer agent drives it.
-        """
+        """Opens the stream. Raises Unavailable without a live runner, and Conflict if a newer agent drives it."""
         if self._stream is None and self._reader is None:
             self._take(await self._open(self.received))
 
     async def wait_ready(self, timeout_s: float) -> None:
-        """Wait for the runner to be ready for code.
-
-        Raises:
-            StartFailed: it is not within the time, or its workload ended first.
-        """
+        """Waits until the runner is ready for code. Raises StartFailed after the time, or if its workload ended."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._ready.wait()
@@ -119,7 +100,7 @@ class KernelChannel:
             raise StartFailed(f"the workload ended before it was ready: {describe_exit(self._ended)}")
 
     async def close(self) -> None:
-        """Close the connection; the runner keeps running. Safe twice."""
+        """Closes the connection; the runner keeps running. Safe twice."""
         self._closed = True
         reader, self._reader = self._reader, None
         if reader is not None:
@@ -132,11 +113,7 @@ class KernelChannel:
         self._sinks.clear()
 
     async def send(self, frame: Frame) -> None:
-        """Send a frame, waiting for a connection that is being made.
-
-        Raises:
-            WorkloadEnded: the workload has ended. Unavailable: no connection within the time.
-        """
+        """Sends a frame on the present or the next connection. Raises WorkloadEnded, or Unavailable after the time."""
         for _ in range(2):
             stream = await self._live_stream()
             try:
@@ -159,7 +136,7 @@ class KernelChannel:
         return self._stream
 
     async def ack(self, seq: int) -> None:
-        """Tell the shim what may be forgotten; a lost acknowledgement only costs it memory."""
+        """Acknowledges frames, which the shim then drops. A lost acknowledgement only costs memory there."""
         if self._stream is not None and not self._closed and self._ended is None:
             try:
                 await self._stream.ack(seq)
@@ -167,17 +144,14 @@ class KernelChannel:
                 log.debug("an acknowledgement was lost; the next one covers it")
 
     async def request(self, frame: dict[str, Any], timeout_s: float) -> tuple[dict[str, Any], list[Frame]]:
-        """Send a request and wait for its reply.
-
-        Returns:
-            The reply's data and the chunks that came before it.
+        """Sends a request and returns the reply's data and the chunks before it.
 
         Raises:
-            NotFound, Forbidden, LimitExceeded, InvalidInput, RunError: what the runner answers.
-            DeadlineExceeded, Unavailable, WorkloadEnded: it does not answer.
+            NotFound, Forbidden, LimitExceeded, InvalidInput, RunError: the runner's error reply.
+            DeadlineExceeded, Unavailable, WorkloadEnded: there is no reply.
         """
-        number, self._next_request = self._next_request, self._next_request + 1
-        request = self._requests[number] = _Request()
+        number, self.next_request = self.next_request, self.next_request + 1
+        request = self._requests[number] = _Request(asyncio.get_running_loop().create_future())
         try:
             async with asyncio.timeout(timeout_s):
                 await self.send({**frame, "req": number})
@@ -187,18 +161,15 @@ class KernelChannel:
         finally:
             del self._requests[number]
 
-    # ---- reading
-    # ------------------------------------------------------------------------------------------------------
-
     def _take(self, stream: RunnerChannel) -> None:
-        """Receive the stream's frames by its callback, or in a task if it has none."""
+        """Receives the stream's frames by its callback, or in a task if it has none."""
         self._stream = stream
         self._connected.set()
         self._reader = None
-        if not stream.listen(self._heard):
+        if not stream.listen(self._on_frame):
             self._reader = asyncio.create_task(self._read(stream), name="runner-channel")
 
-    def _heard(self, frame: Frame | None) -> None:
+    def _on_frame(self, frame: Frame | None) -> None:
         stream = self._stream
         if frame is None:
             if stream is not None and not self._closed and not self.ended:
@@ -207,7 +178,7 @@ class KernelChannel:
         try:
             self._handle(frame)
         except Exception:
-            log.exception("what a runner said could not be handled")
+            log.exception("a frame of a runner could not be handled")
 
     async def _read(self, stream: RunnerChannel) -> None:
         try:
@@ -284,7 +255,7 @@ class KernelChannel:
             sink.on_exit(frame)
 
     def workload_gone(self) -> None:
-        """Handle the end of the workload that another source reported."""
+        """Handles the end of the workload that another source reported."""
         if self._ended is None:
             self._end({"t": "exited", "code": None, "signal": None, "reason": "gone"})
 

@@ -1,4 +1,4 @@
-"""Files of a session, moved by its own runner: it can reach nothing that the session's user could not."""
+"""Transfers files of a session through its runner, which has the rights of the session's user."""
 
 from __future__ import annotations
 
@@ -19,12 +19,7 @@ _KINDS = frozenset({"file", "directory", "link"})
 
 
 async def upload(channel: KernelChannel, files: Sequence[FileBlob], timeout_s: float) -> None:
-    """Write files one after the other; each appears whole or not at all.
-
-    Raises:
-        Forbidden, NotFound, InvalidInput, RunError: as the runner says; earlier files stay.
-        DeadlineExceeded: not all within the time.
-    """
+    """Writes files one after the other, each whole or not at all. Raises the runner's error, or DeadlineExceeded."""
     try:
         async with asyncio.timeout(timeout_s):
             for file in files:
@@ -49,11 +44,7 @@ async def _write(channel: KernelChannel, file: FileBlob, timeout_s: float) -> No
 
 
 async def download(channel: KernelChannel, paths: Sequence[str], max_bytes: int, timeout_s: float) -> list[TarFile]:
-    """Each path as one tar archive.
-
-    Raises:
-        NotFound, Forbidden, RunError: as the runner says. LimitExceeded: more than ``max_bytes`` in all.
-    """
+    """Returns each path as one tar archive. Raises the runner's error, or LimitExceeded over ``max_bytes`` in all."""
     frame = {"t": "file-read", "paths": list(paths), "max_bytes": max_bytes}
     _, chunks = await channel.request(frame, timeout_s)
     archives = _assemble(chunks, len(paths), max_bytes)
@@ -81,7 +72,7 @@ def _assemble(chunks: Sequence[Frame], count: int, max_bytes: int) -> list[bytes
 
 
 async def list_directory(channel: KernelChannel, path: str, timeout_s: float) -> FileListing:
-    """The entries of a directory. What cannot be listed is told in ``errors``, as the spec has it."""
+    """Returns the entries of a directory; ``errors`` says why the list is incomplete."""
     data, _ = await channel.request({"t": "file-list", "path": path}, timeout_s)
     entries = [_entry(item) for item in data.get("entries") or () if isinstance(item, dict)]
     errors = "the directory has more entries than can be listed" if data.get("truncated") else ""

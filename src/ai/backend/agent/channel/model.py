@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from ai.backend.agent.directory.record import RECORD_VERSION, Record
+import msgspec
+
+RECORD_VERSION = 1
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of durable records."""
 
 
 class RunRecord(Record, frozen=True, kw_only=True):
-    """A run that nobody has fetched to its end.
+    """The record of a run that is not fetched to its end.
 
-    ``started``: the runner has confirmed it. ``consumed``: its frames up to there were given out. ``waiting``: it waits
-    for input, with these options. ``deadline_at``: when it is cancelled, in seconds of the epoch.
+    ``consumed`` is the last frame whose output was fetched, ``waiting`` the options of the input that the run waits
+    for, and ``deadline_at`` the time of its cancellation in seconds since the epoch.
     """
 
     run_id: str
@@ -23,7 +29,7 @@ class RunRecord(Record, frozen=True, kw_only=True):
 
 
 class RunsRecord(Record, frozen=True, kw_only=True):
-    """The runs of a kernel in order; everything up to ``acked`` was given out and is forgotten in the shim."""
+    """The runs of a kernel in order. The shim has dropped the frames up to ``acked``."""
 
     version: int = RECORD_VERSION
     attempt: int

@@ -1,8 +1,4 @@
-"""What a run has printed and nobody has fetched: bounded, in order, cut where the run changed its state.
-
-Source: spec 03-08 ("Code Execution Model", "Handling Console Output"): adjacent text of one stream is one item; of each
-stream 524,288 characters a call are kept and the rest is dropped.
-"""
+"""Buffers the output of runs until it is fetched: bounded, in order, cut where a run changes its state (spec 03-08)."""
 
 from __future__ import annotations
 
@@ -10,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ai.backend.common.states import RunStatus
+from ai.backend.common.wire.execution import RunResult
 
 STREAM_LIMIT = 524_288
 """Characters of each of stdout and stderr in one answer."""
@@ -18,91 +15,71 @@ RICH_LIMIT = 16 * 1024 * 1024
 _STREAMS = ("stdout", "stderr")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
-    """A change of state in the midst of the output: what ends an answer."""
-
-    status: RunStatus
-    exit_code: int | None = None
-    options: dict[str, Any] | None = None
-    files: tuple[dict[str, Any], ...] = ()
-    reason: str | None = None
-
-
 @dataclass(slots=True)
 class _Entry:
     seq: int
     kind: str
     data: Any
-    mark: Mark | None = None
+    mark: RunResult | None = None
 
 
 @dataclass(slots=True)
 class ConsoleBuffer:
-    """Items and marks in order of their arrival."""
+    """Buffers items and marks in order. Adjacent text of one stream is one item.
+
+    A mark is a change of the run's state, without output; a reply to the client ends there.
+    """
 
     _entries: list[_Entry] = field(default_factory=list)
     _used: dict[str, int] = field(default_factory=dict)
     dropped: dict[str, int] = field(default_factory=dict)
 
     def lose(self, kind: str, count: int) -> None:
-        """Count characters of a stream, or rich items, that nobody will see."""
+        """Counts dropped characters of a stream, or dropped rich items."""
         self.dropped[kind] = self.dropped.get(kind, 0) + count
 
     def add(self, kind: str, data: Any, seq: int) -> None:
-        """Append one item; what exceeds the limit until the next fetch or mark is dropped and counted."""
-        if kind not in _STREAMS:
-            self._add_rich(kind, data, seq)
+        """Appends an item. What exceeds the limit until the next fetch or mark is dropped and counted."""
+        is_stream = kind in _STREAMS
+        text, limit, counter = str(data), STREAM_LIMIT if is_stream else RICH_LIMIT, kind if is_stream else "rich"
+        free = limit - self._used.get(counter, 0)
+        if len(text) > free:
+            self.lose(kind, len(text) - free if is_stream else 1)
+            if not is_stream:
+                return
+            text = text[:free]
+        if is_stream and not text:
             return
-        text = data if isinstance(data, str) else str(data)
-        room = STREAM_LIMIT - self._used.get(kind, 0)
-        if len(text) > room:
-            self.lose(kind, len(text) - room)
-            text = text[:room]
-        if not text:
-            return
-        self._used[kind] = self._used.get(kind, 0) + len(text)
-        if self._entries and self._entries[-1].kind == kind:
+        self._used[counter] = self._used.get(counter, 0) + len(text)
+        if is_stream and self._entries and self._entries[-1].kind == kind:
             self._entries[-1].data.append(text)
         else:
-            self._entries.append(_Entry(seq, kind, [text]))
+            self._entries.append(_Entry(seq, kind, [text] if is_stream else data))
 
-    def _add_rich(self, kind: str, data: Any, seq: int) -> None:
-        size = len(str(data))
-        if self._used.get("rich", 0) + size > RICH_LIMIT:
-            self.lose(kind, 1)
-            return
-        self._used["rich"] = self._used.get("rich", 0) + size
-        self._entries.append(_Entry(seq, kind, data))
-
-    def mark(self, mark: Mark, seq: int) -> None:
+    def mark(self, mark: RunResult, seq: int) -> None:
         self._entries.append(_Entry(seq, "", None, mark))
         self._used.clear()
 
     def drop_waiting(self) -> None:
-        """Forget the mark that said that the run waits for input, if nobody has fetched it."""
+        """Removes a last mark that says that the run waits for input."""
         if self._entries and (mark := self._entries[-1].mark) is not None and mark.status is RunStatus.WAITING_INPUT:
             self._entries.pop()
 
     @property
-    def has_mark(self) -> bool:
-        return any(entry.mark is not None for entry in self._entries)
-
-    @property
-    def next_mark(self) -> Mark | None:
+    def next_mark(self) -> RunResult | None:
         return next((entry.mark for entry in self._entries if entry.mark is not None), None)
 
     @property
     def first_seq(self) -> int | None:
-        """The oldest frame of which something is still here."""
+        """The number of the oldest frame with buffered output."""
         return self._entries[0].seq if self._entries else None
 
-    def take(self) -> tuple[list[list[Any]], Mark | None]:
-        """Hand out everything up to and including the first mark."""
+    def take(self) -> tuple[list[list[Any]], RunResult | None]:
+        """Removes and returns everything up to and including the first mark."""
         items: list[list[Any]] = []
-        for place, entry in enumerate(self._entries):
+        for index, entry in enumerate(self._entries):
             if entry.mark is not None:
-                del self._entries[: place + 1]
+                del self._entries[: index + 1]
                 return items, entry.mark
             items.append([entry.kind, "".join(entry.data) if entry.kind in _STREAMS else entry.data])
         self._entries.clear()

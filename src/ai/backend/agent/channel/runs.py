@@ -1,9 +1,7 @@
-"""The runs of one kernel: one at a time, the others wait their turn; results are kept until they are fetched.
+"""Runs code in one kernel, one run at a time, and stores results until they are fetched.
 
-What is guaranteed (docs: "Runs and lost connections"): frames are acknowledged to the shim only when all that they
-carried has been handed to an answer, so that an agent which is killed and started again finds every run, and all output
-that nobody has fetched, in the shim's replay buffer (8 MiB; beyond it the oldest output is dropped and counted). An
-answer that the link loses on its way to the manager is not repeated.
+A frame is acknowledged to the shim once a reply has carried all of its output. A restarted agent therefore finds every
+run and all output that was not fetched in the shim's replay buffer. A reply that is lost on the link is not repeated.
 """
 
 from __future__ import annotations
@@ -12,50 +10,39 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import Any
 
 import msgspec
 
 from ai.backend.agent.channel.channel import Frame, KernelChannel, describe_exit
 from ai.backend.agent.channel.model import RunRecord, RunsRecord
-from ai.backend.agent.channel.output_buffer import ConsoleBuffer, Mark
+from ai.backend.agent.channel.output_buffer import ConsoleBuffer
 from ai.backend.agent.config.settings import RunSettings
 from ai.backend.common.errors import BackendError, LimitExceeded, RunError
 from ai.backend.common.states import RunMode, RunStatus
 from ai.backend.common.wire.execution import Execute, RunResult
 
 log = logging.getLogger(__name__)
-_KEPT_RESULTS = 64
+_STORED_RESULTS = 64
 _FOLLOW_S = 2.0
 _ENDINGS = {"clean-finished": RunStatus.CLEAN_FINISHED, "build-finished": RunStatus.BUILD_FINISHED}
 INFRASTRUCTURE_FAILED = -1
 """The exit code of a run that ended by no fault of its program (spec 03-07: negative is our side's error)."""
 
 
+@dataclass(slots=True, eq=False)
 class Run:
-    """One run. It is ``over`` once its last mark is in the buffer, and leaves the book once that was fetched."""
+    """A run and its output. It is ``over`` once its last mark is buffered, and removed once that mark was fetched."""
 
-    __slots__ = (
-        "buffer",
-        "cancel_reason",
-        "changed",
-        "lock",
-        "over",
-        "record",
-        "sent",
-        "timer",
-    )
-
-    def __init__(self, record: RunRecord) -> None:
-        self.record = record
-        self.buffer = ConsoleBuffer()
-        self.changed = asyncio.Event()
-        self.lock = asyncio.Lock()
-        self.over = False
-        self.sent = record.started
-        self.cancel_reason: str | None = None
-        self.timer: asyncio.TimerHandle | None = None
+    record: RunRecord
+    sent: bool = False
+    over: bool = False
+    buffer: ConsoleBuffer = field(default_factory=ConsoleBuffer)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    cancel_reason: str | None = None
+    timer: asyncio.TimerHandle | None = None
 
     @property
     def run_id(self) -> str:
@@ -65,67 +52,47 @@ class Run:
     def waiting(self) -> dict[str, Any] | None:
         return self.record.waiting
 
-    def note(self, **changes: Any) -> None:
+    def change(self, **changes: Any) -> None:
         self.record = msgspec.structs.replace(self.record, **changes)
 
-    def add_mark(self, mark: Mark, seq: int) -> None:
+    def mark(self, status: RunStatus, **details: Any) -> RunResult:
+        """Returns a change of the run's state, without output."""
+        return RunResult(run_id=self.run_id, status=status, **details)
+
+    def add_mark(self, mark: RunResult, seq: int) -> None:
         self.buffer.mark(mark, seq)
         self.changed.set()
 
 
+@dataclass(slots=True, eq=False)
 class RunQueue:
-    """Queues and follows the runs of one kernel. A :class:`~ai.backend.agent.channel.channel.FrameSink`."""
+    """Queues the runs of one kernel and follows their frames."""
 
-    __slots__ = (
-        "_acked",
-        "_attempt",
-        "_channel",
-        "_exec_timeout_s",
-        "_is_settled",
-        "_runs",
-        "_save",
-        "_settings",
-        "_tasks",
-        "_wall_clock",
-    )
+    channel: KernelChannel
+    _: KW_ONLY
+    attempt: int
+    settings: RunSettings
+    exec_timeout_s: float | None
+    save: Callable[[RunsRecord], None]
+    restored: InitVar[RunsRecord | None] = None
+    wall_clock: Callable[[], float] = time.time
+    _acked: int = field(default=0, init=False)
+    _runs: dict[str, Run] = field(default_factory=dict, init=False)
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list, init=False)
+    _is_reconciled: bool = field(default=True, init=False)
 
-    def __init__(
-        self,
-        channel: KernelChannel,
-        *,
-        attempt: int,
-        settings: RunSettings,
-        exec_timeout_s: float | None,
-        save: Callable[[RunsRecord], None],
-        restored: RunsRecord | None = None,
-        wall_clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._channel = channel
-        self._attempt = attempt
-        self._settings = settings
-        self._exec_timeout_s = exec_timeout_s
-        self._save = save
-        self._wall_clock = wall_clock
-        self._acked = 0
-        self._runs: dict[str, Run] = {}
-        self._tasks: list[asyncio.Task[None]] = []
-        self._is_settled = True
-        if restored is not None and restored.attempt == attempt:
+    def __post_init__(self, restored: RunsRecord | None) -> None:
+        if restored is not None and restored.attempt == self.attempt:
             self._acked = restored.acked
-            self._runs = {record.run_id: Run(record) for record in restored.runs}
-            self._is_settled = not self._runs
-        channel.add_sink(self)
-
-    # ---- commands
-    # -----------------------------------------------------------------------------------------------------
+            self._runs = {record.run_id: Run(record, sent=record.started) for record in restored.runs}
+            self._is_reconciled = not self._runs
+        self.channel.add_sink(self)
 
     async def execute(self, req: Execute) -> RunResult:
-        """One step of a run: start it, feed it or just look, then answer early on a change of state, else after the
-        flush time.
+        """Starts a run, sends it input or polls it; returns at a change of its state or after the flush time.
 
         Raises:
-            RunError: an unknown run, or input to one that does not wait for it.
-            LimitExceeded: too many runs wait.
+            RunError: an unknown run, or input to one that does not wait for it. LimitExceeded: too many runs wait.
         """
         run = self._runs.get(req.run_id)
         if req.mode in (RunMode.QUERY, RunMode.BATCH):
@@ -138,7 +105,7 @@ class RunQueue:
                 await self._feed(run, req.code)
             try:
                 async with asyncio.timeout(max(0.0, req.flush_timeout_s)):
-                    while not (run.buffer.has_mark or run.waiting is not None):
+                    while run.buffer.next_mark is None and run.waiting is None:
                         run.changed.clear()
                         await run.changed.wait()
             except TimeoutError:
@@ -146,22 +113,20 @@ class RunQueue:
             return self._collect(run)
 
     def _enqueue(self, req: Execute) -> Run:
-        if sum(1 for run in self._runs.values() if not run.over) > self._settings.max_queued:
-            raise LimitExceeded(f"more than {self._settings.max_queued} runs wait in this session")
+        if sum(1 for run in self._runs.values() if not run.over) > self.settings.max_queued:
+            raise LimitExceeded(f"more than {self.settings.max_queued} runs wait in this session")
         frame: dict[str, Any] = {"t": "run", "id": req.run_id, "mode": req.mode.value}
         if req.mode is RunMode.QUERY:
             frame["code"] = req.code
         else:
             options = req.options
-            frame["options"] = {
-                "clean": options.get("clean"),
-                "build": options.get("build"),
-                "buildLog": bool(options.get("buildLog", options.get("build_log", False))),
-                "exec": options.get("exec"),
-            }
+            frame["options"] = {name: options.get(name) for name in ("clean", "build", "exec")}
+            frame["options"]["buildLog"] = bool(options.get("buildLog", options.get("build_log", False)))
             frame["env"] = dict(options.get("env") or {})
         run = self._runs[req.run_id] = Run(RunRecord(run_id=req.run_id, frame=frame))
-        self._drop_old_results()
+        over = [run for run in self._runs.values() if run.over]
+        for old in over[: max(0, len(over) - _STORED_RESULTS)]:
+            del self._runs[old.run_id]
         self._persist()
         self._pump()
         return run
@@ -169,50 +134,39 @@ class RunQueue:
     async def _feed(self, run: Run, text: str) -> None:
         if run.waiting is None:
             raise RunError(f"the run {run.run_id!r} does not wait for input", data={"runId": run.run_id})
-        run.note(waiting=None)
+        run.change(waiting=None)
         run.buffer.drop_waiting()
         self._persist()
-        await self._channel.send({"t": "input", "id": run.run_id, "text": text})
+        await self.channel.send({"t": "input", "id": run.run_id, "text": text})
 
     def _collect(self, run: Run) -> RunResult:
         items, mark = run.buffer.take()
-        first_left = run.buffer.first_seq
-        run.note(consumed=self._channel.received if first_left is None else max(run.record.consumed, first_left - 1))
+        first = run.buffer.first_seq
+        run.change(consumed=self.channel.received if first is None else max(run.record.consumed, first - 1))
         if mark is None and run.waiting is not None:
-            mark = Mark(status=RunStatus.WAITING_INPUT, options=run.waiting)
-        if run.over and not run.buffer.has_mark and mark is not None:
+            mark = run.mark(RunStatus.WAITING_INPUT, options=run.waiting)
+        if run.over and run.buffer.next_mark is None and mark is not None:
             self._runs.pop(run.run_id, None)
             if run.buffer.dropped:
-                mark = replace(mark, options={**(mark.options or {}), "dropped": dict(run.buffer.dropped)})
+                options = {**(mark.options or {}), "dropped": dict(run.buffer.dropped)}
+                mark = msgspec.structs.replace(mark, options=options)
         self._acknowledge()
-        if mark is None:
-            return RunResult(run_id=run.run_id, status=RunStatus.CONTINUED, console=items)
-        return RunResult(
-            run_id=run.run_id,
-            status=mark.status,
-            exit_code=mark.exit_code,
-            console=items,
-            options=mark.options,
-            files=list(mark.files),
-            reason=mark.reason,
-        )
+        return msgspec.structs.replace(mark or run.mark(RunStatus.CONTINUED), console=items)
 
-    async def follow(self, run_id: str, command: str) -> Mark:
-        """Run a shell command of the platform's own to its end; its output is only in the session's log.
+    async def follow(self, run_id: str, command: str) -> RunResult:
+        """Runs a shell command to its end; its output is only in the session's log.
 
-        The result stays in the book until :meth:`forget`, so that who follows it can be killed before it wrote the
-        result down, and follow again without a second run.
+        The result stays stored until :meth:`forget`, so that a restarted agent follows the same run.
         """
         run = self._runs.get(run_id)
         if run is None:
-            options = {"clean": None, "build": None, "exec": command}
-            run = self._enqueue(Execute(kernel_id="", run_id=run_id, mode=RunMode.BATCH, options=options))
+            run = self._enqueue(Execute(kernel_id="", run_id=run_id, mode=RunMode.BATCH, options={"exec": command}))
         while True:
             mark = run.buffer.next_mark
             if mark is not None and mark.status in (RunStatus.FINISHED, RunStatus.EXEC_TIMEOUT):
                 return mark
             if run.waiting is not None:
-                run.note(waiting=None)
+                run.change(waiting=None)
                 await self.cancel(run_id, "nobody can give input here")
             self._collect(run)
             run.changed.clear()
@@ -223,41 +177,37 @@ class RunQueue:
                 continue  # drop what it has printed meanwhile
 
     def forget(self, run_id: str) -> None:
-        """Drop a result that was followed."""
+        """Drops the result of a followed run."""
         if self._runs.pop(run_id, None) is not None:
             self._acknowledge()
             self._persist()
 
     async def interrupt(self) -> None:
-        """SIGINT to the program that runs now, if one does."""
+        """Sends SIGINT to the present program, if there is one."""
         if self.current is not None:
-            await self._channel.send({"t": "interrupt"})
+            await self.channel.send({"t": "interrupt"})
 
     async def cancel(self, run_id: str, reason: str) -> None:
-        """End a run; it answers with exec-timeout or with the reason, and the session goes on."""
+        """Cancels a run, which then ends with exec-timeout or the reason; the session goes on."""
         run = self._runs.get(run_id)
         if run is None or run.over:
             return
         run.cancel_reason = reason
         if not run.sent:
-            self._finish(run, Mark(status=RunStatus.FINISHED, exit_code=INFRASTRUCTURE_FAILED, reason=reason), 0)
+            self._fail(run, reason)
             return
-        run.timer = asyncio.get_running_loop().call_later(self._settings.cancel_grace, self._give_up, run)
-        await self._channel.send({"t": "cancel", "id": run_id, "reason": reason})
+        run.timer = asyncio.get_running_loop().call_later(self.settings.cancel_grace, self._give_up, run)
+        await self.channel.send({"t": "cancel", "id": run_id, "reason": reason})
 
     async def reconcile(self) -> None:
-        """After a restart: find out which runs reached the runner, and go on with the others.
-
-        The answer to a ping comes after everything that is replayed, and after the ``started`` of whatever was sent
-        before the agent died.
-        """
-        if self._is_settled:
+        """Finds out after a restart which runs reached the runner, and continues with the others."""
+        if self._is_reconciled:
             return
-        await self._channel.request({"t": "ping"}, self._settings.request_timeout)
-        self._is_settled = True
+        await self.channel.request({"t": "ping"}, self.settings.request_timeout)
+        self._is_reconciled = True
         for run in self._runs.values():
             if run.record.deadline_at is not None and not run.over:
-                self._arm(run, run.record.deadline_at - self._wall_clock())
+                self._arm(run, run.record.deadline_at - self.wall_clock())
         self._pump()
 
     def close(self) -> None:
@@ -269,14 +219,11 @@ class RunQueue:
 
     @property
     def current(self) -> Run | None:
-        """The run that the runner is busy with."""
+        """The run that the runner executes."""
         return next((run for run in self._runs.values() if run.sent and not run.over), None)
 
     def live(self) -> int:
         return sum(1 for run in self._runs.values() if not run.over)
-
-    # ---- frames
-    # -------------------------------------------------------------------------------------------------------
 
     def on_frame(self, frame: Frame, seq: int) -> None:
         kind = frame.get("t")
@@ -293,59 +240,46 @@ class RunQueue:
         elif kind == "truncated":
             run.buffer.lose(str(frame.get("stream")), int(frame.get("dropped") or 0))
         elif kind == "waiting-input":
-            run.note(waiting={"is_password": bool(frame.get("is_password"))})
+            run.change(waiting={"is_password": bool(frame.get("is_password"))})
             self._persist()
-            run.add_mark(Mark(status=RunStatus.WAITING_INPUT, options=run.waiting), seq)
+            run.add_mark(run.mark(RunStatus.WAITING_INPUT, options=run.waiting), seq)
         elif kind in _ENDINGS:
-            run.add_mark(Mark(status=_ENDINGS[kind], exit_code=frame.get("exitCode")), seq)
+            run.add_mark(run.mark(_ENDINGS[kind], exit_code=frame.get("exitCode")), seq)
         elif kind == "finished":
-            self._finish(run, self._last_mark(run, frame), seq)
+            self._finish(run, _last_mark(run, frame), seq)
 
     def _started(self, run: Run) -> None:
         run.sent = True
         if run.record.started:
             return
-        limit = self._exec_timeout_s
-        deadline = self._wall_clock() + limit if limit is not None else None
-        run.note(started=True, deadline_at=deadline)
+        limit = self.exec_timeout_s
+        deadline = self.wall_clock() + limit if limit is not None else None
+        run.change(started=True, deadline_at=deadline)
         if limit is not None:
             self._persist()
             self._arm(run, limit)
 
-    @staticmethod
-    def _last_mark(run: Run, frame: Frame) -> Mark:
-        timed_out = run.cancel_reason == "exec-timeout"
-        return Mark(
-            status=RunStatus.EXEC_TIMEOUT if timed_out else RunStatus.FINISHED,
-            exit_code=None if timed_out else frame.get("exitCode"),
-            options={"raised": True} if frame.get("raised") else None,
-            files=tuple(f for f in frame.get("files") or () if isinstance(f, dict)),
-            reason=run.cancel_reason or frame.get("reason"),
-        )
-
-    def _finish(self, run: Run, mark: Mark, seq: int) -> None:
+    def _finish(self, run: Run, mark: RunResult, seq: int) -> None:
         if run.timer is not None:
             run.timer.cancel()
         run.over = True
-        run.note(waiting=None)
+        run.change(waiting=None)
         run.add_mark(mark, seq)
         self._pump()
 
+    def _fail(self, run: Run, reason: str, seq: int = 0) -> None:
+        self._finish(run, run.mark(RunStatus.FINISHED, exit_code=INFRASTRUCTURE_FAILED, reason=reason), seq)
+
     def on_exit(self, frame: Frame | None) -> None:
-        why = describe_exit(frame) if frame is not None else "unknown reason"
+        cause = describe_exit(frame) if frame is not None else "unknown reason"
         for run in list(self._runs.values()):
             if not run.over:
                 run.sent = True
-                reason = f"the session's workload has ended: {why}"
-                mark = Mark(status=RunStatus.FINISHED, exit_code=INFRASTRUCTURE_FAILED, reason=reason)
-                self._finish(run, mark, self._channel.received)
-
-    # ---- inside
-    # -------------------------------------------------------------------------------------------------------
+                self._fail(run, f"the session's workload has ended: {cause}", self.channel.received)
 
     def _pump(self) -> None:
-        """Send the next run if the runner is idle."""
-        if not self._is_settled or self._channel.ended or self.current is not None:
+        """Sends the next run if the runner is idle."""
+        if not self._is_reconciled or self.channel.ended or self.current is not None:
             return
         run = next((run for run in self._runs.values() if not run.over), None)
         if run is not None:
@@ -354,10 +288,10 @@ class RunQueue:
 
     async def _send(self, run: Run) -> None:
         try:
-            await self._channel.send(run.record.frame)
+            await self.channel.send(run.record.frame)
         except BackendError as e:
             if not run.over:
-                self._finish(run, Mark(status=RunStatus.FINISHED, exit_code=INFRASTRUCTURE_FAILED, reason=str(e)), 0)
+                self._fail(run, str(e))
 
     def _arm(self, run: Run, after_s: float) -> None:
         if run.timer is not None:
@@ -373,28 +307,33 @@ class RunQueue:
             log.warning("the run %s exceeded its time and cannot be cancelled yet: %s", run_id, e)
 
     def _give_up(self, run: Run) -> None:
-        """The runner did not confirm the cancellation: answer anyway."""
         if not run.over:
-            self._finish(run, self._last_mark(run, {"exitCode": INFRASTRUCTURE_FAILED}), self._channel.received)
-
-    def _drop_old_results(self) -> None:
-        over = [run for run in self._runs.values() if run.over]
-        for run in over[: max(0, len(over) - _KEPT_RESULTS)]:
-            del self._runs[run.run_id]
+            self._finish(run, _last_mark(run, {"exitCode": INFRASTRUCTURE_FAILED}), self.channel.received)
 
     def _acknowledge(self) -> None:
-        kept = [seq for run in self._runs.values() if (seq := run.buffer.first_seq)]
-        upto = min(kept, default=self._channel.received + 1) - 1
+        buffered = [seq for run in self._runs.values() if (seq := run.buffer.first_seq)]
+        upto = min(buffered, default=self.channel.received + 1) - 1
         if upto > self._acked:
             self._acked = upto
             self._persist()
-            self._spawn(self._channel.ack(upto))
+            self._spawn(self.channel.ack(upto))
 
     def _persist(self) -> None:
         runs = [run.record for run in self._runs.values()]
-        self._save(RunsRecord(attempt=self._attempt, acked=self._acked, runs=runs))
+        self.save(RunsRecord(attempt=self.attempt, acked=self._acked, runs=runs))
 
     def _spawn(self, coroutine: Any) -> None:
         task = asyncio.create_task(coroutine)
         self._tasks.append(task)
         task.add_done_callback(self._tasks.remove)
+
+
+def _last_mark(run: Run, frame: Frame) -> RunResult:
+    timed_out = run.cancel_reason == "exec-timeout"
+    return run.mark(
+        RunStatus.EXEC_TIMEOUT if timed_out else RunStatus.FINISHED,
+        exit_code=None if timed_out else frame.get("exitCode"),
+        options={"raised": True} if frame.get("raised") else None,
+        files=[file for file in frame.get("files") or () if isinstance(file, dict)],
+        reason=run.cancel_reason or frame.get("reason"),
+    )

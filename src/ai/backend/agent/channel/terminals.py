@@ -7,7 +7,9 @@ import base64
 import binascii
 import logging
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 from ai.backend.agent.channel.channel import Frame, KernelChannel
@@ -22,21 +24,21 @@ _BUFFER_BYTES = 1024 * 1024
 class Terminal:
     """A :class:`~ai.backend.common.wire.link.PtyStream` on one terminal of the runner."""
 
-    def __init__(self, channel: KernelChannel, pty_id: str) -> None:
+    def __init__(self, channel: KernelChannel, pty_id: str, on_close: Callable[[], object]) -> None:
         self._channel = channel
         self._id = pty_id
+        self._on_close = on_close
         self._frames: deque[PtyFrame] = deque()
         self._size = 0
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._ended = False
-        self.on_close: Any = lambda: None
 
     def push(self, frame: PtyFrame) -> None:
         self._frames.append(frame)
         self._size += len(frame.data)
         while self._size > _BUFFER_BYTES and len(self._frames) > 1:
             self._size -= len(self._frames.popleft().data)
-        self._news.set()
+        self._changed.set()
 
     def end(self) -> None:
         if not self._ended:
@@ -46,73 +48,59 @@ class Terminal:
     async def send(self, frame: PtyFrame) -> None:
         if self._ended:
             raise Unavailable("the terminal is closed")
-        message: dict[str, Any] | None = None
-        if frame.kind == "stdin":
-            message = {"t": "pty-input", "data": base64.b64encode(frame.data).decode()}
-        elif frame.kind == "resize":
-            message = {"t": "pty-resize", "rows": frame.rows, "cols": frame.cols}
-        elif frame.kind == "restart":
-            message = {"t": "pty-restart"}
-        if message is not None:
-            await self._channel.send({**message, "pty": self._id})
+        message: dict[str, Any]
+        match frame.kind:
+            case "stdin":
+                message = {"t": "pty-input", "data": base64.b64encode(frame.data).decode()}
+            case "resize":
+                message = {"t": "pty-resize", "rows": frame.rows, "cols": frame.cols}
+            case "restart":
+                message = {"t": "pty-restart"}
+            case _:
+                return
+        await self._channel.send({**message, "pty": self._id})
 
     async def __aiter__(self) -> AsyncIterator[PtyFrame]:
-        while True:
-            while self._frames:
-                frame = self._frames.popleft()
-                self._size -= len(frame.data)
-                yield frame
-                if frame.kind == "closed":
-                    return
-            if self._ended:
+        while self._frames or not self._ended:
+            if not self._frames:
+                self._changed.clear()
+                await self._changed.wait()
+                continue
+            frame = self._frames.popleft()
+            self._size -= len(frame.data)
+            yield frame
+            if frame.kind == "closed":
                 return
-            self._news.clear()
-            await self._news.wait()
 
     async def close(self) -> None:
-        self.on_close()
+        self._on_close()
         if self._ended:
             return
         self.end()
-        try:
-            await self._channel.send({"t": "pty-close", "pty": self._id})
-        except BackendError:
-            pass  # the runner is gone, and its terminals with it
+        await _send_close(self._channel, self._id)
 
 
+@dataclass(slots=True, eq=False)
 class Terminals:
-    """All terminals of one kernel. A :class:`~ai.backend.agent.channel.channel.FrameSink`.
+    """Opens the terminals of one kernel. Those of an earlier life of the agent are closed at their first output."""
 
-    Terminals do not outlive the agent that opened them: their viewers were cut off with it, so those of an earlier life
-    are closed when they first make themselves heard.
-    """
+    channel: KernelChannel
+    prefix: str
+    _count: int = field(default=0, init=False)
+    _open: dict[str, Terminal] = field(default_factory=dict, init=False)
+    _orphans: frozenset[str] = field(default=frozenset(), init=False)
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list, init=False)
 
-    __slots__ = (
-        "_channel",
-        "_count",
-        "_open",
-        "_prefix",
-        "_strangers",
-        "_tasks",
-    )
-
-    def __init__(self, channel: KernelChannel, *, prefix: str) -> None:
-        self._channel = channel
-        self._prefix = prefix
-        self._count = 0
-        self._open: dict[str, Terminal] = {}
-        self._strangers: frozenset[str] = frozenset()
-        self._tasks: list[asyncio.Task[None]] = []
-        channel.add_sink(self)
+    def __post_init__(self) -> None:
+        self.channel.add_sink(self)
 
     async def open(self, rows: int, cols: int, timeout_s: float) -> Terminal:
-        """Raises RunError if the runner cannot, or a channel error."""
+        """Opens a terminal. Raises RunError if the runner cannot, or an error of the channel."""
         self._count += 1
-        pty_id = f"{self._prefix}-{self._count}"
-        terminal = self._open[pty_id] = Terminal(self._channel, pty_id)
-        terminal.on_close = lambda: self._open.pop(pty_id, None)
+        pty_id = f"{self.prefix}-{self._count}"
+        terminal = self._open[pty_id] = Terminal(self.channel, pty_id, lambda: self._open.pop(pty_id, None))
         try:
-            await self._channel.request({"t": "pty-open", "pty": pty_id, "rows": rows, "cols": cols}, timeout_s)
+            await self.channel.request({"t": "pty-open", "pty": pty_id, "rows": rows, "cols": cols}, timeout_s)
         except BaseException:
             self._open.pop(pty_id, None)
             raise
@@ -126,15 +114,16 @@ class Terminals:
         if kind not in ("pty-output", "pty-closed"):
             return
         pty_id = str(frame.get("pty"))
-        terminal = self._open.get(pty_id)
+        terminal = self._open.get(pty_id) if kind == "pty-output" else self._open.pop(pty_id, None)
         if terminal is None:
-            if kind == "pty-output" and not pty_id.startswith(f"{self._prefix}-") and pty_id not in self._strangers:
-                self._strangers |= {pty_id}
-                self._spawn(self._send_close(pty_id))
+            if kind == "pty-output" and not pty_id.startswith(f"{self.prefix}-") and pty_id not in self._orphans:
+                self._orphans |= {pty_id}
+                task = asyncio.create_task(_send_close(self.channel, pty_id))
+                self._tasks.append(task)
+                task.add_done_callback(self._tasks.remove)
             return
         if kind == "pty-closed":
             terminal.end()
-            self._open.pop(pty_id, None)
             return
         try:
             terminal.push(PtyFrame(kind="out", data=base64.b64decode(str(frame.get("data", "")))))
@@ -149,13 +138,7 @@ class Terminals:
             terminal.end()
         self._open.clear()
 
-    async def _send_close(self, pty_id: str) -> None:
-        try:
-            await self._channel.send({"t": "pty-close", "pty": pty_id})
-        except BackendError:
-            pass  # gone already
 
-    def _spawn(self, coroutine: Any) -> None:
-        task = asyncio.create_task(coroutine)
-        self._tasks.append(task)
-        task.add_done_callback(self._tasks.remove)
+async def _send_close(channel: KernelChannel, pty_id: str) -> None:
+    with suppress(BackendError):  # the runner has gone with its terminals
+        await channel.send({"t": "pty-close", "pty": pty_id})

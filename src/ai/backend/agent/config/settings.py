@@ -1,4 +1,4 @@
-"""``agent.toml``: one table for each concern, kebab-case keys (peer facts 3.6, "Agent config")."""
+"""``agent.toml``: one table for each concern, kebab-case keys (spec 03-02; peer facts 3.6, "Agent config")."""
 
 from __future__ import annotations
 
@@ -8,70 +8,95 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AliasChoices, Field, field_validator, model_validator
 
-from ai.backend.agent.config.published import PublishedNode, WatcherSettings
 from ai.backend.infra.settings import Settings
-from ai.backend.infra.settings.tables import EtcdSettings, Ignored, LoggingSettings
+from ai.backend.infra.settings.tables import Address, EtcdSettings, HostPort, Ignored, LoggingSettings, TlsSettings
 from ai.backend.plugin.settings import Size
+
+
+class WatcherSettings(TlsSettings):
+    """The table ``[watcher]``: who restarts the agent on request."""
+
+    service_addr: Address = Field(HostPort(host="127.0.0.1", port=6009), description="Where the watcher listens.")
+    target_service: str = Field("backendai-agent.service", description="The unit of systemd that is the agent.")
+    soft_reset_available: bool = Field(
+        False, description="Whether it may be asked to end all sessions of the node (`POST /soft-reset`)."
+    )
+    token: str | None = Field(
+        None, description="What requests say in X-BackendAI-Watcher-Token; without one, no request is taken."
+    )
+    command: list[str] = Field(
+        default_factory=list,
+        description="Run instead of `systemctl ACTION UNIT`, with the action (start, stop, restart) as its last word.",
+    )
+
+
+class PublishedNode(Settings):
+    """Keys of the table ``[agent]`` that are read and not used, or mean another key here."""
+
+    mode: Literal["docker", "process", "dummy"] | None = Field(None, description="As `runtime`, which it wins over.")
+    pid_file: Path | None = Field(None, description="Where the process id is written.")
+    rpc_listen_addr: Any = Field(None, description="Read and not used: agents connect to managers.")
+    event_loop: Literal["asyncio", "uvloop"] = Field("asyncio", description="Read and not used: asyncio.")
+
 
 INTRINSIC_PLUGINS = ("ai.backend.accelerator.cpu", "ai.backend.accelerator.mem")
 """Every node has these slots; they are loaded unless they are blocked."""
 
 
 class NodeSettings(PublishedNode):
-    """Who this agent is, and where it keeps its things."""
+    """The table ``[agent]``: the agent's identity, its files and its plugins."""
 
-    id: str = Field(default="i-local", max_length=64, description="Name of this agent; unique in the cluster.")
+    id: str = Field("i-local", max_length=64, description="Name of this agent; unique in the cluster.")
     resource_group: str = Field(
-        default="default",
+        "default",
         description="The resource group that this node belongs to.",
         validation_alias=AliasChoices("resource-group", "scaling-group", "resource_group"),
     )
-    region: str = Field(default="local", description="Where the node is; for people.")
+    region: str = Field("local", description="Where the node is; for people.")
     location: tuple[Annotated[str, Field(min_length=1, max_length=64)], ...] = Field(
-        default=(),
+        (),
         max_length=8,
         description="The places that the node is in, the widest first, as `['zone-a', 'rack-7']`: resource groups with"
         " the strategy `topology` put the kernels of one session close together.",
     )
     max_kernels: int | None = Field(
-        default=None,
+        None,
         ge=1,
         description="How many kernels this node takes at once; unset: as many as its resources allow.",
         validation_alias=AliasChoices("max-kernels", "max-container-count", "max_kernels"),
     )
     data_dir: Path = Field(
-        default=Path("~/.local/share/backend.ai/agent"),
+        Path("~/.local/share/backend.ai/agent"),
         description="Directory of records and of the outbox. One agent at a time uses it.",
     )
-    runtime: str = Field(default="process", description="Name of the runtime plugin.")
+    runtime: str = Field("process", description="Name of the runtime plugin.")
     allow_compute_plugins: tuple[str, ...] = Field(
-        default=(),
+        (),
         description="Accelerators besides cpu and mem: package paths or names of entry points; * is all."
         " `allowed-compute-plugins` is read too; of both, everything is allowed.",
     )
-    block_compute_plugins: tuple[str, ...] = Field(default=(), description="Accelerator plugins never to load.")
+    block_compute_plugins: tuple[str, ...] = Field((), description="Accelerator plugins never to load.")
     in_process_compute_plugins: tuple[str, ...] = Field(
-        default=("ai.backend.accelerator.mock",),
+        ("ai.backend.accelerator.mock",),
         description="Accelerator plugins that run in the agent's own process, as cpu and mem do; * is all. Each other"
         " one has a host process, and so has each that declares that it may block.",
     )
     plugin_environment: tuple[str, ...] = Field(
-        default=("AMD_*", "CUDA_*", "HABANA_*", "HIP_*", "HSA_*", "NVIDIA_*", "ROCM_*", "ROCR_*", "TPU_*"),
+        ("AMD_*", "CUDA_*", "HABANA_*", "HIP_*", "HSA_*", "NVIDIA_*", "ROCM_*", "ROCR_*", "TPU_*"),
         description="Environment variables that host processes of plugins get besides the usual ones; a name may end"
         " in `*`.",
     )
     consented_syscalls: tuple[str, ...] = Field(
-        default=(),
+        (),
         description="System calls that plugins may open to their sessions although these reach deep into the host's"
         " kernel: io_uring_setup, io_uring_enter, io_uring_register, perf_event_open.",
     )
-    kernel_creation_concurrency: int = Field(default=8, ge=1, description="How many kernels are created at once.")
+    kernel_creation_concurrency: int = Field(8, ge=1, description="How many kernels are created at once.")
 
     @model_validator(mode="before")
     @classmethod
     def _both_spellings(cls, data: Any) -> Any:
-        """The spec writes ``allow-compute-plugins``, the published configuration ``allowed-compute-plugins``; the
-        published ``mode`` is our ``runtime``."""
+        """Accepts the published keys ``allowed-compute-plugins`` and ``mode`` (our ``runtime``)."""
         if isinstance(data, dict) and data.get("mode") in ("docker", "process"):
             data = {**data, "runtime": data["mode"]}
         spellings = ("allow-compute-plugins", "allowed-compute-plugins", "allow_compute_plugins")
@@ -83,49 +108,49 @@ class NodeSettings(PublishedNode):
 
 
 class ResourceSettings(Settings):
-    """What of the node's resources sessions get."""
+    """The share of the node's resources that sessions get."""
 
     allocation_order: tuple[str, ...] = Field(
-        default=("cuda", "rocm", "tpu", "mock"),
+        ("cuda", "rocm", "tpu", "mock"),
         description="Device names in the order of allocation and hooks; others come after, cpu and mem last.",
     )
-    reserved_cpu: int = Field(default=0, ge=0, description="CPU cores that sessions never get.")
-    reserved_mem: Size = Field(default=0, ge=0, description="Memory that sessions never get, in bytes or as 512m.")
-    reserved_disk: Size = Field(default=0, ge=0, description="Read and not used.")
+    reserved_cpu: int = Field(0, ge=0, description="CPU cores that sessions never get.")
+    reserved_mem: Size = Field(0, ge=0, description="Memory that sessions never get, in bytes or as 512m.")
+    reserved_disk: Size = Field(0, ge=0, description="Read and not used.")
 
 
 class LinkSettings(Settings):
-    """How to reach the manager. Unused in the embedded cluster."""
+    """The connection to the manager, unused in the embedded cluster."""
 
     manager_addr: str = Field(
-        default="tcp://127.0.0.1:6011",
+        "tcp://127.0.0.1:6011",
         description="Where agents reach the `agent-link.bind` of the manager; of several, with commas between them."
         " Unset where there is a table [etcd]: those that are listed there.",
     )
     keypair_file: Path | None = Field(
         default=None, description="This agent's CURVE key pair; default: in the data dir."
     )
-    manager_key: str | None = Field(default=None, description="The manager's public key, 40 characters of Z85.")
-    manager_key_file: Path | None = Field(default=None, description="File with the manager's public key.")
+    manager_key: str | None = Field(None, description="The manager's public key, 40 characters of Z85.")
+    manager_key_file: Path | None = Field(None, description="File with the manager's public key.")
 
 
 class UnderlaySettings(Settings):
-    """How other agents reach this one, for the networks of sessions over several nodes."""
+    """The address of this agent in the networks of sessions over several nodes."""
 
     address: str = Field(
-        default="",
+        "",
         description="An IPv4 address of this node that the other nodes reach; unset: that of its route to the manager,"
         " or of its default route where the manager is on this node.",
     )
     port: int = Field(
-        default=4789,
+        4789,
         ge=1,
         le=65535,
         description="UDP port. Agents on one node need one each; a firewall must let it in from the other nodes.",
     )
 
     encrypted_port: int = Field(
-        default=4790,
+        4790,
         ge=1,
         le=65535,
         description="UDP port of networks that are encrypted. What is let in is ESP (IP protocol 50).",
@@ -146,64 +171,64 @@ class UnderlaySettings(Settings):
 class IntervalSettings(Settings):
     """Periods of the loops, in seconds."""
 
-    heartbeat: float = Field(default=3.0, gt=0, description="Between heartbeats, until the manager says otherwise.")
-    statistics: float = Field(default=5.0, gt=0, description="Between statistics.")
-    inventory: float = Field(default=15.0, gt=0, description="Between looks at devices.")
-    images: float = Field(default=1.0, gt=0, description="Between looks at images.")
-    sync: float = Field(default=5.0, gt=0, description="Between comparisons with what the runtime holds.")
+    heartbeat: float = Field(3.0, gt=0, description="Between heartbeats, until the manager says otherwise.")
+    statistics: float = Field(5.0, gt=0, description="Between statistics.")
+    inventory: float = Field(15.0, gt=0, description="Between looks at devices.")
+    images: float = Field(1.0, gt=0, description="Between looks at images.")
+    sync: float = Field(5.0, gt=0, description="Between comparisons with what the runtime holds.")
 
 
 class LifecycleSettings(Settings):
-    """Deadlines of a kernel's life, in seconds."""
+    """Deadlines in the life of a kernel, in seconds."""
 
-    create_timeout: float = Field(default=60.0, gt=0, description="For the runtime to create a workload.")
-    pull_timeout: float = Field(default=3600.0, gt=0, description="For the image of a kernel to be fetched.")
-    ready_timeout: float = Field(default=30.0, gt=0, description="For the runner to become ready.")
-    bootstrap_timeout: float = Field(default=300.0, gt=0, description="For a user's bootstrap script.")
-    plugin_timeout: float = Field(default=30.0, gt=0, description="For one call of a plugin.")
-    termination_deferral: float = Field(default=60.0, ge=0, description="How long plugins may put off a termination.")
+    create_timeout: float = Field(60.0, gt=0, description="For the runtime to create a workload.")
+    pull_timeout: float = Field(3600.0, gt=0, description="For the image of a kernel to be fetched.")
+    ready_timeout: float = Field(30.0, gt=0, description="For the runner to become ready.")
+    bootstrap_timeout: float = Field(300.0, gt=0, description="For a user's bootstrap script.")
+    plugin_timeout: float = Field(30.0, gt=0, description="For one call of a plugin.")
+    termination_deferral: float = Field(60.0, ge=0, description="How long plugins may put off a termination.")
     hook_retry_limit: float = Field(
         default=86_400.0, ge=0, description="How long a plugin's failed post_create or post_terminate is repeated."
     )
-    stop_grace: float = Field(default=5.0, ge=0, description="Between the polite signal and SIGKILL.")
-    max_resumes: int = Field(default=3, ge=0, description="How often a creation is resumed after the agent died in it.")
-    tombstone: float = Field(default=3600.0, ge=0, description="How long an ended kernel is remembered.")
+    stop_grace: float = Field(5.0, ge=0, description="Between the polite signal and SIGKILL.")
+    max_resumes: int = Field(3, ge=0, description="How often a creation is resumed after the agent died in it.")
+    tombstone: float = Field(3600.0, ge=0, description="How long an ended kernel is remembered.")
 
 
 class RunSettings(Settings):
-    """Runs of user code."""
+    """Limits of runs of user code."""
 
     exec_timeout: float | None = Field(
         default=None, gt=0, description="Seconds that one run may take; absent: no limit."
     )
-    max_queued: int = Field(default=64, ge=1, description="Runs that may wait in one kernel.")
-    cancel_grace: float = Field(default=10.0, gt=0, description="Seconds until a cancelled run counts as ended anyway.")
-    request_timeout: float = Field(default=12.0, gt=0, description="Seconds for completion, listing and terminals.")
-    transfer_timeout: float = Field(default=55.0, gt=0, description="Seconds for uploads and downloads.")
+    max_queued: int = Field(64, ge=1, description="Runs that may wait in one kernel.")
+    cancel_grace: float = Field(10.0, gt=0, description="Seconds until a cancelled run counts as ended anyway.")
+    request_timeout: float = Field(12.0, gt=0, description="Seconds for completion, listing and terminals.")
+    transfer_timeout: float = Field(55.0, gt=0, description="Seconds for uploads and downloads.")
 
 
 class ServiceSettings(Settings):
     """Services inside sessions, and the tunnels to them."""
 
     shared_network: bool = Field(
-        default=False,
+        False,
         description="Serve also where sessions share the host's network, so that every user of the host and every other"
         " session on it reaches their services past the tunnels.",
     )
 
 
 class RuntimeClassSettings(Settings):
-    """What is declared of a runtime class, `[runtime-classes.NAME]`."""
+    """The declaration of a runtime class, `[runtime-classes.NAME]`."""
 
-    runtime: str = Field(default="", description="What the engine calls it; default: the class's name.")
+    runtime: str = Field("", description="What the engine calls it; default: the class's name.")
     kind: Literal["container", "vm"] = Field(
         default="container", description="A virtual machine gets one whole device at most, unless said otherwise."
     )
-    overhead_cpu: float = Field(default=0.0, ge=0, le=64, description="Cores that each kernel takes beyond its own.")
+    overhead_cpu: float = Field(0.0, ge=0, le=64, description="Cores that each kernel takes beyond its own.")
     overhead_mem: Size | None = Field(
         default=None, ge=0, description="Memory likewise; default: 150 MiB for a virtual machine, else none."
     )
-    whole_devices: bool | None = Field(default=None, description="Refuse parts of devices; default: for `vm`.")
+    whole_devices: bool | None = Field(None, description="Refuse parts of devices; default: for `vm`.")
     max_devices: int | None = Field(
         default=None, ge=0, description="Accelerators of one kernel; default: 1 in a virtual machine, else any number."
     )
@@ -218,7 +243,7 @@ class RuntimeClassSettings(Settings):
 
 
 class AgentSettings(Settings):
-    """The whole file."""
+    """All tables of ``agent.toml``."""
 
     agent: NodeSettings = NodeSettings()
     resource: ResourceSettings = ResourceSettings()
@@ -240,12 +265,12 @@ class AgentSettings(Settings):
     )
     watcher: WatcherSettings = WatcherSettings()
     logging: LoggingSettings = LoggingSettings()
-    container: Ignored = Field(default=Ignored(), description="Read and not used: see the table runtime.")
-    debug: Ignored = Field(default=Ignored(), description="Read and not used.")
+    container: Ignored = Field(Ignored(), description="Read and not used: see the table runtime.")
+    debug: Ignored = Field(Ignored(), description="Read and not used.")
 
     @property
     def plugin_settings(self) -> dict[str, dict[str, Any]]:
-        """The settings of each plugin, with what is reserved of the node handed to those that offer it."""
+        """The settings of each plugin; reserved resources are passed to the plugins that offer them."""
         resource = self.resource
         reserved: dict[str, dict[str, Any]] = {}
         if resource.reserved_cpu:

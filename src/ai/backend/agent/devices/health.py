@@ -1,7 +1,4 @@
-"""Decides which devices count as healthy: a failure counts at once, a recovery only after it has lasted.
-
-A device that flaps is therefore reported as one failure and one recovery, however often it changes.
-"""
+"""Decides which devices count as healthy: a failure counts at once, a recovery only after it has lasted."""
 
 from __future__ import annotations
 
@@ -19,10 +16,9 @@ _RELAPSE = 10
 
 @dataclass(slots=True)
 class _Failure:
-    """The state of a device that has failed.
+    """The state of a failed device.
 
-    ``recovers_at`` is when it counts as healthy again if it stays so; None while it is unhealthy. ``recovered_at`` is
-    when it recovered; None before. ``reason`` is the first reason of this failure.
+    ``recovers_at`` is when it counts as healthy again if it stays so, ``recovered_at`` when it recovered.
     """
 
     reason: str
@@ -39,18 +35,12 @@ class DeviceHealthTracker:
         self._changes: dict[DeviceId, tuple[float, DeviceHealthChange]] = {}
 
     def on_change(self, change: DeviceHealthChange, now: float) -> None:
-        """Record a change of a listed device. Changes stay stored until :meth:`retain`."""
+        """Records a change of a listed device until :meth:`retain`."""
         self._changes[change.device_id] = (now, change)
         self._update(change.device_id, change.health, change.reason, now)
 
     def evaluate(self, listed: Iterable[ComputeDevice], listed_at: float, now: float) -> tuple[ComputeDevice, ...]:
-        """Return the devices with the health that counts.
-
-        Args:
-            listed: the devices of ``list_devices``.
-            listed_at: when that was called; later changes are newer than the list.
-            now: the time.
-        """
+        """Returns the listed devices with the health that counts; changes after ``listed_at`` win."""
         evaluated = []
         for device in listed:
             at, change = self._changes.get(device.device_id, (listed_at, None))
@@ -62,13 +52,13 @@ class DeviceHealthTracker:
         return tuple(evaluated)
 
     def retain(self, listed: Iterable[DeviceId]) -> None:
-        """Drop the state of all other devices."""
+        """Drops the state of all other devices."""
         device_ids = frozenset(listed)
         self._failures = {i: f for i, f in self._failures.items() if i in device_ids}
         self._changes = {i: c for i, c in self._changes.items() if i in device_ids}
 
     def due(self) -> float | None:
-        """Return when the next device may recover; None if no device is about to."""
+        """Returns when the next device may recover; None if no device is about to."""
         return min((f.recovers_at for f in self._failures.values() if f.recovers_at is not None), default=None)
 
     def _update(self, device_id: DeviceId, health: DeviceHealth, reason: str, now: float) -> None:

@@ -31,8 +31,8 @@ from ai.backend.common.ids import DeviceId, SlotName
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.wire.reports import UnhealthyDevice
 from ai.backend.core.allocation.alloc_map import AbstractAllocMap
-from ai.backend.core.allocation.build import build_alloc_map
 from ai.backend.core.allocation.node import NodeAllocator
+from ai.backend.core.allocation.stock_maps import build_alloc_map
 from ai.backend.plugin.accelerator import AbstractComputePlugin, DeviceHealthChange, responses, slot_totals
 from ai.backend.pluginhost import Allocate, ExternalAllocMap, allocator
 
@@ -57,29 +57,20 @@ def _unavailable(*_: object) -> DeviceAllocation:
 
 @dataclass(slots=True, kw_only=True)
 class DeviceKind:
-    """One plugin's part of the inventory, as of its last list of devices (``answered``, at ``asked_at``).
+    """The devices and slots of one plugin.
 
-    ``devices`` are these devices with the health that counts; ``slots`` are computed from them.
+    ``answered`` are the devices as the plugin listed them at ``asked_at``; ``devices`` have the health that counts.
+    Allocation gives the same results with equal values.
     """
 
     devices: tuple[ComputeDevice, ...] = ()
-    answered: tuple[ComputeDevice, ...] = ()
-    asked_at: float = 0.0
     displays: tuple[SlotDisplay, ...] = ()
     slots: dict[SlotName, Decimal] = field(default_factory=dict)
     spec: AllocMapSpec | None = None
     namespaces: tuple[VariantNamespace, ...] = ()
-    info: dict[str, str] | None = None
-
-    def is_equivalent(self, other: DeviceKind) -> bool:
-        """Return whether allocation gives the same results with both."""
-        return (self.devices, self.slots, self.displays, self.spec, self.namespaces) == (
-            other.devices,
-            other.slots,
-            other.displays,
-            other.spec,
-            other.namespaces,
-        )
+    answered: tuple[ComputeDevice, ...] = field(default=(), compare=False)
+    asked_at: float = field(default=0.0, compare=False)
+    info: dict[str, str] | None = field(default=None, compare=False)
 
     @property
     def slot_names(self) -> frozenset[SlotName]:
@@ -89,17 +80,16 @@ class DeviceKind:
 
 @dataclass(frozen=True, slots=True)
 class _Holding:
-    """``allocation`` is the kernel's allocation; ``taken`` is the part of it that the present devices provide."""
+    """The allocation of a kernel, and the part of it (``taken``) that the present devices provide."""
 
     allocation: DeviceAllocation
     taken: DeviceAllocation
 
 
 class Inventory:
-    """Holds the devices of each plugin and the allocations of live kernels.
+    """Stores the devices of each plugin and the allocations of live kernels.
 
-    ``generation`` grows whenever devices, their health or their slots change. It grows over restarts of the agent too,
-    because it starts from the epoch.
+    ``generation`` grows with every change of devices, their health or their slots, also over restarts of the agent.
     """
 
     def __init__(self, plugins: PluginSet, epoch: int, order: Sequence[str]) -> None:
@@ -116,33 +106,26 @@ class Inventory:
         self._refreshing = asyncio.Lock()
 
     async def refresh(self, now: float) -> bool:
-        """Query every plugin. A plugin that does not answer keeps its last devices without offering more slots.
-
-        Returns:
-            Whether anything changed.
-        """
+        """Queries every plugin, and returns whether anything changed. A plugin that fails keeps its last devices."""
         async with self._refreshing:  # the older of two concurrent answers must not win
-            return await self._refresh_all(now)
-
-    async def _refresh_all(self, now: float) -> bool:
-        await self._plugins.start(now)
-        changed = False
-        for handle in self._plugins.started():
-            try:
-                changed |= await self._refresh(handle)
-            except BackendError as e:
-                log.debug("the inventory of %s is not renewed: %s", handle.key, e)
-        offering = frozenset(handle.key for handle in self._plugins.started())
-        changed, self._offering = changed or offering != self._offering, offering
-        if changed or self.is_stale:
-            await self.rebuild()
-        if changed:
-            self.generation += 1
-        return changed
+            await self._plugins.start(now)
+            changed = False
+            for handle in self._plugins.started():
+                try:
+                    changed |= await self._refresh(handle)
+                except BackendError as e:
+                    log.debug("the inventory of %s is not renewed: %s", handle.key, e)
+            offering = frozenset(handle.key for handle in self._plugins.started())
+            changed, self._offering = changed or offering != self._offering, offering
+            if changed or self.is_stale:
+                await self.rebuild()
+            if changed:
+                self.generation += 1
+            return changed
 
     @property
     def is_stale(self) -> bool:
-        """Whether the alloc maps were built from other devices than the present ones: a :meth:`rebuild` was cut off."""
+        """Returns True while the alloc maps are of other devices than the present ones: a rebuild is due."""
         return self._built != {key: kind.devices for key, kind in self.kinds.items()}
 
     async def _refresh(self, handle: PluginHandle) -> bool:
@@ -176,7 +159,7 @@ class Inventory:
         if old is not None and (lost := self._lost(old, kind)):
             return self._keep_without(handle, old, lost)
         self._update_health(handle.key, kind)
-        if old is not None and kind.is_equivalent(old):
+        if old is not None and kind == old:
             old.answered, old.asked_at = kind.answered, kind.asked_at
             old.info = await self._info(handle) if old.info is None else old.info
             return False
@@ -187,7 +170,6 @@ class Inventory:
 
     @staticmethod
     async def _info(handle: PluginHandle) -> dict[str, str] | None:
-        """Return the plugin's information about the node; None if the call fails, because it is only informative."""
         try:
             node = await handle.call("get_node_info", lambda p: p.get_node_info(), check=responses.info)
         except BackendError:
@@ -196,7 +178,7 @@ class Inventory:
         return {**node.extra, **{name: version for name, version in versions.items() if version}}
 
     def _foreign(self, key: str, slot: str) -> str | None:
-        """Return the other plugin to which a slot belongs by its name or by an existing offer, if there is one."""
+        """Returns the other plugin to which a slot belongs by its name or by an existing offer, if there is one."""
         device_name = slot.partition(".")[0]
         others = {handle.key for handle in self._plugins.handles if handle.key != key} | (INTRINSIC - {key})
         if device_name in others:
@@ -205,7 +187,7 @@ class Inventory:
         return owner if owner != key else None
 
     def _lost(self, old: DeviceKind, new: DeviceKind) -> frozenset[DeviceId]:
-        """Return the devices that kernels hold and that the plugin does not list any more."""
+        """Returns the devices that kernels hold and that the plugin does not list any more."""
         removed = {device.device_id: device for device in old.answered}
         for device in new.answered:
             removed.pop(device.device_id, None)
@@ -217,10 +199,7 @@ class Inventory:
         )
 
     def _keep_without(self, handle: PluginHandle, old: DeviceKind, lost: frozenset[DeviceId]) -> bool:
-        """Keep the old devices and mark the lost ones as failed, because ids must not change under a workload.
-
-        New devices of the same answer may be the lost ones under other names, so they are not offered either.
-        """
+        """Keeps the old devices and marks lost ones as failed: ids must not change under a workload."""
         shown = ", ".join(sorted(lost)[:3])
         handle.complain("list_devices", f"list_devices: {shown:.200} is listed no more, and a kernel holds it")
         before = old.devices
@@ -233,7 +212,7 @@ class Inventory:
         return old.devices != before
 
     def _update_health(self, key: str, kind: DeviceKind) -> None:
-        """Set the devices' health from the list and the later changes, and recompute the slots."""
+        """Sets the devices' health from the list and the later changes, and recomputes the slots."""
         tracker = self._health.setdefault(key, DeviceHealthTracker())
         tracker.retain(device.device_id for device in kind.answered)
         kind.devices = tuple(
@@ -245,11 +224,7 @@ class Inventory:
         kind.slots = {**kind.slots, **slot_totals(kind.devices)}
 
     def on_health_changes(self, key: str, changes: Iterable[DeviceHealthChange] = ()) -> bool:
-        """Apply health changes of a plugin's devices, and the recoveries that are due. Unlisted devices are ignored.
-
-        Returns:
-            Whether anything changed; :meth:`rebuild` must follow. Until then :meth:`bind` refuses failed devices.
-        """
+        """Applies changes and due recoveries; if it returns True, :meth:`rebuild` must follow."""
         kind, now = self.kinds.get(key), asyncio.get_running_loop().time()
         if kind is None:
             return False
@@ -265,17 +240,17 @@ class Inventory:
         return True
 
     def withhold(self, key: str, device_id: DeviceId, reason: str) -> None:
-        """Exclude a device from allocation until :meth:`restore`. :meth:`rebuild` must follow."""
+        """Excludes a device from allocation until :meth:`restore`. :meth:`rebuild` must follow."""
         self._withheld[key, device_id] = reason
         self.on_health_changes(key)
 
     def restore(self, key: str, device_id: DeviceId) -> None:
-        """Undo :meth:`withhold`. :meth:`rebuild` must follow."""
+        """Undoes :meth:`withhold`. :meth:`rebuild` must follow."""
         self._withheld.pop((key, device_id), None)
         self.on_health_changes(key)
 
     def holders(self, key: str, device_id: DeviceId) -> list[str]:
-        """Return the kernels that hold a device of a plugin."""
+        """Returns the kernels that hold a device of a plugin."""
         names = self.kinds[key].slot_names
         return [
             kernel_id
@@ -284,11 +259,11 @@ class Inventory:
         ]
 
     def health_due(self) -> float | None:
-        """Return when the next recovery is due for :meth:`on_health_changes`, in seconds of the monotonic clock."""
+        """Returns when the next recovery is due, in seconds of the monotonic clock."""
         return min((due for tracker in self._health.values() if (due := tracker.due()) is not None), default=None)
 
     def unhealthy(self, kernel_id: str) -> list[UnhealthyDevice]:
-        """Return the failed devices that a kernel holds, in a stable order."""
+        """Returns the failed devices that a kernel holds, in a stable order."""
         held = self.holding(kernel_id).slots
         return [
             UnhealthyDevice(device_name=key, device_id=device.device_id, reason=device.health_reason[:500])
@@ -299,11 +274,7 @@ class Inventory:
         ]
 
     async def rebuild(self) -> None:
-        """Build the alloc maps anew from the present devices and the allocations of kernels.
-
-        Maps by a spec are built at once, so that failed devices cannot be allocated from now on. Only a plugin's own
-        map needs a call of the plugin.
-        """
+        """Builds the alloc maps anew from the present devices and the allocations of kernels."""
         own: dict[str, Allocate] = {}
         for key in [key for key, kind in self.kinds.items() if kind.spec is None]:
             try:
@@ -341,18 +312,14 @@ class Inventory:
             log.warning("kernel %s holds more than the present devices have; what is missing is not counted", kernel_id)
         return _Holding(allocation, taken)
 
-    # ---- allocation -------------------------------------------------------------------------------------------------
-
     def owner_of(self, slot: str) -> str | None:
-        """Return the plugin that offers a slot; None if there is none."""
+        """Returns the plugin that offers a slot, if there is one."""
         return next((key for key, kind in self.kinds.items() if SlotName(slot) in kind.slot_names), None)
 
     def check_supported(self, slots: ResourceSlot, agent_id: str) -> None:
-        """Check that a plugin offers every slot that is not zero (spec 01).
+        """Checks that a plugin offers every slot that is not zero (spec 01).
 
-        Raises:
-            UnsupportedResource: names slot and agent.
-            InsufficientResource: a plugin that may offer the slot is being started again.
+        Raises UnsupportedResource, and InsufficientResource while a plugin that may offer the slot is started again.
         """
         for name in slots.nonzero():
             if self.owner_of(name) is None:
@@ -371,15 +338,11 @@ class Inventory:
         plan_generation: int,
         requirements: Sequence[VariantProperty] = (),
     ) -> None:
-        """Allocate devices to a kernel.
-
-        The planned devices are taken. If the inventory has changed since the plan, equivalent devices may replace them.
-        The alloc maps choose the devices that the plan leaves open.
+        """Allocates the planned devices to a kernel, or equivalent ones if the inventory has changed since the plan.
 
         Raises:
             InvalidAllocation: the plan is of the present inventory and impossible, or does not match the request.
             InsufficientResource, NotMultipleOfQuantum: the request is impossible, or a plugin is not available.
-            In each case nothing is allocated.
         """
         if kernel_id in self._held:
             return
@@ -404,7 +367,6 @@ class Inventory:
         self._held[kernel_id] = _Holding(allocation, allocation)
 
     def _check_available(self, slots: ResourceSlot) -> None:
-        """Check that the plugins of all slots can be called. Raises InsufficientResource."""
         for slot in slots.nonzero():
             if (owner := self.owner_of(slot)) is not None:
                 try:
@@ -413,7 +375,6 @@ class Inventory:
                     raise InsufficientResource(f"{slot}: {e.message}", data={"slot": slot}) from None
 
     def _healthy(self, plan: DeviceAllocation) -> frozenset[str]:
-        """Return the planned devices that are healthy now."""
         result = set()
         for slot, devices in plan.slots.items():
             kind = self.kinds.get(self.owner_of(slot) or "")
@@ -422,11 +383,11 @@ class Inventory:
         return frozenset(result)
 
     def adopt(self, kernel_id: str, allocation: DeviceAllocation) -> None:
-        """Record an existing allocation after a restart of the agent, even if it exceeds the present devices."""
+        """Records an existing allocation after a restart of the agent, even if it exceeds the present devices."""
         self._held[kernel_id] = self._count(kernel_id, allocation)
 
     def free(self, kernel_id: str) -> None:
-        """Free the allocation of a kernel, if it has one."""
+        """Frees the allocation of a kernel, if it has one."""
         holding = self._held.pop(kernel_id, None)
         if holding is not None:
             self._allocator.free(holding.taken)
@@ -435,12 +396,12 @@ class Inventory:
         return kernel_id in self._held
 
     def holding(self, kernel_id: str) -> DeviceAllocation:
-        """Return the allocation of a kernel over all plugins."""
+        """Returns the allocation of a kernel over all plugins."""
         holding = self._held.get(kernel_id)
         return holding.allocation if holding is not None else DeviceAllocation()
 
     def holding_of(self, kernel_id: str, key: str) -> DeviceAllocation:
-        """Return the part of a kernel's allocation that belongs to one plugin."""
+        """Returns the part of a kernel's allocation that belongs to one plugin."""
         kind = self.kinds.get(key)
         names = kind.slot_names if kind is not None else frozenset()
         return DeviceAllocation(slots={s: d for s, d in self.holding(kernel_id).slots.items() if s in names})

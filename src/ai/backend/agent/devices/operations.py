@@ -1,13 +1,10 @@
-"""Operations of administrators on devices: partitions, power, images, attachment (optional capabilities of plugins).
-
-A device is excluded from allocation during an operation, and none starts on a device that a kernel holds. The plugin
-makes the final check of use, because it also sees uses that did not come through this agent.
-"""
+"""Runs operations of administrators on devices that no kernel holds: partitions, power, images, attachment."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -45,11 +42,7 @@ ACTIONS: Mapping[str, _Action] = {
 
 
 class DeviceOperations:
-    """Runs operations on devices, one at a time for each plugin.
-
-    Args:
-        refresh: queries all plugins and triggers a heartbeat; awaited before an operation returns.
-    """
+    """Runs operations on devices, one at a time for each plugin. ``refresh`` is awaited before one returns."""
 
     def __init__(self, plugins: PluginSet, inventory: Inventory, *, refresh: Callable[[], Awaitable[None]]) -> None:
         self._plugins = plugins
@@ -58,7 +51,7 @@ class DeviceOperations:
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def operate(self, req: OperateDevice) -> DeviceOperation:
-        """Run an operation, and return once the inventory contains its result.
+        """Runs an operation, and returns once the inventory contains its result.
 
         Raises:
             InvalidInput: an unknown action, one that the plugin does not support, or a missing argument.
@@ -105,17 +98,20 @@ class DeviceOperations:
         return kind.answered
 
     async def options(self, req: DeviceOptionsOf) -> DeviceOptions:
-        """Return the operations that are possible on a plugin's devices now."""
+        """Returns the operations that are possible on a plugin's devices now."""
         handle = self._plugins.get(req.device_name)
         can = handle.plugin.capabilities
         devices = self._listed(handle)
         profiles: dict[str, list[PartitionOption]] = {}
         images: dict[str, str] = {}
         for device in devices:
-            if can.partitionable:
-                profiles[device.device_id] = await _profiles(handle, device.device_id)
-            if can.programmable and (image := await _image(handle, device.device_id)) is not None:
-                images[device.device_id] = image
+            device_id = device.device_id
+            with suppress(NotFound):  # a device that cannot be partitioned, such as a partition itself
+                if can.partitionable:
+                    profiles[device_id] = await _profiles(handle, device_id)
+            with suppress(NotFound):
+                if can.programmable and (image := await _image(handle, device_id)) is not None:
+                    images[device_id] = image
         attachable: list[str] = []
         if can.attachable:
             device_ids = await handle.call("attachable_devices", lambda p: cast("Attachable", p).attachable_devices())
@@ -134,18 +130,9 @@ def _able(plugin: AbstractComputePlugin) -> list[str]:
 
 
 async def _profiles(handle: PluginHandle, device_id: DeviceId) -> list[PartitionOption]:
-    """Return the profiles of a device; none for a device that cannot be partitioned, such as a partition itself."""
-    try:
-        profiles = await handle.call(
-            "partition_profiles", lambda p: cast("Partitionable", p).partition_profiles(device_id)
-        )
-    except NotFound:
-        return []
+    profiles = await handle.call("partition_profiles", lambda p: cast("Partitionable", p).partition_profiles(device_id))
     return [PartitionOption(name=p.name, slot_name=p.slot_name, available=p.available) for p in profiles]
 
 
 async def _image(handle: PluginHandle, device_id: DeviceId) -> str | None:
-    try:
-        return await handle.call("programmed_image", lambda p: cast("Programmable", p).programmed_image(device_id))
-    except NotFound:
-        return None
+    return await handle.call("programmed_image", lambda p: cast("Programmable", p).programmed_image(device_id))

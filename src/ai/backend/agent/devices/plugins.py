@@ -1,15 +1,11 @@
-"""Starts accelerator plugins, calls them with deadlines, and isolates their failures.
-
-A plugin that cannot be imported, fails in ``init`` or does not answer in time is unhealthy with a reason and does not
-affect the others. Every call goes through :meth:`PluginHandle.call`. Most plugins run in a process of their own
-(:mod:`ai.backend.pluginhost`, decision 0056).
-"""
+"""Starts accelerator plugins, calls them with deadlines, and isolates their failures (decision 0056)."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ai.backend.common.errors import BackendError, DeadlineExceeded, PluginError
@@ -29,34 +25,26 @@ START_PATIENCE_S = 10.0
 _REASON = 500
 
 
+@dataclass(slots=True, eq=False)
 class PluginHandle:
     """Starts and calls one plugin and tracks its health.
 
-    ``key`` is the device name once the plugin was loaded, the source's name before. An isolated plugin counts as not
-    started after its host process has ended, until :meth:`start` launches another one.
+    ``key`` is the device name once the plugin was loaded, the source's name before. A plugin whose host process has
+    ended counts as not started until :meth:`start` launches another one.
     """
 
-    def __init__(
-        self,
-        source: PluginSource,
-        settings: Mapping[str, Mapping[str, Any]],
-        timeout_s: float,
-        *,
-        environment: Sequence[str] = (),
-        changed: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.source = source
-        self._settings = settings
-        self._timeout_s = timeout_s
-        self._environment = environment
-        self._changed = changed
-        self._class: type[AbstractComputePlugin] | None = None
-        self._plugin: AbstractComputePlugin | None = None
-        self._started_at = 0.0
-        self._retry_at = 0.0
-        self._backoff = Backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
-        self._faults: dict[str, str] = {"init": "not started"}
-        self._logged: dict[str, str] = {}
+    source: PluginSource
+    settings: Mapping[str, Mapping[str, Any]]
+    timeout_s: float
+    environment: Sequence[str]
+    changed: Callable[[], None]
+    _class: type[AbstractComputePlugin] | None = field(default=None, init=False)
+    _plugin: AbstractComputePlugin | None = field(default=None, init=False)
+    _started_at: float = field(default=0.0, init=False)
+    _retry_at: float = field(default=0.0, init=False)
+    _backoff: Backoff = field(default_factory=lambda: Backoff(_RETRY_FIRST_S, _RETRY_MAX_S), init=False)
+    _faults: dict[str, str] = field(default_factory=lambda: {"init": "not started"}, init=False)
+    _logged: dict[str, str] = field(default_factory=dict, init=False)
 
     @property
     def key(self) -> str:
@@ -76,12 +64,12 @@ class PluginHandle:
 
     @property
     def may_return(self) -> bool:
-        """Whether the plugin is not started and will be started again."""
+        """True while the plugin is not started and will be started again."""
         return self._plugin is None and self._retry_at < float("inf")
 
     @property
     def reason(self) -> str | None:
-        """Why the plugin is not healthy: the oldest fault that no later call of the same kind has cleared."""
+        """The oldest fault that no later call of the same kind has cleared; None for a healthy plugin."""
         return next(iter(self._faults.values()), None)
 
     @property
@@ -99,7 +87,7 @@ class PluginHandle:
         return self._plugin is None and now >= self._retry_at
 
     async def start(self, now: float) -> None:
-        """Import and initialise the plugin. After a failure, which becomes its reason, it is retried with backoff."""
+        """Imports and initialises the plugin. After a failure, which becomes its reason, it is retried with backoff."""
         if not self.may_start(now):
             return
         self._faults = {"init": "it is being started"}
@@ -115,7 +103,7 @@ class PluginHandle:
                 await asyncio.shield(plugin.close())
             if not isinstance(e, Exception | SystemExit):
                 raise
-            reason = f"init took longer than {self._timeout_s:g} s" if isinstance(e, TimeoutError) else _described(e)
+            reason = f"init took longer than {self.timeout_s:g} s" if isinstance(e, TimeoutError) else _described(e)
             self._failed(reason, e)
         else:
             self._plugin, self._faults, self._logged = plugin, {}, {}
@@ -126,23 +114,23 @@ class PluginHandle:
         if not source.isolated:
             self._class = cls = source.load()
             if reference is None or not cls.capabilities.blocking:
-                return make_plugin(cls, self._settings.get(cls.key, {}))
+                return make_plugin(cls, self.settings.get(cls.key, {}))
             log.info("the plugin %s may block: it gets a host process", cls.key)
         if reference is None:
             raise PluginError(f"{source.name} has no name that a host process could import")
         hosted = await launch(
             reference,
-            lambda key: self._settings.get(key, {}),
-            deadline_s=self._timeout_s,
+            lambda key: self.settings.get(key, {}),
+            deadline_s=self.timeout_s,
             ended=self._host_ended,
-            environment=self._environment,
+            environment=self.environment,
         )
         self._class = type(hosted)
         return hosted
 
     def _patience_s(self, plugin: AbstractComputePlugin) -> float:
-        """Return the timeout of one call. A host process enforces the deadline itself and gets a little more time."""
-        return self._timeout_s + (2 * GRACE_S if isinstance(plugin, HostedPlugin) else 0.0)
+        """Returns the timeout of a call. A host process enforces the deadline itself."""
+        return self.timeout_s + (2 * GRACE_S if isinstance(plugin, HostedPlugin) else 0.0)
 
     def _host_ended(self, reason: str) -> None:
         plugin, self._plugin = self._plugin, None
@@ -151,7 +139,7 @@ class PluginHandle:
         if asyncio.get_running_loop().time() - self._started_at > _RETRY_MAX_S:
             self._backoff.reset()
         self._failed(f"its host process ended: {reason}")
-        self._changed()
+        self.changed()
 
     def _failed(self, reason: str, error: BaseException | None = None) -> None:
         self._faults = {}
@@ -160,10 +148,10 @@ class PluginHandle:
         loop = asyncio.get_running_loop()
         delay_s = self._backoff.next_s()
         self._retry_at = loop.time() + delay_s
-        loop.call_later(delay_s + 0.01, self._changed)
+        loop.call_later(delay_s + 0.01, self.changed)
 
     def _fault(self, what: str, reason: str, error: BaseException | None = None) -> str:
-        """Record a fault, log it once, and return its text."""
+        """Records a fault, logs it once, and returns its text."""
         reason = " ".join(reason.split())[:_REASON]
         self._faults[what] = reason
         if self._logged.get(what) != reason:
@@ -172,13 +160,9 @@ class PluginHandle:
         return reason
 
     async def call(
-        self,
-        what: str,
-        call: Callable[[AbstractComputePlugin], Awaitable[R]],
-        *,
-        check: Callable[[R], R] | None = None,
+        self, what: str, call: Callable[[AbstractComputePlugin], Awaitable[R]], *, check: Callable[[R], R] | None = None
     ) -> R:
-        """Call the plugin with a deadline. A success clears the fault of earlier calls of the same kind.
+        """Calls the plugin with a deadline. A success clears the fault of earlier calls of the same kind.
 
         Args:
             what: the kind of call, a method's name.
@@ -187,7 +171,7 @@ class PluginHandle:
 
         Raises:
             PluginError: the call failed, timed out or returned an invalid answer; the plugin is unhealthy now.
-            BackendError, TerminationDeferred: what the plugin raises on purpose.
+            BackendError, TerminationDeferred: the plugin raised it on purpose.
         """
         plugin = self.plugin
         try:
@@ -196,7 +180,7 @@ class PluginHandle:
             if check is not None:
                 result = check(result)
         except TimeoutError:
-            fault = self._fault(what, f"{what} took longer than {self._timeout_s:g} s")
+            fault = self._fault(what, f"{what} took longer than {self.timeout_s:g} s")
             raise DeadlineExceeded(f"the plugin {self.key} did not answer: {fault}") from None
         except (BackendError, TerminationDeferred):
             raise
@@ -209,13 +193,13 @@ class PluginHandle:
         return result
 
     def complain(self, what: str, reason: str | None) -> None:
-        """Record that a part of the plugin's answers is invalid; None clears the fault."""
+        """Records that a part of the plugin's answers is invalid; None clears the fault."""
         self._faults.pop(what, None)
         if reason is not None:
             self._fault(what, reason)
 
     async def refuse(self, reason: str) -> None:
-        """Stop the plugin permanently because it conflicts with another one."""
+        """Stops the plugin permanently because it conflicts with another one."""
         await self.stop()
         self._faults = {}
         self._fault("init", reason)
@@ -242,10 +226,7 @@ def _described(error: BaseException) -> str:
 
 
 class PluginSet:
-    """The plugins of this agent in allocation order, see :func:`ai.backend.core.allocation.node.order_plugins`.
-
-    ``changed`` is called when a plugin has ended or is due to be started again; :meth:`start` should then be called.
-    """
+    """The plugins of this agent in allocation order. ``changed`` is called when :meth:`start` is due again."""
 
     def __init__(
         self,
@@ -261,19 +242,13 @@ class PluginSet:
         self._warned: set[str] = set()
         self._starting: dict[PluginHandle, asyncio.Task[None]] = {}
         self.changed: Callable[[], None] = lambda: None
-        self.handles = [
-            PluginHandle(source, settings, timeout_s, environment=environment, changed=self._notify)
-            for source in sources
-        ]
+        self.handles = [PluginHandle(source, settings, timeout_s, environment, self._notify) for source in sources]
 
     def _notify(self) -> None:
         self.changed()
 
     async def start(self, now: float) -> None:
-        """Start every plugin that is not started. A slow one continues in the background and then calls ``changed``.
-
-        Of two plugins with the same device name the later one is refused.
-        """
+        """Starts the plugins that are not started. Slow ones continue in the background and then call ``changed``."""
         fresh = [self._begin(h, now) for h in self.handles if h not in self._starting and h.may_start(now)]
         if fresh:
             _, slow = await asyncio.wait(fresh, timeout=START_PATIENCE_S)
@@ -306,7 +281,7 @@ class PluginSet:
         return [handle for handle in self.handles if handle.started]
 
     def get(self, key: str) -> PluginHandle:
-        """Return a started plugin. Raises PluginError with the reason if there is none with this key."""
+        """Returns a started plugin. Raises PluginError with the reason if there is none with this key."""
         reason = ""
         for handle in self.handles:
             if handle.key == key and handle.started:
@@ -316,6 +291,6 @@ class PluginSet:
         raise PluginError(f"the plugin {key} is not available on this agent{reason}")
 
     def _unused_settings(self) -> set[str]:
-        """Return device names with settings but no plugin; empty until every plugin was loaded."""
+        """Returns device names with settings but no plugin; empty until every plugin was loaded."""
         are_loaded = all(handle.version for handle in self.handles)
         return set(self._settings) - {handle.key for handle in self.handles} if are_loaded else set()

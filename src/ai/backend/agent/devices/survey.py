@@ -18,11 +18,8 @@ from ai.backend.plugin.discovery import LEGACY_GROUPS, PluginSource, find_plugin
 class PluginInspection:
     """The state of one plugin in an agent with these settings.
 
-    Attributes:
-        name: the device name; the source's name where it could not be loaded.
-        package: name and version of the distribution that it comes with, if it has an entry point.
-        is_allowed: whether the agent's settings load it.
-        reason: what is wrong with it.
+    ``name`` is the device name, or the source's name of a plugin that could not be loaded. ``package`` is the name and
+    version of the distribution that declares it. ``is_allowed``: the agent's settings load it.
     """
 
     name: str
@@ -36,11 +33,9 @@ class PluginInspection:
 
 
 async def survey(settings: AgentSettings, only: str | None = None) -> list[PluginInspection]:
-    """Start the installed plugins and those of the settings as an agent does, list their devices, and stop them.
+    """Starts the plugins as an agent does, lists their devices, and stops them.
 
-    Args:
-        settings: the agent's settings.
-        only: the device name, entry point or package of the only plugin to inspect.
+    ``only`` is the device name, entry point or package of the only plugin to inspect.
     """
     node = settings.agent
     # The plugins of this project run in this process, because a process for each takes time to start.
@@ -89,7 +84,7 @@ def _is_meant(only: str, source: PluginSource) -> bool:
 
 
 def _packages() -> Mapping[str, str]:
-    """Map the references and modules of entry points to the distributions that declare them."""
+    """Maps the references and modules of entry points to the distributions that declare them."""
     return {
         reference: f"{entry.dist.name} {entry.dist.version}"
         for group in (ENTRY_POINT_GROUP, *LEGACY_GROUPS)

@@ -1,11 +1,15 @@
-"""The agent's data directory."""
+"""The agent's data directory and the SQLite database of its records."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import logging
+import os
 import secrets
+import sqlite3
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from ai.backend.common.errors import Conflict
 from ai.backend.infra.atomic_write import write_atomically
@@ -21,11 +25,7 @@ class DataDirectory:
         self._lock: IO[bytes] | None = None
 
     def open(self) -> None:
-        """Create and lock the directory.
-
-        Raises:
-            Conflict: another agent uses it.
-        """
+        """Creates and locks the directory. Raises Conflict if another agent uses it."""
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = (self.path / "agent.lock").open("ab")
         try:
@@ -41,7 +41,7 @@ class DataDirectory:
             self._lock = None
 
     def next_epoch(self) -> int:
-        """Return a number that is larger than at any earlier start, and store it."""
+        """Returns and stores a number that is larger than at any earlier start."""
         path = self.path / "epoch"
         try:
             previous = int(path.read_text())
@@ -51,7 +51,7 @@ class DataDirectory:
         return previous + 1
 
     def secret(self) -> bytes:
-        """Return the agent's secret, which is generated at the first start."""
+        """Returns the agent's secret, which is generated at the first start."""
         path = self.path / "secret"
         try:
             secret = path.read_bytes()
@@ -62,3 +62,113 @@ class DataDirectory:
             write_atomically(path, secret)
             path.chmod(0o600)
         return secret
+
+
+log = logging.getLogger(__name__)
+_CACHE_KIB = 256
+_SETTINGS = ("journal_mode = WAL", "synchronous = NORMAL", f"cache_size = -{_CACHE_KIB}")
+_DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_FILES = ("", "-wal", "-shm")  # what SQLite appends to the name of its file
+
+
+class RecordDatabase:
+    """Stores tables of records in one SQLite file, each write in a transaction of its own. Raises OSError.
+
+    It belongs to the thread that opens it. Values stay in the file, since most are of ended kernels
+    (docs/decisions/0016).
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._connection: sqlite3.Connection | None = None
+
+    def open(self) -> None:
+        """Opens or creates the file. A file that SQLite cannot read is renamed to ``<name>.damaged``."""
+        self.close()
+        os.close(os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        try:
+            self._connect()
+            problem = str(self.execute("PRAGMA quick_check(1)")[0][0])
+        except _Damaged as error:
+            problem = str(error)
+        if problem != "ok":
+            self._set_aside(problem)
+            self.open()
+
+    def _connect(self) -> None:
+        self._connection = sqlite3.connect(self._path, isolation_level=None)
+        for setting in _SETTINGS:
+            self.execute(f"PRAGMA {setting}")
+
+    def _set_aside(self, problem: str) -> None:
+        self.close()
+        damaged = self._path.with_name(self._path.name + ".damaged")
+        log.error("%s cannot be read and is set aside as %s: %s", self._path, damaged.name, problem)
+        for suffix in _FILES:
+            damaged.with_name(damaged.name + suffix).unlink(missing_ok=True)
+            path = self._path.with_name(self._path.name + suffix)
+            if path.exists():
+                path.rename(damaged.with_name(damaged.name + suffix))
+
+    def table(self, name: str) -> RecordTable:
+        """Returns the table of this name, and creates it if there is none."""
+        self.execute(f"CREATE TABLE IF NOT EXISTS {name} (key TEXT PRIMARY KEY, value BLOB NOT NULL)")
+        return RecordTable(self, name)
+
+    def execute(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        """Runs one statement in a transaction of its own, and returns its rows."""
+        if self._connection is None:
+            raise OSError(errno.EBADF, f"{self._path} is not open")
+        try:
+            return self._connection.execute(statement, values).fetchall()
+        except sqlite3.Error as error:
+            raise _translate(error, self._path) from error
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+class RecordTable:
+    """Stores values (bytes) by keys (text). A method that raises OSError has changed nothing."""
+
+    def __init__(self, database: RecordDatabase, name: str) -> None:
+        self._database = database
+        self._name = name
+
+    def items(self) -> dict[str, bytes]:
+        return {str(key): bytes(value) for key, value in self._rows("SELECT key, value FROM {} ORDER BY rowid")}
+
+    def get(self, key: str) -> bytes | None:
+        rows = self._rows("SELECT key, value FROM {} WHERE key = ?", key)
+        return bytes(rows[0][1]) if rows else None
+
+    def put(self, key: str, value: bytes) -> None:
+        """Stores the newest value of a key. The same value again writes nothing."""
+        self._rows(
+            "INSERT INTO {} VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+            " WHERE value != excluded.value",
+            key,
+            value,
+        )
+
+    def delete(self, key: str) -> None:
+        """Deletes a key, if it is stored."""
+        self._rows("DELETE FROM {} WHERE key = ?", key)
+
+    def _rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        return self._database.execute(statement.format(self._name), *values)
+
+
+class _Damaged(OSError):
+    """The file is no database, or its structure is broken."""
+
+
+def _translate(error: sqlite3.Error, path: Path) -> OSError:
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the rest of it says where it happened
+    if code in _DAMAGE:
+        return _Damaged(errno.EIO, f"{path}: {error}")
+    if code == sqlite3.SQLITE_FULL:
+        return OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: {path}")
+    return OSError(errno.EIO, f"{path}: {error}")

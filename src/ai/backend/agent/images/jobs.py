@@ -1,19 +1,32 @@
-"""Jobs on the images of this node (pull, remove, commit), which the manager polls by their ids.
-
-Jobs are not stored. A job that a crash ended begins again with the next poll; every job may be repeated.
-"""
+"""Pulls the images of kernels, and runs image jobs (pull, remove, commit), which the manager polls by their ids."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from ai.backend.agent.kernels.kernel import Kernel
-from ai.backend.common.errors import BackendError, Conflict, InternalError, LimitExceeded
+from ai.backend.common.errors import (
+    BackendError,
+    Conflict,
+    CreationDeferred,
+    CreationDenied,
+    DeadlineExceeded,
+    ImageNotFound,
+    InternalError,
+    LimitExceeded,
+    NotSupported,
+    PeerRefused,
+    StorageFull,
+    Unavailable,
+)
+from ai.backend.common.images import registry_of
 from ai.backend.common.states import KernelStatus
-from ai.backend.common.wire.agent import ImageJob, ImageJobState
+from ai.backend.common.wire.agent import ImageJob, ImageJobState, RegistryAccess
+from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.runtime import AbstractRuntime, CommitRequest, ImageRequest
 
 _MAX_JOBS = 256
@@ -31,12 +44,11 @@ class _Job:
 
 
 class ImageJobs:
-    """Runs image jobs in the background and reports their progress.
+    """Runs image jobs in the background and reports their progress; a job that a crash ended begins again.
 
     Args:
-        runtime: pulls, removes and commits images.
         kernel_of: returns a live kernel by its id; raises NotFound if there is none.
-        retention_s: how long the outcome of a job is stored, and how long a job runs that nobody asks after.
+        retention_s: how long a finished job is stored, and how long a job runs without being polled.
     """
 
     def __init__(
@@ -48,11 +60,7 @@ class ImageJobs:
         self._jobs: dict[str, _Job] = {}
 
     async def ask(self, req: ImageJob) -> ImageJobState:
-        """Start the job, or return its progress if it exists.
-
-        Raises:
-            NotFound, Conflict: no such kernel, or it does not run. LimitExceeded: too many jobs at once.
-        """
+        """Starts the job, or returns its progress. Raises NotFound or Conflict (no running kernel), LimitExceeded."""
         self._drop_expired()
         job = self._jobs.get(req.job_id)
         if job is None:
@@ -62,10 +70,9 @@ class ImageJobs:
         return _state_of(job)
 
     async def close(self) -> None:
-        tasks = [job.task for job in self._jobs.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for job in self._jobs.values():
+            job.task.cancel()
+        await asyncio.gather(*(job.task for job in self._jobs.values()), return_exceptions=True)
 
     def _begin(self, req: ImageJob) -> _Job:
         if sum(not job.task.done() for job in self._jobs.values()) >= _MAX_JOBS:
@@ -85,14 +92,12 @@ class ImageJobs:
         return job
 
     async def _run(self, req: ImageJob, on_progress: Callable[[int, int], None]) -> dict[str, Any]:
-        access = req.access
         image = ImageRequest(
             name=req.image,
             digest=req.digest,
             config_digest=req.config_digest,
             when="digest" if req.digest or req.config_digest else "tag",
-            username=access.username if access is not None else "",
-            password=access.password if access is not None else "",
+            **_credentials(req.access),
         )
         match req.action:
             case "pull":
@@ -116,7 +121,6 @@ class ImageJobs:
                 }
 
     def _drop_expired(self) -> None:
-        """Drop old outcomes and cancel jobs that nobody polls any more."""
         before = asyncio.get_running_loop().time() - self._retention_s
         for job_id, job in list(self._jobs.items()):
             if job.ended_at is not None and job.ended_at < before:
@@ -128,11 +132,72 @@ class ImageJobs:
 def _state_of(job: _Job) -> ImageJobState:
     if not job.task.done():
         return ImageJobState(state="running", current=job.current, total=job.total)
-    if job.task.cancelled():
-        return ImageJobState(state="failed", code=InternalError.code, message="it was cancelled")
-    error = job.task.exception()
-    if isinstance(error, BackendError):
-        return ImageJobState(state="failed", code=error.code, message=error.message)
-    if error is not None:
-        return ImageJobState(state="failed", code=InternalError.code, message=f"{type(error).__name__}: {error}"[:300])
-    return ImageJobState(state="done", current=job.total, total=job.total, result=job.task.result())
+    error = InternalError("it was cancelled") if job.task.cancelled() else job.task.exception()
+    if error is None:
+        return ImageJobState(state="done", current=job.total, total=job.total, result=job.task.result())
+    if not isinstance(error, BackendError):
+        error = InternalError(f"{type(error).__name__}: {error}"[:300])
+    return ImageJobState(state="failed", code=error.code, message=error.message)
+
+
+log = logging.getLogger(__name__)
+_RETRY_S = 5.0
+
+
+def request_of(kernel: Kernel) -> ImageRequest:
+    spec = kernel.record.spec
+    registry = registry_of(spec.image)
+    access = next((a for a in kernel.registries if a.registry == registry), None)
+    return ImageRequest(
+        name=spec.image,
+        digest=spec.image_digest,
+        config_digest=spec.image_config_digest,
+        when=spec.auto_pull,
+        **_credentials(access),
+    )
+
+
+def _credentials(access: RegistryAccess | None) -> dict[str, str]:
+    return {} if access is None else {"username": access.username, "password": access.password}
+
+
+class KernelImages:
+    """Pulls the images of kernels."""
+
+    def __init__(self, runtime: AbstractRuntime, *, timeout_s: float) -> None:
+        self._runtime = runtime
+        self._timeout_s = timeout_s
+
+    async def provide(self, kernel: Kernel, on_pull: Callable[[], None]) -> None:
+        """Pulls the image if the node lacks it; ``on_pull`` is called before. Raises as :meth:`_pull`."""
+        if not kernel.record.spec.auto_pull or not await self._runtime.lacks_image(request_of(kernel)):
+            return
+        if kernel.record.status is not KernelStatus.PULLING:
+            on_pull()
+            kernel.save(status=KernelStatus.PULLING)
+        await self._pull(kernel)
+
+    async def _pull(self, kernel: Kernel) -> None:
+        """Pulls the image, which is idempotent and is never undone.
+
+        Raises:
+            CreationDeferred: the pull may succeed later, or on another agent.
+            CreationDenied: the pull can never succeed. DeadlineExceeded.
+        """
+        name = kernel.record.spec.image
+        crash_point("create.image.before")
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._runtime.pull_image(request_of(kernel), lambda current, total: None)
+        except TimeoutError:
+            raise DeadlineExceeded(f"the image {name} was not fetched within {self._timeout_s:g} s") from None
+        except (Unavailable, StorageFull) as e:
+            message = f"the image {name} cannot be fetched now: {e.message}"
+            raise CreationDeferred(message, retry_after=_RETRY_S) from e
+        except PeerRefused as e:
+            if kernel.record.resumes:  # credentials are not stored over a restart of the agent
+                raise CreationDeferred(f"the agent has to ask for {name} anew", retry_after=0.0) from e
+            raise CreationDenied(f"the image {name} cannot be fetched: {e.message}") from e
+        except (ImageNotFound, NotSupported) as e:
+            raise CreationDenied(f"the image {name} cannot be fetched: {e.message}") from e
+        crash_point("create.image.after")

@@ -1,38 +1,87 @@
-"""Stores the records of kernels and leftovers in the record database."""
+"""Stores records of kernels in the record database and undelivered observations in a file."""
 
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
-from ai.backend.agent.channel.model import RunsRecord
-from ai.backend.agent.directory.directory import DataDirectory
-from ai.backend.agent.directory.record import RECORD_VERSION
-from ai.backend.agent.directory.record_database import RecordDatabase
+from ai.backend.agent.channel.model import RECORD_VERSION, RunsRecord
+from ai.backend.agent.directory.directory import DataDirectory, RecordDatabase, RecordTable
 from ai.backend.agent.kernels.model import KernelRecord
-from ai.backend.agent.kernels.outbox import FileOutbox
+from ai.backend.common.wire.reports import KernelObservation
+from ai.backend.infra.atomic_write import write_atomically
+
+_LARGE_OUTBOX = 1024 * 1024
+
+
+class FileOutbox:
+    """Stores an outbox as one JSON object a line."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd: int | None = None
+        self._size = 0
+
+    def load(self) -> list[KernelObservation]:
+        observations = []
+        try:
+            lines = self._path.read_bytes().splitlines()
+        except FileNotFoundError:
+            return []
+        for line in lines:
+            try:
+                observations.append(msgspec.json.decode(line, type=KernelObservation))
+            except msgspec.MsgspecError:
+                log.warning("an observation in %s was cut short and is dropped; the state is reported anew", self._path)
+        return observations
+
+    def append(self, observation: KernelObservation) -> None:
+        if self._fd is None:
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        self._size += os.write(self._fd, msgspec.json.encode(observation) + b"\n")
+
+    def replace(self, observations: list[KernelObservation]) -> None:
+        """Rewrites the file once it is large or empty. Older observations in it are only sent again after a crash."""
+        if observations and self._size < _LARGE_OUTBOX:
+            return
+        self.rewrite(observations)
+
+    def rewrite(self, observations: list[KernelObservation]) -> None:
+        if not observations and self._fd is not None:
+            os.ftruncate(self._fd, 0)
+            self._size = 0
+            return
+        self.close()
+        content = b"".join(msgspec.json.encode(item) + b"\n" for item in observations)
+        write_atomically(self._path, content)
+        self._size = len(content)
+
+    def close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
 
 log = logging.getLogger(__name__)
 T = TypeVar("T", KernelRecord, RunsRecord)
 
 
 class FileKernelRecords:
-    """Stores :class:`~ai.backend.agent.kernels.store.KernelRecords` in two tables."""
+    """Stores kernel records and run records in two tables."""
 
     def __init__(self, database: RecordDatabase) -> None:
         self._kernels = database.table("kernels")
         self._runs = database.table("runs")
 
     def load(self) -> list[KernelRecord]:
-        records = [_read(key, value, KernelRecord) for key, value in self._kernels.items().items()]
-        return [record for record in records if record is not None]
+        return _read_all(self._kernels)
 
     def get(self, kernel_id: str) -> KernelRecord | None:
-        value = self._kernels.get(kernel_id)
-        return _read(kernel_id, value, KernelRecord) if value is not None else None
+        return _read(kernel_id, self._kernels.get(kernel_id), KernelRecord)
 
     def put(self, record: KernelRecord) -> None:
         self._kernels.put(record.spec.kernel_id, msgspec.json.encode(record))
@@ -45,36 +94,30 @@ class FileKernelRecords:
         self._runs.delete(kernel_id)
 
     def load_runs(self, kernel_id: str) -> RunsRecord | None:
-        value = self._runs.get(kernel_id)
-        return _read(kernel_id, value, RunsRecord) if value is not None else None
+        return _read(kernel_id, self._runs.get(kernel_id), RunsRecord)
 
     def put_runs(self, kernel_id: str, runs: RunsRecord) -> None:
         self._runs.put(kernel_id, msgspec.json.encode(runs))
 
 
 class FileLeftovers:
-    """Stores :class:`~ai.backend.agent.kernels.store.Leftovers` in a table."""
+    """Stores leftovers in a table."""
 
     def __init__(self, database: RecordDatabase) -> None:
         self._table = database.table("leftovers")
 
     def load(self) -> list[KernelRecord]:
-        records = [_read(key, value, KernelRecord) for key, value in self._table.items().items()]
-        return [record for record in records if record is not None]
+        return _read_all(self._table)
 
     def put(self, record: KernelRecord) -> None:
-        self._table.put(self._name(record), msgspec.json.encode(record))
+        self._table.put(f"{record.spec.kernel_id}.{record.standing_attempt}", msgspec.json.encode(record))
 
     def forget(self, record: KernelRecord) -> None:
-        self._table.delete(self._name(record))
-
-    @staticmethod
-    def _name(record: KernelRecord) -> str:
-        return f"{record.spec.kernel_id}.{record.standing_attempt}"
+        self._table.delete(f"{record.spec.kernel_id}.{record.standing_attempt}")
 
 
 class DirectoryState(DataDirectory):
-    """:class:`~ai.backend.agent.kernels.store.DurableState` in a data directory."""
+    """Stores the agent's durable state in a data directory."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -102,8 +145,15 @@ class DirectoryState(DataDirectory):
         return FileOutbox(self.path / "outbox.jsonl")
 
 
-def _read(key: str, value: bytes, kind: type[T]) -> T | None:
-    """Decode a record. One of another version is ignored and stays in the table for the agent that wrote it."""
+def _read_all(table: RecordTable) -> list[KernelRecord]:
+    records = (_read(key, value, KernelRecord) for key, value in table.items().items())
+    return [record for record in records if record is not None]
+
+
+def _read(key: str, value: bytes | None, kind: type[T]) -> T | None:
+    """Decodes a record. A record of another version is ignored and stays stored for the agent that wrote it."""
+    if value is None:
+        return None
     try:
         record = msgspec.json.decode(value, type=kind)
         if record.version == RECORD_VERSION:

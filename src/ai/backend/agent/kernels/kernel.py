@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from ai.backend.agent.channel.channel import KernelChannel
+from ai.backend.agent.channel.channel import KernelChannel, WorkloadEnded
 from ai.backend.agent.channel.runs import RunQueue
 from ai.backend.agent.channel.terminals import Terminals
-from ai.backend.agent.errors import WorkloadEnded
 from ai.backend.agent.kernels.model import KernelRecord
 from ai.backend.agent.kernels.store import KernelRecords, Leftovers
 from ai.backend.common.errors import Conflict, Unavailable
+from ai.backend.common.states import KernelStatus
 from ai.backend.common.wire.agent import RegistryAccess
 from ai.backend.core.lifecycle.kernel_phase import TRANSITIONS, Operation, Phase, PhaseTrigger, step
 from ai.backend.core.lifecycle.transition import Path, extend_story
@@ -25,64 +26,43 @@ from ai.backend.plugin.runtime import NetworkView, WorkloadExit, WorkloadKey
 _decode = msgspec.msgpack.Decoder(KernelRecord).decode
 
 
+@dataclass(slots=True, eq=False)
 class Kernel:
     """Holds the record of one kernel and its live objects. ``task`` is the operation under way, at most one.
 
     The record of a running kernel is stored compressed, because there are many and most fields are rarely read
-    (docs/decisions/0016). ``id``, ``attempt``, ``key``, ``phase``, ``status`` and ``created_at`` need no decoding.
-
-    ``deferral_ends`` and ``owing_since`` are the record's ``deferred_until`` and ``owed_since`` on the loop's clock, so
-    that setting the wall clock does not move them. ``registries`` holds credentials of registries and is never stored.
+    (docs/decisions/0016). ``deferral_ends`` and ``owing_since`` are the record's times on the loop's clock.
+    ``registries`` holds credentials and is never stored.
     """
 
-    __slots__ = (
-        "_record",
-        "_records",
-        "attached",
-        "changed",
-        "channel",
-        "configs",
-        "created_at",
-        "deferral_ends",
-        "exit",
-        "hurry",
-        "id",
-        "key",
-        "last_stat",
-        "log_tail",
-        "network",
-        "owing_since",
-        "phase",
-        "registries",
-        "runs",
-        "status",
-        "story",
-        "task",
-        "terminals",
-    )
+    _record: KernelRecord | bytes
+    _records: KernelRecords | Leftovers
+    id: str = field(init=False)
+    key: WorkloadKey = field(init=False)
+    created_at: float = field(init=False)
+    phase: Phase = field(init=False)
+    status: KernelStatus = field(init=False)
+    task: asyncio.Task[None] | None = None
+    configs: list[tuple[str, WorkloadConfig]] = field(default_factory=list)
+    attached: dict[str, list[AttachedDevice]] = field(default_factory=dict)
+    network: NetworkView | None = None
+    registries: Sequence[RegistryAccess] = ()
+    exit: WorkloadExit | None = None
+    channel: KernelChannel | None = None
+    runs: RunQueue | None = None
+    terminals: Terminals | None = None
+    hurry: asyncio.Event = field(default_factory=asyncio.Event)
+    deferral_ends: float | None = None
+    owing_since: float | None = None
+    last_stat: dict[str, Any] | None = None
+    log_tail: bytes | None = None
+    story: Path = ()
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def __init__(self, record: KernelRecord, records: KernelRecords | Leftovers) -> None:
-        self.id = record.spec.kernel_id
-        self.key: WorkloadKey = record.key
-        self.created_at = record.created_at
+    def __post_init__(self) -> None:
+        record = self.record
+        self.id, self.key, self.created_at = record.spec.kernel_id, record.key, record.created_at
         self.record = record
-        self._records = records
-        self.task: asyncio.Task[None] | None = None
-        self.configs: list[tuple[str, WorkloadConfig]] = []
-        self.attached: dict[str, list[AttachedDevice]] = {}
-        self.network: NetworkView | None = None
-        self.registries: Sequence[RegistryAccess] = ()
-        self.exit: WorkloadExit | None = None
-        self.channel: KernelChannel | None = None
-        self.runs: RunQueue | None = None
-        self.terminals: Terminals | None = None
-        self.hurry = asyncio.Event()
-        self.deferral_ends: float | None = None
-        self.owing_since: float | None = None
-        self.last_stat: dict[str, Any] | None = None
-        self.log_tail: bytes | None = None
-        self.story: Path = ()
-        self.changed = asyncio.Event()
 
     @property
     def record(self) -> KernelRecord:
@@ -107,12 +87,7 @@ class Kernel:
         return self.phase is not Phase.ENDED
 
     def save(self, **changes: Any) -> None:
-        """Change fields of the record other than its phase, and store it.
-
-        Raises:
-            OSError: nothing has changed.
-            ValueError: the phase changes by :meth:`move` alone.
-        """
+        """Changes fields of the record other than its phase, and stores it. After an OSError nothing has changed."""
         if "phase" in changes:
             raise ValueError("the phase changes by a transition alone")
         record = msgspec.structs.replace(self.record, **changes)
@@ -120,26 +95,21 @@ class Kernel:
         self.become(record)
 
     def admits(self, trigger: PhaseTrigger) -> bool:
-        """Return whether the present phase has a transition for the trigger."""
+        """Returns whether the present phase has a transition for the trigger."""
         return trigger in TRANSITIONS[self.phase]
 
     def move(
         self, trigger: PhaseTrigger, *, cause: str, base: KernelRecord | None = None, **changes: Any
     ) -> tuple[Operation, ...]:
-        """Make a transition of the phase and store the record. An outdated trigger stores nothing.
+        """Makes a transition, stores the record, and returns the operations to start.
 
         Args:
-            trigger: what happens.
-            cause: names it in the story.
-            base: what is written instead of the present record.
+            trigger: the event. An outdated one stores nothing.
+            cause: its name in the story.
+            base: replaces the present record.
             changes: fields that change with the phase.
 
-        Returns:
-            The operations to start.
-
-        Raises:
-            InvalidTransition: the phase does not admit this request; nothing has changed.
-            OSError: nothing has changed.
+        Raises InvalidTransition or OSError; nothing has changed then.
         """
         phase, path, operations = step(
             self.phase,
@@ -157,15 +127,24 @@ class Kernel:
         return operations
 
     def become(self, record: KernelRecord) -> None:
-        """Replace the record by one that is stored already."""
+        """Replaces the record by one that is stored already."""
         self.record = record
         self.changed.set()
 
-    async def when_adopted(self, timeout_s: float) -> tuple[KernelChannel, RunQueue, Terminals]:
-        """Return as :meth:`running`, after waiting for the connection to a kernel that runs since before a restart.
+    async def disconnect(self) -> None:
+        """Closes the channel, the runs and the terminals; the workload keeps running."""
+        if self.runs is not None:
+            self.runs.close()
+        if self.terminals is not None:
+            self.terminals.close()
+        if self.channel is not None:
+            await self.channel.close()
+        self.channel = self.runs = self.terminals = None
 
-        Raises:
-            Unavailable: the kernel is not connected within the time.
+    async def when_adopted(self, timeout_s: float) -> tuple[KernelChannel, RunQueue, Terminals]:
+        """Waits for the connection to a kernel of an earlier life of the agent, and returns as :meth:`running`.
+
+        Raises Unavailable if the kernel is not connected within the time.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -177,11 +156,7 @@ class Kernel:
         return self.running()
 
     def running(self) -> tuple[KernelChannel, RunQueue, Terminals]:
-        """Return the channel, runs and terminals of a running kernel.
-
-        Raises:
-            Conflict: the kernel does not run. WorkloadEnded: its workload has just ended.
-        """
+        """Returns channel, runs and terminals. Raises Conflict if it does not run, WorkloadEnded if it just ended."""
         is_up = self.phase is Phase.RUNNING
         if not is_up or self.channel is None or self.runs is None or self.terminals is None:
             raise Conflict(f"the kernel {self.id} is {self.status}", data={"status": self.status.value})

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from ai.backend.agent.directory.record import RECORD_VERSION, Record
+from ai.backend.agent.channel.model import RECORD_VERSION, Record
 from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.ids import DeviceId, KernelId, SessionId, SlotName
 from ai.backend.common.slots import format_quantity, parse_quantity
@@ -26,7 +26,7 @@ class Termination(Record, frozen=True, kw_only=True):
     least ``retry_after_s``. ``attempt`` is the reported attempt, if it is newer than the record's.
     """
 
-    status: KernelStatus
+    status: KernelStatus = KernelStatus.TERMINATED
     reason: KernelEventReason
     message: str | None = None
     exit_code: int | None = None
@@ -45,13 +45,12 @@ class PluginState(Record, frozen=True, kw_only=True):
 class KernelRecord(Record, frozen=True, kw_only=True):
     """The state of a kernel, stored before each step.
 
-    ``status`` is the last one reported. ``step`` is the one under way. ``allocation`` is slot -> device -> quantity. Of
-    the standing workload: ``hooked`` names the plugins whose ``pre_create`` may have happened, in order; ``begun`` is
-    plugin -> hook method -> the agent's epoch in which it was first called; ``hook_slots`` is plugin -> its slots of
-    the allocation; ``owed`` names those whose ``post_create`` has failed so far, since ``owed_since``;
-    ``deferred_until`` ends the deferrals of the termination under way. ``ready``: the runner of this attempt said so.
-    ``restarted_from`` is the attempt whose workload a restart is ending, ``restarted``: the attempt came by one.
-    ``unhealthy`` is what was reported last of its devices, ``services`` is what the workload declares
+    ``status`` is the last one reported, ``step`` the one under way, ``allocation`` slot -> device -> quantity. Of the
+    present workload: ``hooked`` are the plugins whose ``pre_create`` may have been called, in order; ``begun`` is
+    plugin -> hook method -> the agent's epoch of its first call; ``hook_slots`` is plugin -> its slots; ``owed`` are
+    the plugins whose ``post_create`` has failed since ``owed_since``; ``deferred_until`` ends the deferrals of its
+    termination. ``restarted_from`` is the attempt whose workload a restart is ending, ``restarted`` marks attempts that
+    are restarts. ``unhealthy`` are the failed devices that were reported last, ``services`` the declared services
     (:meth:`~ai.backend.common.service_ports.ServicePort.to_wire`).
     """
 
@@ -97,32 +96,17 @@ class KernelRecord(Record, frozen=True, kw_only=True):
 
     @property
     def standing_attempt(self) -> int:
-        """The attempt that the workload and the hooks belong to: the older one until a restart has ended it."""
+        """The attempt of the present workload and its hooks: the older one until a restart has ended it."""
         return self.spec.attempt if self.restarted_from is None else self.restarted_from
 
     def tombstone(self) -> KernelRecord:
-        """Return a record of the ended kernel with only the fields that late commands need."""
-        spec = self.spec
+        """Returns a record of the ended kernel with only the fields that late commands need."""
+        required = [f.name for f in msgspec.structs.fields(KernelSpec) if f.required and f.name != "slots"]
+        stored = ("status", "workload_id", "ending", "created_at", "ended_at")
         return KernelRecord(
-            spec=KernelSpec(
-                kernel_id=spec.kernel_id,
-                session_id=spec.session_id,
-                attempt=spec.attempt,
-                session_name=spec.session_name,
-                session_type=spec.session_type,
-                image=spec.image,
-                architecture=spec.architecture,
-                access_key=spec.access_key,
-                user_id=spec.user_id,
-                user_email=spec.user_email,
-                slots={},
-            ),
+            spec=KernelSpec(**{name: getattr(self.spec, name) for name in required}, slots={}),
             phase=Phase.ENDED,
-            status=self.status,
-            workload_id=self.workload_id,
-            ending=self.ending,
-            created_at=self.created_at,
-            ended_at=self.ended_at,
+            **{name: getattr(self, name) for name in stored},
         )
 
     @property
@@ -131,14 +115,14 @@ class KernelRecord(Record, frozen=True, kw_only=True):
 
 
 def with_shared_texts(spec: KernelSpec) -> KernelSpec:
-    """Return an equal spec whose texts are interned, so that kernels share them."""
+    """Returns an equal spec with interned texts, which kernels share."""
     texts = {name: intern(text) for name in spec.__struct_fields__ if type(text := getattr(spec, name)) is str}
     environ = {intern(name): intern(value) for name, value in spec.environ.items()}
     return msgspec.structs.replace(spec, **texts, environ=environ)
 
 
 def read_allocation(data: dict[str, dict[str, str]]) -> DeviceAllocation:
-    """Decode the wire form of an allocation."""
+    """Decodes the wire form of an allocation."""
     return DeviceAllocation(
         slots={
             SlotName(slot): {DeviceId(device): parse_quantity(amount) for device, amount in devices.items()}
@@ -148,7 +132,7 @@ def read_allocation(data: dict[str, dict[str, str]]) -> DeviceAllocation:
 
 
 def write_allocation(allocation: DeviceAllocation) -> dict[str, dict[str, str]]:
-    """Return the wire form of an allocation."""
+    """Returns the wire form of an allocation."""
     return {
         str(slot): {str(device): format_quantity(amount) for device, amount in devices.items()}
         for slot, devices in allocation.slots.items()

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -22,63 +23,44 @@ _BATCH = 200
 _RETRY_FIRST_S, _RETRY_MAX_S = 0.1, 5.0
 
 
+@dataclass(slots=True, eq=False)
 class ObservationQueue:
     """Stores observations and delivers them in order."""
 
-    def __init__(
-        self,
-        outbox: Outbox,
-        manager: ManagerReports,
-        *,
-        agent_id: str,
-        epoch: int,
-        wall_clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._outbox = outbox
-        self._manager = manager
-        self._agent_id = agent_id
-        self._epoch = epoch
-        self._wall_clock = wall_clock
-        self._pending: list[KernelObservation] = []
-        self._wake = asyncio.Event()
-        self._seq = 0
+    outbox: Outbox
+    manager: ManagerReports
+    agent_id: str
+    epoch: int
+    wall_clock: Callable[[], float] = time.time
+    _pending: list[KernelObservation] = field(default_factory=list, init=False)
+    _wake: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _seq: int = field(default=0, init=False)
 
     def restore(self) -> None:
-        """Load the observations that were not delivered before the restart, and number them anew for this epoch."""
-        for observation in self._outbox.load():
+        """Loads the observations that were not delivered before the restart, and numbers them for this epoch."""
+        for observation in self.outbox.load():
             self._seq += 1
             self._pending.append(msgspec.structs.replace(observation, seq=self._seq))
-        self._outbox.rewrite(self._pending)
+        self.outbox.rewrite(self._pending)
         self._wake.set()
 
     def report(
         self, kernel_id: str, attempt: int, status: KernelStatus, reason: KernelEventReason, **details: Any
     ) -> None:
-        """Store an observation; it is delivered in the background."""
+        """Stores an observation; it is delivered in the background."""
         self._seq += 1
-        observation = KernelObservation(
-            kernel_id=kernel_id,
-            attempt=attempt,
-            status=status,
-            reason=reason,
-            at=self._wall_clock(),
-            seq=self._seq,
-            **details,
-        )
-        self._outbox.append(observation)
+        details |= {"kernel_id": kernel_id, "attempt": attempt, "status": status, "reason": reason}
+        observation = KernelObservation(at=self.wall_clock(), seq=self._seq, **details)
+        self.outbox.append(observation)
         self._pending.append(observation)
         self._wake.set()
 
     def undelivered_ends(self) -> list[KernelObservation]:
-        """Return the ends that the manager has not acknowledged."""
+        """Returns the ends that the manager has not acknowledged."""
         return [observation for observation in self._pending if observation.status.is_final]
 
-    @property
-    def backlog(self) -> int:
-        return len(self._pending)
-
     async def deliver(self) -> None:
-        """Send observations in order until cancelled, with growing delays after failures."""
+        """Sends observations in order until cancelled, with growing delays after failures."""
         backoff = Backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
         while True:
             await self._wake.wait()
@@ -87,8 +69,8 @@ class ObservationQueue:
                 self._wake.clear()
                 continue
             try:
-                acknowledged = await self._manager.observe(
-                    ObservationReport(agent_id=self._agent_id, epoch=self._epoch, observations=batch)
+                acknowledged = await self.manager.observe(
+                    ObservationReport(agent_id=self.agent_id, epoch=self.epoch, observations=batch)
                 )
             except BackendError as e:
                 log.log(
@@ -106,6 +88,6 @@ class ObservationQueue:
     def _forget(self, seq: int) -> None:
         self._pending = [observation for observation in self._pending if observation.seq > seq]
         try:
-            self._outbox.replace(self._pending)
+            self.outbox.replace(self._pending)
         except OSError as e:  # they are only sent once more after a restart
             log.warning("delivered observations stay in the outbox until the next are: %s", e)

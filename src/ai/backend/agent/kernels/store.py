@@ -1,8 +1,4 @@
-"""The ports by which kernels are stored.
-
-The methods are synchronous: each is one small write to the page cache, far below a millisecond. The data survives a
-crash of the agent; it need not survive the node, with which the workloads end, so nothing is synced to the disk.
-"""
+"""The ports by which the state of kernels is stored; it survives a crash of the agent. Every call is a small write."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ class KernelRecords(Protocol):
     """Stores one record of each kernel and one of its runs."""
 
     def load(self) -> list[KernelRecord]:
-        """Read every record. An unreadable record is left out, and its workload is removed as one without a record."""
+        """Reads every record; unreadable ones are left out."""
         ...
 
     def get(self, kernel_id: str) -> KernelRecord | None: ...
@@ -42,10 +38,10 @@ class Outbox(Protocol):
     def load(self) -> list[KernelObservation]: ...
     def append(self, observation: KernelObservation) -> None: ...
     def replace(self, observations: list[KernelObservation]) -> None:
-        """Store these. Earlier ones may be dropped, and are dropped if ``observations`` is empty."""
+        """Stores these. Earlier ones may be dropped, and are dropped if ``observations`` is empty."""
 
     def rewrite(self, observations: list[KernelObservation]) -> None:
-        """Store exactly these."""
+        """Stores exactly these."""
 
     def close(self) -> None: ...
 
@@ -54,15 +50,15 @@ class DurableState(Protocol):
     """Stores the state of an agent that survives a restart. One agent at a time uses it."""
 
     def open(self) -> None:
-        """Open the state. Raises Conflict if another agent uses it."""
+        """Opens the state. Raises Conflict if another agent uses it."""
 
     def close(self) -> None: ...
     def next_epoch(self) -> int:
-        """Return a number that is larger than at any earlier start."""
+        """Returns a number that is larger than at any earlier start."""
         ...
 
     def secret(self) -> bytes:
-        """Return the secret of this agent, which is created at the first start."""
+        """Returns the secret of this agent, which is created at the first start."""
         ...
 
     def kernel_records(self) -> KernelRecords: ...

@@ -1,12 +1,13 @@
-"""Makes a kit: a folder with everything that our interpreter needs to run anywhere on this machine's kernel.
+"""Makes kits: folders with everything that our interpreter needs to run on this machine's kernel, in any image.
 
-Its own loader starts it with its own C library, so that it does not matter which one, or whether any, the image has.
-Files are linked where they can be, else copied. A kit is named by what is in it; one that is there is whole.
+A kit has its own loader and C library. Files are linked if possible, else copied. A kit is named by its content.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import importlib.util
 import json
 import os
 import shutil
@@ -16,6 +17,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from ai.backend.common.errors import Unavailable
+from ai.backend.common.service_ports import SSHD, TTYD
 
 PROGRAMS = Path(__file__).with_name("programs")
 _PROBE = Path(__file__).with_name("probe.py")
@@ -33,12 +37,11 @@ class KitFailed(Exception):
 
 
 def build_kit(directory: Path) -> Path:
-    """The kit of this interpreter below ``directory``, made if need be (a second or two). Blocks.
+    """Returns the kit of this interpreter below ``directory``, and makes it if need be (a second or two). Blocks.
 
-    Raises:
-        KitFailed: the interpreter or the disk does not let us.
+    Raises KitFailed if the interpreter or the disk does not permit it.
     """
-    facts = _ask()
+    facts = _probe()
     kit = directory / _digest(facts)
     if kit.is_dir():
         return kit
@@ -60,13 +63,9 @@ def build_kit(directory: Path) -> Path:
 
 
 def remove_unused(directory: Path) -> None:
-    """Remove the kits of other versions that no process runs from. Blocks. Nobody else may be making one.
-
-    Raises:
-        KitFailed: which kit is ours cannot be found out.
-    """
+    """Removes the kits of other versions that no process runs from. Blocks. Raises KitFailed."""
     others = {path.name for path in directory.iterdir()}
-    others -= {_digest(_ask())} if others else set()
+    others -= {_digest(_probe())} if others else set()
     if others:
         commands = list(_commands())
         for name in others:
@@ -75,17 +74,15 @@ def remove_unused(directory: Path) -> None:
 
 
 def _commands() -> Iterator[bytes]:
-    """The command lines of all processes: a kit's interpreter is started by its path."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):  # it has ended
             yield path.read_bytes()
 
 
-def _ask() -> dict[str, Any]:
+def _probe() -> dict[str, Any]:
+    command = [sys.executable, "-I", str(_PROBE)]
     try:
-        done = subprocess.run(
-            [sys.executable, "-I", str(_PROBE)], capture_output=True, timeout=_PROBE_TIMEOUT_S, check=True
-        )
+        done = subprocess.run(command, capture_output=True, timeout=_PROBE_TIMEOUT_S, check=True)
         facts: dict[str, Any] = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as e:
         raise KitFailed(f"our interpreter cannot be asked what it is made of: {e}") from e
@@ -93,13 +90,13 @@ def _ask() -> dict[str, Any]:
 
 
 def _digest(facts: dict[str, Any]) -> str:
-    """By the versions of everything: packages by their files' times, programs by their content."""
+    """Returns the kit's name: packages count by the times of their files, programs by their content."""
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     for text in (*facts["packages"].values(), *facts["libraries"]):
         path = Path(text)
         for one in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            found = one.stat()
-            digest.update(f"{one} {found.st_size} {found.st_mtime_ns}\n".encode())
+            status = one.stat()
+            digest.update(f"{one} {status.st_size} {status.st_mtime_ns}\n".encode())
     for path in sorted(PROGRAMS.rglob("*")):
         if path.is_file() and path.suffix != ".pyc":
             digest.update(path.name.encode() + path.read_bytes())
@@ -107,37 +104,35 @@ def _digest(facts: dict[str, Any]) -> str:
 
 
 def _fill(kit: Path, facts: dict[str, Any]) -> None:
-    place = kit / facts["place"]
     libraries, site = kit / "lib", kit / "site"
-    for folder in (kit / "bin", libraries, site, place):
+    for folder in (kit / "bin", libraries, site):
         folder.mkdir(parents=True, exist_ok=True)
-    _take(Path(facts["executable"]), kit / "bin" / "python3")
-    _take_tree(Path(facts["standard"]), place)
+    _link(Path(facts["executable"]), kit / "bin" / "python3")
+    _link_tree(Path(facts["standard"]), kit / facts["place"])
     for name, text in facts["packages"].items():
         path = Path(text)
-        if path.is_dir():
-            _take_tree(path, site / name)
-        else:
-            _take(path, site / path.name)
         bundled = path.parent / f"{name}.libs"
+        if path.is_dir():
+            _link_tree(path, site / name)
+        else:
+            _link(path, site / path.name)
         if bundled.is_dir():
-            _take_tree(bundled, site / bundled.name)
+            _link_tree(bundled, site / bundled.name)
     loader = ""
     for path in _shared(facts):
-        _take(path, libraries / path.name)
-        if path.name.startswith("ld-"):
-            loader = path.name
-    _take_tree(PROGRAMS, kit / "programs")
+        _link(path, libraries / path.name)
+        loader = path.name if path.name.startswith("ld-") else loader
+    _link_tree(PROGRAMS, kit / "programs")
     started = [f"{{kit}}/lib/{loader}", "--library-path", "{kit}/lib"] if loader else []
     command = [*started, "{kit}/bin/python3", "-I", "-S", "-B", "-X", "utf8"]
     (kit / "launch.json").write_text(json.dumps(command))
-    for folder, _, _ in os.walk(kit):
-        Path(folder).chmod(0o755)
+    for name, _, _ in os.walk(kit):
+        Path(name).chmod(0o755)
     (kit / "launch.json").chmod(0o644)
 
 
 def _shared(facts: dict[str, Any]) -> Iterator[Path]:
-    """The libraries outside of packages, under the names by which they are asked for."""
+    """Yields the libraries outside of packages, under every name by which they are loaded."""
     packages = tuple(facts["packages"].values())
     for text in facts["libraries"]:
         path = Path(text)
@@ -146,42 +141,77 @@ def _shared(facts: dict[str, Any]) -> Iterator[Path]:
         yield path
         for name in _sonames(path):
             yield path.with_name(name)
-    c_library = next((Path(text) for text in facts["libraries"] if Path(text).name.startswith("libc.so")), None)
-    for name in _LATER if c_library is not None else ():
-        if c_library is not None and c_library.with_name(name).exists():
-            yield c_library.with_name(name)
+        if path.name.startswith("libc.so"):
+            yield from (later for name in _LATER if (later := path.with_name(name)).exists())
 
 
 def _sonames(path: Path) -> Iterator[str]:
-    """Other names of a library in its folder: `libz.so.1` of `libz.so.1.2.13`."""
+    """Yields other names of a library in its folder: `libz.so.1` of `libz.so.1.2.13`."""
     for other in path.parent.glob(path.name.partition(".so")[0] + ".so*"):
         if other.is_symlink() and other.name != path.name and other.resolve() == path.resolve():
             yield other.name
 
 
-def _take_tree(source: Path, target: Path) -> None:
+def _link_tree(source: Path, target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     for entry in sorted(source.iterdir()):
         if entry.name in _UNNEEDED or entry.name.startswith("config-"):
             continue
         if entry.is_dir():
-            _take_tree(entry, target / entry.name)
+            _link_tree(entry, target / entry.name)
         elif entry.is_file() and not entry.name.endswith((".a", ".opt-1.pyc", ".opt-2.pyc", ".map", ".pyi")):
-            _take(entry, target / entry.name)
+            _link(entry, target / entry.name)
 
 
-def _take(source: Path, target: Path) -> None:
-    """A link where everybody may read the file already, else a copy that everybody may read."""
+def _link(source: Path, target: Path) -> None:
+    """Links a file that everybody may read already, or copies it so that everybody may read the copy."""
     real = source.resolve()
-    found = real.stat()
-    needed = 0o555 if found.st_mode & 0o100 else 0o444
-    if found.st_mode & needed == needed:
-        try:
+    mode = real.stat().st_mode
+    needed = 0o555 if mode & 0o100 else 0o444
+    if target.exists():
+        return
+    if mode & needed == needed:
+        with suppress(OSError):  # another file system, or a file of another user
             os.link(real, target)
             return
-        except FileExistsError:
-            return
-        except OSError:
-            pass  # another file system, or a file of another user
     shutil.copy2(real, target)
-    target.chmod(0o755 if found.st_mode & 0o100 else 0o644)
+    target.chmod(0o755 if mode & 0o100 else 0o644)
+
+
+class KitStore:
+    """Makes the kits of one agent when they are needed first."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._lock = asyncio.Lock()
+        self._name: str | None = None
+        self._services = frozenset({TTYD, SSHD} if importlib.util.find_spec("asyncssh") is not None else {TTYD})
+
+    def open(self) -> None:
+        self._directory.mkdir(mode=0o755, exist_ok=True)
+
+    @property
+    def directory(self) -> Path:
+        return self._directory
+
+    @property
+    def services(self) -> frozenset[str]:
+        """The services that a kit can serve: ``sshd`` only if the extra ``ssh`` is installed."""
+        return self._services
+
+    async def clean(self) -> None:
+        """Removes kits of earlier versions of the agent that nothing runs from. Raises Unavailable."""
+        async with self._lock:
+            try:
+                await asyncio.to_thread(remove_unused, self._directory)
+            except (KitFailed, OSError) as e:
+                raise Unavailable(f"kits of other versions stay: {e}") from e
+
+    async def ensure(self) -> str:
+        async with self._lock:
+            if self._name is None or not (self._directory / self._name).is_dir():
+                try:
+                    self._name = (await asyncio.to_thread(build_kit, self._directory)).name
+                except KitFailed as e:
+                    raise Unavailable(str(e)) from e
+            return self._name

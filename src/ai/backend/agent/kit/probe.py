@@ -1,6 +1,6 @@
-"""Run by our own interpreter (`python -I probe.py`): says, as JSON, what it is made of once it serves as a kit.
+"""Run by our own interpreter (`python -I probe.py`): prints as JSON the files that a kit needs.
 
-The libraries are those that the dynamic loader has really taken, read from the process itself.
+The libraries are those that the dynamic loader has mapped into this process.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-WANTED = ("aiohttp.web", "asyncssh")
+REQUIRED = ("aiohttp.web", "asyncssh")
 
 
 def main() -> None:
     missing = []
-    for name in WANTED:
+    for name in REQUIRED:
         try:
             import_module(name)
         except ImportError:
@@ -33,7 +33,7 @@ def main() -> None:
     lines = Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines()
     mapped = {fields[5].strip() for fields in (line.split(None, 5) for line in lines) if len(fields) == 6}
     libraries = sorted(path for path in mapped if path.startswith("/") and ".so" in Path(path).name)
-    found = {
+    facts = {
         "version": sys.version,
         "executable": str(Path(sys.executable).resolve()),
         "standard": str(standard),
@@ -42,7 +42,7 @@ def main() -> None:
         "libraries": libraries,
         "missing": missing,
     }
-    print(json.dumps(found))
+    print(json.dumps(facts))
 
 
 if __name__ == "__main__":

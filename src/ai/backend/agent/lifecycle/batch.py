@@ -1,9 +1,4 @@
-"""Runs the startup command of batch sessions and ends the kernel with its result.
-
-The agent ends the workload itself, so that devices are freed while the manager is away; the manager learns the result
-from the TERMINATING and TERMINATED observations (reason task-finished, task-failed or task-timeout, with the exit code)
-and ends the session's other kernels.
-"""
+"""Runs the startup command of batch sessions and ends the kernel with its result, even while the manager is away."""
 
 from __future__ import annotations
 
@@ -15,7 +10,7 @@ from collections.abc import Callable
 from ai.backend.agent.kernels.kernel import Kernel
 from ai.backend.agent.kernels.model import Termination
 from ai.backend.common.errors import BackendError
-from ai.backend.common.states import KernelEventReason, KernelStatus
+from ai.backend.common.states import KernelEventReason
 from ai.backend.core.lifecycle.kernel_phase import Phase
 
 log = logging.getLogger(__name__)
@@ -26,7 +21,7 @@ _EXIT_EVENT_S = 2.0
 async def watch_batch(
     kernel: Kernel, end: Callable[[Kernel, Termination], None], wall_clock: Callable[[], float] = time.time
 ) -> None:
-    """Start the command, or follow it again after a restart of the agent; then end the kernel."""
+    """Starts the command, or follows it again after a restart of the agent; then ends the kernel."""
     spec = kernel.record.spec
     assert spec.startup_command
     if kernel.record.batch_since is None:
@@ -51,14 +46,11 @@ async def watch_batch(
     if kernel.channel is not None and kernel.channel.ended:
         await _wait_for_exit_event(kernel)
     if kernel.phase is Phase.RUNNING:
-        end(
-            kernel,
-            Termination(status=KernelStatus.TERMINATED, reason=reason, message=message, exit_code=exit_code),
-        )
+        end(kernel, Termination(reason=reason, message=message, exit_code=exit_code))
 
 
 async def _wait_for_exit_event(kernel: Kernel) -> None:
-    """Wait until the runtime reports why the workload ended, which explains the failure of the command."""
+    """Waits until the runtime reports why the workload ended."""
     try:
         async with asyncio.timeout(_EXIT_EVENT_S):
             while kernel.phase is Phase.RUNNING:

@@ -1,11 +1,11 @@
-"""The objects that the steps of a kernel work with."""
+"""The values that the steps of a kernel work with."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar
 
 from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.agent.devices.inventory import Inventory
@@ -23,10 +23,7 @@ from ai.backend.plugin.runtime import AbstractRuntime
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentContext:
-    """The services and settings of the agent. Only keys that are derived from ``secret`` leave the agent.
-
-    ``wall_clock`` returns the seconds since the epoch, for times that are stored or sent.
-    """
+    """The services and settings of the agent. Only keys that are derived from ``secret`` leave the agent."""
 
     settings: AgentSettings
     epoch: int
@@ -54,7 +51,7 @@ class StepContext:
 
 
 def step_context_of(record: KernelRecord) -> StepContext:
-    """Return the context of hook calls for the standing workload."""
+    """Returns the context of hook calls for the present workload."""
     is_ending = record.phase in (Phase.TERMINATING, Phase.ENDED)
     if record.restarted_from is not None or (record.restarted and not is_ending):
         return StepContext(cause=LifecycleCause.RESTART_IN_PLACE)
@@ -63,13 +60,18 @@ def step_context_of(record: KernelRecord) -> StepContext:
     return StepContext()
 
 
-class Step(Protocol):
-    """Acquires and releases one resource of a kernel.
+@dataclass
+class Step:
+    """Acquires and releases one resource of a kernel. Both methods are idempotent.
 
-    Both methods are idempotent. ``release`` is safe without ``acquire``, and raises only if it must be repeated.
+    ``release`` is safe without ``acquire``, and raises only if it must be repeated.
     """
 
-    name: str
+    name: ClassVar[str]
+    context: AgentContext
 
-    async def acquire(self, kernel: Kernel, step: StepContext) -> None: ...
-    async def release(self, kernel: Kernel, step: StepContext) -> None: ...
+    async def acquire(self, kernel: Kernel, step: StepContext) -> None:
+        raise NotImplementedError
+
+    async def release(self, kernel: Kernel, step: StepContext) -> None:
+        """Does nothing, for a step that holds no resource."""

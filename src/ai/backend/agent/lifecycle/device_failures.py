@@ -6,10 +6,10 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 
-from ai.backend.agent.devices.inventory import Inventory
-from ai.backend.agent.devices.plugins import PluginHandle, PluginSet
-from ai.backend.agent.kernels.observer import ObservationQueue
+from ai.backend.agent.devices.plugins import PluginHandle
+from ai.backend.agent.lifecycle.context import AgentContext
 from ai.backend.agent.lifecycle.supervisor import Supervisor
 from ai.backend.common.devices import DeviceHealth
 from ai.backend.common.ids import DeviceId
@@ -27,41 +27,27 @@ _RETRY_FIRST_S, _RETRY_MAX_S = 0.5, 30.0
 _MAX_UNLISTED = 16
 
 
+@dataclass(slots=True, eq=False)
 class HealthLoop:
     """Watches the devices of every plugin with the capability :class:`HealthWatching`.
 
-    A watch that ends or raises is restarted with growing delays. Other plugins, and changes that are lost between two
-    watches, are covered by the refresh of the inventory, which is triggered after each end of a watch.
-
-    Args:
-        refresh: triggers a refresh of the inventory.
-        beat: triggers a heartbeat.
+    A watch that ends is restarted with growing delays, and ``refresh`` then triggers a refresh of the inventory, which
+    finds changes between two watches. ``beat`` triggers a heartbeat.
     """
 
-    def __init__(
-        self,
-        plugins: PluginSet,
-        inventory: Inventory,
-        supervisor: Supervisor,
-        observer: ObservationQueue,
-        *,
-        refresh: Callable[[], None],
-        beat: Callable[[], None],
-    ) -> None:
-        self._plugins = plugins
-        self._inventory = inventory
-        self._supervisor = supervisor
-        self._observer = observer
-        self._refresh = refresh
-        self._beat = beat
-        self._changes: dict[str, dict[DeviceId, list[DeviceHealthChange]]] = {}
-        self._wake = asyncio.Event()
-        self._watches: dict[str, tuple[object, asyncio.Task[None]]] = {}
-        self._begun: dict[str, float] = {}
-        self._unlisted: set[tuple[str, DeviceId]] = set()
+    context: AgentContext
+    supervisor: Supervisor
+    _: KW_ONLY
+    refresh: Callable[[], None]
+    beat: Callable[[], None]
+    _changes: dict[str, dict[DeviceId, list[DeviceHealthChange]]] = field(default_factory=dict, init=False)
+    _wake: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _watches: dict[str, tuple[object, asyncio.Task[None]]] = field(default_factory=dict, init=False)
+    _begun: dict[str, float] = field(default_factory=dict, init=False)
+    _unlisted: set[tuple[str, DeviceId]] = field(default_factory=set, init=False)
 
     async def run(self) -> None:
-        """Run until it is cancelled."""
+        """Runs until it is cancelled."""
         try:
             while True:
                 try:
@@ -78,8 +64,8 @@ class HealthLoop:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _wait(self) -> None:
-        """Wait until a change arrives, a device may be restored, or the next round is due."""
-        due = self._inventory.health_due()
+        """Waits until a change arrives, a device may be restored, or the next round is due."""
+        due = self.context.inventory.health_due()
         timeout_s = _ROUND_S if due is None else min(_ROUND_S, max(0.0, due - asyncio.get_running_loop().time()))
         try:
             async with asyncio.timeout(timeout_s):
@@ -91,35 +77,30 @@ class HealthLoop:
         self._wake.clear()
         pending, self._changes = self._changes, {}
         is_changed = False
-        for key in list(self._inventory.kinds):
+        for key in list(self.context.inventory.kinds):
             changes = [change for of_device in pending.get(key, {}).values() for change in of_device]
-            is_changed |= self._inventory.on_health_changes(key, changes)
+            is_changed |= self.context.inventory.on_health_changes(key, changes)
         if is_changed:
-            self._beat()
-        if self._inventory.is_stale:
-            await self._inventory.rebuild()
+            self.beat()
+        if self.context.inventory.is_stale:
+            await self.context.inventory.rebuild()
         self.report()
 
     def report(self) -> None:
-        """Report the failed devices of every running kernel for which they differ from the last report.
-
-        Current state is compared with recorded state, so a crash or an unreachable manager loses no report.
-        """
-        for kernel in self._supervisor.live():
+        """Reports the failed devices of every running kernel for which they differ from the last stored report."""
+        for kernel in self.supervisor.live():
             if kernel.phase is not Phase.RUNNING:
                 continue
-            failed = self._inventory.unhealthy(kernel.id)
+            failed = self.context.inventory.unhealthy(kernel.id)
             if failed == kernel.record.unhealthy:
                 continue
-            self._observer.report(
+            self.context.observer.report(
                 kernel.id, kernel.attempt, kernel.status, KernelEventReason.UNKNOWN, unhealthy_devices=failed
             )
             kernel.save(unhealthy=failed)
 
-    # ---- watching
-
     def _watch_all(self) -> None:
-        for handle in self._plugins.started():
+        for handle in self.context.plugins.started():
             plugin = handle.plugin
             watched, task = self._watches.get(handle.key, (None, None))
             if watched is plugin and task is not None and not task.done():
@@ -149,19 +130,19 @@ class HealthLoop:
             self._begun[handle.key] = math.inf
             pause_s = backoff.next_s()
             handle.complain("watch_health", f"watch_health: {problem:.500}; again in {pause_s:g} s")
-            self._refresh()
+            self.refresh()
             await asyncio.sleep(pause_s)
 
     def _record(self, key: str, change: DeviceHealthChange) -> None:
-        """Store the first failure and the last change of each device. Raises TypeError for a value of another type."""
+        """Stores the first failure and the last change of each device. Raises TypeError for a value of another type."""
         if not isinstance(change, DeviceHealthChange):
             raise TypeError(f"{change!r:.200} is not a DeviceHealthChange")
-        kind = self._inventory.kinds.get(key)
+        kind = self.context.inventory.kinds.get(key)
         if kind is None or all(device.device_id != change.device_id for device in kind.answered):
             if (key, change.device_id) not in self._unlisted and len(self._unlisted) < _MAX_UNLISTED:
                 self._unlisted.add((key, change.device_id))
                 log.warning("the plugin %s reports a device %.100r that it has not listed", key, change.device_id)
-                self._refresh()
+                self.refresh()
             return
         of_device = self._changes.setdefault(key, {})
         failures = [c for c in of_device.get(change.device_id, ()) if c.health is not DeviceHealth.HEALTHY]

@@ -45,12 +45,12 @@ class HookCalls:
     async def call(
         self, key: str, method: Method, kernel: Kernel, step: StepContext, *, timeout_s: float | None = None
     ) -> WorkloadConfig | None:
-        """Record that the call begins, then call. Only ``pre_create`` returns a config.
+        """Records that the call begins, then calls. Only ``pre_create`` returns a config.
 
         Args:
             key: the plugin.
             method: the method of the hook.
-            kernel: the kernel; the call is for its standing workload.
+            kernel: the kernel; the call is for its present workload.
             step: gives the cause, unless the call was begun before the agent was restarted.
             timeout_s: a deadline shorter than a plugin's usual one.
 
@@ -69,9 +69,21 @@ class HookCalls:
         state = self._state(key, kernel, is_over)
 
         async def run(plugin: AbstractComputePlugin) -> WorkloadConfig | None:
-            hook_context = self._hook_context(key, kernel, step, state, deadline_s, is_repeat=is_repeat)
-            hook = plugin.create_lifecycle_hook(self._workload(kernel), self._allocation(key, kernel), hook_context)
-            result = await _call_method(method, hook)
+            record, allocation = kernel.record, self._allocation(key, kernel)
+            workload = Workload(
+                id=record.workload_id,
+                type=self._context.runtime.info().workload_type,
+                kernel_id=record.kernel_id,
+                session_id=record.session_id,
+            )
+            hook_context = HookContext(
+                cause=LifecycleCause.RECOVER if is_repeat else step.cause,
+                attempt=record.standing_attempt,
+                state=state,
+                previous_allocation=allocation if step.restarting else None,
+                deadline_s=deadline_s,
+            )
+            result = await _call_method(method, plugin.create_lifecycle_hook(workload, allocation, hook_context))
             try:
                 self._save_state(key, kernel, state)
                 return check_config(result, hidden=self._hidden) if method == "pre_create" else None
@@ -95,7 +107,7 @@ class HookCalls:
     def report(
         self, kernel: Kernel, key: str, method: Method, problem: object, state: HookState, since: float = 0.0
     ) -> None:
-        """Report a failed hook call, or its later success, in the log and in the kernel's ``status_data``."""
+        """Reports a failed hook call, or its later success, in the log and in the kernel's ``status_data``."""
         level = logging.INFO if state == "done" else logging.WARNING
         log.log(level, "%s of %s for kernel %s: %s: %s", method, key, kernel.id, state, problem)
         trouble = HookTrouble(
@@ -109,33 +121,12 @@ class HookCalls:
             kernel.id, kernel.attempt, kernel.status, KernelEventReason.UNKNOWN, hook_troubles=[trouble]
         )
 
-    # ---- inside
-
-    def _workload(self, kernel: Kernel) -> Workload:
-        return Workload(
-            id=kernel.record.workload_id,
-            type=self._context.runtime.info().workload_type,
-            kernel_id=kernel.key.kernel_id,
-            session_id=kernel.record.session_id,
-        )
-
     @staticmethod
     def _allocation(key: str, kernel: Kernel) -> DeviceAllocation:
-        """Return the plugin's share as of the start of the creation, with slots that it does not offer any more."""
+        """Returns the plugin's share as of the start of the creation."""
         names = kernel.record.hook_slots.get(key, ())
         held = kernel.record.device_allocation.slots
         return DeviceAllocation(slots={slot: devices for slot, devices in held.items() if slot in names})
-
-    def _hook_context(
-        self, key: str, kernel: Kernel, step: StepContext, state: ManagedState, deadline_s: float, *, is_repeat: bool
-    ) -> HookContext:
-        return HookContext(
-            cause=LifecycleCause.RECOVER if is_repeat else step.cause,
-            attempt=kernel.record.standing_attempt,
-            state=state,
-            previous_allocation=self._allocation(key, kernel) if step.restarting else None,
-            deadline_s=deadline_s,
-        )
 
     def _state(self, key: str, kernel: Kernel, is_over: asyncio.Event) -> ManagedState:
         async def save(state: ManagedState) -> None:
@@ -149,7 +140,6 @@ class HookCalls:
 
     @staticmethod
     def _save_state(key: str, kernel: Kernel, state: ManagedState) -> None:
-        """Record the state. Raises PluginError if it is invalid or too large."""
         try:
             encoded = msgspec.json.encode(state.data)
             new = PluginState(version=state.version, data=msgspec.json.decode(encoded, type=dict))
@@ -163,7 +153,7 @@ class HookCalls:
             kernel.save(states={**kernel.record.states, key: new})
 
     def _save_state_after(self, error: BaseException, key: str, kernel: Kernel, state: ManagedState) -> None:
-        """Record the state after a failed call; the error of the call takes precedence over an invalid state."""
+        """Records the state after a failed call, whose error takes precedence."""
         try:
             self._save_state(key, kernel, state)
         except PluginError as e:
@@ -172,7 +162,7 @@ class HookCalls:
 
 
 async def _call_method(method: Method, hook: AbstractLifecycleHook) -> object:
-    """Call the method, and turn exceptions that it must not raise into RuntimeError."""
+    """Calls the method, and turns exceptions that it must not raise into RuntimeError."""
     task = asyncio.current_task()
     try:
         return await getattr(hook, method)()

@@ -1,8 +1,7 @@
 """Repeats failed hook calls in the background with growing delays, for a bounded time.
 
-A failed ``post_create`` of a running kernel is recorded in the kernel's record. A failed ``post_terminate`` of a
-workload whose devices were freed is recorded in a leftover: a copy of the kernel's record that is stored until every
-call has succeeded or was given up.
+A failed ``post_create`` is recorded in the kernel's record; a failed ``post_terminate`` in a leftover, a copy of the
+record that is stored until every call has succeeded or was given up.
 """
 
 from __future__ import annotations
@@ -33,10 +32,8 @@ class HookRetrier:
         self._tasks: dict[Kernel, asyncio.Task[None]] = {}
         self._leftovers: dict[tuple[str, int], Kernel] = {}
 
-    # ---- post_create of a running kernel
-
     def follow(self, kernel: Kernel) -> None:
-        """Start to repeat the kernel's failed calls, if there are any."""
+        """Starts to repeat the kernel's failed calls, if there are any."""
         if kernel.record.owed and kernel.owing_since is None:
             owing_s = max(0.0, self._context.wall_clock() - kernel.record.owed_since)
             kernel.owing_since = asyncio.get_running_loop().time() - owing_s
@@ -46,18 +43,13 @@ class HookRetrier:
             task.add_done_callback(lambda done: self._ended(kernel, done))
 
     async def unfollow(self, kernel: Kernel) -> None:
-        """Stop the repeats, even in the middle of a call, and drop the kernel's failed calls."""
-        task = self._tasks.get(kernel)
-        if task is not None:
-            task.cancel()
-            await asyncio.wait({task})
+        """Stops the repeats, even in the middle of a call, and drops the kernel's failed calls."""
+        await self._pause(kernel)
         if kernel.record.owed:
             kernel.save(owed=[])
 
-    # ---- post_terminate of a workload that is gone
-
     def restore(self) -> None:
-        """Resume the leftovers that were stored before the agent was restarted."""
+        """Resumes the leftovers that were stored before the agent was restarted."""
         for record in self._context.leftovers.load():
             if not record.owed:  # it could not be removed from a full disk
                 self._context.leftovers.forget(record)
@@ -67,7 +59,10 @@ class HookRetrier:
             self.follow(kernel)
 
     def add_leftover(self, kernel: Kernel, key: str) -> None:
-        """Take over a plugin's ``post_terminate``. The leftover is stored before the kernel's record drops the call."""
+        """Takes over a plugin's ``post_terminate``.
+
+        The leftover is stored before the kernel's record drops the call.
+        """
         record = kernel.record
         name = (kernel.id, record.standing_attempt)
         leftover = self._leftovers.get(name)
@@ -82,16 +77,12 @@ class HookRetrier:
         self.follow(leftover)
 
     def owes(self, kernel: Kernel, key: str) -> bool:
-        """Return whether a leftover has this ``post_terminate``, as after a crash inside :meth:`add_leftover`."""
+        """Returns whether a leftover has this ``post_terminate``, as after a crash inside :meth:`add_leftover`."""
         leftover = self._leftovers.get((kernel.id, kernel.record.standing_attempt))
         return leftover is not None and key in leftover.record.owed
 
     async def complete_earlier_attempts(self, kernel: Kernel, keys: Sequence[str]) -> None:
-        """Repeat the failed calls of these plugins for earlier attempts of the kernel, before a new attempt starts.
-
-        Raises:
-            CreationDeferred: a call has failed again; the new attempt must not start before it succeeds.
-        """
+        """Repeats these plugins' failed calls for earlier attempts. Raises CreationDeferred if one fails again."""
         for (kernel_id, attempt), leftover in list(self._leftovers.items()):
             if kernel_id != kernel.id or attempt >= kernel.record.standing_attempt:
                 continue
@@ -116,8 +107,6 @@ class HookRetrier:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # ---- inside
-
     async def _pause(self, kernel: Kernel) -> None:
         task = self._tasks.get(kernel)
         if task is not None:
@@ -136,7 +125,7 @@ class HookRetrier:
                     log.warning("the outcome of %s for kernel %s cannot be stored: %s", key, kernel.id, e)
 
     async def _try(self, kernel: Kernel, key: str) -> None:
-        """Call once more, and drop the call if it has succeeded or its time limit has passed."""
+        """Calls once more, and drops the call if it has succeeded or its time limit has passed."""
         record = kernel.record
         method: Method = "post_create" if record.phase is not Phase.ENDED else "post_terminate"
         step = step_context_of(record)

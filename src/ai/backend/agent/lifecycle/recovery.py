@@ -1,4 +1,4 @@
-"""Recovers kernels after a restart of the agent and reconciles records with workloads."""
+"""Recovers kernels after a restart of the agent, reconciles records with workloads, and follows exits of workloads."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ai.backend.agent.kernels.model import Termination
 from ai.backend.agent.lifecycle.context import AgentContext
 from ai.backend.agent.lifecycle.supervisor import Supervisor
 from ai.backend.common.errors import BackendError
-from ai.backend.common.states import KernelEventReason, KernelStatus
+from ai.backend.common.states import KernelEventReason
 from ai.backend.core.lifecycle.kernel_phase import Phase
-from ai.backend.plugin.runtime import WorkloadKey, WorkloadView
+from ai.backend.plugin.runtime import AbstractRuntime, WorkloadKey, WorkloadView
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class Recovery:
         self._supervisor = supervisor
 
     async def recover(self) -> None:
-        """Load every record, remove workloads without one, and resume the kernels."""
+        """Loads every record, removes workloads without one, and resumes the kernels."""
         now, wall_now = asyncio.get_running_loop().time(), self._context.wall_clock()
         multi_node: list[Kernel] = []
         for record in self._context.records.load():
@@ -48,7 +48,7 @@ class Recovery:
             self._supervisor.resume(kernel)
 
     async def remove_strangers(self, views: Iterable[WorkloadView]) -> None:
-        """Remove every workload that belongs to no kernel of this agent."""
+        """Removes every workload that belongs to no kernel of this agent."""
         for view in views:
             kernel = self._supervisor.kernels.get(str(view.key.kernel_id))
             if kernel is not None and view.key.attempt in (kernel.attempt, kernel.record.restarted_from):
@@ -57,17 +57,16 @@ class Recovery:
             try:
                 await self._context.runtime.stop(view.key, grace_s=0.0)
                 await self._context.runtime.remove(view.key)
-            except Exception:
+            except Exception:  # one workload must not keep the agent from starting
                 log.exception("the workload %s cannot be removed; the next sync tries again", view.key)
 
     async def _sweep_networks(self) -> None:
         try:
             await self._context.networks.sweep()
-        except Exception:
+        except Exception:  # likewise
             log.exception("networks of ended sessions cannot be removed; the next sync tries again")
 
     async def _rejoin(self, kernels: Sequence[Kernel]) -> None:
-        """Join the multi-node networks again. A broken network is not repaired; the next sync ends its kernels."""
         broken = await self._context.networks.broken() if kernels else ()
         for record in [kernel.record for kernel in kernels]:
             try:
@@ -77,18 +76,15 @@ class Recovery:
                 log.warning("kernel %s may not reach those on other nodes: %s", record.spec.kernel_id, e)
 
     async def _end_disconnected(self, candidates: Collection[WorkloadKey]) -> None:
-        """End the kernels whose network was removed by somebody else."""
         broken = await self._context.networks.broken()
         for kernel in self._supervisor.live() if broken else ():
             if kernel.key in candidates and _is_running(kernel) and kernel.record.session_id in broken:
                 message = "somebody has removed its session's network"
                 reason = KernelEventReason.ANOMALY_DETECTED
-                self._supervisor.end(
-                    kernel, Termination(status=KernelStatus.TERMINATED, reason=reason, message=message)
-                )
+                self._supervisor.end(kernel, Termination(reason=reason, message=message))
 
     async def sync(self) -> None:
-        """Compare the records with the runtime's workloads, and forget kernels that ended long ago."""
+        """Compares the records with the runtime's workloads, and forgets kernels that ended long ago."""
         # Only kernels that ran before the listing: a workload that started meanwhile is missing from it.
         running = {kernel.key for kernel in self._supervisor.live() if _is_running(kernel)}
         views = {view.key: view for view in await self._context.runtime.list_workloads()}
@@ -110,5 +106,21 @@ class Recovery:
 
 
 def _is_running(kernel: Kernel) -> bool:
-    """Return whether the kernel runs and no operation is under way."""
     return kernel.phase is Phase.RUNNING and (kernel.task is None or kernel.task.done())
+
+
+_RETRY_S = 1.0
+
+
+async def watch_exits(runtime: AbstractRuntime, supervisor: Supervisor) -> None:
+    """Forwards exits of workloads to the supervisor until cancelled.
+
+    The sync loop finds exits whose events were lost.
+    """
+    while True:
+        try:
+            async for event in runtime.events():
+                supervisor.workload_exited(event.key, event.exit)
+        except Exception:  # the events are read again, and the sync loop finds what was lost
+            log.exception("the runtime's events broke off")
+        await asyncio.sleep(_RETRY_S)

@@ -1,18 +1,51 @@
-"""Reports the state of kernels to the manager."""
+"""Reports the state of kernels to the manager, and maps errors and exits to final statuses."""
 
 from __future__ import annotations
 
 import logging
 from typing import Any
 
+from ai.backend.agent.channel.channel import StartFailed
 from ai.backend.agent.kernels.kernel import Kernel
 from ai.backend.agent.kernels.model import Termination
 from ai.backend.agent.lifecycle.context import AgentContext
-from ai.backend.agent.lifecycle.termination import exit_code_of
-from ai.backend.common.errors import BackendError
+from ai.backend.common.errors import BackendError, CreationDeferred, CreationDenied, ImageNotFound
 from ai.backend.common.states import KernelEventReason, KernelStatus
 from ai.backend.common.wire.agent import DestroyKernel
 from ai.backend.common.wire.reports import UnhealthyDevice
+from ai.backend.plugin.runtime import WorkloadExit
+
+
+def exit_code_of(ended: WorkloadExit | None) -> int | None:
+    """Returns the exit code as a shell does: the code, or 128 plus the signal."""
+    if ended is None:
+        return None
+    return 128 + ended.signal if ended.signal is not None else ended.code
+
+
+def ending_of(error: Exception, ended: WorkloadExit | None, *, restarting: bool = False) -> Termination:
+    """Returns the termination of a failed creation.
+
+    A deferred one goes back to the scheduler, a deferred restart fails.
+    """
+    message = str(error) or type(error).__name__
+    if isinstance(error, CreationDeferred):
+        return Termination(
+            status=KernelStatus.ERROR if restarting else KernelStatus.PENDING,
+            reason=KernelEventReason.CREATION_DEFERRED,
+            message=message,
+            retry_after_s=None if restarting else error.retry_after,
+        )
+    if isinstance(error, (CreationDenied, ImageNotFound)):
+        reason = KernelEventReason.CREATION_DENIED
+    elif ended is not None and ended.oom:
+        reason = KernelEventReason.OUT_OF_MEMORY
+    else:
+        reason = (
+            KernelEventReason.FAILED_TO_START if isinstance(error, StartFailed) else KernelEventReason.FAILED_TO_CREATE
+        )
+    return Termination(status=KernelStatus.ERROR, reason=reason, message=message)
+
 
 log = logging.getLogger(__name__)
 _LOG_TAIL = 65_536
@@ -49,7 +82,7 @@ class StatusReporter:
         )
 
     def adopted(self, kernel: Kernel) -> None:
-        """Report a kernel that kept running while the agent was stopped."""
+        """Reports a kernel that kept running while the agent was stopped."""
         self.status(
             kernel,
             KernelStatus.RUNNING,
@@ -61,15 +94,11 @@ class StatusReporter:
 
     def unknown_kernel(self, req: DestroyKernel) -> None:
         self._observer.report(
-            req.kernel_id,
-            req.attempt,
-            KernelStatus.TERMINATED,
-            req.reason,
-            message="the agent holds no such kernel",
+            req.kernel_id, req.attempt, KernelStatus.TERMINATED, req.reason, message="the agent holds no such kernel"
         )
 
     def end(self, kernel: Kernel, ending: Termination | None) -> None:
-        """Report the end of a kernel, if it has one."""
+        """Reports the end of a kernel, if it has one."""
         if ending is None:
             return
         exit_code = ending.exit_code
@@ -87,7 +116,7 @@ class StatusReporter:
         )
 
     async def log_tail(self, kernel: Kernel) -> bytes | None:
-        """Read the end of the log, which the manager stores; the rest is removed with the workload."""
+        """Reads the end of the log, which the manager stores; the rest is removed with the workload."""
         try:
             return await self._runtime.read_logs(kernel.key, max_bytes=_LOG_TAIL)
         except (BackendError, OSError) as e:

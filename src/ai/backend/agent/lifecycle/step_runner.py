@@ -5,20 +5,37 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from ai.backend.agent.crash_points import CREATE_STEPS
 from ai.backend.agent.kernels.kernel import Kernel
 from ai.backend.agent.lifecycle.context import AgentContext, Step, StepContext
 from ai.backend.agent.lifecycle.hook_calls import HookCalls
 from ai.backend.agent.lifecycle.hook_retries import HookRetrier
-from ai.backend.agent.lifecycle.steps.bootstrap import Bootstrap
-from ai.backend.agent.lifecycle.steps.channel import Channel
-from ai.backend.agent.lifecycle.steps.cluster_network import Network
-from ai.backend.agent.lifecycle.steps.devices import Devices
-from ai.backend.agent.lifecycle.steps.hooks import Hooks
-from ai.backend.agent.lifecycle.steps.post_create import PostCreate
-from ai.backend.agent.lifecycle.steps.workload import CreateWorkload
+from ai.backend.agent.lifecycle.steps.channel import Bootstrap, Channel
+from ai.backend.agent.lifecycle.steps.hooks import Hooks, PostCreate
+from ai.backend.agent.lifecycle.steps.workload import CreateWorkload, Devices, Network
 from ai.backend.infra.retry import Backoff
 from ai.backend.plugin.crash_points import crash_point
+
+CREATE_STEPS = ("devices", "hooks", "network", "workload", "channel", "bootstrap", "post-create")
+"""Names of the creation's steps in order; a destruction releases them in reverse."""
+
+KERNEL_CRASH_POINTS: tuple[str, ...] = (
+    "create.accept.before",
+    "create.accept.after",
+    *(f"create.{step}.{when}" for step in CREATE_STEPS for when in ("before", "after")),
+    "create.running.before",
+    "create.running.after",
+    "restart.accept.after",
+    "restart.released",
+    "destroy.accept.before",
+    "destroy.accept.after",
+    *(f"destroy.{step}.{when}" for step in reversed(CREATE_STEPS) for when in ("before", "after")),
+    "destroy.terminated.before",
+    "destroy.terminated.after",
+)
+IMAGE_CRASH_POINTS = ("create.image.before", "create.image.after")
+"""What a kernel passes whose image must be pulled."""
+CRASH_POINTS = (*KERNEL_CRASH_POINTS, *IMAGE_CRASH_POINTS)
+
 
 log = logging.getLogger(__name__)
 _RETRY_FIRST_S, _RETRY_MAX_S = 0.2, 10.0
@@ -66,6 +83,6 @@ class StepRunner:
         while True:
             try:
                 return await unit.release(kernel, step)
-            except Exception:
+            except Exception:  # giving up would lose what the step holds
                 log.exception("the step %s of kernel %s cannot be released; trying again", unit.name, kernel.id)
             await backoff.wait()

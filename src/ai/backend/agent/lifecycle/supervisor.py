@@ -1,8 +1,7 @@
 """Creates, restarts and ends the kernels of this agent, and resumes them after a crash.
 
-One operation at a time runs on a kernel, as a task. A destruction cancels a creation under way and releases whatever it
-had acquired. Every decision is made from the durable record, from which ``recovery`` resumes after a crash. A report is
-written to the outbox before the record changes: a crash in between repeats the report and loses none.
+One operation at a time runs on a kernel, as a task. Every decision is made from the durable record. A report is written
+to the outbox before the record changes: a crash in between repeats the report and loses none.
 """
 
 from __future__ import annotations
@@ -14,14 +13,13 @@ from typing import Any
 
 import msgspec
 
-from ai.backend.agent.images.pulls import KernelImages
+from ai.backend.agent.images.jobs import KernelImages
 from ai.backend.agent.kernels.kernel import Kernel
 from ai.backend.agent.kernels.model import KernelRecord, Termination, with_shared_texts
 from ai.backend.agent.lifecycle.batch import watch_batch
 from ai.backend.agent.lifecycle.context import AgentContext, StepContext, step_context_of
-from ai.backend.agent.lifecycle.reporter import StatusReporter
+from ai.backend.agent.lifecycle.reporter import StatusReporter, ending_of, exit_code_of
 from ai.backend.agent.lifecycle.step_runner import StepRunner
-from ai.backend.agent.lifecycle.termination import ending_of, exit_code_of
 from ai.backend.agent.lifecycle.tombstones import Tombstones
 from ai.backend.agent.metrics.statistics import Statistics
 from ai.backend.common.errors import (
@@ -37,7 +35,7 @@ from ai.backend.common.errors import (
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import KernelEventReason, KernelStatus, SessionType
 from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, KernelSpec, RestartKernel
-from ai.backend.common.wire.reports import KernelPresence
+from ai.backend.common.wire.reports import KernelObservation, KernelPresence
 from ai.backend.core.lifecycle.kernel_phase import Operation, Phase, PhaseTrigger
 from ai.backend.infra.retry import Backoff
 from ai.backend.plugin.accelerator import LifecycleCause
@@ -49,20 +47,21 @@ R = KernelEventReason
 _BEFORE_CREATING = (KernelStatus.PREPARING, KernelStatus.PULLING)
 _RETRY_FIRST_S, _RETRY_MAX_S = 0.5, 10.0
 _RESTART = StepContext(cause=LifecycleCause.RESTART_IN_PLACE)
+_Run = Callable[[Kernel], Coroutine[Any, Any, None]]
 
 
 class Supervisor:
     """Runs the operations on kernels. Commands return at once; progress is sent as observations."""
 
     def __init__(self, context: AgentContext, statistics: Statistics) -> None:
-        self._context = context
+        self.context = context
         self._statistics = statistics
         self._runner = StepRunner(context)
         self._reporter = StatusReporter(context)
         self._images = KernelImages(context.runtime, timeout_s=context.settings.kernel_lifecycles.pull_timeout)
         self._slots = asyncio.Semaphore(context.settings.agent.kernel_creation_concurrency)
         self._batches: set[asyncio.Task[None]] = set()
-        self._operations: Mapping[Operation, Callable[[Kernel], Coroutine[Any, Any, None]]] = {
+        self._operations: Mapping[Operation, _Run] = {
             Operation.CREATE: self._create,
             Operation.RESTART: self._restart,
             Operation.TERMINATE: self._terminate,
@@ -73,11 +72,8 @@ class Supervisor:
         self.ended = Tombstones()
         """When ended kernels ended, on the monotonic clock. Their records are read from the disk if needed."""
 
-    # ---- commands
-    # -----------------------------------------------------------------------------------------------------
-
     def create(self, req: CreateKernels) -> None:
-        """Accept all kernels or none.
+        """Accepts all kernels or none.
 
         Raises:
             UnsupportedResource, InvalidAllocation, InsufficientResource, ...: nothing was allocated.
@@ -90,22 +86,22 @@ class Supervisor:
         kernels: list[Kernel] = []
         try:
             for spec in new_specs:
-                self._context.inventory.check_supported(
-                    ResourceSlot.parse(dict(spec.slots)), self._context.settings.agent.id
+                self.context.inventory.check_supported(
+                    ResourceSlot.parse(dict(spec.slots)), self.context.settings.agent.id
                 )
                 record = KernelRecord(
                     spec=with_shared_texts(spec),
                     phase=Phase.CREATING,
                     status=KernelStatus.PREPARING,
-                    created_at=self._context.wall_clock(),
+                    created_at=self.context.wall_clock(),
                 )
-                kernel = Kernel(record, self._context.records)
+                kernel = Kernel(record, self.context.records)
                 kernel.registries = req.registries
                 self._runner.devices.bind(kernel)
                 kernels.append(kernel)
         except (ResourceError, InvalidInput):
             for kernel in kernels:
-                self._context.inventory.free(kernel.id)
+                self.context.inventory.free(kernel.id)
             raise
         crash_point("create.accept.before")
         for index, kernel in enumerate(kernels):
@@ -114,70 +110,49 @@ class Supervisor:
                 self._reporter.status(kernel, KernelStatus.PREPARING)
             except OSError as e:
                 for remaining in kernels[index:]:
-                    self._context.inventory.free(remaining.id)
+                    self.context.inventory.free(remaining.id)
                 raise Unavailable(f"the agent cannot write down what it takes on: {e}") from e
             self.ended.discard(kernel.id)
             self.kernels[kernel.id] = kernel
-            self._run(kernel, [Operation.CREATE])
+            self._start(kernel, [Operation.CREATE])
         crash_point("create.accept.after")
 
     def _find(self, kernel_id: str) -> Kernel | None:
-        """Return a live kernel, or an ended one that is read from its record."""
         if (live := self.kernels.get(kernel_id)) is not None:
             return live
-        record = self._context.records.get(kernel_id) if kernel_id in self.ended else None
-        return Kernel(record, self._context.records) if record is not None else None
+        record = self.context.records.get(kernel_id) if kernel_id in self.ended else None
+        return Kernel(record, self.context.records) if record is not None else None
 
     def _is_accepted(self, spec: KernelSpec) -> bool:
-        """Return whether this attempt was accepted before.
-
-        Raises:
-            Conflict: the attempt is older than the existing one, or the existing one is still live.
-        """
+        """Returns whether the attempt was accepted before. Raises Conflict if it is older than a live one."""
         existing = self._find(spec.kernel_id)
         if existing is None or (existing.attempt < spec.attempt and not existing.is_live):
             return False
         if existing.attempt == spec.attempt:
             return True
-        raise Conflict(
-            f"the agent holds attempt {existing.attempt} of kernel {spec.kernel_id}, not {spec.attempt}",
-            data={"attempt": existing.attempt, "status": existing.status.value},
-        )
+        raise _other_attempt(existing, spec.attempt)
 
     def destroy(self, req: DestroyKernel) -> None:
-        """Start to end a kernel, or report the end of a kernel that has ended already."""
+        """Starts to end a kernel, or reports the end of a kernel that has ended already."""
         kernel = self._find(req.kernel_id)
         if kernel is None or (not kernel.is_live and kernel.attempt < req.attempt):
             self._reporter.unknown_kernel(req)
             return
         if kernel.attempt > req.attempt:
-            raise Conflict(
-                f"the agent holds attempt {kernel.attempt} of kernel {req.kernel_id}, not {req.attempt}",
-                data={"attempt": kernel.attempt},
-            )
+            raise _other_attempt(kernel, req.attempt)
         if not kernel.is_live:
             self._reporter.end(kernel, kernel.record.ending)
             return
         attempt = req.attempt if req.attempt != kernel.attempt else None
-        self.end(
-            kernel,
-            Termination(status=KernelStatus.TERMINATED, reason=req.reason, forced=req.forced, attempt=attempt),
-        )
+        self.end(kernel, Termination(reason=req.reason, forced=req.forced, attempt=attempt))
 
     def restart(self, req: RestartKernel) -> None:
-        """Start to restart a kernel in place.
-
-        Raises:
-            NotFound: no such kernel. Conflict: an older attempt. InvalidTransition: it does not run.
-        """
+        """Starts to restart a kernel in place. Raises NotFound, Conflict for an older attempt, InvalidTransition."""
         kernel = self.get(req.kernel_id)
         if kernel.attempt == req.attempt:
             return
         if kernel.attempt > req.attempt:
-            raise Conflict(
-                f"kernel {req.kernel_id} is {kernel.status} in attempt {kernel.attempt}",
-                data={"attempt": kernel.attempt, "status": kernel.status.value},
-            )
+            raise _other_attempt(kernel, req.attempt)
         old = kernel.record.spec
         operations = kernel.move(
             PhaseTrigger.RESTART_REQUESTED,
@@ -191,10 +166,13 @@ class Supervisor:
         )
         self._reporter.status(kernel, KernelStatus.RESTARTING, R.RESTARTING)
         crash_point("restart.accept.after")
-        self._run(kernel, operations)
+        self._start(kernel, operations)
 
     def end(self, kernel: Kernel, ending: Termination) -> None:
-        """Start to end a live kernel, or hurry an end under way. Another operation on the kernel is cancelled first."""
+        """Starts to end a live kernel, or hurries an end under way.
+
+        Another operation on the kernel is cancelled first.
+        """
         if ending.forced:
             kernel.hurry.set()
         if not kernel.admits(PhaseTrigger.END_REQUESTED):
@@ -206,10 +184,13 @@ class Supervisor:
             PhaseTrigger.END_REQUESTED, cause=ending.reason, status=KernelStatus.TERMINATING, ending=ending
         )
         crash_point("destroy.accept.after")
-        self._run(kernel, operations)
+        self._start(kernel, operations)
 
     def workload_exited(self, key: WorkloadKey, ended: WorkloadExit) -> None:
-        """End a running kernel whose workload has exited by itself. A creation notices the exit through its channel."""
+        """Ends a running kernel whose workload has exited by itself.
+
+        A creation notices the exit through its channel.
+        """
         kernel = self.kernels.get(str(key.kernel_id))
         if kernel is None or kernel.key != key:
             return
@@ -219,15 +200,10 @@ class Supervisor:
         if kernel.phase is Phase.RUNNING:
             reason = R.OUT_OF_MEMORY if ended.oom else R.SELF_TERMINATED
             message = ended.reason or None
-            self.end(
-                kernel,
-                Termination(
-                    status=KernelStatus.TERMINATED, reason=reason, message=message, exit_code=exit_code_of(ended)
-                ),
-            )
+            self.end(kernel, Termination(reason=reason, message=message, exit_code=exit_code_of(ended)))
 
     def get(self, kernel_id: str) -> Kernel:
-        """Return a live kernel. Raises NotFound if this agent has none with this id."""
+        """Returns a live kernel. Raises NotFound if this agent has none with this id."""
         kernel = self.kernels.get(kernel_id)
         if kernel is None:
             raise NotFound(f"the agent holds no kernel {kernel_id}")
@@ -237,44 +213,26 @@ class Supervisor:
         return list(self.kernels.values())
 
     def presence(self) -> list[KernelPresence]:
-        """Return the live kernels and those whose end is not acknowledged, which the manager must not count as lost."""
-        live = [KernelPresence(kernel_id=k.id, attempt=k.attempt, status=k.status) for k in self.live()]
-        ended = {
-            end.kernel_id: KernelPresence(kernel_id=end.kernel_id, attempt=end.attempt, status=end.status)
-            for end in self._context.observer.undelivered_ends()
-            if end.kernel_id not in self.kernels
+        """Returns the live kernels and those with an unacknowledged end, which the manager must not count as lost."""
+        present: dict[str, Kernel | KernelObservation] = {
+            end.kernel_id: end for end in self.context.observer.undelivered_ends()
         }
-        return [*live, *ended.values()]
+        present |= self.kernels
+        return [KernelPresence(kernel_id=i, attempt=k.attempt, status=k.status) for i, k in present.items()]
 
-    # ---- operations
-    # ---------------------------------------------------------------------------------------------------
-
-    def _run(self, kernel: Kernel, operations: Iterable[Operation]) -> None:
-        """Start the operations that a transition returned."""
-        for operation in operations:
-            self._start(kernel, self._operations[operation])
-
-    def _start(self, kernel: Kernel, operation: Callable[[Kernel], Coroutine[Any, Any, None]]) -> None:
-        """Start an operation once the one under way has been cancelled and has ended."""
-
+    def _start(self, kernel: Kernel, operations: Iterable[Operation]) -> None:
         def done(task: asyncio.Task[None]) -> None:
             if kernel.task is task:
                 kernel.task = None
             _log_failure(task)
 
-        kernel.task = asyncio.create_task(self._carry_out(kernel, operation, kernel.task), name=f"kernel-{kernel.id}")
-        kernel.task.add_done_callback(done)
+        for operation in operations:
+            running = self._run(kernel, self._operations[operation], kernel.task)
+            kernel.task = asyncio.create_task(running, name=f"kernel-{kernel.id}")
+            kernel.task.add_done_callback(done)
 
-    async def _carry_out(
-        self,
-        kernel: Kernel,
-        operation: Callable[[Kernel], Coroutine[Any, Any, None]],
-        previous: asyncio.Task[None] | None,
-    ) -> None:
-        """Run an operation and retry it on unexpected errors such as a full disk, so that no kernel is abandoned.
-
-        A creation that fails so is ended; an end or an adoption is retried until it succeeds.
-        """
+    async def _run(self, kernel: Kernel, operation: _Run, previous: asyncio.Task[None] | None) -> None:
+        """Runs an operation after the one before, and retries it on unexpected errors such as a full disk."""
         if previous is not None and not previous.done():
             previous.cancel()
             await asyncio.wait({previous})
@@ -328,7 +286,6 @@ class Supervisor:
         self._announce(kernel, R.RESTARTING if step.restarting else R.NEW_WORKLOAD_STARTED)
 
     async def _give_up(self, kernel: Kernel, error: Exception, *, restarting: bool = False) -> None:
-        """End a kernel that could not be created, and report the reason."""
         if isinstance(error, ImageMissing) and kernel.record.spec.auto_pull and not restarting:
             error = CreationDeferred(f"{error.message} any more", retry_after=0.0)  # it was removed after the pull
         failure = ending_of(error, kernel.exit, restarting=restarting)
@@ -339,17 +296,16 @@ class Supervisor:
             await self._operations[operation](kernel)
 
     async def _start_sshd(self, kernel: Kernel) -> None:
-        """Start the SSH server by which the session's other kernels log in (spec 03-01)."""
-        problem = await self._context.services.start_sshd(kernel)
+        """Starts the SSH server by which the session's other kernels log in (spec 03-01)."""
+        problem = await self.context.services.start_sshd(kernel)
         if problem is not None:
             log.warning("kernel %s: no SSH server: %s", kernel.id, problem)
             notes = [text for text in (kernel.record.note, f"no SSH between its kernels: {problem}") if text]
             kernel.save(note="; ".join(notes))
 
     def _announce(self, kernel: Kernel, reason: KernelEventReason) -> None:
-        """Report and record that the kernel runs, and start the command of a batch session."""
         crash_point("create.running.before")
-        failed = self._context.inventory.unhealthy(kernel.id)
+        failed = self.context.inventory.unhealthy(kernel.id)
         self._reporter.running(kernel, reason, failed)
         kernel.move(
             PhaseTrigger.STARTED,
@@ -369,9 +325,8 @@ class Supervisor:
     def _watch_batch(self, kernel: Kernel) -> None:
         spec = kernel.record.spec
         if spec.session_type is SessionType.BATCH and spec.startup_command:
-            task = asyncio.create_task(
-                watch_batch(kernel, self.end, self._context.wall_clock), name=f"batch-{kernel.id}"
-            )
+            watching = watch_batch(kernel, self.end, self.context.wall_clock)
+            task = asyncio.create_task(watching, name=f"batch-{kernel.id}")
             self._batches.add(task)
             task.add_done_callback(self._batches.discard)
             task.add_done_callback(_log_failure)
@@ -386,14 +341,14 @@ class Supervisor:
             kernel.hurry.set()
         record = msgspec.structs.replace(kernel.record, restarted_from=None)  # no restart follows
         await self._runner.release_all(kernel, step_context_of(record))
-        self._context.records.forget_runs(kernel.id)
+        self.context.records.forget_runs(kernel.id)
         crash_point("destroy.terminated.before")
         self._reporter.end(kernel, ending)
         self._record_end(kernel, ending)
         crash_point("destroy.terminated.after")
 
     def _record_end(self, kernel: Kernel, ending: Termination) -> None:
-        """Replace the record by a tombstone, which has only what late commands need."""
+        """Replaces the record by a tombstone, which has only what late commands need."""
         if ending.exit_code is None:
             ending = msgspec.structs.replace(ending, exit_code=exit_code_of(kernel.exit))
         kernel.move(
@@ -402,29 +357,27 @@ class Supervisor:
             base=kernel.record.tombstone(),
             status=ending.status,
             ending=ending,
-            ended_at=self._context.wall_clock(),
+            ended_at=self.context.wall_clock(),
         )
         self.ended.add(kernel.id, asyncio.get_running_loop().time())
         del self.kernels[kernel.id]
 
-    # ---- after a restart of the agent -------------------------------------------------------------------------------
-
     def restore_leftovers(self) -> None:
-        """Resume the failed hook calls of workloads that were removed."""
+        """Resumes the failed hook calls of workloads that were removed."""
         self._runner.hook_retrier.restore()
 
     def resume(self, kernel: Kernel) -> None:
-        """Resume a kernel from its record after a restart of the agent."""
+        """Resumes a kernel from its record after a restart of the agent."""
         record = kernel.record
         log.info("kernel %s was %s when the agent ended; going on", kernel.id, record.phase)
         changes: dict[str, Any] = {}
         if record.phase in (Phase.CREATING, Phase.RESTARTING):
-            if record.resumes >= self._context.settings.kernel_lifecycles.max_resumes:
+            if record.resumes >= self.context.settings.kernel_lifecycles.max_resumes:
                 message = f"the agent ended {record.resumes + 1} times while it created this kernel"
                 self.end(kernel, Termination(status=KernelStatus.ERROR, reason=R.FAILED_TO_CREATE, message=message))
                 return
             changes["resumes"] = record.resumes + 1
-        self._run(kernel, kernel.move(PhaseTrigger.AGENT_RESTARTED, cause="start of the agent", **changes))
+        self._start(kernel, kernel.move(PhaseTrigger.AGENT_RESTARTED, cause="start of the agent", **changes))
 
     async def _adopt(self, kernel: Kernel) -> None:
         backoff = Backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
@@ -437,18 +390,14 @@ class Supervisor:
         self._watch_batch(kernel)
 
     async def _connect(self, kernel: Kernel) -> bool:
-        """Open the channel of a running workload again, or end the kernel whose workload has exited meanwhile.
-
-        Returns:
-            False to try again later.
-        """
+        """Opens a running workload's channel again, or ends the kernel if it has exited. False: try again later."""
         try:
             await self._runner.channel.acquire(kernel, step_context_of(kernel.record))
             return True
         except Exception as e:
             log.warning("kernel %s cannot be adopted yet: %s", kernel.id, e, exc_info=not isinstance(e, BackendError))
         try:
-            view = await self._context.runtime.inspect(kernel.key)
+            view = await self.context.runtime.inspect(kernel.key)
         except BackendError as e:
             log.warning("kernel %s cannot be inspected: %s", kernel.id, e)
             return False
@@ -458,27 +407,29 @@ class Supervisor:
         return True
 
     def lost(self, kernel: Kernel, ended: WorkloadExit | None) -> None:
-        """End a running kernel whose workload does not exist any more."""
+        """Ends a running kernel whose workload does not exist any more."""
         if ended is not None:
             self.workload_exited(kernel.key, ended)
         else:
             message = "the workload was not there any more"
-            self.end(kernel, Termination(status=KernelStatus.TERMINATED, reason=R.WORKLOAD_NOT_FOUND, message=message))
+            self.end(kernel, Termination(reason=R.WORKLOAD_NOT_FOUND, message=message))
 
     async def close(self) -> None:
-        """Cancel every operation and close every channel; the workloads keep running."""
+        """Cancels every operation and closes every channel; the workloads keep running."""
         tasks = [kernel.task for kernel in self.kernels.values() if kernel.task is not None] + list(self._batches)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._runner.hook_retrier.close()
         for kernel in self.live():
-            if kernel.runs is not None:
-                kernel.runs.close()
-            if kernel.terminals is not None:
-                kernel.terminals.close()
-            if kernel.channel is not None:
-                await kernel.channel.close()
+            await kernel.disconnect()
+
+
+def _other_attempt(kernel: Kernel, attempt: int) -> Conflict:
+    return Conflict(
+        f"the agent holds attempt {kernel.attempt} of kernel {kernel.id} ({kernel.status}), not {attempt}",
+        data={"attempt": kernel.attempt, "status": kernel.status.value},
+    )
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:

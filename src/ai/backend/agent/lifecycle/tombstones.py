@@ -9,18 +9,14 @@ _SIZE = 16
 
 
 class Tombstones:
-    """Stores the ids of ended kernels and when they ended, in seconds of any clock.
-
-    It stores no object for each kernel, because small objects that live long prevent the heap from shrinking after a
-    peak (docs/decisions/0016). A search among thousands of ids takes microseconds.
-    """
+    """Stores when kernels ended in two arrays, without an object for each kernel (docs/decisions/0016)."""
 
     def __init__(self) -> None:
         self._ids = bytearray()
         self._ended = array("d")
 
     def add(self, kernel_id: str, at: float) -> None:
-        """Add or replace a kernel. Raises ValueError if the id is no UUID."""
+        """Adds or replaces a kernel. Raises ValueError if the id is no UUID."""
         self.discard(kernel_id)
         self._ids += UUID(kernel_id).bytes
         self._ended.append(at)
@@ -32,12 +28,12 @@ class Tombstones:
         return len(self._ended)
 
     def discard(self, kernel_id: str) -> None:
-        """Remove a kernel, if it is stored."""
+        """Removes a kernel, if it is stored."""
         if (index := self._find(kernel_id)) >= 0:
             self._remove(index)
 
     def older_than(self, limit: float) -> list[str]:
-        """Return the kernels that ended before ``limit``."""
+        """Returns the kernels that ended before ``limit``."""
         indexes = [index for index, at in enumerate(self._ended) if at < limit]
         return [str(UUID(bytes=bytes(self._ids[_SIZE * index : _SIZE * (index + 1)]))) for index in indexes]
 

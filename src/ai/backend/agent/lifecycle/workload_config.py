@@ -1,12 +1,20 @@
-"""Merges the configs that plugins request for a workload, and names the plugin whose request is refused."""
+"""The config, files, environment and runtime class of a workload (peer facts 2.6 and 2.7; spec 03-19, 10.3)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+import json
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, TypeVar
 
+from ai.backend.agent.config.settings import RuntimeClassSettings
+from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.errors import CreationDenied
-from ai.backend.plugin.accelerator import DeviceMapping, WorkloadConfig
+from ai.backend.common.slots import BinarySize, ResourceSlot, format_quantity
+from ai.backend.common.wire.agent import KernelSpec
+from ai.backend.common.wire.reports import RuntimeClassReport
+from ai.backend.plugin.accelerator import AttachedDevice, DeviceMapping, Mount, WorkloadConfig
+from ai.backend.plugin.runtime import RuntimeInfo
 
 T = TypeVar("T")
 H = TypeVar("H", bound=Hashable)
@@ -56,11 +64,9 @@ def _device_key(device: DeviceMapping) -> str:
 
 
 def merge_configs(parts: Sequence[_Part]) -> WorkloadConfig:
-    """Merge the configs of all plugins in their order. Mounts are sorted parents first, so that none hides another.
+    """Merges the configs of all plugins in their order. Mounts are sorted parents first, so that none hides another.
 
-    Raises:
-        CreationDenied: different values for one environment variable, mount target, device target, resource key or
-            limit; both plugins are named.
+    Raises CreationDenied, naming both plugins, for different values of one variable, target, resource key or limit.
     """
     mounts = _merge("mount", ((a, [(m.target, m) for m in c.mounts]) for a, c in parts))
     return WorkloadConfig(
@@ -79,7 +85,7 @@ def merge_configs(parts: Sequence[_Part]) -> WorkloadConfig:
 
 
 def check_consent(config: WorkloadConfig, consented: Collection[str]) -> None:
-    """Check the system calls. Raises CreationDenied if the node's operator has not consented to one of them."""
+    """Checks the system calls. Raises CreationDenied if the node's operator has not consented to one of them."""
     for name in config.extra_syscalls:
         if name in NEEDS_CONSENT and name not in consented:
             raise CreationDenied(
@@ -97,7 +103,7 @@ _KEYS: dict[str, Callable[[Any], str]] = {
 
 
 def blame(error: CreationDenied, parts: Sequence[_Part]) -> CreationDenied:
-    """Return the refusal with the names of the plugins that requested its ``field`` and ``key`` in ``error.data``."""
+    """Returns the refusal with the names of the plugins that requested its ``field`` and ``key`` in ``error.data``."""
     field, refused = str(error.data.get("field")), error.data.get("key")
     key = _KEYS.get(field)
     authors = [
@@ -110,3 +116,176 @@ def blame(error: CreationDenied, parts: Sequence[_Part]) -> CreationDenied:
     return CreationDenied(
         f"the plugin {' and '.join(authors)}: {error.message}", data={**error.data, "plugins": authors}
     )
+
+
+CONFIG_DIR = "/home/config"
+BOOTSTRAP_PATH = f"{CONFIG_DIR}/bootstrap.sh"
+
+
+def platform_environ(spec: KernelSpec) -> dict[str, str]:
+    """Returns the variables that describe the kernel, its session, its user and its cluster."""
+    cluster = spec.cluster
+    return {
+        "BACKENDAI_KERNEL_ID": spec.kernel_id,
+        "BACKENDAI_SESSION_ID": spec.session_id,
+        "BACKENDAI_SESSION_NAME": spec.session_name,
+        "BACKENDAI_KERNEL_IMAGE": spec.image,
+        "BACKENDAI_USER_UUID": spec.user_id,
+        "BACKENDAI_USER_EMAIL": spec.user_email,
+        "BACKENDAI_ACCESS_KEY": spec.access_key,
+        "BACKENDAI_CLUSTER_MODE": cluster.mode.value,
+        "BACKENDAI_CLUSTER_SIZE": str(cluster.size),
+        "BACKENDAI_CLUSTER_REPLICAS": ",".join(f"{role}:{count}" for role, count in cluster.replicas.items()),
+        "BACKENDAI_CLUSTER_HOSTS": ",".join(cluster.hosts),
+        "BACKENDAI_CLUSTER_HOST": spec.cluster_hostname,
+        "BACKENDAI_CLUSTER_ROLE": spec.cluster_role,
+        "BACKENDAI_CLUSTER_IDX": str(spec.cluster_idx),
+        "BACKENDAI_CLUSTER_LOCAL_RANK": str(spec.local_rank),
+        "BACKENDAI_PREOPEN_PORTS": ",".join(map(str, spec.preopen_ports)),
+    }
+
+
+def gpu_environ(attached: Mapping[str, list[AttachedDevice]]) -> dict[str, str]:
+    for key, devices in attached.items():
+        if key in ("cpu", "mem") or not devices:
+            continue
+        sizes = [int(device.data.get("mem") or 0) for device in devices]
+        return {
+            "GPU_TYPE": key,
+            "GPU_MODEL_NAME": devices[0].model_name,
+            "GPU_COUNT": str(len(devices)),
+            "N_GPUS": str(len(devices)),
+            "GPU_CONFIG": ",".join(f"{i}:{size}" for i, size in enumerate(sizes)),
+        }
+    return {}
+
+
+def kernel_environ(
+    spec: KernelSpec, config: WorkloadConfig, attached: Mapping[str, list[AttachedDevice]]
+) -> dict[str, str]:
+    """Returns the whole environment. The user's variables never override those of the platform or of a plugin."""
+    return {**spec.environ, **gpu_environ(attached), **config.env_vars, **platform_environ(spec)}
+
+
+def resource_txt(spec: KernelSpec, allocation: DeviceAllocation, config: WorkloadConfig) -> str:
+    """Returns ``resource.txt``: the kernel's resources, one KEY=VALUE a line."""
+    mounts = [(m.source, m.target, "ro" if m.read_only else "rw") for m in spec.mounts]
+    slots = ResourceSlot.parse(dict(spec.slots)).to_json()
+    lines = [
+        "SCRATCH_SIZE=0m",
+        "MOUNTS=" + ",".join(":".join(_escape(part) for part in mount) for mount in mounts),
+        "SLOTS=" + json.dumps(slots, sort_keys=True),
+        "UNIFIED_DEVICES=[]",
+    ]
+    for slot, devices in sorted(allocation.slots.items()):
+        amounts = (
+            f"{device}:{BinarySize(int(amount)) if slot == 'mem' else format_quantity(amount)}"
+            for device, amount in devices.items()
+        )
+        lines.append(f"{slot.upper()}_SHARES={','.join(amounts)}")
+    lines += [f"{key}={value}" for key, value in config.resource_data.items()]
+    lines.append(f"KID={spec.kernel_id}")
+    return "\n".join(line.replace("\n", " ") for line in lines) + "\n"
+
+
+def _escape(text: str) -> str:
+    return text.replace("%", "%25").replace(":", "%3A").replace(",", "%2C")
+
+
+def config_files(
+    spec: KernelSpec, environ: Mapping[str, str], allocation: DeviceAllocation, config: WorkloadConfig
+) -> dict[str, bytes]:
+    """Returns the files to write into the workload, by path."""
+    cluster = {
+        "mode": spec.cluster.mode.value,
+        "size": spec.cluster.size,
+        "replicas": spec.cluster.replicas,
+        "hosts": spec.cluster.hosts,
+    }
+    quoted = {key: value.replace("\\", "\\\\").replace("\n", "\\n") for key, value in environ.items()}
+    files = {
+        f"{CONFIG_DIR}/resource.txt": resource_txt(spec, allocation, config),
+        f"{CONFIG_DIR}/environ.txt": "".join(f"{key}={value}\n" for key, value in quoted.items()),
+        f"{CONFIG_DIR}/cluster.json": json.dumps(cluster) + "\n",
+    }
+    if spec.bootstrap_script:
+        files[BOOTSTRAP_PATH] = spec.bootstrap_script
+    return {path: text.encode() for path, text in files.items()}
+
+
+def user_mounts(spec: KernelSpec) -> WorkloadConfig:
+    return WorkloadConfig(
+        mounts=tuple(Mount(source=m.source, target=m.target, read_only=m.read_only) for m in spec.mounts)
+    )
+
+
+VM_RUNTIMES = ("kata", "firecracker", "runq")
+"""Parts of the names of runtimes that start virtual machines."""
+VM_MEMORY = 150 * 1024 * 1024
+"""The default memory overhead of a virtual machine (spec 03-19: 15 to 150 MB)."""
+
+
+def _undeclared(runtime: str) -> RuntimeClassSettings:
+    is_vm = any(name in runtime.lower() for name in VM_RUNTIMES)
+    return RuntimeClassSettings(runtime=runtime, kind="vm" if is_vm else "container")
+
+
+def classes_of(
+    declared: Mapping[str, RuntimeClassSettings], info: RuntimeInfo
+) -> dict[str, tuple[RuntimeClassSettings, str]]:
+    """Maps each name to its declaration and the runtime's own name. Classes that the runtime lacks are left out."""
+    classes = {name: (_undeclared(name), name) for name in info.runtime_classes if _is_offered(name, declared)}
+    for name, one in declared.items():
+        runtime = one.runtime or name
+        if runtime in info.runtime_classes:
+            classes[name] = one, runtime
+    return classes
+
+
+def _is_offered(runtime: str, declared: Mapping[str, RuntimeClassSettings]) -> bool:
+    """Returns whether a runtime is offered by its own name, which it is not if it is declared."""
+    return all((one.runtime or name) != runtime for name, one in declared.items())
+
+
+def reports_of(declared: Mapping[str, RuntimeClassSettings], info: RuntimeInfo) -> list[RuntimeClassReport]:
+    return [
+        RuntimeClassReport(
+            name=name,
+            kind=one.kind,
+            overhead={slot: format_quantity(amount) for slot, amount in overhead_of(one).items() if amount},
+            whole_devices=one.needs_whole_devices,
+            max_devices=one.device_limit,
+        )
+        for name, (one, _) in sorted(classes_of(declared, info).items())
+    ]
+
+
+def overhead_of(one: RuntimeClassSettings) -> dict[str, Decimal]:
+    """Returns the overhead of one workload of the class by slot."""
+    memory = one.overhead_mem if one.overhead_mem is not None else VM_MEMORY if one.kind == "vm" else 0
+    return {"cpu": Decimal(str(one.overhead_cpu)), "mem": Decimal(memory)}
+
+
+def oci_runtime_of(name: str, declared: Mapping[str, RuntimeClassSettings], info: RuntimeInfo) -> str:
+    """Returns the runtime's own name of a class; empty for no class. Raises CreationDenied for an unknown one."""
+    if not name:
+        return ""
+    classes = classes_of(declared, info)
+    if name not in classes:
+        available = ", ".join(sorted(classes)) or "none"
+        raise CreationDenied(f"this node has no runtime class {name!r}; there are {available}")
+    return classes[name][1]
+
+
+def without_overhead(
+    config: WorkloadConfig, name: str, declared: Mapping[str, RuntimeClassSettings], info: RuntimeInfo
+) -> tuple[float | None, int | None]:
+    """Returns the limits of CPU and memory without the class's overhead, which the kernel's slots contain."""
+    runtime_class = classes_of(declared, info).get(name)
+    overhead = overhead_of(runtime_class[0]) if runtime_class is not None else {}
+    cpu, memory = config.cpu_limit, config.memory_limit_bytes
+    if cpu is not None and overhead.get("cpu"):
+        cpu = max(float(Decimal(str(cpu)) - overhead["cpu"]), 0.01)
+    if memory is not None and overhead.get("mem"):
+        memory = max(memory - int(overhead["mem"]), 1)
+    return cpu, memory

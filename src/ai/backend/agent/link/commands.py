@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 
 from ai.backend.agent.channel.channel import KernelChannel
 from ai.backend.agent.channel.files import download, list_directory, upload
@@ -12,155 +13,114 @@ from ai.backend.agent.config.settings import RunSettings
 from ai.backend.agent.devices.operations import DeviceOperations
 from ai.backend.agent.images.jobs import ImageJobs
 from ai.backend.agent.lifecycle.supervisor import Supervisor
-from ai.backend.agent.metrics.processes import Processes
-from ai.backend.agent.service_ports.forward import PortForwarder
-from ai.backend.agent.service_ports.services import ServiceManager
+from ai.backend.agent.metrics.statistics import Statistics
+from ai.backend.agent.service_ports.services import PortForwarder, ServiceManager
 from ai.backend.common.errors import Unavailable
-from ai.backend.common.wire.agent import (
-    CreateKernels,
-    DestroyKernel,
-    DeviceOperation,
-    DeviceOptions,
-    DeviceOptionsOf,
-    ImageJob,
-    ImageJobState,
-    OperateDevice,
-    RestartKernel,
-)
-from ai.backend.common.wire.execution import (
-    Complete,
-    DownloadFiles,
-    Execute,
-    FileListing,
-    KernelRef,
-    ListFiles,
-    ListProcesses,
-    OpenPort,
-    OpenPty,
-    ProcessInfo,
-    ReadLogs,
-    RunResult,
-    ServiceState,
-    StartService,
-    StopService,
-    TarFile,
-    UploadFiles,
-)
+from ai.backend.common.wire import agent, execution
 from ai.backend.common.wire.link import ByteStream, PtyStream
 from ai.backend.plugin.runtime import AbstractRuntime
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Commands:
     """Forwards each command to its service. A call before the agent has recovered waits for the recovery."""
 
-    def __init__(
-        self,
-        supervisor: Supervisor,
-        runtime: AbstractRuntime,
-        processes: Processes,
-        devices: DeviceOperations,
-        images: ImageJobs,
-        ports: PortForwarder,
-        services: ServiceManager,
-        settings: RunSettings,
-        recovered: asyncio.Event,
-    ) -> None:
-        self._supervisor = supervisor
-        self._processes = processes
-        self._devices = devices
-        self._images = images
-        self._ports = ports
-        self._services = services
-        self._runtime = runtime
-        self._settings = settings
-        self._recovered = recovered
+    supervisor: Supervisor
+    runtime: AbstractRuntime
+    statistics: Statistics
+    devices: DeviceOperations
+    images: ImageJobs
+    ports: PortForwarder
+    services: ServiceManager
+    settings: RunSettings
+    recovered: asyncio.Event
 
     async def _ready(self) -> None:
         try:
-            async with asyncio.timeout(self._settings.request_timeout):
-                await self._recovered.wait()
+            async with asyncio.timeout(self.settings.request_timeout):
+                await self.recovered.wait()
         except TimeoutError:
             raise Unavailable("the agent is still looking for its kernels") from None
 
     async def _running(self, kernel_id: str) -> tuple[KernelChannel, RunQueue, Terminals]:
         await self._ready()
-        return await self._supervisor.get(kernel_id).when_adopted(self._settings.request_timeout)
+        return await self.supervisor.get(kernel_id).when_adopted(self.settings.request_timeout)
 
-    async def create_kernels(self, req: CreateKernels) -> None:
+    async def create_kernels(self, req: agent.CreateKernels) -> None:
         await self._ready()
-        self._supervisor.create(req)
+        self.supervisor.create(req)
 
-    async def destroy_kernel(self, req: DestroyKernel) -> None:
+    async def destroy_kernel(self, req: agent.DestroyKernel) -> None:
         await self._ready()
-        self._supervisor.destroy(req)
+        self.supervisor.destroy(req)
 
-    async def restart_kernel(self, req: RestartKernel) -> None:
+    async def restart_kernel(self, req: agent.RestartKernel) -> None:
         await self._ready()
-        self._supervisor.restart(req)
+        self.supervisor.restart(req)
 
-    async def execute(self, req: Execute) -> RunResult:
+    async def execute(self, req: execution.Execute) -> execution.RunResult:
         _, runs, _ = await self._running(req.kernel_id)
         return await runs.execute(req)
 
-    async def interrupt(self, req: KernelRef) -> None:
+    async def interrupt(self, req: execution.KernelRef) -> None:
         _, runs, _ = await self._running(req.kernel_id)
         await runs.interrupt()
 
-    async def complete(self, req: Complete) -> list[str]:
+    async def complete(self, req: execution.Complete) -> list[str]:
         channel, _, _ = await self._running(req.kernel_id)
         frame = {"t": "complete", "code": req.code, "options": req.options}
-        data, _ = await channel.request(frame, self._settings.request_timeout)
+        data, _ = await channel.request(frame, self.settings.request_timeout)
         return [str(item) for item in data.get("matches") or ()]
 
-    async def upload_files(self, req: UploadFiles) -> None:
+    async def upload_files(self, req: execution.UploadFiles) -> None:
         channel, _, _ = await self._running(req.kernel_id)
-        await upload(channel, req.files, self._settings.transfer_timeout)
+        await upload(channel, req.files, self.settings.transfer_timeout)
 
-    async def download_files(self, req: DownloadFiles) -> list[TarFile]:
+    async def download_files(self, req: execution.DownloadFiles) -> list[execution.TarFile]:
         channel, _, _ = await self._running(req.kernel_id)
-        return await download(channel, req.paths, req.max_bytes, self._settings.transfer_timeout)
+        return await download(channel, req.paths, req.max_bytes, self.settings.transfer_timeout)
 
-    async def list_files(self, req: ListFiles) -> FileListing:
+    async def list_files(self, req: execution.ListFiles) -> execution.FileListing:
         channel, _, _ = await self._running(req.kernel_id)
-        return await list_directory(channel, req.path, self._settings.request_timeout)
+        return await list_directory(channel, req.path, self.settings.request_timeout)
 
-    async def read_logs(self, req: ReadLogs) -> bytes:
+    async def read_logs(self, req: execution.ReadLogs) -> bytes:
         await self._ready()
-        kernel = self._supervisor.get(req.kernel_id)
-        return await self._runtime.read_logs(kernel.key, max_bytes=req.max_bytes)
+        kernel = self.supervisor.get(req.kernel_id)
+        return await self.runtime.read_logs(kernel.key, max_bytes=req.max_bytes)
 
-    async def list_processes(self, req: ListProcesses) -> list[ProcessInfo]:
+    async def list_processes(self, req: execution.ListProcesses) -> list[execution.ProcessInfo]:
         await self._running(req.kernel_id)
-        return await self._processes.busiest(self._supervisor.get(req.kernel_id), limit=req.limit)
+        return await self.statistics.busiest(self.supervisor.get(req.kernel_id), limit=req.limit)
 
-    async def operate_device(self, req: OperateDevice) -> DeviceOperation:
+    async def operate_device(self, req: agent.OperateDevice) -> agent.DeviceOperation:
         await self._ready()
-        return await self._devices.operate(req)
+        return await self.devices.operate(req)
 
-    async def device_options(self, req: DeviceOptionsOf) -> DeviceOptions:
+    async def device_options(self, req: agent.DeviceOptionsOf) -> agent.DeviceOptions:
         await self._ready()
-        return await self._devices.options(req)
+        return await self.devices.options(req)
 
-    async def image_job(self, req: ImageJob) -> ImageJobState:
+    async def image_job(self, req: agent.ImageJob) -> agent.ImageJobState:
         await self._ready()
-        return await self._images.ask(req)
+        return await self.images.ask(req)
 
-    async def start_service(self, req: StartService) -> ServiceState:
+    async def start_service(self, req: execution.StartService) -> execution.ServiceState:
         channel, _, _ = await self._running(req.kernel_id)
-        return await self._services.start(self._supervisor.get(req.kernel_id), channel, req)
+        return await self.services.start(self.supervisor.get(req.kernel_id), channel, req)
 
-    async def stop_service(self, req: StopService) -> None:
+    async def stop_service(self, req: execution.StopService) -> None:
         channel, _, _ = await self._running(req.kernel_id)
-        await self._services.stop(self._supervisor.get(req.kernel_id), channel, req.name)
+        await self.services.stop(self.supervisor.get(req.kernel_id), channel, req.name)
 
-    async def list_services(self, req: KernelRef) -> list[ServiceState]:
+    async def list_services(self, req: execution.KernelRef) -> list[execution.ServiceState]:
         channel, _, _ = await self._running(req.kernel_id)
-        return await self._services.list(self._supervisor.get(req.kernel_id), channel)
+        return await self.services.list(self.supervisor.get(req.kernel_id), channel)
 
-    async def open_pty(self, req: OpenPty) -> PtyStream:
+    async def open_pty(self, req: execution.OpenPty) -> PtyStream:
         _, _, terminals = await self._running(req.kernel_id)
-        return await terminals.open(req.rows, req.cols, self._settings.request_timeout)
+        return await terminals.open(req.rows, req.cols, self.settings.request_timeout)
 
-    async def open_port(self, req: OpenPort) -> ByteStream:
+    async def open_port(self, req: execution.OpenPort) -> ByteStream:
         await self._running(req.kernel_id)
-        return await self._ports.open(self._supervisor.get(req.kernel_id), req.port)
+        return await self.ports.open(self.supervisor.get(req.kernel_id), req.port)

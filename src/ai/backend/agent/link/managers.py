@@ -23,11 +23,7 @@ _ASK_S = 2.0
 
 
 def named_managers(link: LinkSettings) -> dict[str, str]:
-    """Map the addresses of managers in the settings to their public key; empty without a key.
-
-    Raises:
-        InvalidInput: the file of the key cannot be read, or holds none.
-    """
+    """Maps the managers' addresses in the settings to their public key; empty without one. Raises InvalidInput."""
     key = link.manager_key
     if key is None and link.manager_key_file is not None:
         try:
@@ -70,10 +66,9 @@ class SharedConfiguration:
             )
 
     async def managers(self) -> dict[str, str]:
-        """Map the addresses of the listed managers to their public keys. Waits until a manager is listed.
+        """Maps the listed managers' addresses to their public keys; waits until there is one.
 
-        Raises:
-            InvalidInput: there is no shared configuration.
+        Raises InvalidInput if there is no shared configuration.
         """
         if self._store is None:
             message = "link.manager-key or link.manager-key-file is needed, or a table [etcd]"
@@ -90,7 +85,7 @@ class SharedConfiguration:
             await asyncio.sleep(_ASK_S)
 
     async def follow(self, endpoints: ManagerFanout) -> None:
-        """Connect to the listed managers whenever the list changes, until cancelled."""
+        """Connects to the listed managers whenever the list changes, until cancelled."""
         if self._store is None:
             return
         while True:
@@ -104,7 +99,7 @@ class SharedConfiguration:
                 await asyncio.sleep(_ASK_S)
 
     async def merged(self, settings: AgentSettings) -> AgentSettings:
-        """Return the settings with the shared configuration's plugin settings; those of the file take precedence."""
+        """Returns the settings with the shared configuration's plugin settings; those of the file take precedence."""
         if self._store is None:
             return settings
         plugins: dict[str, dict[str, Any]] = {}

@@ -1,7 +1,8 @@
-"""Builds the reports that heartbeats carry."""
+"""Builds and sends heartbeats and statistics."""
 
 from __future__ import annotations
 
+import logging
 import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -10,15 +11,24 @@ from importlib.metadata import PackageNotFoundError, version
 
 import msgspec
 
+from ai.backend.agent.kernels.model import Termination
 from ai.backend.agent.lifecycle.context import AgentContext
-from ai.backend.agent.lifecycle.runtime_classes import reports_of
 from ai.backend.agent.lifecycle.supervisor import Supervisor
+from ai.backend.agent.lifecycle.workload_config import reports_of
+from ai.backend.agent.metrics.statistics import Statistics
 from ai.backend.common.devices import ComputeDevice, DeviceHealth
+from ai.backend.common.errors import Unavailable
 from ai.backend.common.slots import format_quantity
-from ai.backend.common.states import Enforcement
-from ai.backend.common.wire.reports import AgentReport, ImageReport, OverlayReport, PluginReport, SlotReport
+from ai.backend.common.states import Enforcement, KernelEventReason
+from ai.backend.common.wire.link import ManagerReports
+from ai.backend.common.wire.reports import AgentReport, ImageReport, OverlayReport, PluginReport, SlotReport, StatReport
+from ai.backend.core.lifecycle.kernel_phase import Phase
+from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.plugin.runtime import RuntimeImage
 
+log = logging.getLogger(__name__)
+_RETRY_S = 0.25
+"""The delay after a failed heartbeat; the next call waits for the connection by itself."""
 try:
     VERSION = version("backendai")
 except PackageNotFoundError:
@@ -38,15 +48,11 @@ class HeartbeatReporter:
         """This node's parameters for multi-node networks; None until they are determined."""
 
     async def refresh(self, now: float) -> bool:
-        """Refresh the inventory, and return whether it changed."""
+        """Refreshes the inventory, and returns whether it changed."""
         return await self._context.inventory.refresh(now)
 
     async def refresh_images(self) -> bool:
-        """List the images, and return whether they changed.
-
-        Raises:
-            BackendError: they cannot be listed; the last list stays.
-        """
+        """Lists the images, and returns whether they changed. After a BackendError the last list stays."""
         before, self._images = self._images, await self._context.runtime.list_images()
         return list(before) != list(self._images)
 
@@ -72,24 +78,13 @@ class HeartbeatReporter:
             slots=self._slots(),
             devices=[msgspec.to_builtins(device) for device in self._devices()],
             plugins=self._plugins(),
-            images=[
-                ImageReport(
-                    name=image.name,
-                    architecture=image.architecture,
-                    digest=image.digest,
-                    size_bytes=image.size_bytes,
-                    labels=dict(image.labels),
-                    aliases=list(image.aliases),
-                )
-                for image in self._images
-            ],
+            images=[msgspec.convert(image, ImageReport, from_attributes=True) for image in self._images],
             kernels=self._supervisor.presence(),
             runtime_classes=reports_of(context.settings.runtime_classes, info),
             overlay=self.overlay,
         )
 
     def _networks(self) -> dict[str, Enforcement]:
-        """Return whether multi-node networks are supported, which depends on more than the runtime."""
         overlay = self.overlay or OverlayReport(why_not="it is not known yet")
         is_supported = {
             "multi-node-networks": not overlay.why_not,
@@ -98,7 +93,7 @@ class HeartbeatReporter:
         return {name: Enforcement.ENFORCED if value else Enforcement.NONE for name, value in is_supported.items()}
 
     def _devices(self) -> Iterator[ComputeDevice]:
-        """Yield all devices. Those of a plugin that may be restarted count as failed: requests wait for them."""
+        """Yields all devices. Those of a plugin that may be restarted count as failed."""
         for handle in self._context.plugins.handles:
             kind = self._context.inventory.kinds.get(handle.key)
             if kind is not None and handle.started:
@@ -143,3 +138,56 @@ class HeartbeatReporter:
                 )
             )
         return reports
+
+
+async def report_statistics(
+    context: AgentContext, supervisor: Supervisor, statistics: Statistics, manager: ManagerReports
+) -> None:
+    """Measures once and reports. A lost report is not repeated, because the next one replaces it."""
+    await statistics.gather([kernel for kernel in supervisor.live() if kernel.phase is Phase.RUNNING])
+    report = StatReport(
+        agent_id=context.settings.agent.id,
+        at=context.wall_clock(),
+        node=statistics.node,
+        devices=statistics.devices,
+        kernels=statistics.kernels,
+        families=statistics.families,
+    )
+    await manager.report_stats(report)
+
+
+class Heartbeat(PeriodicLoop):
+    """Sends one report each interval; the manager's reply sets the next interval."""
+
+    def __init__(
+        self, reporting: HeartbeatReporter, supervisor: Supervisor, manager: ManagerReports, *, interval_s: float
+    ) -> None:
+        super().__init__()
+        self.period_s = interval_s
+        self._reporting = reporting
+        self._supervisor = supervisor
+        self._manager = manager
+        self._is_cut_off = False
+
+    @property
+    def name(self) -> str:
+        return "heartbeat"
+
+    async def once(self) -> None:
+        try:
+            reply = await self._manager.heartbeat(self._reporting.report())
+        except Unavailable as e:
+            if not self._is_cut_off:
+                log.warning("the manager cannot be reached: %s", e)
+            self._is_cut_off = True
+            self.period_s = min(_RETRY_S, self.period_s)
+            return
+        self._is_cut_off = False
+        self.period_s = min(60.0, max(0.05, reply.interval_s))
+        for unknown in reply.unknown_kernels:
+            kernel = self._supervisor.kernels.get(unknown.kernel_id)
+            if kernel is None or kernel.attempt != unknown.attempt:
+                continue
+            log.warning("the manager does not know kernel %s; it is ended", unknown.kernel_id)
+            reason = KernelEventReason.NOT_FOUND_IN_MANAGER
+            self._supervisor.end(kernel, Termination(reason=reason, forced=True))

@@ -1,7 +1,6 @@
-"""Metrics of the node as families for Prometheus (docs/reference/metrics.md): base units, counters that end in _total.
+"""Converts metrics of the node to Prometheus families (docs/reference/metrics.md).
 
-Labels are bounded by the hardware: a device's kind, id and place in its plugin's list. Of workloads only the sums over
-all of them are told, never one by one.
+Labels are bounded by the hardware.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_]")
 
 @dataclass(slots=True)
 class WorkloadTotal:
-    """One key over all workloads: of gauges the sum now, of what accumulates all that was ever counted."""
+    """The sum of one metric over all workloads: of a gauge now, of a counter since the agent's start."""
 
     example: Measurement
     value: float
@@ -39,7 +38,7 @@ class WorkloadTotal:
 
 
 class Exposition:
-    """Collects samples into families. A name that is taken by another kind of metric is left out."""
+    """Collects samples into families. A name that another kind of metric has is left out."""
 
     def __init__(self) -> None:
         self._families: dict[str, MetricFamily] = {}
@@ -48,19 +47,15 @@ class Exposition:
         return list(self._families.values())
 
     def node(self, measurements: Iterable[Measurement]) -> None:
-        """Totals of the node."""
+        """Adds totals of the node."""
         for m in measurements:
             self._add("node", m, m.value, m.capacity, {}, "of the node")
 
     def devices(self, device_name: str, places: Mapping[str, int], measurements: Iterable[Measurement]) -> None:
-        """``places``: device id -> its place in the plugin's list, the label ``index``."""
+        """Adds measurements of devices. ``places`` maps a device id to its index in the plugin's list."""
         for m in measurements:
             device_id = str(m.device_id)
-            labels = {
-                "device_name": device_name,
-                "device_id": device_id,
-                "index": str(places.get(device_id, "")),
-            }
+            labels = {"device_name": device_name, "device_id": device_id, "index": str(places.get(device_id, ""))}
             self._add("device", m, m.value, m.capacity, labels, "of each device")
             if m.exported is not None:
                 kind = "gauge" if m.kind is MetricKind.GAUGE else "unknown"  # its name is not ours to end in _total
@@ -68,7 +63,7 @@ class Exposition:
                 self._sample(m.exported.name, kind, m.exported.help, known, m.value * m.exported.factor)
 
     def workloads(self, totals: Iterable[WorkloadTotal]) -> None:
-        """Sums over the workloads of this node."""
+        """Adds sums over the workloads of this node."""
         for total in totals:
             self._add("workloads", total.example, total.value, total.capacity, {}, "of all workloads together")
 

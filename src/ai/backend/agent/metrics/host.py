@@ -1,25 +1,20 @@
-"""Disks and networks of this host, from /proc and /sys."""
+"""Measures disks and networks of this host from /proc and /sys."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from ai.backend.common.ids import DeviceId
-from ai.backend.node.linux.mountinfo import read_mounts
+from ai.backend.node.linux import proc
+from ai.backend.node.linux.disk_space import MountEntry, read_mounts
 from ai.backend.plugin.accelerator import Measurement, MetricKind
-
-_DISK_STATS = frozenset({"max"})
 
 
 class HostMeter:
-    """Local file systems on block devices and the one of ``data_dir``; interfaces that carry traffic off the host.
-
-    Args:
-        data_dir: where the agent and its workloads keep their files.
-        proc, sys: a test may replace them by recorded trees.
-    """
+    """Measures local file systems, the one of ``data_dir``, and interfaces that carry traffic off the host."""
 
     def __init__(self, data_dir: Path, *, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> None:
         self._data_dir = data_dir
@@ -32,26 +27,25 @@ class HostMeter:
     def _disks(self) -> Iterator[Measurement]:
         for name, point in self._file_systems().items():
             try:
-                of = os.statvfs(point)
+                status = os.statvfs(point)
             except OSError:
                 continue
             yield Measurement(
                 key="disk",
-                value=float((of.f_blocks - of.f_bfree) * of.f_frsize),
-                capacity=float(of.f_blocks * of.f_frsize),
+                value=float((status.f_blocks - status.f_bfree) * status.f_frsize),
+                capacity=float(status.f_blocks * status.f_frsize),
                 unit_hint="bytes",
-                stats=_DISK_STATS,
+                stats=frozenset({"max"}),
                 device_id=DeviceId(name),
             )
 
     def _file_systems(self) -> dict[str, str]:
-        """Name -> mount point, each file system once however often it is mounted."""
-        found: dict[str, str] = {}
+        """Maps names to mount points, each file system once however often it is mounted."""
+        points: dict[str, str] = {}
         seen: set[int] = set()
-        try:
+        mounts: list[MountEntry] = []
+        with suppress(OSError):
             mounts = read_mounts(self._proc)
-        except OSError:
-            mounts = []
         local = [(m.source.removeprefix("/dev/"), m.mount_point) for m in mounts if m.source.startswith("/dev/")]
         for name, point in [*local, ("data", str(self._data_dir))]:
             try:
@@ -60,37 +54,14 @@ class HostMeter:
                 continue
             if number not in seen and Path(point).is_dir():
                 seen.add(number)
-                found.setdefault(name, point)
-        return found
+                points.setdefault(name, point)
+        return points
 
     def _networks(self) -> Iterator[Measurement]:
-        """Cards only, where there are any: bridges and virtual interfaces would count the same bytes again."""
-        counted = read_interfaces(self._proc / "net/dev")
+        """Yields the traffic of cards only, where there are any: bridges would count the same bytes again."""
+        counted = proc.interface_bytes(f"{self._proc}/net/dev")
         cards = {name for name in counted if (self._sys / "class/net" / name / "device").exists()}
         for name in sorted(cards or counted):
-            for key, value in zip(("net_rx", "net_tx"), counted[name], strict=True):
-                yield Measurement(
-                    key=key,
-                    value=float(value),
-                    unit_hint="bps",
-                    kind=MetricKind.RATE,
-                    device_id=DeviceId(name),
-                )
-
-
-def read_interfaces(path: Path) -> dict[str, tuple[int, int]]:
-    """Interface -> bytes received and sent, from a file such as /proc/net/dev; without the loopback."""
-    found: dict[str, tuple[int, int]] = {}
-    for line in _lines(path):
-        name, colon, rest = line.partition(":")
-        fields = rest.split()
-        if colon and len(fields) >= 9 and name.strip() != "lo":
-            found[name.strip()] = (int(fields[0]), int(fields[8]))
-    return found
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
+            for key, n in zip(("net_rx", "net_tx"), counted[name], strict=True):
+                device_id, kind = DeviceId(name), MetricKind.RATE
+                yield Measurement(key=key, value=float(n), unit_hint="bps", kind=kind, device_id=device_id)

@@ -1,4 +1,4 @@
-"""Raw measurements made into the metrics that people see (peer facts 3.6): every number is text.
+"""Converts measurements to metrics (peer facts 3.6), whose numbers are texts.
 
 A metric is ``{current, capacity, pct, unit_hint}`` and those of ``stats.{min,max,sum,avg,diff,rate}`` that its
 measurement names.
@@ -17,18 +17,12 @@ Metric = dict[str, str | None]
 
 
 def text_of(value: float) -> str:
-    """Plain decimals: whole numbers without a point, others with at most three decimals."""
+    """Formats whole numbers without a point, others with at most three decimals."""
     return f"{value:.0f}" if value == int(value) else f"{value:.3f}".rstrip("0").rstrip(".")
 
 
 class Series:
-    """One metric over time.
-
-    Of what accumulates, ``diff`` and ``rate`` are never negative: a counter that was reset counts from where it is now.
-
-    Args:
-        numbers: where it is kept, with room for ``SIZE`` numbers at ``at``; None makes room.
-    """
+    """One metric over time, in ``SIZE`` numbers of an array. ``diff`` and ``rate`` of a counter are never negative."""
 
     SIZE: ClassVar[int] = 8
     __slots__ = ("_at", "_numbers")
@@ -50,7 +44,10 @@ class Series:
         return self._numbers[self._at + 7]
 
     def add(self, m: Measurement, at: float) -> Metric:
-        """Take in one value; ``at`` in seconds of any clock. A clock that does not advance gives a rate of zero."""
+        """Adds a value at a time of any clock, and returns the metric.
+
+        A clock that stands still gives a rate of zero.
+        """
         value = m.value
         place = slice(self._at, self._at + self.SIZE)
         count, total, least, most, last, diff, rate, last_at = self._numbers[place]
@@ -90,15 +87,14 @@ class Series:
 
 
 def room() -> array[float]:
-    """For one series that has no value yet."""
+    """Returns the numbers of a series without a value."""
     return array("d", bytes(8 * Series.SIZE))
 
 
 class SeriesOfWorkload:
-    """The series of one workload by key, in one array: a node has hundreds of workloads (docs/decisions/0016).
+    """The series of one workload by key, in one array (docs/decisions/0016).
 
-    Args:
-        places: key -> place in the array; shared by all workloads, whose keys are mostly the same.
+    ``places`` maps keys to indexes in the array and is shared by all workloads, which mostly have the same keys.
     """
 
     __slots__ = ("_numbers", "_places")
@@ -108,12 +104,12 @@ class SeriesOfWorkload:
         self._numbers = array("d")
 
     def __contains__(self, key: str) -> bool:
-        """Whether it has a value."""
+        """Returns whether the series has a value."""
         at = self._places.get(key, -1) * Series.SIZE
         return 0 <= at < len(self._numbers) and self._numbers[at] > 0
 
     def __getitem__(self, key: str) -> Series:
-        """The series of a key, which begins here if there is none."""
+        """Returns the series of a key, which is created if there is none."""
         at = self._places.setdefault(key, len(self._places)) * Series.SIZE
         while len(self._numbers) <= at:
             self._numbers += room()
@@ -121,10 +117,7 @@ class SeriesOfWorkload:
 
 
 def totals(measurements: Iterable[Measurement]) -> dict[str, Measurement]:
-    """One measurement for each key: the one without a device if there is one, else the sum over the devices.
-
-    Temperatures are not added: the highest counts. A sum has a capacity only if every part has one.
-    """
+    """Returns one measurement a key: that without a device, or the sum over devices (the maximum of temperatures)."""
     found: dict[str, Measurement] = {}
     for m in measurements:
         known = found.get(m.key)

@@ -1,8 +1,7 @@
 """The key pair with which the kernels of a session log in to each other (spec 03-01, "Detection of clustered setups").
 
 It is derived from the session's id and a secret: this agent's, or the manager's for a session over several agents. So
-every kernel of the session has the same pair, also after a restart, and nothing is stored or removed. It opens only
-this session's kernels.
+every kernel has the same pair, also after a restart, and nothing is stored.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ CLIENT_CONFIG = "/etc/ssh/ssh_config"
 
 
 def cluster_key_files(secret: bytes, session_id: str, hosts: Sequence[str]) -> dict[str, bytes]:
-    """Return the key files of every kernel by path; only the session's user may read ``PRIVATE_KEY``."""
+    """Returns the key files of every kernel by path; only the session's user may read ``PRIVATE_KEY``."""
     pair = _key_pair(secret, "cluster", session_id)
     return {
         PRIVATE_KEY: pair.private.encode(),
@@ -33,11 +32,7 @@ def cluster_key_files(secret: bytes, session_id: str, hosts: Sequence[str]) -> d
 
 
 def container_key_files(secret: bytes, session_id: str) -> dict[str, bytes]:
-    """Return the key pair with which a user logs in, in the home, from where clients fetch it.
-
-    See spec 03-11, "Accessing sessions via native SSH/SFTP". It is derived as well, so it stays the same while the
-    session lives.
-    """
+    """Returns the derived key pair with which a user logs in (spec 03-11, "native SSH/SFTP"), in the home."""
     pair = _key_pair(secret, "container", session_id)
     return {CONTAINER_KEY: pair.private.encode(), f"{CONTAINER_KEY}.pub": f"{pair.public}\n".encode()}
 
@@ -48,10 +43,7 @@ def _key_pair(secret: bytes, purpose: str, session_id: str) -> SshKeyPair:
 
 
 def client_config(hosts: Sequence[str]) -> str:
-    """Return a configuration by which ``ssh sub1`` works without a question.
-
-    Host keys are not checked, because only kernels of this session are in its network.
-    """
+    """Returns a configuration for ``ssh sub1``. Host keys are not checked: only this session's kernels are reached."""
     lines = ["Include /etc/ssh/ssh_config.d/*.conf", f"Host {' '.join(hosts)}", f"    Port {SSH_PORT}", "    User work"]
     lines += [f"    IdentityFile {PRIVATE_KEY}", "    StrictHostKeyChecking no", "    UserKnownHostsFile /dev/null"]
     return "\n".join([*lines, "    LogLevel ERROR", ""])

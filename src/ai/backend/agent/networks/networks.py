@@ -1,10 +1,8 @@
 """Creates the private network of a cluster session with its first kernel on this node and removes it with the last.
 
-The manager decides the parameters of multi-node networks; they are stored in the kernels' records. The connection to
-another node is secured, and encrypted if a network requires it, before its device is created and until it is removed.
-
-The holders of a network are computed from the kernels' records alone, so that they survive a crash at any step. One
-operation at a time runs on the network of a session.
+The connection to another node is secured, and encrypted if a network requires it, before its device is created and
+until
+it is removed. The holders of a network are computed from the kernels' records alone, so that they survive a crash.
 """
 
 from __future__ import annotations
@@ -26,13 +24,12 @@ log = logging.getLogger(__name__)
 
 
 def needs_network(record: KernelRecord) -> bool:
-    """Return whether the kernel's session has several kernels with a network, on this node or over several nodes."""
+    """Returns whether the kernel's session has several kernels with a network, on this node or over several nodes."""
     cluster = record.spec.cluster
     return cluster.size > 1 and (cluster.mode is ClusterMode.SINGLE_NODE or cluster.overlay is not None)
 
 
 def overlay_of(info: OverlayInfo) -> Overlay:
-    """Convert the manager's parameters of a network to those of the runtime."""
     return Overlay(
         vni=info.vni,
         subnet=info.subnet,
@@ -45,7 +42,7 @@ def overlay_of(info: OverlayInfo) -> Overlay:
 
 
 def secured_lines(info: OverlayInfo) -> frozenset[SecuredLine]:
-    """Return the connections to secure: to each peer, or to the node itself so that no other node can send to it."""
+    """Returns the connections to secure: to each peer, or to the node itself so that no other node can send to it."""
     local = info.local.address, info.local.port
     return frozenset(
         SecuredLine(local=local, peer=(peer.address, peer.port), key_out=peer.key_out, key_in=peer.key_in)
@@ -56,9 +53,8 @@ def secured_lines(info: OverlayInfo) -> frozenset[SecuredLine]:
 class Networks:
     """Counts the holders of each network, and creates, secures and removes networks accordingly.
 
-    Args:
-        runtime: creates the networks.
-        secure: secures exactly these connections to other nodes, and encrypts those with keys. Blocks; raises OSError.
+    ``secure`` secures exactly these connections to other nodes, and encrypts those with keys. It blocks and raises
+    OSError.
     """
 
     def __init__(
@@ -77,7 +73,7 @@ class Networks:
         return self._locks.setdefault(session_id, asyncio.Lock())
 
     def hold(self, record: KernelRecord) -> None:
-        """Count a kernel as a holder of its network until :meth:`leave`."""
+        """Counts a kernel as a holder of its network until :meth:`leave`."""
         if needs_network(record):
             self._holders.setdefault(record.session_id, set()).add(record.spec.kernel_id)
             overlay = record.spec.cluster.overlay
@@ -85,11 +81,7 @@ class Networks:
                 self._lines[record.session_id] = secured_lines(overlay)
 
     async def _secure(self) -> None:
-        """Secure exactly the present connections. Plain ones stay unsecured where the Linux kernel lacks support.
-
-        Raises:
-            OSError: it failed, and a connection is or was encrypted.
-        """
+        """Secures exactly the present connections. Raises OSError if it failed and one is or was encrypted."""
         async with self._securing:
             lines = frozenset[SecuredLine]().union(*self._lines.values())
             if self._apply is None or lines == self._secured:
@@ -109,10 +101,9 @@ class Networks:
             self._secured = lines
 
     async def join(self, record: KernelRecord) -> NetworkView | None:
-        """Return the network of a kernel, and create it for the session's first kernel; None for a single kernel.
+        """Returns the network of a kernel, and creates it for the session's first kernel; None for a single kernel.
 
-        Raises:
-            CreationDenied: this node does not support such networks. WorkloadError, Unavailable: it failed for now.
+        Raises CreationDenied if this node does not support it, WorkloadError or Unavailable if it failed for now.
         """
         if not needs_network(record):
             return None
@@ -137,13 +128,13 @@ class Networks:
             log.warning("the network of session %s is not guarded: %s", session_id, e.strerror or e)
 
     async def broken(self) -> frozenset[SessionId]:
-        """Return the sessions of this node whose network was removed by somebody else."""
+        """Returns the sessions of this node whose network was removed by somebody else."""
         if not self._holders:
             return frozenset()
         return frozenset(await self._runtime.broken_networks()) & self._holders.keys()
 
     async def leave(self, record: KernelRecord) -> None:
-        """Remove a holder, and the network with the last one. Idempotent; raises what the runtime raises."""
+        """Removes a holder, and the network with the last one. Idempotent; raises what the runtime raises."""
         if not needs_network(record):
             return
         async with self._lock(record.session_id):
@@ -157,7 +148,7 @@ class Networks:
                 held.discard(record.spec.kernel_id)
 
     async def sweep(self) -> None:
-        """Remove networks without a holder, and the security of connections that no network needs."""
+        """Removes networks without a holder, and the security of connections that no network needs."""
         for session_id in await self._runtime.list_networks():
             async with self._lock(session_id):
                 if self._holders.get(session_id):

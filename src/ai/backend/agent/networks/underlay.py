@@ -21,7 +21,7 @@ MULTI_NODE = "multi-node-networks"
 
 
 def overlay_report(settings: AgentSettings, info: RuntimeInfo) -> OverlayReport:
-    """Return this agent's parameters for multi-node networks, or why it has none. Blocks while it reads routes."""
+    """Returns this agent's parameters for multi-node networks, or why it has none. Blocks while it reads routes."""
     if MULTI_NODE not in info.capabilities:
         return OverlayReport(why_not=info.no_multi_node_networks)
     address = settings.underlay.address or _own_address(settings.link.manager_addr)
@@ -46,18 +46,18 @@ def overlay_report(settings: AgentSettings, info: RuntimeInfo) -> OverlayReport:
 
 
 def _why_none_here(settings: AgentSettings) -> str:
-    """Return why an agent whose peers are on its own node cannot create multi-node networks; empty if it can."""
+    """Returns why an agent whose peers are on its own node cannot create multi-node networks; empty if it can."""
     name = overlay.device_name("underlay ", f"{settings.data_dir} {os.getpid()}", "u")
     return overlay.why_none(name, within_node=True)
 
 
 def encryption_mark(settings: AgentSettings) -> int:
-    """Return the mark of this agent's encryption rules in the Linux kernel; the same after each start."""
+    """Returns the mark of this agent's encryption rules in the Linux kernel; the same after each start."""
     return int.from_bytes(sha256(str(settings.data_dir).encode()).digest()[:4]) | 1
 
 
 def _own_address(managers: str) -> str:
-    """Return the address of the route to a manager, or of the default route if the manager is local; empty for none."""
+    """Returns the address of the route to a manager, or of the default route if it is local; empty for none."""
     for target in (*_hosts(managers), _ANYWHERE):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
             try:

@@ -1,23 +1,79 @@
-"""The services of kernels: what each declares, and starting, stopping and looking at them through its runner."""
+"""Declares, starts, stops and lists the services of kernels, and connects to their ports."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import msgspec
 
 from ai.backend.agent.channel.channel import KernelChannel
-from ai.backend.agent.config.settings import RunSettings
+from ai.backend.agent.config.settings import RunSettings, ServiceSettings
 from ai.backend.agent.kernels.kernel import Kernel
-from ai.backend.agent.service_ports.forward import PortForwarder
-from ai.backend.agent.service_ports.gateway import Kits
-from ai.backend.common.errors import BackendError, CreationDenied, InvalidInput, NotFound, RunError
+from ai.backend.common.errors import BackendError, CreationDenied, Forbidden, InvalidInput, NotFound, RunError
 from ai.backend.common.service_ports import INTRINSIC, SSHD, ServicePort, kernel_services
 from ai.backend.common.wire.agent import KernelSpec
 from ai.backend.common.wire.execution import ServiceState, StartService
+from ai.backend.common.wire.link import ByteStream
 from ai.backend.plugin.accelerator import Mount, WorkloadConfig
 from ai.backend.plugin.runtime import AbstractRuntime, PortExposure
+
+
+class Kits(Protocol):
+    """Makes kits in ``directory``, which every workload mounts; ``services`` are the names that a kit can serve."""
+
+    def open(self) -> None:
+        """Creates the directory. It must exist before a workload mounts it."""
+
+    @property
+    def directory(self) -> Path: ...
+
+    @property
+    def services(self) -> frozenset[str]: ...
+
+    async def ensure(self) -> str:
+        """Returns the name of the kit in the directory, which is made if need be. Raises Unavailable."""
+        ...
+
+    async def clean(self) -> None:
+        """Removes unused kits of earlier versions of the agent. Raises Unavailable."""
+
+
+MAX_PORT = 65_535
+
+
+class PortForwarder:
+    """Opens connections to ports of kernels, if the operator consents."""
+
+    def __init__(self, runtime: AbstractRuntime, settings: ServiceSettings) -> None:
+        self._runtime = runtime
+        self._settings = settings
+
+    async def require_consent(self, kernel: Kernel) -> PortExposure:
+        """Returns the exposure of a kernel's ports if something may be served there.
+
+        Raises:
+            Forbidden: others reach them too, without the operator's consent; ``data`` names the exposure.
+            Unavailable: there is no live workload. NotSupported: the runtime has no tunnels.
+        """
+        exposure = await self._runtime.port_exposure(kernel.key)
+        if exposure is PortExposure.HOST and not self._settings.shared_network:
+            message = (
+                "sessions on this node share the host's network, where every user of the host reaches their services;"
+                " an operator may consent to that (services.shared-network in agent.toml) or give sessions networks of"
+                " their own"
+            )
+            raise Forbidden(message, data={"exposure": exposure.value})
+        return exposure
+
+    async def open(self, kernel: Kernel, port: int) -> ByteStream:
+        """Connects to a port. Raises as ``require_consent`` and ``AbstractRuntime.open_port``, and InvalidInput."""
+        if not 1 <= port <= MAX_PORT:
+            raise InvalidInput(f"{port} is no port", data={"port": port})
+        await self.require_consent(kernel)
+        return await self._runtime.open_port(kernel.key, port)
+
 
 KIT = "/opt/backend.ai/kit"
 """Where every workload sees the kits."""
@@ -37,8 +93,6 @@ class ServiceManager:
         self._settings = settings
         self._labels: dict[str, Mapping[str, str]] = {}
 
-    # ---- when a workload is made
-
     @property
     def has_sshd(self) -> bool:
         return self._serves and SSHD in self._kits.services
@@ -48,17 +102,13 @@ class ServiceManager:
         return "ports" in self._runtime.info().capabilities
 
     def mounts(self) -> WorkloadConfig:
-        """The kits, shown to every workload of a runtime that can mount."""
+        """Returns the mount of the kits, for a runtime that can mount."""
         if not self._serves or "mounts" not in self._runtime.info().capabilities:
             return WorkloadConfig()
         return WorkloadConfig(mounts=(Mount(source=str(self._kits.directory), target=KIT, read_only=True),))
 
     async def declare(self, spec: KernelSpec) -> list[dict[str, Any]]:
-        """What a kernel will offer, as it is reported and recorded.
-
-        Raises:
-            CreationDenied: a port that the user wants to preopen is a service's.
-        """
+        """Returns the services of a kernel in wire form. Raises CreationDenied if a preopened port is a service's."""
         if not self._serves:
             return []
         known = self._kits.services
@@ -81,13 +131,11 @@ class ServiceManager:
         return self._labels.get(name, {})
 
     def forget_images(self) -> None:
-        """There are other images than before."""
+        """Drops the cached labels because the images have changed."""
         self._labels = {}
 
-    # ---- what users ask for
-
     async def start(self, kernel: Kernel, channel: KernelChannel, req: StartService) -> ServiceState:
-        """See :meth:`~ai.backend.common.wire.link.AgentCommands.start_service`."""
+        """Starts a service, see :meth:`~ai.backend.common.wire.link.AgentCommands.start_service`."""
         service = self._find(kernel, req.name)
         if req.port is not None and req.port not in service.ports:
             raise InvalidInput(f"the service {req.name} has no port {req.port}", data={"port": req.port})
@@ -109,7 +157,7 @@ class ServiceManager:
         return _state(data)
 
     async def start_sshd(self, kernel: Kernel) -> str | None:
-        """For the other kernels of a cluster. Returns why it cannot be, None where it is or there is none to start."""
+        """Starts SSH for the other kernels of a cluster, if the kernel declares it. Returns why it failed, or None."""
         if kernel.channel is None or all(item["name"] != SSHD for item in kernel.record.services):
             return None
         try:
@@ -119,12 +167,12 @@ class ServiceManager:
         return None
 
     async def stop(self, kernel: Kernel, channel: KernelChannel, name: str) -> None:
-        """Raises NotFound."""
+        """Stops a service. Raises NotFound."""
         self._find(kernel, name)
         await channel.request({"t": "service-stop", "name": name}, _STOP_TIMEOUT_S)
 
     async def list(self, kernel: Kernel, channel: KernelChannel) -> list[ServiceState]:
-        """All that the kernel declares, with what the runner knows of each."""
+        """Returns the declared services of a kernel in the state that its runner reports."""
         declared = [_declaration(service) for service in _services(kernel)]
         if not declared:
             return []
@@ -162,7 +210,6 @@ def _declaration(service: ServicePort) -> dict[str, Any]:
 
 
 def _state(data: object) -> ServiceState:
-    """What the runner tells, which belongs to the user. Raises RunError."""
     try:
         return msgspec.convert(data, ServiceState)
     except msgspec.ValidationError as e:

@@ -1,7 +1,4 @@
-"""Starts, stops and restarts the agent when it is asked to (spec 03-02): ``backend.ai ag watcher``.
-
-Requests carry the token of the settings. The agent's sessions outlive what is done to it.
-"""
+"""Starts, stops and restarts the agent over HTTP, with a token (spec 03-02): ``backend.ai ag watcher``."""
 
 from __future__ import annotations
 
@@ -13,14 +10,12 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
-from ai.backend.agent.config.published import WatcherSettings
-from ai.backend.agent.config.settings import AgentSettings
+from ai.backend.agent.config.settings import AgentSettings, WatcherSettings
 from ai.backend.agent.directory.directory import DataDirectory
 from ai.backend.agent.runtimes import end_workloads, load_runtime
 from ai.backend.common.errors import BackendError, Conflict, Forbidden, InvalidInput, NotSupported, Unavailable
 from ai.backend.infra.http.errors import problem_response
-from ai.backend.infra.http.server import make_runner, serve_on
-from ai.backend.infra.http.tls import tls_of
+from ai.backend.infra.http.server import make_runner, serve_on, tls_of
 
 log = logging.getLogger(__name__)
 TOKEN_HEADER = "X-BackendAI-Watcher-Token"
@@ -31,12 +26,10 @@ T = TypeVar("T")
 
 
 class Watcher:
-    """The HTTP face of the unit of the agent: ``GET /`` tells its state, ``POST /agent/{action}`` does something.
+    """Serves ``GET /`` (the agent's status), ``POST /agent/{action}``, and ``POST /soft-reset`` if it is available.
 
-    ``POST /soft-reset`` ends all sessions of the node between a stop and a start, where that is available.
-
-    Args:
-        end_sessions: while the agent is stopped; tells how many there were.
+    A soft reset ends all sessions of the node by ``end_sessions``, which returns their number, while the agent is
+    stopped.
     """
 
     def __init__(self, settings: WatcherSettings, end_sessions: Callable[[], Awaitable[int]] | None = None) -> None:
@@ -96,7 +89,7 @@ class Watcher:
         return ended
 
     async def _alone(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do it to its end, whether or not the caller waits for it. Raises Conflict: something else is under way."""
+        """Runs it to its end, even if the caller goes away. Raises Conflict if another action is under way."""
         if self._under_way is not None and not self._under_way.done():
             work.close()
             raise Conflict("Something is being done to the agent already.")
@@ -105,7 +98,7 @@ class Watcher:
         return await asyncio.shield(task)
 
     async def finish(self, _: web.Application | None = None) -> None:
-        """Wait for what is under way."""
+        """Waits for the action under way."""
         if self._under_way is not None:
             await asyncio.wait([self._under_way])
 
@@ -138,17 +131,13 @@ class Watcher:
 
 
 def _tell(task: asyncio.Task[Any]) -> None:
-    """Also where nobody waits for the answer any more."""
+    """Logs a failure, since the caller may have gone away."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.warning("what was asked of the agent failed: %s", error)
 
 
 async def serve(settings: AgentSettings, stop: asyncio.Event) -> None:
-    """Listen until ``stop`` is set.
-
-    Raises:
-        InvalidInput: there is no token, or the certificate cannot be used. OSError: the address cannot be bound.
-    """
+    """Serves until ``stop`` is set. Raises InvalidInput without a token or a usable certificate, and OSError."""
     own = settings.watcher
     tls = tls_of(own.ssl_cert, own.ssl_privkey) if own.ssl_enabled and own.ssl_cert and own.ssl_privkey else None
 

@@ -9,9 +9,9 @@ from msgspec import Meta
 
 from ai.backend.common.wire.agent import OperateDevice
 from ai.backend.infra.http.fields import Name
-from ai.backend.infra.http.routes import Call, Schema, route
+from ai.backend.infra.http.routes import Call, Nothing, Schema, route
 from ai.backend.manager.access.requests import caller_of
-from ai.backend.manager.agents.service import AgentService
+from ai.backend.manager.agents.service import AgentService, WatcherService
 
 
 class DeviceOperationBody(Schema, frozen=True):
@@ -26,7 +26,7 @@ class SchedulerBody(Schema, frozen=True):
 
 
 class AgentsApi:
-    """Routes for superadmins."""
+    """Routes of agents, for superadmins."""
 
     def __init__(self, agents: AgentService) -> None:
         self._agents = agents
@@ -55,3 +55,30 @@ class AgentsApi:
         """Let agents take new sessions, or none."""
         is_included = call.body.op == "include-agents"
         await self._agents.set_schedulable(caller_of(call), call.body.args, is_included)
+
+
+AgentName = Annotated[str, Meta(min_length=1, max_length=64)]
+
+
+class WatcherBody(Schema, frozen=True):
+    agent_id: AgentName
+
+
+class WatchersApi:
+    """Routes of the watchers of agents, for superadmins."""
+
+    def __init__(self, watchers: WatcherService) -> None:
+        self._watchers = watchers
+
+    @route("GET", "/resource/watcher", query=WatcherBody)
+    async def status(self, call: Call[Nothing, WatcherBody]) -> dict[str, Any]:
+        """Return the status of an agent from its watcher."""
+        return dict(await self._watchers.status(caller_of(call), call.query.agent_id))
+
+    @route("POST", "/resource/watcher/agent/start", body=WatcherBody)
+    @route("POST", "/resource/watcher/agent/stop", body=WatcherBody)
+    @route("POST", "/resource/watcher/agent/restart", body=WatcherBody)
+    async def act(self, call: Call[WatcherBody]) -> dict[str, Any]:
+        """Start, stop or restart an agent; its sessions go on."""
+        action = call.endpoint.path.rpartition("/")[2]
+        return dict(await self._watchers.act(caller_of(call), call.body.agent_id, action))

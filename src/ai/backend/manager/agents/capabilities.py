@@ -1,7 +1,6 @@
-"""Matches the runtime classes, networks and devices of agents with what sessions need.
+"""Matches the runtime classes, networks and devices of agents with what sessions need (spec 03-19, 10.3). Pure.
 
-A feature is a name; an agent serves a session if it has all features that the session needs. Source: spec 03-19, 10.3
-(runtime classes). Pure.
+A feature is a name; an agent serves a session if it has all features that the session needs.
 """
 
 from __future__ import annotations
@@ -55,11 +54,7 @@ def needs_of(
 
 
 def features_of(agent: Agent) -> frozenset[str]:
-    """Returns the features of an agent.
-
-    An agent that reports nothing about networks counts as able to make those of one node, since it refuses by itself
-    otherwise, and none over several nodes, since other agents could not find it.
-    """
+    """Returns the features of an agent. One that reports nothing about networks counts as able to make local ones."""
     features = {class_feature(one.name) for one in agent.runtime_classes}
     if agent.enforcement.get(NETWORKS) != Enforcement.NONE.value:
         features.add(NETWORKS)
@@ -71,8 +66,7 @@ def features_of(agent: Agent) -> frozenset[str]:
 def with_networks(agents: Sequence[Agent], resource_group: str, needs: frozenset[str]) -> list[Agent]:
     """Returns the agents that can provide the network that a session needs.
 
-    Raises:
-        UnsupportedResource: no agent can; the message has the reasons of the first three.
+    Raises UnsupportedResource with the reasons of the first three agents if no agent can.
     """
     needs &= {NETWORKS, MULTI_NODE, ENCRYPTED}
     able = [agent for agent in agents if needs <= features_of(agent)]
@@ -113,7 +107,6 @@ def from_allocation(allocation: DeviceAllocation) -> dict[str, dict[str, str]]:
 
 
 def _read(agent: Agent) -> tuple[PluginDevices, ...]:
-    """Parses the devices of an agent; malformed ones are skipped."""
     by_name: dict[DeviceName, list[ComputeDevice]] = {}
     for raw in agent.devices:
         try:
@@ -156,17 +149,11 @@ def _with_report(
 
 
 def with_class(
-    agents: Sequence[Agent],
-    name: str,
-    requests: Iterable[ResourceSlot],
-    resource_group: str,
-    devices: DeviceReader,
+    agents: Sequence[Agent], name: str, requests: Iterable[ResourceSlot], resource_group: str, devices: DeviceReader
 ) -> tuple[list[Agent], ResourceSlot]:
     """Returns the agents whose runtime class accepts all of these requests, and the largest overhead among them.
 
-    Raises:
-        UnsupportedResource: no agent has the class.
-        InvalidInput: no agent's class accepts the requests; the reason is that of the first agent.
+    Raises UnsupportedResource if no agent has the class, InvalidInput if none accepts, with the first agent's reason.
     """
     candidates = [(agent, c) for agent in agents for c in agent.runtime_classes if c.name == name]
     if not candidates:
@@ -210,7 +197,6 @@ def _refusal(agent: Agent, runtime_class: RuntimeClassReport, slots: ResourceSlo
 
 
 def _device_sizes(agent: Agent, reader: DeviceReader) -> dict[str, set[Decimal]]:
-    """Returns, for every slot, the amounts that whole devices have."""
     sizes: dict[str, set[Decimal]] = {}
     for plugin in reader.plugins_of(agent):
         for device in plugin.devices:
@@ -220,10 +206,7 @@ def _device_sizes(agent: Agent, reader: DeviceReader) -> dict[str, set[Decimal]]
 
 
 class DeviceReader:
-    """Parses the devices of agents and caches them until an agent reports other ones.
-
-    Parsing takes milliseconds for an agent, and every scheduling decision needs it.
-    """
+    """Parses the devices of agents, which takes milliseconds each, and caches them until an agent reports others."""
 
     def __init__(self) -> None:
         self._devices: dict[AgentId, tuple[object, tuple[PluginDevices, ...]]] = {}

@@ -11,6 +11,7 @@ from msgspec import to_builtins
 
 from ai.backend.common.errors import NotFound
 from ai.backend.common.slots import format_quantity
+from ai.backend.common.wire.reports import PluginReport
 from ai.backend.manager.agents.model import Agent, KernelOccupancy
 from ai.backend.manager.agents.service import AgentService
 from ai.backend.manager.graphql.context import Info, context_of, page_of, run_mutation
@@ -18,11 +19,16 @@ from ai.backend.manager.graphql.resolvers import field, mutation, query
 from ai.backend.manager.graphql.values import View, current_value, json_or_null, slots_json
 from ai.backend.manager.query.model import ListQuery
 
+_SAME = (
+    *("id", "status_changed", "region", "architecture", "scaling_group", "schedulable", "addr", "first_contact"),
+    *("lost_at", "version", "runtime", "tier", "location", "devices"),
+)
+"""The fields that have the same name and value as the agent's."""
 _PUBLISHED_UNITS = {"percent": "pct", "celsius": "Celsius", **{u: u for u in ("pct", "Celsius", "bytes", "bps")}}
 
 
 def published_units(live_stat: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Convert an agent's statistics to the units that published clients know (wire contract, Agent).
+    """Converts an agent's statistics to the units that published clients know (wire contract, Agent).
 
     They crash on any other unit, so such a metric becomes a percentage, with its own unit as ``unit``.
     """
@@ -32,11 +38,7 @@ def published_units(live_stat: Mapping[str, Any] | None) -> Mapping[str, Any] | 
     def renamed(metric: Mapping[str, Any]) -> dict[str, Any]:
         unit = str(metric.get("unit_hint"))
         published = _PUBLISHED_UNITS.get(unit)
-        return (
-            {**metric, "unit_hint": published}
-            if published is not None
-            else {**metric, "unit_hint": "pct", "unit": unit}
-        )
+        return {**metric, "unit_hint": published or "pct", **({} if published else {"unit": unit})}
 
     return {
         "node": {key: renamed(metric) for key, metric in live_stat.get("node", {}).items()},
@@ -47,45 +49,27 @@ def published_units(live_stat: Mapping[str, Any] | None) -> Mapping[str, Any] | 
     }
 
 
+def _hardware_metadata(plugin: PluginReport) -> View:
+    status = "healthy" if plugin.healthy else "unavailable"
+    return {"status": status, "status_info": plugin.reason, "metadata": plugin.info}
+
+
 def agent_view(agent: Agent) -> View:
-    """Return the fields of an agent."""
     total, used = agent.available_slots, agent.occupied_slots
     node = (agent.live_stat or {}).get("node", {})
     return {
-        "id": agent.id,
+        **{name: getattr(agent, name) for name in _SAME},
         "status": agent.status.value,
-        "status_changed": agent.status_changed,
-        "region": agent.region,
-        "architecture": agent.architecture,
-        "scaling_group": agent.scaling_group,
-        "schedulable": agent.schedulable,
         "available_slots": slots_json(total),
         "occupied_slots": slots_json(used),
-        "addr": agent.addr,
-        "first_contact": agent.first_contact,
-        "lost_at": agent.lost_at,
         "live_stat": json_or_null(published_units(agent.live_stat)),
-        "version": agent.version,
-        "runtime": agent.runtime,
-        "tier": agent.tier,
         "overlay": json.dumps(to_builtins(agent.overlay)) if agent.overlay is not None else None,
         "runtime_classes": json.dumps([to_builtins(runtime_class) for runtime_class in agent.runtime_classes]),
-        "location": agent.location,
         "max_kernels": agent.kernel_limit,
         "enforcement": json.dumps({name: str(level) for name, level in agent.enforcement.items()}),
         "compute_plugins": json.dumps({name: dict(info) for name, info in agent.compute_plugins.items()}, default=str),
-        "hardware_metadata": json.dumps(
-            {
-                p.name: {
-                    "status": "healthy" if p.healthy else "unavailable",
-                    "status_info": p.reason,
-                    "metadata": p.info,
-                }
-                for p in agent.plugins
-            }
-        ),
+        "hardware_metadata": json.dumps({p.name: _hardware_metadata(p) for p in agent.plugins}),
         "local_config": None,
-        "devices": agent.devices,
         "cpu_cur_pct": current_value(node, "cpu_util"),
         "mem_cur_bytes": current_value(node, "mem"),
         "mem_slots": int(total["mem"]),
@@ -100,7 +84,7 @@ def agent_view(agent: Agent) -> View:
 
 
 def devices_json(devices: Sequence[Mapping[str, Any]], holdings: Sequence[KernelOccupancy]) -> str:
-    """Return devices as JSON, as their plugins report them, with ``allocated``: slot -> amount that kernels occupy."""
+    """Returns devices as JSON, as their plugins report them, with ``allocated``: slot -> amount that kernels occupy."""
     allocated: dict[tuple[str, str], Decimal] = {}
     for holding in holdings:
         for slot, per_device in holding.devices.items():

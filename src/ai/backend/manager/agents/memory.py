@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
-from ai.backend.common.ids import AgentId, ResourceGroupName
+from ai.backend.common.ids import AgentId
 from ai.backend.common.states import AgentStatus
 from ai.backend.common.wire.reports import OverlayReport
 from ai.backend.manager.agents.model import Agent, SlotTypeInfo
@@ -31,29 +32,14 @@ class MemoryAgentStore:
         self._agents[agent.id] = agent
 
     async def set_status(self, agent_id: AgentId, status: AgentStatus, *, at: datetime) -> None:
-        check_fence()
-        agent = self._agents.get(agent_id)
-        if agent is not None:
-            lost_at = at if status is AgentStatus.LOST else None
-            self._agents[agent_id] = replace(agent, status=status, status_changed=at, lost_at=lost_at)
+        lost_at = at if status is AgentStatus.LOST else None
+        await self.change(agent_id, status=status, status_changed=at, lost_at=lost_at)
 
-    async def set_schedulable(self, agent_id: AgentId, schedulable: bool) -> None:
+    async def change(self, agent_id: AgentId, **values: Any) -> None:
         check_fence()
         agent = self._agents.get(agent_id)
         if agent is not None:
-            self._agents[agent_id] = replace(agent, schedulable=schedulable)
-
-    async def set_resource_group(self, agent_id: AgentId, name: ResourceGroupName) -> None:
-        check_fence()
-        agent = self._agents.get(agent_id)
-        if agent is not None:
-            self._agents[agent_id] = replace(agent, scaling_group=name)
-
-    async def beat(self, agent_id: AgentId, *, at: datetime) -> None:
-        check_fence()
-        agent = self._agents.get(agent_id)
-        if agent is not None:
-            self._agents[agent_id] = replace(agent, last_heartbeat=at)
+            self._agents[agent_id] = replace(agent, **values)
 
     async def agent(self, agent_id: AgentId) -> Agent | None:
         return self._agents.get(agent_id)

@@ -1,7 +1,4 @@
-"""Agents, slot types, and the kernels that occupy agents.
-
-Source: spec 03-09 (Agent, Image, ResourcePreset), client wire contract 3.3.
-"""
+"""Agents, slot types, and the kernels that occupy agents (spec 03-09; client wire contract 3.3)."""
 
 from __future__ import annotations
 
@@ -35,15 +32,10 @@ def withheld_slots(devices: Iterable[Mapping[str, Any]]) -> ResourceSlot:
 class Agent:
     """An agent as its last heartbeat described it.
 
-    Attributes:
-        epoch: grows with each start of the agent.
-        generation: of the device inventory.
-        devices: :class:`ai.backend.common.devices.ComputeDevice` as builtins, as they came.
-        enforcement: limit or isolation -> how the runtime enforces it.
-        location: the failure domains that it is in, the widest first.
-        kernel_limit: the maximum number of kernels at a time; None for any number.
-        overlay: how it takes part in networks over several agents; None: it has not reported.
-        live_stat: ``{"node": {...}, "devices": {...}}``, the latest in memory; filled at reads only.
+    ``epoch`` grows with each start of the agent; ``generation`` is that of its device inventory. ``devices`` are
+    :class:`ai.backend.common.devices.ComputeDevice` as builtins. ``enforcement`` is limit or isolation -> how the
+    runtime enforces it. ``location`` is its failure domains, the widest first. ``live_stat``, ``{"node": {...},
+    "devices": {...}}``, is filled at reads only.
     """
 
     id: AgentId
@@ -96,10 +88,7 @@ class Agent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotTypeInfo:
-    """A slot type that an agent has reported at any time.
-
-    ``display`` is a :class:`~ai.backend.common.devices.SlotDisplay` as builtins, or empty.
-    """
+    """A slot type that an agent has reported at any time. ``display`` is a ``SlotDisplay`` as builtins, or empty."""
 
     slot_name: SlotName
     slot_type: SlotType

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address
 from typing import Any
 
 import msgspec
 
 from ai.backend.common.devices import SlotDisplay
 from ai.backend.common.errors import InvalidInput, NotFound
-from ai.backend.common.ids import AgentId, SlotName
+from ai.backend.common.ids import AgentId, ResourceGroupName, SlotName
 from ai.backend.common.images import architecture_name
 from ai.backend.common.names import check_slot_name, check_slug
 from ai.backend.common.slots import ResourceSlot
@@ -19,80 +21,149 @@ from ai.backend.common.states import AgentStatus, SlotType
 from ai.backend.common.wire.reports import AgentReport, HeartbeatReply, OverlayReport, SlotReport
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.clock import Clock
-from ai.backend.manager.agents.assignments import Assignments
+from ai.backend.infra.config_store import ConfigStore
 from ai.backend.manager.agents.model import Agent, SlotTypeInfo
-from ai.backend.manager.agents.overlay import admitted
 from ai.backend.manager.agents.settings import AgentSettings
 from ai.backend.manager.agents.slots import SlotCatalogue
 from ai.backend.manager.agents.store import AgentStore, PresenceComparison
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
 from ai.backend.manager.topics import LAUNCH, SCHEDULE
 
+_ASSIGNED = "manager/assigned-agents"
+
+
+class _Assigned(msgspec.Struct, frozen=True):
+    group: str
+    instead_of: str
+
+
+class Assignments:
+    """Overrides the resource groups that agents name with those that superadmins assigned.
+
+    An assignment holds as long as the agent names the same group as when it was made.
+    """
+
+    def __init__(self, config: ConfigStore) -> None:
+        self._config = config
+
+    async def put(self, agent_id: AgentId, group: str, *, instead_of: str) -> None:
+        text = msgspec.json.encode(_Assigned(group=group, instead_of=instead_of)).decode()
+        await self._config.put_many({f"{_ASSIGNED}/{agent_id}": text})
+
+    async def _get(self, agent_id: AgentId) -> _Assigned | None:
+        text = await self._config.get(f"{_ASSIGNED}/{agent_id}")
+        try:
+            return msgspec.json.decode(text, type=_Assigned) if text else None
+        except msgspec.DecodeError:  # not written by the manager: the group that the agent names holds
+            return None
+
+    async def group_of(self, agent_id: AgentId, named: str) -> ResourceGroupName:
+        """Returns the resource group of an agent that names the group ``named``."""
+        assigned = await self._get(agent_id)
+        return ResourceGroupName(assigned.group if assigned is not None and assigned.instead_of == named else named)
+
+    async def named_by(self, agent: Agent) -> str:
+        """Returns the group that the agent itself names."""
+        assigned = await self._get(agent.id)
+        is_assigned = assigned is not None and assigned.group == agent.scaling_group
+        return assigned.instead_of if assigned is not None and is_assigned else agent.scaling_group
+
+
+MAX_PORT = 65_535
+_BROADCAST = IPv4Address("255.255.255.255")
+
+
+def _invalid_reason(address: str, ports: Collection[int]) -> str:
+    try:
+        parsed = IPv4Address(address)
+    except ValueError:
+        return f"{address[:64]!r} is no IPv4 address"
+    if parsed.is_unspecified or parsed.is_multicast or parsed == _BROADCAST:
+        return f"{address} is no address of one node"
+    if len(ports) == 1 or not all(0 < port <= MAX_PORT for port in ports):
+        return "its two ports must differ, and be from 1 to 65535"
+    return ""
+
+
+def admitted(report: OverlayReport, others: Mapping[AgentId, OverlayReport]) -> OverlayReport:
+    """Returns the report, or one that says why the agent takes no part: its address is invalid or taken.
+
+    Only one agent at an address takes part in encrypted networks: the packets of two to a peer's port cannot be told
+    apart. ``others`` are the admitted reports of all other living agents.
+    """
+    if report.why_not:
+        return report
+    ports = {report.port, report.encrypted_port}
+    if why := _invalid_reason(report.address, ports):
+        return OverlayReport(why_not=why)
+    neighbours = {agent_id: o for agent_id, o in others.items() if not o.why_not and o.address == report.address}
+    for agent_id, other in neighbours.items():
+        if ports & {other.port, other.encrypted_port}:
+            why = f"agent {agent_id} is at {report.address} with the same port: set `underlay` of one of them"
+            return OverlayReport(why_not=why)
+    encrypts = next((agent_id for agent_id, other in neighbours.items() if not other.why_plain), None)
+    if report.why_plain or encrypts is None:
+        return report
+    return msgspec.structs.replace(
+        report, why_plain=f"agent {encrypts} encrypts at {report.address}, and one at a time can"
+    )
+
+
 log = logging.getLogger(__name__)
+_REPORTED = ("epoch", "region", "addr", "version", "runtime", "tier", "generation", "overlay", "kernel_limit")
+_REPORTED_LISTS = ("devices", "plugins", "images", "runtime_classes", "location")
 _BEAT_S = 5.0
 """Seconds between two writes of the time of an agent's last heartbeat."""
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class AgentRegistry:
     """Registers agents by their heartbeats, and tracks when this process last heard of each."""
 
-    def __init__(
-        self,
-        *,
-        agents: AgentStore,
-        resource_groups: ResourceGroupStore,
-        slots: SlotCatalogue,
-        presence: PresenceComparison,
-        bus: Bus,
-        clock: Clock,
-        settings: AgentSettings,
-        assignments: Assignments,
-    ) -> None:
-        self._agents = agents
-        self._resource_groups = resource_groups
-        self._slots = slots
-        self._presence = presence
-        self._bus = bus
-        self._clock = clock
-        self._settings = settings
-        self._assignments = assignments
-        self._fingerprints: dict[AgentId, bytes] = {}
-        """Agent -> its registered report; empty if a part of it was refused, which the next heartbeat tries again."""
-        self._written: dict[AgentId, float] = {}
-        self._newest: dict[AgentId, tuple[int, int]] = {}
-        """Agent -> epoch and number of its newest heartbeat."""
-        self.last_seen: dict[AgentId, float] = {}
-        """Agent -> monotonic time of its last report to this process."""
-        self.leads: Callable[[], bool] = lambda: True
-        """Returns whether this manager runs the loops: only the leader says which kernels an agent should not have."""
-        self._registering = asyncio.Lock()
+    agents: AgentStore
+    resource_groups: ResourceGroupStore
+    slots: SlotCatalogue
+    presence: PresenceComparison
+    bus: Bus
+    clock: Clock
+    settings: AgentSettings
+    assignments: Assignments
+    last_seen: dict[AgentId, float] = field(default_factory=dict, init=False)
+    """Agent -> monotonic time of its last report to this process."""
+    leads: Callable[[], bool] = lambda: True
+    """Returns whether this manager runs the loops: only the leader says which kernels an agent should not have."""
+    _fingerprints: dict[AgentId, bytes] = field(default_factory=dict, init=False)
+    """Agent -> its registered report; empty if a part of it was refused, which the next heartbeat tries again."""
+    _written: dict[AgentId, float] = field(default_factory=dict, init=False)
+    _newest: dict[AgentId, tuple[int, int]] = field(default_factory=dict, init=False)
+    """Agent -> epoch and number of its newest heartbeat."""
+    _registering: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
     async def heartbeat(self, report: AgentReport) -> HeartbeatReply:
-        """Registers or refreshes an agent and compares the kernels that it holds with those that it should hold.
+        """Registers or refreshes an agent and compares its kernels with those that it should hold.
 
-        Raises:
-            NotFound: its resource group does not exist. InvalidName, InvalidInput: a malformed report.
+        Raises NotFound if its resource group does not exist, and InvalidName or InvalidInput for a malformed report.
         """
         agent_id = AgentId(check_slug(report.agent_id, what="agent_id", allow_dots=True))
         if self._is_outdated(agent_id, report):
-            return HeartbeatReply(interval_s=self._settings.heartbeat_interval_s)
-        monotonic = self._clock.monotonic()
+            return HeartbeatReply(interval_s=self.settings.heartbeat_interval_s)
+        monotonic = self.clock.monotonic()
         self.record_contact(agent_id)  # first: the agent lives even if its report cannot be written now
         fingerprint = msgspec.msgpack.encode(msgspec.structs.replace(report, kernels=[], number=0))
         if self._fingerprints.get(agent_id) != fingerprint:
             is_whole = await self._register(agent_id, report)
             self._fingerprints[agent_id] = fingerprint if is_whole else b""
             self._written[agent_id] = monotonic
-            self._bus.publish(SCHEDULE)
-            self._bus.publish(LAUNCH)
+            self.bus.publish(SCHEDULE)
+            self.bus.publish(LAUNCH)
         elif monotonic - self._written.get(agent_id, 0.0) >= _BEAT_S:
-            await self._agents.beat(agent_id, at=self._clock.now())
+            await self.agents.change(agent_id, last_heartbeat=self.clock.now())
             self._written[agent_id] = monotonic
-        unknown = await self._presence.compare(agent_id, report.kernels) if self.leads() else []
-        return HeartbeatReply(interval_s=self._settings.heartbeat_interval_s, unknown_kernels=unknown)
+        unknown = await self.presence.compare(agent_id, report.kernels) if self.leads() else []
+        return HeartbeatReply(interval_s=self.settings.heartbeat_interval_s, unknown_kernels=unknown)
 
     def _is_outdated(self, agent_id: AgentId, report: AgentReport) -> bool:
-        """Return whether this report or a newer one of the agent has arrived before, and record it if not."""
+        """Returns whether this report or a newer one of the agent has arrived before, and records it if not."""
         position = report.epoch, report.number
         if report.number and position <= self._newest.get(agent_id, (0, 0)):
             log.info("an old heartbeat of agent %s is ignored", agent_id)
@@ -107,7 +178,7 @@ class AgentRegistry:
 
     def record_contact(self, agent_id: AgentId) -> None:
         """Records that the agent is alive now."""
-        self.last_seen[agent_id] = self._clock.monotonic()
+        self.last_seen[agent_id] = self.clock.monotonic()
 
     def mark_lost(self, agent_id: AgentId) -> None:
         """Forgets the registration, so that the next heartbeat registers the agent again."""
@@ -116,11 +187,11 @@ class AgentRegistry:
     def become_leader(self) -> None:
         """Forgets all registrations and missing kernels, so that every agent registers again."""
         self._fingerprints.clear()
-        self._presence.forget()
+        self.presence.forget()
 
     async def _register(self, agent_id: AgentId, report: AgentReport) -> bool:
-        """Stores the agent and returns whether its overlay report was admitted unchanged."""
-        if await self._resource_groups.resource_group(report.resource_group) is None:
+        """Stores the agent; returns whether its overlay report was admitted unchanged."""
+        if await self.resource_groups.resource_group(report.resource_group) is None:
             raise NotFound(
                 f"There is no resource group {report.resource_group[:64]!r}; create it or change the agent's settings.",
                 data={"resource_group": report.resource_group[:64]},
@@ -134,7 +205,7 @@ class AgentRegistry:
     async def _admitted(self, agent_id: AgentId, overlay: OverlayReport | None) -> OverlayReport | None:
         if overlay is None or overlay.why_not:
             return overlay
-        others = await self._agents.underlays()
+        others = await self.agents.underlays()
         others.pop(agent_id, None)
         result = admitted(overlay, others)
         if result.why_not and self._fingerprints.get(agent_id) != b"":
@@ -142,39 +213,28 @@ class AgentRegistry:
         return result
 
     async def _store(self, agent_id: AgentId, report: AgentReport, slot_types: Sequence[SlotTypeInfo]) -> None:
-        now = self._clock.now()
+        now = self.clock.now()
         offered = ResourceSlot.parse({s.slot_name: s.amount for s in report.slots}).nonzero()
-        refused = await self._slots.report(agent_id, slot_types)
+        refused = await self.slots.report(agent_id, slot_types)
         report = _without(report, refused)
-        stored = await self._agents.agent(agent_id)
+        stored = await self.agents.agent(agent_id)
         slots = ResourceSlot({name: q for name, q in offered.items() if name not in refused})
         is_alive = stored is not None and stored.status is AgentStatus.ALIVE
-        await self._agents.put_agent(
+        values: dict[str, Any] = {name: getattr(report, name) for name in _REPORTED}
+        values |= {name: tuple(getattr(report, name)) for name in _REPORTED_LISTS}
+        await self.agents.put_agent(
             Agent(
                 id=agent_id,
                 status=AgentStatus.ALIVE,
                 status_changed=stored.status_changed if stored is not None and is_alive else now,
-                epoch=report.epoch,
-                region=report.region,
                 architecture=architecture_name(report.architecture),
-                scaling_group=await self._assignments.group_of(agent_id, report.resource_group),
+                scaling_group=await self.assignments.group_of(agent_id, report.resource_group),
                 schedulable=stored.schedulable if stored is not None else True,
                 available_slots=slots,
-                addr=report.addr,
                 first_contact=stored.first_contact if stored is not None else now,
                 last_heartbeat=now,
-                version=report.version,
-                runtime=report.runtime,
-                tier=report.tier,
                 enforcement={name: e.value for name, e in report.enforcement.items()},
-                generation=report.generation,
-                devices=tuple(report.devices),
-                plugins=tuple(report.plugins),
-                images=tuple(report.images),
-                runtime_classes=tuple(report.runtime_classes),
-                overlay=report.overlay,
-                location=tuple(report.location),
-                kernel_limit=report.kernel_limit,
+                **values,
             )
         )
         if stored is None:
@@ -182,7 +242,6 @@ class AgentRegistry:
 
 
 def _slot_types(report: AgentReport) -> list[SlotTypeInfo]:
-    """Returns the slot types of a report. Raises InvalidInput, InvalidName."""
     try:
         return [
             SlotTypeInfo(

@@ -1,49 +1,40 @@
-"""Use cases of users and administrators on agents and their devices (spec 03-09, "Agent")."""
+"""Use cases of administrators on agents, their devices (spec 03-09, "Agent") and their watchers (spec 03-02)."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ai.backend.common.errors import Conflict, Forbidden, NotFound
 from ai.backend.common.ids import AgentId, ResourceGroupName
 from ai.backend.common.states import AgentStatus
 from ai.backend.common.wire.agent import DeviceOperation, DeviceOptions, DeviceOptionsOf, OperateDevice
 from ai.backend.common.wire.link import AgentCommands
+from ai.backend.infra.config_store import ConfigStore
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.agents.assignments import Assignments
-from ai.backend.manager.agents.gateway import AgentGateway
 from ai.backend.manager.agents.model import Agent, KernelOccupancy
-from ai.backend.manager.agents.store import AgentStore, Occupancy
+from ai.backend.manager.agents.registration import Assignments
+from ai.backend.manager.agents.store import AgentGateway, AgentStore, Occupancy, WatcherGateway
 from ai.backend.manager.metrics.live import LiveMetrics
 from ai.backend.manager.query.model import ListQuery, Page
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
 
 
+@dataclass(slots=True, eq=False)
 class AgentService:
     """Lists agents for superadmins and monitors; lets superadmins change agents and operate their devices."""
 
-    def __init__(
-        self,
-        agents: AgentStore,
-        occupancy: Occupancy,
-        resource_groups: ResourceGroupStore,
-        assignments: Assignments,
-        metrics: LiveMetrics,
-        gateway: AgentGateway,
-    ) -> None:
-        self._agents = agents
-        self._occupancy = occupancy
-        self._resource_groups = resource_groups
-        self._assignments = assignments
-        self._metrics = metrics
-        self._gateway = gateway
-        self.after_change: list[PeriodicLoop] = []
-        """Loops that are woken after an agent has been changed."""
-
-    # ---- reading ----
+    store: AgentStore
+    occupancy: Occupancy
+    resource_groups: ResourceGroupStore
+    assignments: Assignments
+    metrics: LiveMetrics
+    gateway: AgentGateway
+    after_change: list[PeriodicLoop] = field(default_factory=list, init=False)
+    """Loops that are woken after an agent has been changed."""
 
     async def agents(
         self, caller: Caller, query: ListQuery, *, status: str | None = None, scaling_group: str | None = None
@@ -51,7 +42,7 @@ class AgentService:
         """Returns a page of agents with live statistics; an empty page unless the caller sees all."""
         if not caller.sees_all:
             return Page(items=[], total_count=0)
-        page = await self._agents.page(query, status=status, scaling_group=scaling_group)
+        page = await self.store.page(query, status=status, scaling_group=scaling_group)
         return replace(page, items=[self._with_statistics(a) for a in page.items])
 
     async def agent(self, caller: Caller, agent_id: str) -> Agent:
@@ -61,38 +52,36 @@ class AgentService:
         return self._with_statistics(await self._existing(agent_id))
 
     async def living(self) -> Sequence[Agent]:
-        return [a for a in await self._agents.agents() if a.status is AgentStatus.ALIVE]
+        return [a for a in await self.store.agents() if a.status is AgentStatus.ALIVE]
 
     async def count_by_status(self) -> Mapping[AgentStatus, int]:
-        return Counter(a.status for a in await self._agents.agents())
+        return Counter(a.status for a in await self.store.agents())
 
     async def holdings(self, caller: Caller, agent_ids: Collection[str]) -> Mapping[str, Sequence[KernelOccupancy]]:
         """Returns what occupies agents, by agent; nothing unless the caller sees all."""
         if not caller.sees_all:
             return {}
         holdings: dict[str, list[KernelOccupancy]] = {}
-        for holding in await self._occupancy.held([AgentId(agent_id) for agent_id in agent_ids]):
+        for holding in await self.occupancy.held([AgentId(agent_id) for agent_id in agent_ids]):
             holdings.setdefault(holding.agent, []).append(holding)
         return holdings
 
     def _with_statistics(self, agent: Agent) -> Agent:
-        live_stat = self._metrics.of_agent(agent.id)
+        live_stat = self.metrics.of_agent(agent.id)
         return replace(agent, live_stat=live_stat) if live_stat is not None else agent
 
     async def _existing(self, agent_id: str) -> Agent:
-        agent = await self._agents.agent(AgentId(agent_id))
+        agent = await self.store.agent(AgentId(agent_id))
         if agent is None:
             raise _not_found(agent_id)
         return agent
-
-    # ---- devices ----
 
     async def operate_device(self, caller: Caller, agent_id: str, operation: OperateDevice) -> DeviceOperation:
         """Partitions, switches, programs or attaches a device of an agent, and returns when that is done.
 
         Raises:
-            Forbidden: not a superadmin. NotFound: no such agent or device. Conflict: the agent is not alive, or a
-            session holds the device. InvalidInput: not an operation that the device knows.
+            Forbidden: not a superadmin. NotFound: no such agent or device. InvalidInput: no operation of the device.
+            Conflict: the agent is not alive, or a session holds the device.
         """
         return await (await self._commands(caller, agent_id)).operate_device(operation)
 
@@ -106,48 +95,85 @@ class AgentService:
         agent = await self._existing(agent_id)
         if agent.status is not AgentStatus.ALIVE:
             raise Conflict(f"The agent {agent.id} is {agent.status}.", data={"status": agent.status.value})
-        return self._gateway.agent(agent.id)
-
-    # ---- changes ----
+        return self.gateway.agent(agent.id)
 
     async def set_schedulable(self, caller: Caller, agent_ids: Sequence[str], schedulable: bool) -> None:
         """Lets agents take new sessions, or none; running sessions go on.
 
-        Raises:
-            Forbidden: not a superadmin. NotFound: one of them does not exist, and none is changed.
+        Raises Forbidden unless the caller is a superadmin, and NotFound if one agent does not exist; none is changed
+        then.
         """
         if not caller.is_superadmin:
             raise Forbidden("Only superadmins decide which agents take sessions.")
         for agent_id in agent_ids:
-            if await self._agents.agent(AgentId(agent_id)) is None:
+            if await self.store.agent(AgentId(agent_id)) is None:
                 raise NotFound(f"There is no agent {agent_id[:64]!r}.", data={"args": "unknown agent"})
         for agent_id in agent_ids:
-            await self._agents.set_schedulable(AgentId(agent_id), schedulable)
+            await self.store.change(AgentId(agent_id), schedulable=schedulable)
 
     async def modify_agent(
         self, caller: Caller, agent_id: str, *, schedulable: bool | None = None, scaling_group: str | None = None
     ) -> Agent:
         """Makes an agent schedulable or not, or moves it to another resource group; its sessions go on.
 
-        Raises:
-            Forbidden: not a superadmin. NotFound: no such agent or resource group.
+        Raises Forbidden unless the caller is a superadmin, and NotFound for an unknown agent or resource group.
         """
         if not caller.is_superadmin:
             raise Forbidden("Only superadmins change agents.")
         agent = await self._existing(agent_id)
         if scaling_group is not None:
-            if await self._resource_groups.resource_group(scaling_group) is None:
+            if await self.resource_groups.resource_group(scaling_group) is None:
                 raise NotFound(f"There is no resource group {scaling_group[:64]!r}.", data={"scaling_group": "unknown"})
             # The assignment first: the next report of the agent is registered by it.
-            named = await self._assignments.named_by(agent)
-            await self._assignments.put(agent.id, scaling_group, instead_of=named)
-            await self._agents.set_resource_group(agent.id, ResourceGroupName(scaling_group))
+            named = await self.assignments.named_by(agent)
+            await self.assignments.put(agent.id, scaling_group, instead_of=named)
+            await self.store.change(agent.id, scaling_group=ResourceGroupName(scaling_group))
         if schedulable is not None:
-            await self._agents.set_schedulable(agent.id, schedulable)
+            await self.store.change(agent.id, schedulable=schedulable)
         for loop in self.after_change:
             loop.wake()
-        return await self._agents.agent(agent.id) or agent
+        return await self.store.agent(agent.id) or agent
 
 
 def _not_found(agent_id: str) -> NotFound:
     return NotFound(f"There is no agent {agent_id[:64]!r}.")
+
+
+TOKEN_KEY = "config/watcher/token"
+DEFAULT_PORT = 6009
+
+
+class WatcherService:
+    """Lets superadmins start, stop and restart agents by their watchers (client wire contract 2.9).
+
+    A watcher's address and token are in the shared configuration (peer facts 4.5). Agents do not write them: the
+    manager would send the token to any address that an agent names.
+    """
+
+    def __init__(self, agents: AgentStore, config: ConfigStore, gateway: WatcherGateway) -> None:
+        self._agents = agents
+        self._config = config
+        self._gateway = gateway
+
+    async def status(self, caller: Caller, agent_id: str) -> Mapping[str, Any]:
+        """Returns the status of an agent, as ``agent-status``. Raises Forbidden, NotFound, Unavailable."""
+        return await self._call(caller, agent_id, "GET", "/")
+
+    async def act(self, caller: Caller, agent_id: str, action: str) -> Mapping[str, Any]:
+        """Starts, stops or restarts an agent; its sessions go on. Raises as :meth:`status`."""
+        return await self._call(caller, agent_id, "POST", f"/agent/{action}")
+
+    async def _call(self, caller: Caller, agent_id: str, method: str, path: str) -> Mapping[str, Any]:
+        if not caller.is_superadmin:
+            raise Forbidden("Only superadmins start and stop agents.")
+        agent = await self._agents.agent(AgentId(agent_id))
+        if agent is None:
+            raise NotFound(f"There is no agent {agent_id[:64]!r}.", data={"agent_id": "unknown"})
+        prefix = f"nodes/agents/{agent.id}"
+        host, port = await self._config.get(f"{prefix}/ip"), await self._config.get(f"{prefix}/watcher_port")
+        token = await self._config.get(TOKEN_KEY)
+        for key, value in ((f"{prefix}/ip", host), (TOKEN_KEY, token)):
+            if not value:
+                message = f"The watcher of {agent.id} is not known: set {key} in the shared configuration."
+                raise NotFound(message, data={"agent_id": "no watcher"})
+        return await self._gateway.call(method, str(host), str(port or DEFAULT_PORT), path, token=str(token))

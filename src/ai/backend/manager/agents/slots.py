@@ -1,8 +1,4 @@
-"""The resource slots of the cluster: the union of all that agents ever reported (spec 01).
-
-The set is an immutable value that is replaced as a whole. A request sees the same set from beginning to end, whatever
-agents report meanwhile.
-"""
+"""The resource slots of the cluster: the union of all that agents ever reported (spec 01)."""
 
 from __future__ import annotations
 
@@ -24,7 +20,10 @@ current_resource_slots: ContextVar[SlotTypes | None] = ContextVar("current_resou
 
 
 class SlotCatalogue:
-    """Holds the resource slots. Slots are added and updated, never removed, not even when their last agent leaves."""
+    """Holds the resource slots. Slots are added and updated, never removed, not even when their last agent leaves.
+
+    The set is an immutable value that is replaced as a whole: a request sees the same set from beginning to end.
+    """
 
     def __init__(self, agents: AgentStore, use: SlotUse) -> None:
         self._agents = agents
@@ -45,13 +44,10 @@ class SlotCatalogue:
         return self._newest if pinned is None else pinned
 
     async def report(self, agent_id: AgentId, slots: Sequence[SlotTypeInfo]) -> dict[str, str]:
-        """Adds the slots that an agent reports; the newest description of a slot wins.
+        """Adds the slots that an agent reports, and returns slot -> reason for every refused slot.
 
-        A slot that is in use keeps its type, since its quantities mean nothing without it: a report of another type is
-        refused. Calls must not overlap, and the agent must be stored before the next call.
-
-        Returns:
-            Slot -> reason, for every refused slot.
+        A slot that is in use keeps its type: a report of another type is refused. The newest description of a slot
+        wins. Calls must not overlap, and the agent must be stored before the next call.
         """
         refused: dict[str, str] = {}
         accepted = []

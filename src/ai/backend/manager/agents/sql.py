@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, func, insert, select, update
 
-from ai.backend.common.ids import AgentId, ResourceGroupName
+from ai.backend.common.ids import AgentId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus
 from ai.backend.common.wire.reports import OverlayReport
@@ -33,32 +33,21 @@ class SqlAgentStore:
         c = tables.agents.c
 
         def work(s: Connection) -> None:
-            row["version_id"] = c.version_id + 1
-            done = s.execute(update(tables.agents).where(c.id == agent.id).values(row))
-            if done.rowcount == 0:
-                new_row = {**row, "version_id": 1, "occupied_slots": ResourceSlot()}
-                s.execute(insert(tables.agents), new_row)
-
-        await self._db.run_write(work)
-
-    async def _set(self, agent_id: AgentId, **values: Any) -> None:
-        def work(s: Connection) -> None:
-            s.execute(update(tables.agents).where(tables.agents.c.id == agent_id).values(values))
+            changes = {**row, "version_id": c.version_id + 1}
+            if s.execute(update(tables.agents).where(c.id == agent.id).values(changes)).rowcount == 0:
+                s.execute(insert(tables.agents), {**row, "version_id": 1, "occupied_slots": ResourceSlot()})
 
         await self._db.run_write(work)
 
     async def set_status(self, agent_id: AgentId, status: AgentStatus, *, at: datetime) -> None:
         lost_at = at if status is AgentStatus.LOST else None
-        await self._set(agent_id, status=status, status_changed=at, lost_at=lost_at)
+        await self.change(agent_id, status=status, status_changed=at, lost_at=lost_at)
 
-    async def set_schedulable(self, agent_id: AgentId, schedulable: bool) -> None:
-        await self._set(agent_id, schedulable=schedulable)
+    async def change(self, agent_id: AgentId, **values: Any) -> None:
+        def work(s: Connection) -> None:
+            s.execute(update(tables.agents).where(tables.agents.c.id == agent_id).values(values))
 
-    async def set_resource_group(self, agent_id: AgentId, name: ResourceGroupName) -> None:
-        await self._set(agent_id, scaling_group=name)
-
-    async def beat(self, agent_id: AgentId, *, at: datetime) -> None:
-        await self._set(agent_id, last_heartbeat=at)
+        await self._db.run_write(work)
 
     async def agent(self, agent_id: AgentId) -> Agent | None:
         def work(s: Connection) -> Agent | None:
@@ -71,20 +60,14 @@ class SqlAgentStore:
         query = select(tables.agents).order_by(tables.agents.c.id)
         if scaling_group is not None:
             query = query.where(tables.agents.c.scaling_group == scaling_group)
-
-        def work(s: Connection) -> list[Agent]:
-            return [Agent(**row._mapping) for row in s.execute(query)]
-
-        return await self._db.run_read(work)
+        return await self._db.run_read(lambda s: [Agent(**row._mapping) for row in s.execute(query)])
 
     async def underlays(self) -> dict[AgentId, OverlayReport]:
         c = tables.agents.c
         query = select(c.id, c.overlay).where(c.status == AgentStatus.ALIVE, c.overlay.is_not(None)).order_by(c.id)
-
-        def work(s: Connection) -> dict[AgentId, OverlayReport]:
-            return {row.id: row.overlay for row in s.execute(query) if row.overlay is not None}
-
-        return await self._db.run_read(work)
+        return await self._db.run_read(
+            lambda s: {row.id: row.overlay for row in s.execute(query) if row.overlay is not None}
+        )
 
     async def page(self, query: ListQuery, *, status: str | None, scaling_group: str | None) -> Page[Agent]:
         c = tables.agents.c
@@ -117,8 +100,5 @@ class SqlAgentStore:
         await self._db.run_write(work)
 
     async def slot_types(self) -> list[SlotTypeInfo]:
-        def work(s: Connection) -> list[SlotTypeInfo]:
-            rows = s.execute(select(tables.slot_types).order_by(tables.slot_types.c.slot_name))
-            return [SlotTypeInfo(**row._mapping) for row in rows]
-
-        return await self._db.run_read(work)
+        query = select(tables.slot_types).order_by(tables.slot_types.c.slot_name)
+        return await self._db.run_read(lambda s: [SlotTypeInfo(**row._mapping) for row in s.execute(query)])

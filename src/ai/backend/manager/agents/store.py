@@ -1,13 +1,14 @@
-"""The ports of the store of agents, and of what agents need of sessions."""
+"""The ports of agents: their store, their commands, and what they need of sessions."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol
 
-from ai.backend.common.ids import AgentId, ResourceGroupName
+from ai.backend.common.ids import AgentId
 from ai.backend.common.states import AgentStatus
+from ai.backend.common.wire.link import AgentCommands
 from ai.backend.common.wire.reports import KernelPresence, OverlayReport
 from ai.backend.manager.agents.model import Agent, KernelOccupancy, SlotTypeInfo
 from ai.backend.manager.query.model import ListQuery, Page
@@ -18,10 +19,8 @@ class AgentStore(Protocol):
 
     async def put_agent(self, agent: Agent) -> None: ...
     async def set_status(self, agent_id: AgentId, status: AgentStatus, *, at: datetime) -> None: ...
-    async def set_schedulable(self, agent_id: AgentId, schedulable: bool) -> None: ...
-    async def set_resource_group(self, agent_id: AgentId, name: ResourceGroupName) -> None: ...
-    async def beat(self, agent_id: AgentId, *, at: datetime) -> None:
-        """Records the time of the last heartbeat."""
+    async def change(self, agent_id: AgentId, **values: Any) -> None:
+        """Changes fields of an agent, if it exists."""
 
     async def agent(self, agent_id: AgentId) -> Agent | None: ...
     async def agents(self, *, scaling_group: str | None = None) -> list[Agent]: ...
@@ -59,3 +58,19 @@ class PresenceComparison(Protocol):
 
     def forget(self) -> None:
         """Forgets which kernels were missing in earlier heartbeats."""
+
+
+class AgentGateway(Protocol):
+    """Sends commands to agents (``infra.rpc.endpoints.ManagerEndpoint`` implements it)."""
+
+    def agent(self, agent_id: str) -> AgentCommands:
+        """Returns the commands of an agent; calling one raises Unavailable while the agent is not connected."""
+        ...
+
+
+class WatcherGateway(Protocol):
+    """Calls the watchers of agents."""
+
+    async def call(self, method: str, host: str, port: str, path: str, *, token: str) -> Mapping[str, Any]:
+        """Returns the object that a watcher replies with. Raises InvalidInput (no address), Unavailable."""
+        ...

@@ -18,13 +18,11 @@ from ai.backend.infra.database import Database, upgrade
 from ai.backend.infra.http.client_tokens import ClientTokens
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.infra.telemetry import Metrics
-from ai.backend.manager.agents.assignments import Assignments
 from ai.backend.manager.agents.capabilities import DeviceReader
-from ai.backend.manager.agents.gateway import AgentGateway
-from ai.backend.manager.agents.registration import AgentRegistry
-from ai.backend.manager.agents.service import AgentService
+from ai.backend.manager.agents.registration import AgentRegistry, Assignments
+from ai.backend.manager.agents.service import AgentService, WatcherService
 from ai.backend.manager.agents.slots import SlotCatalogue
-from ai.backend.manager.agents.watcher import WatcherService
+from ai.backend.manager.agents.store import AgentGateway
 from ai.backend.manager.agents.watcher_client import HttpWatcherGateway
 from ai.backend.manager.artifacts.client import StorageProxyArtifacts
 from ai.backend.manager.artifacts.facade import Artifacts
@@ -46,8 +44,7 @@ from ai.backend.manager.execution.service import ExecutionService
 from ai.backend.manager.folders.client import StorageProxyFolders
 from ai.backend.manager.folders.facade import Folders
 from ai.backend.manager.folders.gateway import FolderGateway, StorageGateway
-from ai.backend.manager.identity.password_hash import hash_password, verify_password
-from ai.backend.manager.identity.passwords import PasswordService
+from ai.backend.manager.identity.passwords import PasswordService, hash_password, verify_password
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.ssh_keys import SshKeyService
 from ai.backend.manager.identity.tenants import TenantService
@@ -309,6 +306,7 @@ class Manager:
         sessions = self._make_sessions(folders, artifacts, images, state, finder, clock, id_generator)
         owned_sessions = OwnerSessions(stores.sessions, sessions)
         leaving = folders.leaving if folders is not None else None
+        service_ports = ServicePorts(finder, gateway)
         return Services(
             sessions=sessions,
             defaults=self._dotfiles,
@@ -329,8 +327,8 @@ class Manager:
                 sessions=settings.sessions,
                 activity=self._activity,
             ),
-            service_ports=ServicePorts(finder, gateway),
-            tunnels=TunnelService(finder, gateway, settings.tunnels, self._activity),
+            service_ports=service_ports,
+            tunnels=TunnelService(service_ports, settings.tunnels, self._activity),
             identity=self._identity,
             administration=TenantService(
                 stores.identities,

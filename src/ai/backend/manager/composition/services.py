@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.http.client_tokens import ClientTokens
-from ai.backend.manager.agents.service import AgentService
+from ai.backend.manager.agents.service import AgentService, WatcherService
 from ai.backend.manager.agents.slots import SlotCatalogue
-from ai.backend.manager.agents.watcher import WatcherService
 from ai.backend.manager.artifacts.facade import Artifacts
 from ai.backend.manager.dotfiles.service import DotfileService
 from ai.backend.manager.events.service import EventService

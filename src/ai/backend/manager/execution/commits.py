@@ -19,7 +19,7 @@ from ai.backend.common.wire.agent import ImageJob, ImageJobState, RegistryAccess
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.infra.config_store import ConfigStore
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.agents.gateway import AgentGateway
+from ai.backend.manager.agents.store import AgentGateway
 from ai.backend.manager.images.jobs import await_job
 from ai.backend.manager.images.model import ContainerRegistry, FoundImage
 from ai.backend.manager.images.registries import ContainerRegistries

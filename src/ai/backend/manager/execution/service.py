@@ -30,7 +30,7 @@ from ai.backend.common.wire.execution import (
 from ai.backend.common.wire.link import AgentCommands, PtyStream
 from ai.backend.infra.clock import IdGenerator
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.agents.gateway import AgentGateway
+from ai.backend.manager.agents.store import AgentGateway
 from ai.backend.manager.execution.settings import FileSettings
 from ai.backend.manager.idle.activity import ActivityTracker
 from ai.backend.manager.metrics.live import LiveMetrics

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.infra.config_store import ConfigStore
-from ai.backend.manager.agents.gateway import AgentGateway
-from ai.backend.manager.agents.store import AgentStore
+from ai.backend.manager.agents.store import AgentGateway, AgentStore
 from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.images.model import RegistryScan
 from ai.backend.manager.images.preload import ImagePreloader

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from ai.backend.common.errors import Unavailable, from_wire
 from ai.backend.common.ids import AgentId
 from ai.backend.common.wire.agent import ImageJob, ImageJobState
-from ai.backend.manager.agents.gateway import AgentGateway
+from ai.backend.manager.agents.store import AgentGateway
 
 _PAUSE_S = 1.0
 _PATIENCE = 60

@@ -15,9 +15,8 @@ from ai.backend.infra.clock import IdGenerator
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import require
 from ai.backend.manager.access.permissions import Operation
-from ai.backend.manager.agents.gateway import AgentGateway
 from ai.backend.manager.agents.model import Agent
-from ai.backend.manager.agents.store import AgentStore
+from ai.backend.manager.agents.store import AgentGateway, AgentStore
 from ai.backend.manager.images.jobs import await_job
 from ai.backend.manager.images.pulls import ImagePulls
 from ai.backend.manager.images.service import ImageService

@@ -17,7 +17,7 @@ from ai.backend.common.states import ClusterMode
 from ai.backend.common.wire.agent import OverlayInfo, UnderlayPeer
 from ai.backend.manager.agents.capabilities import is_encrypted
 from ai.backend.manager.agents.model import Agent
-from ai.backend.manager.agents.overlay import MAX_PORT
+from ai.backend.manager.agents.registration import MAX_PORT
 from ai.backend.manager.sessions.model import Kernel, Session
 from ai.backend.manager.sessions.network import NetworkNode, SessionNetwork, line_between
 from ai.backend.manager.sessions.settings import SessionSettings

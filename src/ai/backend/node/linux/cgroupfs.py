@@ -12,7 +12,7 @@ from ai.backend.node.linux import proc
 
 
 def read(path: str) -> str:
-    """Return the file's text; empty if there is none."""
+    """Returns the file's text; empty if there is none."""
     try:
         with open(path, encoding="ascii", errors="replace") as file:  # no pathlib here: memory
             return file.read()
@@ -21,7 +21,7 @@ def read(path: str) -> str:
 
 
 def write(path: str, value: str) -> None:
-    """Write a value. Raises OSError. Never creates a file, because the kernel provides the files of a control group."""
+    """Writes a value to an existing file of a control group. Raises OSError."""
     fd = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
     try:
         os.write(fd, value.encode())
@@ -30,7 +30,7 @@ def write(path: str, value: str) -> None:
 
 
 def build(groups: list[dict[str, Any]]) -> None:
-    """Create each group and write its limits. A limit marked optional may fail. Raises OSError."""
+    """Creates each group and writes its limits. An optional limit may fail. Raises OSError."""
     for group in groups:
         os.makedirs(group["path"], mode=0o755, exist_ok=True)  # as above
         for name, value, required in group["writes"]:
@@ -42,17 +42,17 @@ def build(groups: list[dict[str, Any]]) -> None:
 
 
 def join(groups: list[dict[str, Any]]) -> None:
-    """Put the calling, single-threaded process into each group.
+    """Puts the calling, single-threaded process into each group.
 
-    Version 1 groups are joined by their ``tasks`` file: moving one's own only thread needs no lock, while a write to
-    ``cgroup.procs`` waits for a grace period of the kernel (23 ms where it was measured).
+    Version 1 groups are joined by their ``tasks`` file, because a write to ``cgroup.procs`` waits for the kernel (23
+    ms).
     """
     for group in groups:
         write(os.path.join(group["path"], group["join"]), "0")  # as above
 
 
 def members(groups: list[dict[str, Any]]) -> list[int]:
-    """Return the processes in any of the groups."""
+    """Returns the processes in any of the groups."""
     pids: set[int] = set()
     for group in groups:
         for line in read(os.path.join(group["path"], "cgroup.procs")).split():  # as above
@@ -62,7 +62,7 @@ def members(groups: list[dict[str, Any]]) -> list[int]:
 
 
 def kill(groups: list[dict[str, Any]]) -> int:
-    """Send SIGKILL to every member, frozen ones too, and return how many there were."""
+    """Sends SIGKILL to every member, frozen ones too, and returns how many there were."""
     for group in groups:
         for name, value in (("cgroup.kill", "1"), ("freezer.state", "THAWED")):
             try:
@@ -76,7 +76,7 @@ def kill(groups: list[dict[str, Any]]) -> int:
 
 
 def remove(groups: list[dict[str, Any]], patience_s: float = 2.0) -> list[str]:
-    """Remove the groups and their subgroups; return the paths that could not be removed."""
+    """Removes the groups and their subgroups; returns the paths that could not be removed."""
     deadline = time.monotonic() + patience_s
     remaining = [group["path"] for group in groups]
     while True:

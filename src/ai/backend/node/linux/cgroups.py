@@ -1,17 +1,18 @@
 """Drivers of control groups: version 1, version 2, a mixture of both, and none.
 
-A driver turns limits into data which the shim applies (``supervisor.cgroupfs``), and reads statistics back. The groups
-lie outside of the agent's own, so that stopping the agent's service does not end the sessions.
+A driver turns limits into data which the shim applies (:mod:`cgroupfs`), and reads statistics back. The groups lie
+outside of the agent's own, so that stopping the agent's service does not end the sessions.
 """
 
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
+
+from ai.backend.node.linux import cgroupfs
 
 PERIOD_US = 100_000
 MIN_QUOTA_US = 1_000
@@ -55,119 +56,85 @@ Group = Mapping[str, Any]
 """``path``, ``join`` (file to write "0" into), ``writes`` ([file, value, required], ...)."""
 
 
-class CgroupDriver(ABC):
-    """A driver that limits and measures workloads."""
+class CgroupDriver:
+    """Limits and measures workloads. ``parents`` are the groups below which the groups of workloads lie."""
 
-    kind: str
-    controllers: frozenset[str]
-
-    @abstractmethod
-    def groups(self, name: str, limits: Limits) -> list[Group]:
-        """Return the groups of a workload; creates nothing."""
-
-    @abstractmethod
-    def usage(self, files: GroupFiles) -> Usage: ...
-
-    @abstractmethod
-    def leftovers(self) -> list[Group]:
-        """Return the groups below ours, of any workload."""
-
-    @abstractmethod
-    def let_go(self) -> None:
-        """Remove our empty groups; those with workloads stay. The next probe creates them again."""
-
-
-class NoCgroups(CgroupDriver):
-    """The driver without control groups: none is writable here, or the settings disable them."""
-
-    kind = "none"
+    kind: str = "none"
     controllers: frozenset[str] = frozenset()
 
+    @property
+    def parents(self) -> Collection[Path]:
+        return ()
+
     def groups(self, name: str, limits: Limits) -> list[Group]:
+        """Returns the groups of a workload; creates nothing."""
         return []
 
     def usage(self, files: GroupFiles) -> Usage:
         return Usage()
 
     def leftovers(self) -> list[Group]:
-        return []
+        """Returns the groups below ours, of any workload."""
+        return [{"path": str(path)} for parent in self.parents for path in _subdirectories(parent)]
 
-    def let_go(self) -> None:
-        pass
+    def release(self) -> None:
+        """Removes our empty groups; those with workloads stay. The next probe creates them again."""
+        for parent in self.parents:
+            remove_base(parent)
 
 
-@dataclass(slots=True)
+class NoCgroups(CgroupDriver):
+    """The driver without control groups: none is writable here, or the settings disable them."""
+
+
+@dataclass
 class CgroupV1(CgroupDriver):
     """Drives version 1, one hierarchy per controller. ``bases`` maps controllers to the workloads' parent groups."""
 
     bases: Mapping[str, Path]
     kind: str = "v1"
-    controllers: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
         self.controllers = frozenset(self.bases)
 
+    @property
+    def parents(self) -> Collection[Path]:
+        return set(self.bases.values())
+
     def groups(self, name: str, limits: Limits) -> list[Group]:
-        writes: dict[str, list[list[Any]]] = {}
-        values: dict[str, Callable[[Limits], list[list[Any]]]] = {
-            "cpu": self._cpu,
-            "cpuacct": lambda _: [],
-            "memory": self._memory,
-            "pids": self._pids,
-            "blkio": lambda _: [],
-            "devices": self._devices,
-            "cpuset": self._cpuset,
+        quota, memory = _quota_us(limits), limits.memory_bytes
+        devices = (*STANDARD_DEVICES, *limits.devices)
+        values = {
+            "cpu": _writes(("cpu.cfs_period_us", quota and PERIOD_US, True), ("cpu.cfs_quota_us", quota, True)),
+            "cpuacct": [],
+            "memory": _writes(("memory.limit_in_bytes", memory, True), ("memory.memsw.limit_in_bytes", memory, False)),
+            "pids": _writes(("pids.max", limits.pids, True)),
+            "blkio": [],
+            "devices": _writes(
+                ("devices.deny", "a", True), *(("devices.allow", " ".join(entry), True) for entry in devices)
+            ),
         }
-        for controller, of in values.items():
-            if controller in self.bases and not (controller == "cpuset" and not limits.cpuset):
-                writes.setdefault(str(self.bases[controller] / name), []).extend(of(limits))
-        return [{"path": path, "join": "tasks", "writes": values} for path, values in writes.items()]
-
-    def _cpu(self, limits: Limits) -> list[list[Any]]:
-        if limits.cpu is None:
-            return []
-        quota = max(MIN_QUOTA_US, int(limits.cpu * PERIOD_US))
-        return [["cpu.cfs_period_us", str(PERIOD_US), True], ["cpu.cfs_quota_us", str(quota), True]]
-
-    def _memory(self, limits: Limits) -> list[list[Any]]:
-        if limits.memory_bytes is None:
-            return []
-        value = str(limits.memory_bytes)
-        return [["memory.limit_in_bytes", value, True], ["memory.memsw.limit_in_bytes", value, False]]
-
-    def _pids(self, limits: Limits) -> list[list[Any]]:
-        return [] if limits.pids is None else [["pids.max", str(limits.pids), True]]
-
-    def _devices(self, limits: Limits) -> list[list[Any]]:
-        allowed = (*STANDARD_DEVICES, *limits.devices)
-        return [["devices.deny", "a", True], *(["devices.allow", " ".join(entry), True] for entry in allowed)]
-
-    def _cpuset(self, limits: Limits) -> list[list[Any]]:
-        nodes = _join(limits.memory_nodes) or _text(self.bases["cpuset"] / "cpuset.mems").strip()
-        return [["cpuset.mems", nodes, True], ["cpuset.cpus", _join(limits.cpuset), True]]
+        if limits.cpuset and "cpuset" in self.bases:
+            nodes = _join(limits.memory_nodes) or cgroupfs.read(f"{self.bases['cpuset']}/cpuset.mems").strip()
+            values["cpuset"] = _writes(("cpuset.mems", nodes, True), ("cpuset.cpus", _join(limits.cpuset), True))
+        writes: dict[str, list[list[Any]]] = {}
+        for controller, entries in values.items():
+            if controller in self.bases:
+                writes.setdefault(str(self.bases[controller] / name), []).extend(entries)
+        return [{"path": path, "join": "tasks", "writes": entries} for path, entries in writes.items()]
 
     def usage(self, files: GroupFiles) -> Usage:
-        cpu = files.number("cpuacct.usage")
-        memory = files.number("memory.usage_in_bytes")
-        cache = files.field("memory.stat", b"total_inactive_file") or 0
-        transferred = files.read("blkio.throttle.io_service_bytes_recursive")
+        cpu_ns, transferred = files.number("cpuacct.usage"), files.read("blkio.throttle.io_service_bytes_recursive")
         return Usage(
-            cpu_used_ms=None if cpu is None else cpu / 1e6,
-            memory=None if memory is None else max(0, memory - cache),
+            cpu_used_ms=None if cpu_ns is None else cpu_ns / 1e6,
+            memory=files.memory("memory.usage_in_bytes", b"total_inactive_file"),
             io_read=_blkio(transferred, b"Read"),
             io_write=_blkio(transferred, b"Write"),
             pids=files.number("pids.current"),
         )
 
-    def leftovers(self) -> list[Group]:
-        return [{"path": str(path)} for base in set(self.bases.values()) for path in _subdirectories(base)]
 
-    def let_go(self) -> None:
-        for base in set(self.bases.values()):
-            remove_base(base)
-
-
-@dataclass(slots=True)
+@dataclass
 class CgroupV2(CgroupDriver):
     """Drives version 2, the unified hierarchy; ``base`` is ours or delegated to us."""
 
@@ -175,42 +142,46 @@ class CgroupV2(CgroupDriver):
     controllers: frozenset[str]
     kind: str = "v2"
 
+    @property
+    def parents(self) -> Collection[Path]:
+        return (self.base,)
+
     def groups(self, name: str, limits: Limits) -> list[Group]:
-        writes: list[list[Any]] = []
-        if "cpu" in self.controllers and limits.cpu is not None:
-            writes.append(["cpu.max", f"{max(MIN_QUOTA_US, int(limits.cpu * PERIOD_US))} {PERIOD_US}", True])
-        if "memory" in self.controllers and limits.memory_bytes is not None:
-            writes += [["memory.max", str(limits.memory_bytes), True], ["memory.swap.max", "0", False]]
-        if "pids" in self.controllers and limits.pids is not None:
-            writes.append(["pids.max", str(limits.pids), True])
-        if "cpuset" in self.controllers and limits.cpuset:
-            writes.append(["cpuset.cpus", _join(limits.cpuset), True])
-            if limits.memory_nodes:
-                writes.append(["cpuset.mems", _join(limits.memory_nodes), True])
+        quota, memory, cpus = _quota_us(limits), limits.memory_bytes, _join(limits.cpuset)
+        values = {
+            "cpu": _writes(("cpu.max", quota and f"{quota} {PERIOD_US}", True)),
+            "memory": _writes(("memory.max", memory, True), ("memory.swap.max", None if memory is None else 0, False)),
+            "pids": _writes(("pids.max", limits.pids, True)),
+            "cpuset": _writes(
+                ("cpuset.cpus", cpus or None, True),
+                ("cpuset.mems", (cpus and _join(limits.memory_nodes)) or None, True),
+            ),
+        }
+        writes = [entry for key, entries in values.items() if key in self.controllers for entry in entries]
         return [{"path": str(self.base / name), "join": "cgroup.procs", "writes": writes}]
 
     def usage(self, files: GroupFiles) -> Usage:
-        cpu = files.field("cpu.stat", b"usage_usec")
-        memory = files.number("memory.current")
-        cache = files.field("memory.stat", b"inactive_file") or 0
-        transferred = files.read("io.stat")
+        cpu_us, transferred = files.field("cpu.stat", b"usage_usec"), files.read("io.stat")
         return Usage(
-            cpu_used_ms=None if cpu is None else cpu / 1e3,
-            memory=None if memory is None else max(0, memory - cache),
+            cpu_used_ms=None if cpu_us is None else cpu_us / 1e3,
+            memory=files.memory("memory.current", b"inactive_file"),
             io_read=_io_stat(transferred, b"rbytes"),
             io_write=_io_stat(transferred, b"wbytes"),
             pids=files.number("pids.current"),
         )
 
-    def leftovers(self) -> list[Group]:
-        return [{"path": str(path)} for path in _subdirectories(self.base)]
 
-    def let_go(self) -> None:
-        remove_base(self.base)
+def _quota_us(limits: Limits) -> int | None:
+    return None if limits.cpu is None else max(MIN_QUOTA_US, int(limits.cpu * PERIOD_US))
+
+
+def _writes(*entries: tuple[str, object, bool]) -> list[list[Any]]:
+    """Returns [file, value, required] of each entry with a value."""
+    return [[name, str(value), required] for name, value, required in entries if value is not None]
 
 
 def remove_base(base: Path) -> None:
-    """Remove a group and its parent, if they are empty."""
+    """Removes a group and its parent, if they are empty."""
     for path in (base, base.parent):
         try:
             path.rmdir()
@@ -236,11 +207,7 @@ class Groups(Sequence[Group]):
     def __len__(self) -> int:
         return len(self.paths)
 
-    @overload
-    def __getitem__(self, index: int) -> Group: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Group]: ...
-    def __getitem__(self, index: int | slice) -> Group | Sequence[Group]:
+    def __getitem__(self, index: Any) -> Any:
         result = self.paths[index]
         return {"path": result} if isinstance(result, str) else Groups({"path": path} for path in result)
 
@@ -255,11 +222,7 @@ _likely: dict[str, int] = {}
 
 
 class GroupFiles:
-    """Reads a file from whichever of a workload's groups has it, looking first where the last one was.
-
-    No descriptor stays open: a node's worth of them would not fit under the usual limit. Everything is bytes and system
-    calls, because hundreds of workloads are read every few seconds.
-    """
+    """Reads a file from whichever of a workload's groups has it. No descriptor stays open: a node has too many."""
 
     __slots__ = ("_groups",)
 
@@ -267,23 +230,28 @@ class GroupFiles:
         self._groups = groups if isinstance(groups, Groups) else Groups(groups)
 
     def read(self, name: str) -> bytes | None:
-        """Return the file's content; None if there is none or it cannot be read."""
+        """Returns the file's content; None if there is none or it cannot be read."""
         directories = self._groups.paths
         likely = _likely.get(name, 0)
-        for place in sorted(range(len(directories)), key=lambda place: place != likely):
-            result = content(f"{directories[place]}/{name}")
+        for index in sorted(range(len(directories)), key=lambda index: index != likely):
+            result = content(f"{directories[index]}/{name}")
             if result is not None:
-                _likely[name] = place
+                _likely[name] = index
                 return result
         return None
 
     def number(self, name: str) -> int | None:
-        """Return the only number in the file."""
+        """Returns the only number in the file."""
         text = (self.read(name) or b"").strip()
         return int(text) if text.isdigit() else None
 
+    def memory(self, name: str, inactive: bytes) -> int | None:
+        """Returns the memory in use without inactive pages of files, which the kernel takes back at need."""
+        used = self.number(name)
+        return None if used is None else max(0, used - (self.field("memory.stat", inactive) or 0))
+
     def field(self, name: str, key: bytes) -> int | None:
-        """Return the number after the key, on a line of its own."""
+        """Returns the number after the key, on a line of its own."""
         text = b"\n" + (self.read(name) or b"")
         start = text.find(b"\n" + key + b" ")
         if start < 0:
@@ -293,7 +261,7 @@ class GroupFiles:
 
 
 def content(path: str) -> bytes | None:
-    """Return the content of a file of /proc or of a control group; None if it cannot be read."""
+    """Returns the content of a file of /proc or of a control group; None if it cannot be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -307,7 +275,7 @@ def content(path: str) -> bytes | None:
 
 
 def _blkio(text: bytes | None, operation: bytes) -> int | None:
-    """None also where no device is listed: then the kernel counts nothing here, as some do unless I/O is throttled."""
+    """Returns the sum of an operation; None if no device is listed, because some kernels count only throttled I/O."""
     lines = [line.split() for line in (text or b"").splitlines()]
     counted = [int(words[2]) for words in lines if len(words) == 3 and words[1] == operation]
     return sum(counted) if counted else None
@@ -322,13 +290,6 @@ def _io_stat(text: bytes | None, name: bytes) -> int | None:
 
 def _join(numbers: Iterable[int]) -> str:
     return ",".join(map(str, numbers))
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
 
 
 def _subdirectories(path: Path) -> list[Path]:

@@ -1,21 +1,62 @@
-"""Measures the disk use of workloads, and whether the platform's reserve is left.
-
-A home without a limit of its own may fill the disk on which the manager's database lies; then nobody could even end the
-session that did it.
-"""
+"""File systems: the table of mounts (proc(5)), free space, and files that are unlinked but open."""
 
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
+
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+
+
+@dataclass(frozen=True, slots=True)
+class MountEntry:
+    """An entry of the table of mounts: ``options`` of the mount itself, ``super_options`` of its file system."""
+
+    mount_point: str
+    source: str
+    fstype: str
+    options: tuple[str, ...]
+    super_options: tuple[str, ...]
+
+
+def read_mounts(proc: Path = Path("/proc")) -> list[MountEntry]:
+    """Returns every mount, in the order of mounting. Raises OSError."""
+    return parse_mountinfo((proc / "self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape"))
+
+
+def parse_mountinfo(text: str) -> list[MountEntry]:
+    """Returns the mounts of a text of this format; a line of another form is left out."""
+    mounts: list[MountEntry] = []
+    for line in text.split("\n"):  # names may hold other line breaks
+        left, _, right = line.partition(" - ")
+        fields, file_system = left.split(" "), right.split(" ")
+        if len(fields) < 6 or len(file_system) < 3:
+            continue
+        mounts.append(
+            MountEntry(
+                mount_point=_unescape(fields[4]),
+                source=_unescape(file_system[1]),
+                fstype=file_system[0],
+                options=tuple(fields[5].split(",")),
+                super_options=tuple(file_system[2].split(",")),
+            )
+        )
+    return mounts
+
+
+def _unescape(text: str) -> str:
+    return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), text)
+
 
 LEAST_SHARE = 20  # a twentieth of a small file system is enough of a reserve
 
 
 def is_low(path: Path, reserve_bytes: int) -> bool:
-    """Return whether the file system of ``path`` has less free than the reserve or a twentieth, whichever is less."""
+    """Returns whether the file system of ``path`` has less free than the reserve or a twentieth, whichever is less."""
     try:
         status = os.statvfs(path)
     except OSError:
@@ -25,7 +66,7 @@ def is_low(path: Path, reserve_bytes: int) -> bool:
 
 
 def unlinked_bytes(pids: Iterable[int], home: Path) -> int:
-    """Return the bytes below ``home`` in unlinked files that processes hold open."""
+    """Returns the bytes below ``home`` in unlinked files that processes hold open."""
     try:
         device = home.stat().st_dev
     except OSError:

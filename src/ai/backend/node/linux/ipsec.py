@@ -1,12 +1,8 @@
-"""Guarding what goes between nodes by IPsec: who may send to a UDP port at all, and encryption (ESP in transport mode,
-AES-128-GCM) where there are keys.
+"""Secures UDP ports between nodes by IPsec: only peers may send, and with keys all is encrypted (ESP, AES-128-GCM).
 
-The kernel holds states and policies; pyroute2 carries them there, so that ``ip`` may be missing. Those of an agent
-carry its mark (the ``reqid``), so that the agent finds them again after a restart.
-
-A port that has a line is closed to all but its peers, at every address of this node; to a peer's port nothing is passed
-on that others send (a session's container would have this node's address there), but for what peers send to each other.
-What does not leave this node (by its loopback) the kernel does not ask policies about.
+The states and policies of an agent in the Linux kernel have its mark (the ``reqid``), by which it finds them after a
+restart. A port with a line is closed to all but its peers, at every address of this node, and nothing is forwarded to a
+peer's port except from peers. The kernel applies no policies to its loopback.
 Source: linux/xfrm.h, RFC 4106 (AES-GCM in ESP), RFC 4304 (extended sequence numbers).
 """
 
@@ -17,11 +13,11 @@ import os
 import socket
 import struct
 from collections.abc import Collection, Iterable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from hashlib import sha256
-from typing import Any, Self
+from typing import Any
 
 _ESP, _UDP = 50, 17
 _IN, _OUT, _FORWARD = 0, 1, 2
@@ -33,8 +29,10 @@ _CIPHER, _KEY_BYTES, _CHECK_BITS = b"rfc4106(gcm(aes))", 20, 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecuredLine:
-    """What goes from ``local`` to ``peer`` (IPv4 address, UDP port) and back. Keys have 32 bytes, one for each way;
-    without them it goes in plain, and is believed by its address."""
+    """A connection between ``local`` and ``peer`` (IPv4 address, UDP port), encrypted by a key of 32 bytes each way.
+
+    Without keys it is plain, and the peer is trusted by its address.
+    """
 
     local: tuple[str, int]
     peer: tuple[str, int]
@@ -50,7 +48,7 @@ class SecuredLine:
 
 
 def why_none(mark: int) -> str:
-    """Return why this kernel cannot encrypt; empty if it can. Determined by a trial."""
+    """Returns why this kernel cannot encrypt; empty if it can. Determined by a trial."""
     if os.geteuid() != 0:
         return "encryption between nodes needs root, and the agent runs as another user"
     probe = _State("127.0.0.1", "127.0.0.1", sha256(f"probe {mark} {os.getpid()}".encode()).digest())
@@ -67,10 +65,10 @@ def why_none(mark: int) -> str:
 
 
 def apply(mark: int, lines: Collection[SecuredLine]) -> None:
-    """Secure exactly these lines among those of this mark. Idempotent.
+    """Secures exactly these lines among those of this mark. Idempotent. Raises OSError.
 
-    From the moment that this returns what a line with keys carries is let through encrypted only, and nobody but peers
-    reaches the ports. Raises OSError; FileExistsError if somebody else encrypts what goes to a peer's port.
+    When it returns, lines with keys pass encrypted packets only, and only peers reach the ports. Raises FileExistsError
+    if another agent encrypts for a peer's port.
     """
     with Ipsec(mark) as ipsec:
         states = {(s.target, s.spi): s for line in lines for s in _states(line)}
@@ -92,7 +90,7 @@ def apply(mark: int, lines: Collection[SecuredLine]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """One direction, by its key."""
+    """The encryption of one direction, by its key."""
 
     source: str
     target: str
@@ -105,7 +103,7 @@ class _State:
 
 
 class _Rule(IntEnum):
-    """What happens to packets. Those let in go first, so that a port is never closed to its peers."""
+    """The treatment of matching packets, in the order of installation: a port is never closed to its peers."""
 
     ENCRYPT, ADMIT, BLOCK = range(3)
 
@@ -150,10 +148,10 @@ def _policies(line: SecuredLine) -> Iterable[_Policy]:
 
 
 def _end(address: str, mark: int) -> tuple[str, int]:
-    """Return an address and the number of its significant bits.
+    """Returns an address and the number of its significant bits.
 
-    For anybody no bit counts, and the address holds the mark: the kernel has one policy for a selector, and each agent
-    of a node needs its own.
+    For anybody no bit counts, and the address holds the mark: the kernel has one policy a selector, and agents need
+    their own.
     """
     return (address, 32) if address else (socket.inet_ntoa(struct.pack("!I", mark)), 0)
 
@@ -172,7 +170,7 @@ def _selector(policy: _Policy, mark: int) -> dict[str, Any]:
     }
 
 
-class Ipsec:
+class Ipsec(AbstractContextManager["Ipsec"]):
     """A socket for states and policies of one mark. Every method raises OSError with the kernel's error."""
 
     def __init__(self, mark: int) -> None:
@@ -182,14 +180,8 @@ class Ipsec:
         self._library = netlink_socket
         self._xfrm = netlink_socket.open_xfrm()
 
-    def close(self) -> None:
-        self._xfrm.close()
-
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._xfrm.close()
 
     def _do(self, kind: int, message: Any, flags: int = 0) -> None:
         self._library.collect(self._xfrm.nlm_request, message, kind, self._library.MESSAGE | flags)
@@ -201,7 +193,7 @@ class Ipsec:
         return [reply for reply in replies if reply["header"]["type"] == kind]
 
     def add_state(self, state: _State) -> None:
-        """Raises FileExistsError if the state exists."""
+        """Adds a state. Raises FileExistsError if it exists."""
         key = state.key[:_KEY_BYTES]
         cipher = {"name": _CIPHER, "key_bits": 8 * len(key), "check_bits": _CHECK_BITS, "key": key}
         window = {"bitmap_words": _WINDOW_PACKETS // 32, "packets": _WINDOW_PACKETS}
@@ -225,15 +217,12 @@ class Ipsec:
         self._do(self._library.DELETE_STATE, message)
 
     def states(self) -> list[tuple[str, int]]:
-        """Return target and number of each state of this mark."""
+        """Returns target and number of each state of this mark."""
         states = self._dump(self._library.GET_STATE, self._library.NEW_STATE)
         return [(state["daddr"], state["spi"]) for state in states if state["reqid"] == self.mark]
 
     def set_policy(self, policy: _Policy, *, is_ours: bool = False) -> None:
-        """Add a policy, or with ``is_ours`` replace one of this agent.
-
-        Raises FileExistsError if another agent has a policy for the same packets.
-        """
+        """Adds a policy, or replaces one of this agent (``is_ours``). Raises FileExistsError for another agent's."""
         everything = 0xFFFFFFFF
         template = {
             "daddr": policy.target or _NOWHERE,
@@ -265,7 +254,7 @@ class Ipsec:
         self._do(self._library.DELETE_POLICY, message)
 
     def policies(self) -> list[_Policy]:
-        """Return the policies whose template has this mark."""
+        """Returns the policies whose template has this mark."""
         policies = []
         for message in self._dump(self._library.GET_POLICY, self._library.NEW_POLICY):
             template = message.get_attr("XFRMA_TMPL")

@@ -1,7 +1,6 @@
 """Opens netlink sockets of pyroute2, with the messages that pyroute2 0.9 lacks: XFRM, and two attributes of VXLAN.
 
-This module is loaded when the first socket is opened, since pyroute2 takes 14 MB and 0.2 s.
-Source: linux/xfrm.h, linux/if_link.h.
+Loaded with the first socket, since pyroute2 takes 14 MB and 0.2 s. Source: linux/xfrm.h, linux/if_link.h.
 """
 
 from __future__ import annotations
@@ -169,21 +168,21 @@ class PolicyId(nlmsg):
 
 
 def open_route() -> IPRoute:
-    """Open a socket for network devices in the network namespace of this thread. Raises OSError."""
+    """Opens a socket for network devices in the network namespace of this thread. Raises OSError."""
     route = IPRoute()
     route.register_link_kind(module={"vxlan": VxlanData})
     return route
 
 
 def open_xfrm() -> NetlinkSocket:
-    """Open a socket for IPsec in the network namespace of this thread. Raises OSError."""
+    """Opens a socket for IPsec in the network namespace of this thread. Raises OSError."""
     xfrm = NetlinkSocket(family=NETLINK_XFRM)
     xfrm.register_policy({NEW_STATE: StateMessage, NEW_POLICY: PolicyMessage})
     return xfrm
 
 
 def collect(request: Callable[..., Iterable[Any]], *arguments: Any, **values: Any) -> list[Any]:
-    """Send a request and return the kernel's replies. Raises OSError with the kernel's error number."""
+    """Sends a request and returns the kernel's replies. Raises OSError with the kernel's error number."""
     try:
         return list(request(*arguments, **values))
     except NetlinkError as error:

@@ -13,11 +13,7 @@ WALK = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def open_source(source: str) -> int:
-    """Open the source of a bind mount, and return its descriptor.
-
-    Raises:
-        OSError: it is not there, or a part after BENEATH is no directory, or a link.
-    """
+    """Opens the source of a bind mount, and returns its descriptor. Raises OSError, also for a link after BENEATH."""
     top, _, below = source.partition(BENEATH)
     fd = os.open(top or "/", os.O_PATH | os.O_CLOEXEC)
     if not below:
@@ -32,11 +28,7 @@ def open_source(source: str) -> int:
 
 
 def open_through_no_link(directory: int, parts: Sequence[str], flags: int, mode: int = 0) -> int:
-    """Walk from a directory by descriptors, one part at a time, and open the last part; a link ends the walk.
-
-    Raises:
-        OSError: as open(2); ELOOP: a part is a link.
-    """
+    """Walks from a directory by descriptors, and opens the last part. Raises OSError, ELOOP for a link."""
     *above, name = parts
     fd = os.dup(directory)
     try:

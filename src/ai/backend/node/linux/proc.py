@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterable
+from contextlib import suppress
 
 _PAGE = os.sysconf("SC_PAGESIZE")
 
 
 def boot_id() -> str:
-    """Return an id that changes with every boot of the machine."""
+    """Returns an id that changes with every boot of the machine."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # no pathlib here: memory
             return file.read().strip()
@@ -19,7 +20,7 @@ def boot_id() -> str:
 
 
 def stat_fields(pid: int) -> list[str] | None:
-    """Return the fields of /proc/PID/stat from the state (field 3) on; None if there is no such process."""
+    """Returns the fields of /proc/PID/stat from the state (field 3) on; None if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:  # as above
             text = file.read()
@@ -29,7 +30,7 @@ def stat_fields(pid: int) -> list[str] | None:
 
 
 def start_time(pid: int) -> int | None:
-    """Return the start of the process in ticks after boot, which identifies it with its number; None if it is gone."""
+    """Returns the start of the process in ticks after boot, which identifies it with its number; None if it is gone."""
     fields = stat_fields(pid)
     if fields is None or fields[0] in "ZX":
         return None
@@ -37,7 +38,7 @@ def start_time(pid: int) -> int | None:
 
 
 def is_same(pid: int, started: int) -> bool:
-    """Return whether the process with this identity still lives."""
+    """Returns whether the process with this identity still lives."""
     return start_time(pid) == started
 
 
@@ -67,13 +68,13 @@ def _parents() -> dict[int, list[int]]:
 
 
 def children(pid: int) -> list[int]:
-    """Return the children of a process, zombies too."""
+    """Returns the children of a process, zombies too."""
     pids = _children_by_list(pid)
     return _parents().get(pid, []) if pids is None else pids
 
 
 def descendants(pid: int) -> list[int]:
-    """Return every process below ``pid``, parents first. A concurrent fork may hide a child from one call."""
+    """Returns every process below ``pid``, parents first. A concurrent fork may hide a child from one call."""
     table: dict[int, list[int]] | None = None
     pids: list[int] = []
     seen = {pid}
@@ -93,7 +94,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the resident memory without pages shared with files; 0 if the process is gone."""
+    """Returns the resident memory without pages shared with files; 0 if the process is gone."""
     try:
         with open(f"/proc/{pid}/statm", encoding="ascii") as file:  # as above
             fields = file.read().split()
@@ -102,19 +103,29 @@ def resident_bytes(pid: int) -> int:
     return max(0, int(fields[1]) - int(fields[2])) * _PAGE
 
 
+def interface_bytes(path: str) -> dict[str, tuple[int, int]]:
+    """Maps interfaces without the loopback to bytes received and sent, from a file such as /proc/net/dev."""
+    counted: dict[str, tuple[int, int]] = {}
+    with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:  # as above
+        for line in file:
+            name, colon, rest = line.partition(":")
+            fields = rest.split()
+            if colon and len(fields) >= 9 and name.strip() != "lo":
+                counted[name.strip()] = (int(fields[0]), int(fields[8]))
+    return counted
+
+
 def send(pids: Iterable[int], number: int) -> int:
-    """Send a signal to each process; return how many existed."""
+    """Sends a signal to each process; returns how many existed."""
     reached = 0
     for pid in pids:
-        try:
+        with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
             reached += 1
-        except (ProcessLookupError, PermissionError):
-            continue
     return reached
 
 
 def stop_and_kill(pids: list[int]) -> int:
-    """Send SIGSTOP to all first, so that none forks while the others are killed."""
+    """Sends SIGSTOP to all first, so that none forks while the others are killed."""
     send(pids, signal.SIGSTOP)
     return send(pids, signal.SIGKILL)

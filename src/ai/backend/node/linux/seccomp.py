@@ -41,6 +41,8 @@ NEVER_EXTRA = frozenset(
 """System calls that no plugin may request, because they would break the sandbox."""
 
 Program = list[tuple[int, int, int, int]]
+_ALLOW: Program = [(_RET, 0, 0, ALLOW)]
+_DENY: Program = [(_RET, 0, 0, ERRNO | errno.EPERM)]
 
 
 @cache
@@ -51,16 +53,12 @@ def _table() -> dict[str, Any]:
 
 
 def is_supported(machine: str | None = None) -> bool:
-    """Return whether the allow-list has numbers for this machine."""
+    """Returns whether the allow-list has numbers for this machine."""
     return (machine or platform.machine()) in AUDIT_ARCH
 
 
 def compile_policy(extra: Collection[str] = (), machine: str | None = None) -> bytes:
-    """Compile the filter, with the extra calls of plugins.
-
-    Raises:
-        CreationDenied: an extra call is unknown or can never be allowed.
-    """
+    """Compiles the filter, with the extra calls of plugins. Raises CreationDenied for a call that cannot be allowed."""
     return _compile(tuple(sorted(extra)), machine or platform.machine())
 
 
@@ -92,22 +90,14 @@ def _program(allowed: set[int], numbers: dict[str, int], arch: int) -> Program:
     ]
     for number in absent:
         program += [(_JEQ, 0, 1, number), (_RET, 0, 0, ERRNO | errno.ENOSYS)]
-    program += _on_call(numbers["clone"], [(_JSET, 0, 1, NAMESPACE_FLAGS), *_deny(), *_allow()], argument=0)
+    program += _on_call(numbers["clone"], [(_JSET, 0, 1, NAMESPACE_FLAGS), *_DENY, *_ALLOW], argument=0)
     program += _on_call(numbers["personality"], _one_of(PERSONALITIES), argument=0)
     program += _on_call(numbers["socket"], _one_of(SOCKET_FAMILIES), argument=0)
     return program + _search(_ranges(allowed))
 
 
-def _allow() -> Program:
-    return [(_RET, 0, 0, ALLOW)]
-
-
-def _deny() -> Program:
-    return [(_RET, 0, 0, ERRNO | errno.EPERM)]
-
-
 def _on_call(number: int, body: Program, *, argument: int) -> Program:
-    """Run the body, which returns, on the low half of an argument of this call."""
+    """Runs the body, which returns, on the low half of an argument of this call."""
     load: Program = [(_LD_ABS, 0, 0, _ARGS_OFFSET + 8 * argument)]
     return [(_JEQ, 0, _reach(len(load) + len(body)), number), *load, *body]
 
@@ -115,12 +105,12 @@ def _on_call(number: int, body: Program, *, argument: int) -> Program:
 def _one_of(values: Sequence[int]) -> Program:
     checks: Program = []
     for value in values:
-        checks += [(_JEQ, 0, 1, value), *_allow()]
-    return [*checks, *_deny()]
+        checks += [(_JEQ, 0, 1, value), *_ALLOW]
+    return [*checks, *_DENY]
 
 
 def _ranges(numbers: Collection[int]) -> list[tuple[int, int]]:
-    """Group consecutive numbers into (first, last)."""
+    """Groups consecutive numbers into (first, last)."""
     ranges: list[tuple[int, int]] = []
     for number in sorted(numbers):
         if ranges and ranges[-1][1] == number - 1:
@@ -131,12 +121,12 @@ def _ranges(numbers: Collection[int]) -> list[tuple[int, int]]:
 
 
 def _search(ranges: Sequence[tuple[int, int]]) -> Program:
-    """Return the instructions that allow the numbers in any of the ranges and deny the rest."""
+    """Returns the instructions that allow the numbers in any of the ranges and deny the rest."""
     if not ranges:
-        return _deny()
+        return _DENY
     if len(ranges) == 1:
         first, last = ranges[0]
-        return [(_JGE, 0, 2, first), (_JGE, 1, 0, last + 1), *_allow(), *_deny()]
+        return [(_JGE, 0, 2, first), (_JGE, 1, 0, last + 1), *_ALLOW, *_DENY]
     middle = len(ranges) // 2
     lower, upper = _search(ranges[:middle]), _search(ranges[middle:])
     if len(lower) <= 255:
@@ -151,17 +141,16 @@ def _reach(distance: int) -> int:
 
 
 def assemble(program: Program) -> bytes:
-    """Encode instructions in the kernel's form. Raises ValueError over the kernel's limit of 4096."""
+    """Encodes instructions in the kernel's form. Raises ValueError over the kernel's limit of 4096."""
     if len(program) > 4096:
         raise ValueError("the filter is too long")
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
 
 
 def profile(extra: Collection[str] = (), machine: str | None = None) -> dict[str, Any]:
-    """Return the policy in the form that container engines read (OCI runtime specification, "Seccomp").
+    """Returns the policy in the form of container engines (OCI runtime specification, "Seccomp").
 
-    Raises:
-        CreationDenied: an extra call is unknown or can never be allowed.
+    Raises CreationDenied.
     """
     compile_policy(extra, machine)
     conditional = {"clone", "personality", "socket"}

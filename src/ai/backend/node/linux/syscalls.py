@@ -55,18 +55,18 @@ def _result(result: int, path: bytes | str | None = None) -> int:
 
 
 def prctl(option: int, value: int) -> None:
-    """Call prctl(2). Raises OSError."""
+    """Calls prctl(2). Raises OSError."""
     zero = ctypes.c_ulong(0)
     _check(_LIBC.prctl(ctypes.c_int(option), ctypes.c_ulong(value), zero, zero, zero), f"prctl({option})")
 
 
 def die_with_parent() -> None:
-    """Let the kernel kill this process when its parent ends. A change of credentials resets it."""
+    """Lets the kernel kill this process when its parent ends. A change of credentials resets it."""
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def become_subreaper() -> None:
-    """Become the parent of orphaned descendants."""
+    """Becomes the parent of orphaned descendants."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -75,7 +75,7 @@ def forbid_new_privileges() -> None:
 
 
 def install_seccomp(program: bytes) -> None:
-    """Install a BPF program (8 bytes an instruction) on this thread. Needs no_new_privs or CAP_SYS_ADMIN."""
+    """Installs a BPF program (8 bytes an instruction) on this thread. Needs no_new_privs or CAP_SYS_ADMIN."""
     fprog = _SockFprog(len(program) // 8, program)
     zero = ctypes.c_ulong(0)
     mode = ctypes.c_ulong(SECCOMP_MODE_FILTER)
@@ -83,22 +83,18 @@ def install_seccomp(program: bytes) -> None:
 
 
 def unshare_mounts() -> None:
-    """Enter a new mount namespace, from which nothing propagates back."""
+    """Enters a new mount namespace, from which nothing propagates back."""
     _check(_LIBC.unshare(ctypes.c_int(CLONE_NEWNS)), "unshare(CLONE_NEWNS)")
     mount("none", "/", "", MS_REC | MS_PRIVATE)
 
 
 def unshare_network() -> None:
-    """Enter a new network namespace, whose loopback is down."""
+    """Enters a new network namespace, whose loopback is down."""
     _check(_LIBC.unshare(ctypes.c_int(CLONE_NEWNET)), "unshare(CLONE_NEWNET)")
 
 
 def unshare_user() -> None:
-    """A user namespace in which an ordinary user keeps its identity and has root's powers, until it executes something.
-
-    Raises:
-        OSError: the kernel does not let this user have one.
-    """
+    """Enters a user namespace in which a user keeps its identity and has root's powers until exec. Raises OSError."""
     uid, gid = os.geteuid(), os.getegid()
     _check(_LIBC.unshare(ctypes.c_int(CLONE_NEWUSER)), "unshare(CLONE_NEWUSER)")
     for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
@@ -110,12 +106,12 @@ def unshare_user() -> None:
 
 
 def enter_namespace(fd: int, kind: int) -> None:
-    """Move this thread into a namespace; into a user namespace only a process of one thread. Raises OSError."""
+    """Moves this thread into a namespace; into a user namespace only a process of one thread. Raises OSError."""
     _check(_LIBC.setns(ctypes.c_int(fd), ctypes.c_int(kind)), "setns")
 
 
 def mount(source: str, target: str, fstype: str, flags: int, data: str = "") -> None:
-    """Mount. Raises OSError."""
+    """Mounts. Raises OSError."""
     result = _LIBC.mount(
         os.fsencode(source), os.fsencode(target), fstype.encode(), ctypes.c_ulong(flags), data.encode() or None
     )
@@ -123,15 +119,14 @@ def mount(source: str, target: str, fstype: str, flags: int, data: str = "") -> 
 
 
 def unmount(target: str) -> None:
-    """Detach a mount at once, even if it is in use. Raises OSError."""
+    """Detaches a mount at once, even if it is in use. Raises OSError."""
     _check(_LIBC.umount2(os.fsencode(target), ctypes.c_int(MNT_DETACH)), f"umount {target}")
 
 
 def openat2(directory: int, path: bytes, flags: int, mode: int = 0) -> int:
-    """Open beneath ``directory``; the descriptor is not inherited.
+    """Opens beneath ``directory``, not inherited.
 
-    Raises:
-        OSError: EXDEV: the path leads out of the directory; EAGAIN: it does not hold still.
+    Raises OSError: EXDEV: it leads out; EAGAIN: it does not hold still.
     """
     how = struct.pack("=QQQ", flags | os.O_CLOEXEC, mode, RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS)
     for attempt in range(_ATTEMPTS):
@@ -145,7 +140,7 @@ def openat2(directory: int, path: bytes, flags: int, mode: int = 0) -> int:
 
 @cache
 def has_openat2() -> bool:
-    """Return whether openat2 works: a kernel before 5.6 lacks it, and a seccomp filter may forbid it."""
+    """Returns whether openat2 works: a kernel before 5.6 lacks it, and a seccomp filter may forbid it."""
     root = os.open("/", os.O_PATH | os.O_DIRECTORY)
     try:
         os.close(openat2(root, b".", os.O_PATH | os.O_DIRECTORY))
@@ -157,12 +152,7 @@ def has_openat2() -> bool:
 
 
 def rename_noreplace(source_dir: int, source: str, target_dir: int, target: str) -> None:
-    """Rename unless the target exists. Without support of the file system, check first and rename then.
-
-    Raises:
-        FileExistsError: it exists.
-        OSError: EINVAL: a directory into itself.
-    """
+    """Renames unless the target exists (FileExistsError). Without support it is checked first. Raises OSError."""
     names = os.fsencode(source), os.fsencode(target)
     try:
         _result(_LIBC.renameat2(source_dir, names[0], target_dir, names[1], _RENAME_NOREPLACE), source)
@@ -180,20 +170,17 @@ def rename_noreplace(source_dir: int, source: str, target_dir: int, target: str)
 
 
 def syncfs(fd: int) -> None:
-    """Write out the file system of the descriptor."""
+    """Writes out the file system of the descriptor."""
     _result(_LIBC.syncfs(fd))
 
 
 def start_writeback(fd: int, offset: int, count: int) -> None:
-    """Start to write a part of a file to the disk without waiting; a hint that some file systems ignore."""
+    """Starts to write a part of a file to the disk without waiting; a hint that some file systems ignore."""
     _LIBC.sync_file_range(fd, ctypes.c_int64(offset), ctypes.c_int64(count), _SYNC_FILE_RANGE_WRITE)
 
 
 def read_directory(fd: int, cursor: int, limit: int) -> tuple[list[str], int | None]:
-    """Return names from a position on, and the next position, or None at the end.
-
-    Positions are the file system's own (telldir(3)), so they stay right while others add and remove entries.
-    """
+    """Returns names from a position on (telldir(3)), and the next position, or None at the end."""
     buffer = ctypes.create_string_buffer(1 << 15)
     names: list[str] = []
     os.lseek(fd, cursor, os.SEEK_SET)
@@ -212,7 +199,7 @@ def read_directory(fd: int, cursor: int, limit: int) -> tuple[list[str], int | N
 
 
 def unlock(directory: int | None, name: str) -> None:
-    """Add our own permissions to a directory that we own."""
+    """Adds our own permissions to a directory that we own."""
     fd = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
     try:
         if os.fstat(fd).st_mode & stat.S_IRWXU != stat.S_IRWXU:

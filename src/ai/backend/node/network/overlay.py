@@ -1,20 +1,55 @@
-"""This node's end of a network over several nodes: a VXLAN device that is told where its peers are.
+"""Overlay networks: addresses of sessions' networks, and VXLAN devices whose peers are configured, never learnt.
 
-Nothing is learnt and nothing is multicast: broadcasts go to each peer once, and each known hardware address to the one
-peer that has it. What belongs to which session is told by the device's alias, which also tells what it was made from.
+A device's alias has the mark of its owner, the session, and a digest of the overlay that it was made from.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import sha256
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 from ai.backend.common.errors import CreationDeferred, CreationDenied
 from ai.backend.node.linux.netlink import EVERYBODY, Route
-from ai.backend.node.network.subnets import mac_of
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.runtime import Overlay
+
+SMALLEST = 28
+_NOT_HOSTS = 3  # the network itself, its gateway, its broadcast address
+
+
+def prefix_for(hosts: int) -> int:
+    """Returns the prefix length of a network with room for this many hosts and a gateway."""
+    return min(SMALLEST, 32 - (hosts + _NOT_HOSTS - 1).bit_length())
+
+
+def addresses_of(subnet: IPv4Network, hosts: Sequence[str]) -> dict[str, str]:
+    """Assigns an address to each host name in order; the first address is the gateway's."""
+    return {host: str(subnet[number]) for number, host in enumerate(hosts, 2)}
+
+
+def busy_networks(routes: Path = Path("/proc/net/route")) -> list[IPv4Network]:
+    """Returns the networks to which this host has routes, without the default route."""
+    networks: list[IPv4Network] = []
+    try:
+        lines = routes.read_text().splitlines()[1:]
+    except OSError:
+        return networks
+    for line in lines:
+        fields = line.split()
+        if len(fields) > 7 and fields[7] != "00000000":
+            address, mask = (bytes.fromhex(fields[place])[::-1] for place in (1, 7))
+            length = bin(int.from_bytes(mask)).count("1")
+            networks.append(IPv4Network((int(IPv4Address(address)), length), strict=False))
+    return networks
+
+
+def mac_of(address: str) -> str:
+    """Returns the hardware address for an IPv4 address of a session's network, so that ARP is not needed."""
+    return ":".join(f"{byte:02x}" for byte in b"\x02\x42" + IPv4Address(address).packed)
+
 
 _SYSCTL = Path("/proc/sys/net")
 _FENCES = ("ipv6/conf/{}/disable_ipv6", "ipv4/conf/{}/rp_filter")
@@ -24,20 +59,22 @@ _NO_SHORTCUT = "the kernel (older than Linux 6.5) leads no network from one agen
 
 
 def fence(name: str) -> None:
-    """Exclude the host from a device of a session's network, as far as permitted: a container may lack permission."""
+    """Excludes the host from a device of a session's network, as far as permitted."""
     for path in _FENCES:
         with suppress(OSError):
             (_SYSCTL / path.format(name)).write_text("1")
 
 
 def device_name(mark: str, session: str, end: str) -> str:
-    """Return the name of a network device, at most 15 characters."""
+    """Returns the name of a network device, at most 15 characters."""
     return "bai" + sha256(f"{mark}{session}".encode()).hexdigest()[:10] + end
 
 
 def why_none(name: str, *, within_node: bool = False) -> str:
-    """Why this kernel makes no VXLAN devices, or none that reach others of its node; empty if it does. ``name`` is of a
-    device to try it with, and nobody else's."""
+    """Returns why this kernel makes no VXLAN devices, or none within its node; empty if it does.
+
+    ``name`` is the name of a device for the trial, which nobody else uses.
+    """
     vni = 1 + int(sha256(name.encode()).hexdigest()[:5], 16)
     try:
         with Route() as route:
@@ -53,13 +90,13 @@ def why_none(name: str, *, within_node: bool = False) -> str:
 
 
 def set_up(name: str, mark: str, overlay: Overlay, *, bridge: str = "") -> None:
-    """Create the device ``name`` of an overlay, as a port of ``bridge`` if one is named; replace another of the name.
+    """Creates the device ``name`` of an overlay, as a port of ``bridge`` if one is named; replaces another of the name.
 
     ``mark`` begins its alias. Idempotent.
 
     Raises:
-        CreationDeferred: the number is in use here. CreationDenied: a peer is on this node, and this kernel does not
-            lead there. OSError: the kernel does not do it, or the address is not here.
+        CreationDeferred: the number is in use here. OSError: the kernel refuses, or the address is not of this node.
+        CreationDenied: a peer is on this node, and this kernel does not lead there.
     """
     alias = f"{mark} {sha256(repr(overlay).encode()).hexdigest()[:16]}"
     with Route() as route:
@@ -88,7 +125,7 @@ def set_up(name: str, mark: str, overlay: Overlay, *, bridge: str = "") -> None:
 
 
 def marked(mark: str) -> dict[str, str]:
-    """Map each device whose alias begins with the mark to the word after it. Raises OSError."""
+    """Maps each device whose alias begins with the mark to the word after it. Raises OSError."""
     with Route() as route:
         links = route.links().items()
     return {name: alias.removeprefix(mark).partition(" ")[0] for name, alias in links if alias.startswith(mark)}

@@ -1,5 +1,4 @@
-"""What stands between a workload's runner and its agent (docs/reference/runner-protocol).
+"""The relay between a workload's runner and its agent (docs/reference/runner-protocol).
 
-Shims import it, and containers start it by path with whatever Python they have: the standard library alone, Python 3.8,
-relative imports.
+Shims import it, and containers start it by path: the standard library alone, Python 3.8, relative imports.
 """

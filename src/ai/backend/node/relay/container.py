@@ -1,10 +1,8 @@
 """The first process of a container: it relays between the agent and the runner, its child, and ends with the runner.
 
-* It listens in a directory that the agent mounted, and waits there: `begin` starts the runner, nothing of the user's
-  runs before. The agent has by then closed the directory to the session's user.
-* What the agent has not acknowledged when the runner ends is left in a file that was opened before the directory was
-  closed. No other process of the session can reach it: this one is not dumpable.
-* As process 1 of its namespace it reaps orphans, and its end is the end of every process of the container.
+It listens in a directory that the agent mounted; `begin` starts the runner, after the agent has closed the directory to
+the session's user. Unacknowledged frames are written at the end to a file that was opened before, and this process is
+not dumpable, so no other process of the session reaches it. As process 1 it reaps orphans.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ import sys
 import time
 
 from .framing import encode
-from .handover import hand_over_socket
+from .peers import hand_over_socket
 from .relay import Relay
 
 TYPE_CHECKING = False
@@ -32,7 +30,7 @@ _STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 class Container:
-    """See the module. `runner` is called in the child with the number of its channel's descriptor."""
+    """Relays for one container. `runner` is called in the child with the number of its channel's descriptor."""
 
     def __init__(self, directory: str, replay_bytes: int, runner: Any) -> None:
         self._start_runner = runner
@@ -61,7 +59,7 @@ class Container:
         )
 
     def run(self) -> int:
-        """Until the runner has ended; its exit code as a shell counts it."""
+        """Relays until the runner has ended; returns its exit code as a shell does."""
         while self._status is None:
             for fd, events in self._poll.poll(self._timeout_ms()):
                 if fd == self._wakeup:
@@ -82,7 +80,6 @@ class Container:
         return None if self._kill_at is None else max(0, int((self._kill_at - time.monotonic()) * 1000) + 1)
 
     def _stop(self, *_args: Any) -> None:
-        """Politely, once; who asked for it waits for as long as it likes, and kills."""
         if not self._pid:
             self._status = 0
         elif not self._is_stopping:
@@ -133,7 +130,7 @@ class Container:
         self._relay.follow(ours)
 
     def _leave(self) -> None:
-        """Keep what the agent may not have. A full disk loses it, and nothing else."""
+        """Stores unacknowledged frames; a full disk loses them, and nothing else."""
         _signal_all(signal.SIGKILL)
         self._relay.drain()
         frames = [encode({"t": "left", "reason": self._reason}), *self._relay.unacknowledged()]
@@ -145,7 +142,7 @@ class Container:
 
 
 def listen(directory: str) -> socket.socket:
-    """The agent's way in. It appears under its name when it can be connected to."""
+    """Returns the agent's listener, which appears under its name when it accepts connections."""
     name = os.path.join(directory, SOCKET)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(name + ".new")
@@ -156,7 +153,7 @@ def listen(directory: str) -> socket.socket:
 
 
 def _signal_all(number: int) -> None:
-    """Every process of the namespace but this one, which is its first; elsewhere `kill(-1)` would hit strangers."""
+    """Signals all other processes of the namespace, only as its first process: elsewhere `kill(-1)` hits others."""
     if os.getpid() == 1:
         try:
             os.kill(-1, number)
@@ -169,7 +166,7 @@ def _options(arguments: Sequence[str]) -> Dict[str, str]:
 
 
 def main(arguments: List[str]) -> int:
-    """Parses `--directory DIR --replay-bytes N`, and hands the rest to the runner; 2 on wrong arguments."""
+    """Parses `--directory DIR --replay-bytes N`, and passes the rest to the runner; returns 2 for wrong arguments."""
     options = _options(arguments)
     if not {"--directory", "--replay-bytes"} <= options.keys() or not options["--replay-bytes"].isdigit():
         sys.stderr.write("usage: main.py --directory DIR --replay-bytes N --runtime NAME --home DIR\n")

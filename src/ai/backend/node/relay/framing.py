@@ -19,7 +19,7 @@ class ProtocolViolation(Exception):
 
 
 def encode(message: dict[str, Any]) -> bytes:
-    """One frame, with its length."""
+    """Encodes a message as one frame with its length."""
     return pack(json.dumps(message, separators=(",", ":")).encode())
 
 
@@ -28,7 +28,7 @@ def pack(body: bytes) -> bytes:
 
 
 def kind_of(body: bytes | bytearray) -> str:
-    """The message's type, without decoding a body that starts with it. Raises ProtocolViolation."""
+    """Returns the message's type, without decoding a body that starts with it. Raises ProtocolViolation."""
     match = _KIND.match(body)
     if match:
         return match.group(1).decode()
@@ -39,7 +39,7 @@ def kind_of(body: bytes | bytearray) -> str:
 
 
 def decode(body: bytes | bytearray) -> dict[str, Any]:
-    """Raises ProtocolViolation."""
+    """Decodes a body. Raises ProtocolViolation."""
     try:
         message = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -50,7 +50,7 @@ def decode(body: bytes | bytearray) -> dict[str, Any]:
 
 
 def stamp(body: bytes | bytearray, seq: int) -> bytes:
-    """Add ``seq`` as the last member, which wins over any that the sender put there. Raises ProtocolViolation."""
+    """Adds ``seq`` as the last member, which overrides the sender's. Raises ProtocolViolation."""
     text = bytes(body).rstrip()
     if not (text.startswith(b"{") and text.endswith(b"}")):
         raise ProtocolViolation("not an object")
@@ -68,7 +68,7 @@ class FrameReader:
         return len(self._buffer)
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yield every complete body. Raises ProtocolViolation for an impossible length."""
+        """Yields every complete body. Raises ProtocolViolation for an impossible length."""
         self._buffer += data
         start = 0
         try:

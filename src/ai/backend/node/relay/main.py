@@ -1,14 +1,13 @@
 """Entry point in a container: `python -I -S <runner>/relay/main.py --directory DIR --replay-bytes N --runtime NAME`.
 
-Tiny, because a script is compiled at each start. The relay's modules are imported as `_backendai_relay`, the runner's,
-one folder above, as `_backendai_runner`.
+Tiny, because a script is compiled at each start.
 """
 
 import sys
 
 
 def load_packages():  # type: () -> None
-    """Makes both folders importable without touching `sys.path`, where the user's packages are."""
+    """Makes both folders importable without `sys.path`, where the user's packages are."""
     here = __file__.rpartition("/")[0] or "."
     for name, folder in (("_backendai_relay", here), ("_backendai_runner", here.rpartition("/")[0] or "..")):
         package = type(sys)(name)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import array
 import socket
 from collections import deque
 
-from .framing import FrameReader
+from .framing import FrameReader, encode
 
 _CHUNK = 256 * 1024
 
@@ -25,7 +26,7 @@ class Peer:
         return self.sock.fileno()
 
     def receive(self) -> bytes | None:
-        """What has come; None at the end of the stream."""
+        """Returns received bytes; None at the end of the stream."""
         try:
             data = self.sock.recv(_CHUNK)
         except (BlockingIOError, InterruptedError):
@@ -35,13 +36,13 @@ class Peer:
         return data or None
 
     def send(self, frame: bytes) -> None:
-        """Queue a frame and write what the socket takes now."""
+        """Queues a frame and writes what the socket takes now."""
         self._out.append(memoryview(frame))
         self.queued += len(frame)
         self.flush()
 
     def flush(self) -> bool:
-        """Write what the socket takes; False if the peer is gone."""
+        """Writes what the socket takes; returns False if the peer is gone."""
         while self._out:
             try:
                 written = self.sock.send(self._out[0])
@@ -62,3 +63,18 @@ class Peer:
     def close(self) -> None:
         self.is_open = False
         self.sock.close()
+
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .peers import Peer
+
+
+def hand_over_socket(peer: Peer) -> None:
+    """Sends the agent a new socket of this process's network, or the reason of the failure."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as made:
+            rights = array.array("i", [made.fileno()])
+            peer.sock.sendmsg([encode({"t": "socket"})], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+    except OSError as error:
+        peer.send(encode({"t": "refused", "reason": str(error)}))

@@ -1,8 +1,7 @@
-"""The relay: numbers, keeps and replays the messages of one runner for the agent that drives it.
+"""The relay: numbers, stores and replays the messages of one runner for the agent that drives it.
 
-* One controller at a time; a newer epoch takes over. Any number of watchers, which only hear of the end.
-* Whoever owns the relay runs the poll loop, decides about the end and handles the messages that are not the relay's.
-* Flow control is what we ask the kernel for: nothing is read that could not be kept.
+There is one controller, replaced by a newer epoch, and any number of watchers, which only receive the end. The owner
+runs the poll loop and handles other messages. Nothing is read that could not be stored: this is the flow control.
 """
 
 from __future__ import annotations
@@ -25,14 +24,13 @@ TO_RUNNER_LIMIT = 16 * 1024 * 1024
 
 
 class Relay:
-    """See the module.
+    """Relays between a runner and its controller.
 
     Args:
         poll: the owner's; the relay registers the listener, the runner and its peers there.
-        listener: the agent's way in.
         runner: the stream of the runner; None until there is one.
-        replay_bytes: kept of what is not acknowledged.
-        command: called with (peer, type, body) for a message that anybody may send; False if the owner knows none such.
+        replay_bytes: the limit of stored unacknowledged messages.
+        command: called with (peer, type, body) for a message that anybody may send; returns False for an unknown one.
         lost: called when the runner's stream has ended, with "" or with the violation of the protocol.
     """
 
@@ -64,23 +62,23 @@ class Relay:
             self.follow(runner)
 
     def follow(self, runner: socket.socket) -> None:
-        """Begin to relay this runner."""
+        """Begins to relay this runner."""
         self._runner = Peer(runner)
         self._poll.register(self._runner, select.POLLIN)
 
     @property
     def is_heard(self) -> bool:
-        """Whether the controller has acknowledged everything."""
+        """True if the controller has acknowledged everything."""
         all_sent = self._sent >= self._replay.last_seq and self._acked >= self._replay.last_seq
         return self._controller is not None and self._controller.queued == 0 and all_sent
 
     def unacknowledged(self) -> list[bytes]:
-        """Every frame that the agent may not have, with its length."""
+        """Returns every frame that the agent may lack, with its length."""
         frames = (self._replay.get(seq) for seq in self._replay.after(self._acked))
         return [frame for frame in frames if frame is not None]
 
     def dispatch(self, fd: int, events: int) -> bool:
-        """Serve a descriptor that is ready; False if it is none of the relay's."""
+        """Serves a descriptor that is ready; returns False if it is none of the relay's."""
         if fd == self._listener.fileno():
             self._accept()
         elif self._runner is not None and fd == self._runner.fileno():
@@ -95,7 +93,7 @@ class Relay:
         return True
 
     def finish(self, ended: dict[str, Any]) -> None:
-        """The workload has ended: say so to all who hear, after everything that the runner said."""
+        """Reports the end of the workload to controller and watchers, after everything that the runner sent."""
         self.exit = ended
         frame = encode({"t": "exited", **ended})
         for peer in list(self._peers.values()):
@@ -105,7 +103,7 @@ class Relay:
                 peer.send(frame)
 
     def drain(self) -> None:
-        """Nobody is left to write: take what is still in the stream."""
+        """Reads the rest of the stream after its writers have ended."""
         while self._runner is not None and not self._replay.is_full:
             data = self._runner.receive()
             if not data:
@@ -114,7 +112,7 @@ class Relay:
             self._from_runner(data)
 
     def interest(self) -> None:
-        """Ask the kernel only for what we can take: this is the whole flow control. Call it before each wait."""
+        """Registers the events that the relay can handle. Call it before each wait."""
         if self._runner is not None:
             behind = self._controller is not None and self._sent < self._replay.last_seq
             takes = not self._replay.is_full and not behind
@@ -128,8 +126,6 @@ class Relay:
                 continue
             takes = not (stuffed and peer is self._controller)
             self._poll.modify(peer, (select.POLLIN if takes else 0) | (select.POLLOUT if peer.queued else 0))
-
-    # -- the runner's side
 
     def _read_runner(self) -> None:
         assert self._runner is not None
@@ -157,8 +153,6 @@ class Relay:
             self._runner.close()
             self._runner = None
 
-    # -- the agent's side
-
     def _accept(self) -> None:
         try:
             sock, _ = self._listener.accept()
@@ -169,7 +163,7 @@ class Relay:
         self._poll.register(peer, select.POLLIN)
 
     def _pump(self) -> None:
-        """Send the controller what it has not seen, as far as it reads."""
+        """Sends the controller what it lacks, as far as it reads."""
         peer = self._controller
         if peer is None:
             return

@@ -1,8 +1,8 @@
 """The bounded buffer of runner messages that the agent has not acknowledged.
 
-Rules: numbers grow by one. When the buffer is over its limit the oldest console messages go first and leave one ``gap``
-in the place of each unbroken series; then the oldest bulk messages (terminal output, file chunks). Results and
-replies are never dropped: a buffer full of them is ``full``, and its owner stops reading from the runner.
+Over the limit the oldest console messages are dropped first, and each unbroken series leaves one ``gap``; then the
+oldest bulk messages (terminal output, file chunks). Results and replies are never dropped: a buffer full of them is
+``full``, and its owner stops reading from the runner.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _OVERHEAD = 100
 
 
 class Replay:
-    """Frames by number, oldest first."""
+    """Stores frames by number, oldest first."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -30,7 +30,7 @@ class Replay:
 
     @property
     def first_seq(self) -> int:
-        """The oldest number held, or the next one to come."""
+        """The oldest stored number, or the next one to come."""
         return next(iter(self._frames), self.last_seq + 1)
 
     @property
@@ -42,7 +42,7 @@ class Replay:
         return self._size > self._limit
 
     def push(self, body: bytes) -> int:
-        """Number a message and keep it; returns its number. Raises ProtocolViolation."""
+        """Numbers and stores a message; returns its number. Raises ProtocolViolation."""
         kind = kind_of(body)
         frame = pack(stamp(body, self.last_seq + 1))
         self.last_seq += 1
@@ -55,7 +55,7 @@ class Replay:
         return self.last_seq
 
     def ack(self, seq: int) -> None:
-        """Forget everything up to ``seq``."""
+        """Drops everything up to ``seq``."""
         for number in list(self._frames):
             if number > seq:
                 break
@@ -66,11 +66,11 @@ class Replay:
                 series.popleft()
 
     def get(self, seq: int) -> bytes | None:
-        """The frame with this number, None if it was dropped or acknowledged."""
+        """Returns the frame with this number, None if it was dropped or acknowledged."""
         return self._frames.get(seq)
 
     def after(self, seq: int) -> Iterator[int]:
-        """Numbers held that are greater than ``seq``."""
+        """Returns the stored numbers greater than ``seq``."""
         return (number for number in self._frames if number > seq)
 
     def _put(self, seq: int, frame: bytes) -> None:
@@ -86,7 +86,7 @@ class Replay:
                 self._drop(series.popleft())
 
     def _drop(self, seq: int) -> None:
-        """Replace a message by a gap, in place, swallowing the gap just before it."""
+        """Replaces a message by a gap, which includes the gap just before it."""
         dropped = 1 + self._gaps.pop(seq - 1, 0)
         if dropped > 1:
             self._take(seq - 1)

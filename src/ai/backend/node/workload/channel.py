@@ -27,11 +27,10 @@ _encode = msgspec.json.encode
 
 
 class RelayConnection(asyncio.Protocol):
-    """Sends and receives the frames of one shim, for one reader at a time.
+    """Sends and receives the frames of one shim, for one reader or for the callback ``hear``.
 
-    A node has two of these for each workload, silent for most of the time: that is why they are no pairs of asyncio's
-    streams, which cost some KiB more. With ``hear`` nobody reads, and no task need wait: it is told each message, and
-    None at the end.
+    ``hear`` is called with each message, and with None at the end. asyncio's streams would cost some KiB more for each
+    of the thousands of connections of a node.
     """
 
     __slots__ = ("_buffer", "_hear", "_is_stuffed", "_transport", "_waiters")
@@ -45,7 +44,7 @@ class RelayConnection(asyncio.Protocol):
 
     @classmethod
     async def open(cls, directory: Path, hear: Hear | None = None) -> RelayConnection:
-        """Connect. Raises Unavailable if no shim listens there."""
+        """Connects. Raises Unavailable if no shim listens there."""
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 sock = await _connect(directory)
@@ -55,7 +54,7 @@ class RelayConnection(asyncio.Protocol):
         return self
 
     async def send(self, message: Mapping[str, Any]) -> None:
-        """Send a message. Raises Unavailable if the shim is gone."""
+        """Sends a message. Raises Unavailable if the shim is gone."""
         body = _encode(message)
         if len(body) > MAX_FRAME:
             raise Unavailable("a frame is too large for the channel")
@@ -68,14 +67,14 @@ class RelayConnection(asyncio.Protocol):
         raise Unavailable("the channel to the workload is closed")
 
     async def receive(self) -> dict[str, Any] | None:
-        """Return the next message; None at the end."""
+        """Returns the next message; None at the end."""
         while (message := self._take()) is None and self._transport is not None:
             self._transport.resume_reading()
             await self._change()
         return message
 
     def listen(self, hear: Hear) -> None:
-        """Call ``hear`` with every message from now on, at once with those that have arrived."""
+        """Calls ``hear`` with every message from now on, at once with those that have arrived."""
         self._hear = hear
         self._tell()
         if self._transport is not None:
@@ -89,12 +88,12 @@ class RelayConnection(asyncio.Protocol):
             await self._change()
 
     def abandon(self) -> None:
-        """Start to close."""
+        """Starts to close."""
         if self._transport is not None:
             self._transport.close()
 
     def _take(self) -> dict[str, Any] | None:
-        """Return the next complete message. An invalid length ends the connection."""
+        """Returns the next complete message. An invalid length ends the connection."""
         size = int.from_bytes(self._buffer[:4], "big")
         if len(self._buffer) >= 4 and not 1 <= size <= MAX_FRAME:
             self._buffer.clear()
@@ -117,8 +116,6 @@ class RelayConnection(asyncio.Protocol):
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
-
-    # -- called by the loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -165,7 +162,7 @@ class RelayChannel(RunnerChannel):
 
     @classmethod
     async def attach(cls, directory: Path, *, epoch: int, last_seq: int) -> RelayChannel:
-        """Connect. Raises Unavailable or Conflict, see ``AbstractRuntime.open_channel``."""
+        """Connects. Raises Unavailable or Conflict, see ``AbstractRuntime.open_channel``."""
         connection = await RelayConnection.open(directory)
         try:
             await connection.send({"t": "attach", "protocol": PROTOCOL, "epoch": epoch, "last_seq": last_seq})
@@ -202,7 +199,7 @@ class RelayChannel(RunnerChannel):
 
 
 def parse(body: bytes) -> dict[str, Any] | None:
-    """Decode a frame; return a message of type ``malformed`` if it is invalid."""
+    """Decodes a frame; returns a message of type ``malformed`` if it is invalid."""
     try:
         message = _decode(body)
     except RecursionError:
@@ -218,7 +215,7 @@ def parse(body: bytes) -> dict[str, Any] | None:
 
 
 async def _connect(directory: Path) -> socket.socket:
-    """Return the socket's path through a descriptor of the directory, since socket addresses are short."""
+    """Connects through a descriptor of the directory, since socket addresses are short."""
     handle = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

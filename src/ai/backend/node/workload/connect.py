@@ -1,8 +1,7 @@
 """Connects to ports inside a workload, by a socket that is created in the workload's network.
 
-Whoever stands in that network (the relay of a container, a child of a shim) makes the socket and hands it over; what
-passes through it passes nobody else. A relay runs as the session's user, in a container with the image's own Python:
-what it hands over is looked at, and no flag that it could change later is relied on.
+A process in that network (the relay of a container, a child of a shim) creates the socket and hands it over. A relay
+runs as the session's user, so the received descriptor is checked and not trusted.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class SocketStream:
         raise Unavailable("the connection was cut")
 
     async def write(self, data: bytes) -> None:
-        """Send data. Returns while a little is still queued, so that the next piece is fetched meanwhile."""
+        """Sends data. Returns while a little is still queued, so that the next piece is fetched meanwhile."""
         self._require_uncut()
         self._unsent.append(memoryview(data))
         self._queued += len(data)
@@ -101,14 +100,13 @@ class SocketStream:
             raise Unavailable("the connection was cut")
 
     async def _until_queued(self, limit: int) -> None:
-        """Wait until at most this much is queued. Raises Unavailable."""
         self._require_uncut()
         while self._queued > limit:
             await self._until("write")
             self._require_uncut()
 
     def _flush(self) -> None:
-        """Send what the socket takes; the loop calls again when it takes more."""
+        """Sends what the socket takes; the loop calls again when it takes more."""
         try:
             while self._unsent:
                 sent = self._sock.send(self._unsent[0], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
@@ -149,27 +147,23 @@ def _wake(waiter: asyncio.Future[None]) -> None:
 
 
 async def connect_inside(directory: Path, port: int) -> SocketStream:
-    """Connect to 127.0.0.1 in the network of the workload whose relay or shim listens in the directory.
-
-    Raises:
-        Unavailable: nobody is there, or its network is the host's, or nothing listens on the port.
-    """
+    """Connects to 127.0.0.1 in the network of the directory's workload. Raises Unavailable."""
     return SocketStream(await _in_thread(directory, _connect_inside, directory, port))
 
 
 async def connect_on_host(directory: Path, port: int, pids: Iterable[int]) -> SocketStream:
-    """Connect to 127.0.0.1 on the host if one of the workload's processes listens there. Raises Unavailable."""
+    """Connects to 127.0.0.1 on the host if one of the workload's processes listens there. Raises Unavailable."""
     return SocketStream(await _in_thread(directory, _connect_on_host, port, tuple(pids)))
 
 
 async def exposure_of(directory: Path) -> PortExposure:
-    """Return in which network a workload is, as its shim or relay reports. Raises Unavailable."""
+    """Returns in which network a workload is, as its shim or relay reports. Raises Unavailable."""
     exposure: PortExposure = await _in_thread(directory, _exposure_of, directory)
     return exposure
 
 
 async def _in_thread(directory: Path, call: Callable[..., Any], *arguments: Any) -> Any:
-    """Run a call when it is the workload's turn. Raises Unavailable if the calls before it take too long."""
+    """Runs a call when it is the workload's turn. Raises Unavailable if the calls before it take too long."""
     turns = _TURNS.setdefault(directory, asyncio.Semaphore(_AT_ONCE))
     try:
         async with asyncio.timeout(_TIMEOUT_S):
@@ -249,7 +243,6 @@ def _ask(directory: Path) -> tuple[PortExposure, socket.socket | None]:
 
 
 def _limit(line: socket.socket, deadline: float) -> None:
-    """Set the timeout of the next call to this monotonic deadline. Raises TimeoutError."""
     remaining_s = deadline - time.monotonic()
     if remaining_s <= 0:
         raise TimeoutError
@@ -257,7 +250,7 @@ def _limit(line: socket.socket, deadline: float) -> None:
 
 
 def _receive(line: socket.socket, deadline: float) -> tuple[dict[str, Any], socket.socket | None]:
-    """Return the answer and its descriptors until the deadline. Raises OSError, ValueError, RecursionError."""
+    """Returns the answer and its descriptors until the deadline. Raises OSError, ValueError, RecursionError."""
     data = bytearray()
     handed: list[int] = []
     try:
@@ -282,7 +275,7 @@ def _receive(line: socket.socket, deadline: float) -> tuple[dict[str, Any], sock
 
 
 def _adopt(handed: list[int]) -> socket.socket | None:
-    """Take the single socket of the right kind from the list. Raises ValueError."""
+    """Takes the single socket of the right kind from the list. Raises ValueError."""
     if not handed:
         return None
     sock = socket.socket(fileno=handed.pop())
@@ -293,10 +286,7 @@ def _adopt(handed: list[int]) -> socket.socket | None:
 
 
 def listeners_of(port: int) -> frozenset[int]:
-    """Return inodes of the host's sockets that may listen on a port of 127.0.0.1.
-
-    Those of IPv6 only where there is none of IPv4, which goes first; whether they take IPv4 cannot be seen here.
-    """
+    """Returns inodes of the host's sockets that may listen on a port of 127.0.0.1; IPv6 only without any of IPv4."""
     local = {"0100007F", "00000000", "0" * 32, "0000000000000000FFFF00000100007F"}
     inodes: set[int] = set()
     for table in ("tcp", "tcp6"):
@@ -312,7 +302,7 @@ def listeners_of(port: int) -> frozenset[int]:
 
 
 def sockets_of(pids: Iterable[int]) -> frozenset[int]:
-    """Return inodes of the sockets that these processes hold; unreadable processes have none."""
+    """Returns inodes of the sockets that these processes hold; unreadable processes have none."""
     inodes: set[int] = set()
     for pid in pids:
         with suppress(OSError):

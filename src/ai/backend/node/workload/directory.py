@@ -1,9 +1,7 @@
 """The directories of workloads and their homes, which every runtime of this machine has on disk.
 
-    <state>/workloads/<kernel id>.<attempt>/   exit.json (how it ended), removing (removal has begun), and more
-    <state>/homes/<kernel id>/                 /home/work of every attempt
-
-Every JSON file is replaced atomically.
+<state>/workloads/<kernel id>.<attempt>/   exit.json (how it ended), removing (removal has begun), and more
+<state>/homes/<kernel id>/                 /home/work of every attempt
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Return the object in the file; None if there is no file or no valid object."""
+    """Returns the object in the file; None if there is no file or no valid object."""
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -28,14 +26,14 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Replace a file atomically. Raises OSError."""
+    """Replaces a file atomically. Raises OSError."""
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_text(json.dumps(content), encoding="utf-8")
     temporary.replace(path)
 
 
 def exit_of(content: Mapping[str, Any]) -> WorkloadExit:
-    """Return how a workload ended, from the shim's file or message."""
+    """Returns how a workload ended, from the shim's file or message."""
     return WorkloadExit(
         code=content.get("code"),
         signal=content.get("signal"),
@@ -46,7 +44,7 @@ def exit_of(content: Mapping[str, Any]) -> WorkloadExit:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadFolder:
-    """One workload's directory. Nothing is cached: every method reads the disk."""
+    """The directory of one workload. Nothing is cached: every method reads the disk."""
 
     path: Path
 
@@ -86,7 +84,7 @@ class StateFolder:
         return self.path / "workloads"
 
     def make(self) -> None:
-        """Return the homes, private to us: a session reaches its home by a mount, never by a path through here."""
+        """Creates the directories, private to us: a session reaches its home by a mount, never by a path."""
         for directory in (self.path, self.homes, self.workloads):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path.chmod(0o700)

@@ -1,4 +1,4 @@
-"""Writes and reads files of a workload as the agent, never through a path that the session's user controls."""
+"""Writes and reads files of a workload and checks its mounts, never through a path that the session's user controls."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import stat
 from pathlib import Path
 
 from ai.backend.common.errors import CreationDenied
+from ai.backend.node.linux.open_beneath import BENEATH
+from ai.backend.plugin.accelerator import Mount
 from ai.backend.plugin.runtime import HOME
 
 
@@ -17,13 +19,10 @@ def place_files(
     owner: tuple[int, int] | None,
     private: frozenset[str] = frozenset(),
 ) -> dict[str, Path]:
-    """Write the files of a specification; return those to be bound, by their path in the workload.
+    """Writes a specification's files; returns those to be bound, by their path in the workload.
 
-    Files under the home go there, owned by the session's user; others go beside the workload's record. Those that are
-    private only that user may read.
-
-    Raises:
-        CreationDenied: a path that is not plain and absolute.
+    Files under the home are written there for the session's user, who alone may read ``private`` ones; others lie
+    beside the workload's record. Raises CreationDenied for a path that is not plain and absolute.
     """
     bound: dict[str, Path] = {}
     for index, (target, content) in enumerate(files.items()):
@@ -45,10 +44,7 @@ def place_files(
 
 
 def write_in_home(home: Path, relative: str, content: bytes, owner: tuple[int, int] | None, mode: int = 0o644) -> None:
-    """Write one file without following links, which the owner of a kept home may have placed.
-
-    Raises CreationDenied if something is in the way.
-    """
+    """Writes one file without following links, which the home's owner may have placed. Raises CreationDenied."""
     *parents, name = relative.split("/")
     current = os.open(home, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -78,7 +74,7 @@ def write_in_home(home: Path, relative: str, content: bytes, owner: tuple[int, i
 
 
 def tree_size(path: Path, entry_limit: int = 1_000_000) -> int:
-    """Return the disk space of a tree, without following links."""
+    """Returns the disk space of a tree, without following links."""
     total = 0
     pending = [str(path)]
     while pending and entry_limit > 0:
@@ -98,9 +94,9 @@ def tree_size(path: Path, entry_limit: int = 1_000_000) -> int:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a tree made by a hostile user: of any depth, with closed directories and links; crosses no mount.
+    """Removes a tree made by a hostile user by descriptors: any depth, closed directories, links; crosses no mount.
 
-    Goes by descriptors, never by a long path. Raises OSError if something stays.
+    Raises OSError if something stays.
     """
     try:
         top = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -113,7 +109,7 @@ def remove_tree(path: Path) -> None:
 
 
 def _remove_entry(top: int, name: str) -> None:
-    """Descend into the first directory and move grandchildren up, so that the depth never grows."""
+    """Descends into the first directory and moves grandchildren up, so that the depth never grows."""
     try:
         status = os.stat(name, dir_fd=top, follow_symlinks=False)
     except FileNotFoundError:
@@ -145,7 +141,6 @@ def _open_directory(parent: int, name: str) -> int:
 
 
 def _unlink_files(directory: int) -> list[str]:
-    """Unlink everything that is no directory; return the directories."""
     with os.scandir(directory) as entries:
         listed = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
     if any(not is_directory for _, is_directory in listed):
@@ -162,7 +157,7 @@ def _make_writable(directory: int) -> None:
 
 
 def _lift(root: int, name: str, counter: int) -> int:
-    """Empty one directory below the root, move its subdirectories up to the root, and remove it."""
+    """Empties one directory below the root, moves its subdirectories up to the root, and removes it."""
     child = _open_directory(root, name)
     try:
         _make_writable(root)
@@ -180,3 +175,25 @@ def _lift(root: int, name: str, counter: int) -> int:
         os.close(child)
     os.rmdir(name, dir_fd=root)
     return counter
+
+
+RUNNER = "/opt/backend.ai/kernel"
+"""The path of the runner's files in every workload."""
+FORBIDDEN_TARGETS = ("/", "/proc", "/dev", "/sys", "/etc", "/usr", "/bin", "/lib", "/lib64", "/sbin", RUNNER, HOME)
+
+
+def check_mount(mount: Mount, *, staged: bool = False) -> None:
+    """Checks a mount. Raises CreationDenied. Only staged sources can be opened beneath a folder (``BENEATH``)."""
+    target = os.path.normpath(mount.target)
+    if not mount.target.startswith("/") or target != mount.target.rstrip("/"):
+        raise _denied(mount, "is not a plain absolute path")
+    if target in FORBIDDEN_TARGETS or target.startswith(("/proc/", "/dev/", "/sys/", RUNNER + "/")):
+        raise _denied(mount, "is a place where nothing can be mounted")
+    if BENEATH in mount.source and not staged:
+        raise _denied(mount, "shows a path in a folder, which this node cannot open safely: mount the whole folder")
+    if not os.path.exists(mount.source):  # noqa: PTH110  # a source is a text, tested as it is mounted
+        raise _denied(mount, "has a source that does not exist on this node")
+
+
+def _denied(mount: Mount, problem: str) -> CreationDenied:
+    return CreationDenied(f"the mount target {mount.target!r} {problem}", data={"field": "mounts", "key": mount.target})

@@ -1,8 +1,7 @@
 """Copies the runner for sessions, with byte code for each Python of this host.
 
-The sandbox shows the runner read-only, so Python cannot keep byte code there by itself, and an installation may be
-read-only too. Without byte code a third of a session's start is the compilation of the runner. The copy is named by
-its content: another version of ours leaves the one that living sessions still import from alone.
+The sandbox shows the runner read-only, so Python cannot store byte code there; compiling it takes a third of a
+session's start. A copy is named by its content: other versions stay for living sessions.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ COMPILE_TIMEOUT_S = 60.0
 
 
 def find_runner() -> Path:
-    """Return the directory of the runner, whose code is never imported here."""
+    """Returns the directory of the runner, whose code is never imported here."""
     here = Path(__file__).resolve().parents[2] / "runner"
     if (here / "runner_main.py").is_file():
         return here
@@ -37,15 +36,14 @@ def find_runner() -> Path:
 
 
 def find_relay() -> Path:
-    """Return the directory of the relay, which runs inside containers too."""
+    """Returns the directory of the relay, which runs inside containers too."""
     return Path(__file__).resolve().parents[1] / "relay"
 
 
 def copy_runner(source: Path, state: Path, *parts: Path) -> Path:
-    """Copy ``source`` below the state directory unless it is there; each part is a folder in the copy.
+    """Copies ``source`` below the state directory unless it is there; each part is a folder in the copy.
 
-    Raises:
-        OSError: it cannot be made.
+    Raises OSError.
     """
     contents = {path.name: path.read_bytes() for path in sorted(source.glob("*.py"))}
     contents |= {f"{part.name}/{path.name}": path.read_bytes() for part in parts for path in sorted(part.glob("*.py"))}
@@ -89,7 +87,7 @@ def _take_byte_code(source: Path, copy: Path) -> None:
 
 
 def _is_current(byte_code: Path, source: Path) -> bool:
-    """Return whether Python would use the byte code: it records time and size of the source (PEP 552, flags 0)."""
+    """Returns whether Python would use the byte code: it records time and size of the source (PEP 552, flags 0)."""
     try:
         status = source.stat()
         with byte_code.open("rb") as file:
@@ -100,25 +98,20 @@ def _is_current(byte_code: Path, source: Path) -> bool:
 
 
 def remove_other_copies(copy: Path, in_use: Collection[str]) -> None:
-    """Remove the copies of other versions that no workload needs.
-
-    Args:
-        copy: of this version.
-        in_use: for each workload a text with the path of its copy.
-    """
+    """Removes the copies of other versions whose path is in no text of ``in_use``, one text a workload."""
     for other in copy.parent.iterdir():
         if other.name != copy.name and not any(other.name in text for text in in_use):
             remove_tree(other)
 
 
 def needs_byte_code(copy: Path, version: str) -> bool:
-    """Return whether a CPython of this version (``3.11.7``) would have to compile the runner at each start."""
+    """Returns whether a CPython of this version (``3.11.7``) would have to compile the runner at each start."""
     tag = "cpython-" + "".join(version.split(".")[:2])
     return not all(_is_current(copy / "__pycache__" / f"{path.stem}.{tag}.pyc", path) for path in copy.glob("*.py"))
 
 
 async def compile_runner(copy: Path, pythons: Iterable[tuple[str, str]]) -> None:
-    """Let each Python (path, version) compile the copy. A failure only costs time at each start."""
+    """Compiles the copy by each Python (path, version). A failure only costs time at each start."""
     for executable, version in pythons:
         if not needs_byte_code(copy, version):
             continue
@@ -129,7 +122,6 @@ async def compile_runner(copy: Path, pythons: Iterable[tuple[str, str]]) -> None
 
 
 async def _compile(copy: Path, executable: str) -> None:
-    """Compile. Raises OSError or TimeoutError."""
     process = await asyncio.create_subprocess_exec(
         *(executable, "-I", "-S", "-m", "compileall", "-q", "--invalidation-mode", "timestamp", str(copy)),
         stdin=subprocess.DEVNULL,

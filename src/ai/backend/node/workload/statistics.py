@@ -1,12 +1,12 @@
-"""Statistics of workloads (peer facts 3.6), from control groups where there are any, else from the process tree.
+"""Measures workloads (peer facts 3.6) from control groups if there are any, else from their processes in /proc.
 
-The network is counted only for a workload that has a network of its own: one that shares the host's has no numbers,
-because nobody counts there by process.
+The network is counted only for a workload that has a network of its own.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,11 +14,56 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ai.backend.node.linux import cgroupfs, proc
-from ai.backend.node.linux.cgroups import CgroupDriver, GroupFiles, Usage
+from ai.backend.node.linux.cgroups import CgroupDriver, GroupFiles, Usage, content
 from ai.backend.node.workload.file_trees import tree_size
-from ai.backend.node.workload.processes import TICK_MS, transferred_bytes
 from ai.backend.plugin.accelerator import Measurement, MetricKind
-from ai.backend.plugin.runtime import WorkloadKey
+from ai.backend.plugin.runtime import ProcessView, WorkloadKey
+
+_TRANSFERRED = re.compile(rb"^read_bytes: (\d+)\nwrite_bytes: (\d+)$", re.MULTILINE)
+TICK_MS = 1000 / os.sysconf("SC_CLK_TCK")
+_COMMAND_LIMIT = 256
+_LIMIT = 1000
+"""Limits the cost of listing a session that forks without end."""
+
+
+def transferred_bytes(pid: int) -> tuple[int, int] | None:
+    """Returns the bytes that the process read from and wrote to disks; None without permission."""
+    match = _TRANSFERRED.search(content(f"/proc/{pid}/io") or b"")
+    return (int(match[1]), int(match[2])) if match is not None else None
+
+
+def process_views(pids: Sequence[int]) -> list[ProcessView]:
+    """Returns the measurements of those processes that live."""
+    views = []
+    for pid in pids[:_LIMIT]:
+        fields = proc.stat_fields(pid)
+        if fields is None or fields[0] in "ZX":
+            continue
+        measured = [
+            accumulated("cpu_used", sum(map(int, fields[11:13])) * TICK_MS, "msec"),
+            gauge("mem", proc.resident_bytes(pid), "bytes", None),
+        ]
+        transferred = zip(("io_read", "io_write"), transferred_bytes(pid) or (), strict=False)
+        measured += [accumulated(key, n, "bytes") for key, n in transferred]
+        started, shown_pid = int(fields[19]), _shown_pid(pid)
+        views.append(
+            ProcessView(pid=pid, started=started, shown_pid=shown_pid, command=_command(pid), measurements=measured)
+        )
+    return views
+
+
+def _shown_pid(pid: int) -> int:
+    for line in cgroupfs.read(f"/proc/{pid}/status").splitlines():
+        if line.startswith("NSpid:"):
+            return int(line.split()[-1])
+    return pid
+
+
+def _command(pid: int) -> str:
+    """Returns the command line, or the short name of a process without one. Both are controlled by the user."""
+    words = cgroupfs.read(f"/proc/{pid}/cmdline")[: 4 * _COMMAND_LIMIT].replace("\0", " ").strip()
+    return (words or cgroupfs.read(f"/proc/{pid}/comm").strip())[:_COMMAND_LIMIT]
+
 
 HOME_SIZE_DUTY = 0.02
 HOME_SIZE_MIN_AGE_S = 10.0
@@ -58,8 +103,8 @@ class _HomeSize:
 class _WorkloadState:
     """The state of one workload between two rounds.
 
-    ``network`` is a process of it, with its start time, in the network that is the workload's own; None where it shares
-    the host's. ``transferred`` is the I/O of its processes, where it had to be read from them.
+    ``network`` is a process, with its start time, in the workload's own network; None without one. ``transferred`` is
+    the I/O of its processes, if it had to be read from them.
     """
 
     files: GroupFiles
@@ -85,12 +130,12 @@ class Meter:
     def measure_all(
         self, workloads: Sequence[tuple[WorkloadKey, Measurable, Pids]], cgroups: CgroupDriver, at: float
     ) -> Mapping[WorkloadKey, Sequence[Measurement]]:
-        """Measure. Blocks for a few file reads a workload. ``at`` is in seconds of a monotonic clock."""
+        """Measures. Blocks for a few file reads a workload. ``at`` is in seconds of a monotonic clock."""
         self._renew_home_sizes([record for _, record, _ in workloads], at)
         return {key: self._measure(key, record, pids, cgroups, at) for key, record, pids in workloads}
 
     def home_size(self, record: Measurable, at: float) -> int:
-        """Return the bytes in the home. Walks are spaced to cost at most a fiftieth of one core."""
+        """Returns the bytes in the home. Walks are spaced to cost at most a fiftieth of one core."""
         home = self._homes.get(record.key)
         if home is not None and at < home.due:
             return home.size
@@ -102,7 +147,7 @@ class Meter:
         return size
 
     def _renew_home_sizes(self, records: Sequence[Measurable], at: float) -> None:
-        """Walk the homes that are due, the longest waiting first, as long as all walks together cost a fiftieth."""
+        """Walks the homes that are due, the longest waiting first, as long as all walks together cost a fiftieth."""
         earned = max(0.0, at - self._last_at) * HOME_SIZE_DUTY
         self._allowance_s, self._last_at = min(_MAX_ALLOWANCE_S, self._allowance_s + earned), at
         due_at = {r.key: home.due if (home := self._homes.get(r.key)) is not None else 0.0 for r in records}
@@ -126,16 +171,13 @@ class Meter:
             measurements.append(gauge("cpu_util", percent, "percent", cores * 100, _AVG_MAX))
         if usage.memory is not None:
             measurements.append(gauge("mem", usage.memory, "bytes", record.memory_bytes, _AVG_MAX))
-        if usage.io_read is not None:
-            measurements.append(accumulated("io_read", usage.io_read, "bytes"))
-        if usage.io_write is not None:
-            measurements.append(accumulated("io_write", usage.io_write, "bytes"))
+        transferred = {"io_read": usage.io_read, "io_write": usage.io_write}
+        measurements += [accumulated(name, n, "bytes") for name, n in transferred.items() if n is not None]
         if usage.pids is not None:
             measurements.append(gauge("pids", usage.pids, "count", None, _MAX))
         if state.network is not None:
             measurements += _network(state, pids)
-        home = self._homes.get(key)
-        if home is not None:
+        if (home := self._homes.get(key)) is not None:
             measurements.append(gauge("io_scratch_size", home.size, "bytes", record.home_bytes))
         return measurements
 
@@ -143,23 +185,22 @@ class Meter:
 def gauge(
     key: str, value: float, unit: str, capacity: float | None, stats: frozenset[str] = frozenset()
 ) -> Measurement:
-    """Return a measurement of a present value."""
+    """Returns a measurement of a present value."""
     limit = None if capacity is None else float(capacity)
     return Measurement(key=key, value=float(value), unit_hint=unit, capacity=limit, stats=stats)
 
 
 def accumulated(key: str, value: float, unit: str) -> Measurement:
-    """Return a measurement of a counter since the workload's start."""
+    """Returns a measurement of a counter since the workload's start."""
     return Measurement(key=key, value=float(value), unit_hint=unit, kind=MetricKind.ACCUMULATED)
 
 
 def rate(key: str, value: float, unit: str) -> Measurement:
-    """Return a measurement of a counter whose growth per second matters."""
+    """Returns a measurement of a counter whose growth per second matters."""
     return Measurement(key=key, value=float(value), unit_hint=unit, kind=MetricKind.RATE)
 
 
 def _utilisation(state: _WorkloadState, cpu_used_ms: float, at: float) -> float:
-    """Return the percentage of one core since the last sample."""
     before, before_at = state.cpu_used_ms, state.cpu_at
     state.cpu_used_ms, state.cpu_at = cpu_used_ms, at
     if before is None or at <= before_at:
@@ -168,10 +209,7 @@ def _utilisation(state: _WorkloadState, cpu_used_ms: float, at: float) -> float:
 
 
 def _own_network(pids: Sequence[int]) -> tuple[int, int] | None:
-    """Return a process, with its start time, that is in another network than we are.
-
-    The first processes of a sandbox may still be in ours; whose network we may not see is taken for ours.
-    """
+    """Returns a process, with its start time, that is in another network than we are."""
     ours = Path("/proc/self/ns/net").readlink()
     for pid in pids:
         try:
@@ -185,28 +223,18 @@ def _own_network(pids: Sequence[int]) -> tuple[int, int] | None:
 
 
 def _network(state: _WorkloadState, pids: Pids) -> list[Measurement]:
-    """Return the bytes over all interfaces except the loopback."""
     pid, started = state.network or (0, 0)
     if not proc.is_same(pid, started):
         state.network = _own_network(pids()) or state.network
         pid, started = state.network or (0, 0)
         if not proc.is_same(pid, started):
             return []
-    received = sent = 0
-    for line in cgroupfs.read(f"/proc/{pid}/net/dev").splitlines():
-        name, colon, rest = line.partition(":")
-        fields = rest.split()
-        if colon and len(fields) >= 9 and name.strip() != "lo":
-            received += int(fields[0])
-            sent += int(fields[8])
-    return [rate(key, value, "bps") for key, value in (("net_rx", received), ("net_tx", sent))]
+    counted = proc.interface_bytes(f"/proc/{pid}/net/dev").values()
+    return [rate(key, sum(n[i] for n in counted), "bps") for i, key in enumerate(("net_rx", "net_tx"))]
 
 
 def _complete(usage: Usage, state: _WorkloadState, pids: Pids) -> Usage:
-    """Fill in what no group counts from the processes that live now.
-
-    A process counts what its ended children used, once it has waited for them, so that the sums hardly ever fall.
-    """
+    """Fills in what no group counts from the present processes, which include the use of their ended children."""
     if state.transferred is not None and usage.cpu_used_ms == state.cpu_used_ms:  # without a processor, no I/O
         usage = replace(usage, io_read=state.transferred[0], io_write=state.transferred[1])
     if None not in (usage.cpu_used_ms, usage.memory, usage.pids, usage.io_read, usage.io_write):
@@ -215,20 +243,14 @@ def _complete(usage: Usage, state: _WorkloadState, pids: Pids) -> Usage:
     members = [int(pid) for pid in listed.split()] if listed else pids()
     if not members:
         return usage  # it has ended: zeros would hide what it used
-    cpu, memory = usage.cpu_used_ms, usage.memory
-    if cpu is None or memory is None:
+    if usage.cpu_used_ms is None:
         all_fields = [fields for pid in members if (fields := proc.stat_fields(pid)) is not None]
-        cpu = sum(sum(map(int, fields[11:15])) for fields in all_fields) * TICK_MS
-        memory = sum(map(proc.resident_bytes, members))
-    read, written = usage.io_read, usage.io_write
-    if read is None or written is None:
+        usage = replace(usage, cpu_used_ms=sum(sum(map(int, fields[11:15])) for fields in all_fields) * TICK_MS)
+    if usage.memory is None:
+        usage = replace(usage, memory=sum(map(proc.resident_bytes, members)))
+    if usage.io_read is None or usage.io_write is None:
         transferred = [count for pid in members if (count := transferred_bytes(pid)) is not None]
         if transferred:
             state.transferred = read, written = sum(r for r, _ in transferred), sum(w for _, w in transferred)
-    return Usage(
-        cpu_used_ms=cpu if usage.cpu_used_ms is None else usage.cpu_used_ms,
-        memory=memory if usage.memory is None else usage.memory,
-        io_read=read,
-        io_write=written,
-        pids=len(members) if usage.pids is None else usage.pids,
-    )
+            usage = replace(usage, io_read=read, io_write=written)
+    return usage if usage.pids is not None else replace(usage, pids=len(members))

@@ -10,9 +10,7 @@ from __future__ import annotations
 from ai.backend.common.devices import ComputeDevice
 from ai.backend.common.errors import CreationDeferred, CreationDenied
 from ai.backend.core.allocation.alloc_map import AbstractAllocMap
-from ai.backend.core.allocation.build import build_alloc_map
-from ai.backend.core.allocation.discrete import DiscreteAllocMap
-from ai.backend.core.allocation.fractional import FractionalAllocMap
+from ai.backend.core.allocation.stock_maps import DiscreteAllocMap, FractionalAllocMap, build_alloc_map
 from ai.backend.plugin.accelerator.hooks import (
     MANAGED_STATE_LIMIT,
     AbstractLifecycleHook,

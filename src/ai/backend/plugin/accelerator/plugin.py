@@ -22,7 +22,7 @@ from ai.backend.common.devices import (
 from ai.backend.common.errors import PluginError
 from ai.backend.common.ids import DeviceId, DeviceName, KernelId, SlotName
 from ai.backend.core.allocation.alloc_map import AbstractAllocMap
-from ai.backend.core.allocation.build import build_alloc_map
+from ai.backend.core.allocation.stock_maps import build_alloc_map
 from ai.backend.plugin.accelerator.hooks import AbstractLifecycleHook, HookContext, Workload, WorkloadConfig
 
 UNITS = frozenset({"bytes", "percent", "bps", "msec", "count", "celsius", "watt", "joule", "hertz"})

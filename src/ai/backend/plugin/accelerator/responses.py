@@ -25,7 +25,7 @@ from ai.backend.common.errors import BackendError, InvalidName
 from ai.backend.common.ids import DeviceId, SlotName
 from ai.backend.common.names import check_slot_name
 from ai.backend.common.states import SlotType
-from ai.backend.core.allocation.build import build_alloc_map
+from ai.backend.core.allocation.stock_maps import build_alloc_map
 from ai.backend.plugin.accelerator import STATS, UNITS, AttachedDevice, Measurement, MetricKind, NodeInfo
 from ai.backend.plugin.accelerator.shapes import InvalidResponse, normalized
 

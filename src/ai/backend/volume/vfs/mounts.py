@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ai.backend.node.linux.mountinfo import read_mounts
+from ai.backend.node.linux.disk_space import read_mounts
 from ai.backend.plugin.volume import Mount, VolumeMetric
 
 _SECTOR = 512

@@ -1,6 +1,6 @@
 """Entry point of the kit: `python run.py sshd --port 2200 --host 127.0.0.1`.
 
-The modules beside it are imported under a private name, as the runner's are, and the libraries come from the kit.
+The modules beside it are imported under a private name, and the libraries come from the kit.
 """
 
 import sys
@@ -11,7 +11,7 @@ PACKAGE = "_backendai_kit"
 
 
 def main() -> None:
-    """Run the program that the first argument names."""
+    """Runs the program that the first argument names."""
     here = Path(__file__).resolve().parent
     sys.path.append(str(here.parent / "site"))
     package = type(sys)(PACKAGE)

@@ -1,7 +1,6 @@
 """The SSH server of a session: shells, commands, SFTP, SCP and forwarding, as the session's own user.
 
-It runs in the kit, inside the workload, and holds nothing but keys of this session. Who may come in: the keys of
-``~/.ssh/authorized_keys``, the session's own ``id_container``, and those of ``/home/config/ssh``.
+It accepts the keys of ``~/.ssh/authorized_keys``, ``id_container``, and ``/home/config/ssh``.
 """
 
 from __future__ import annotations
@@ -12,7 +11,11 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import asyncssh
 
@@ -29,7 +32,7 @@ _KEEP = ("LANG", "LC_", "TERM", "COLORTERM")
 
 
 class Server(asyncssh.SSHServer):
-    """One connection. Keys are read anew for each, so that a change counts at once."""
+    """Serves one SSH connection. Keys are read for each, so that a change counts at once."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -39,7 +42,7 @@ class Server(asyncssh.SSHServer):
         self._connection = conn
 
     def begin_auth(self, username: str) -> bool:
-        """Whatever the name, it is the session's user; only keys open."""
+        """Accepts any user name, which stands for the session's user; only keys are checked."""
         keys = authorized_keys(self._home)
         if keys is not None and self._connection is not None:
             self._connection.set_authorized_keys(keys)
@@ -48,25 +51,25 @@ class Server(asyncssh.SSHServer):
     def public_key_auth_supported(self) -> bool:
         return True
 
-    def connection_requested(self, dest_host: str, dest_port: int, orig_host: str, orig_port: int) -> bool:
-        """`ssh -L`: from inside the workload, where the user's own programs connect as well."""
+    def connection_requested(self, *_: object) -> bool:
+        """Allows `ssh -L`: the user's own programs connect from inside the workload as well."""
         return True
 
-    def server_requested(self, listen_host: str, listen_port: int) -> bool:
-        """`ssh -R`, likewise."""
+    def server_requested(self, *_: object) -> bool:
+        """Allows `ssh -R`, likewise."""
         return True
 
 
 class Files(asyncssh.SFTPServer):
-    """The workload's files, with the rights of the session's user."""
+    """Serves the workload's files with the rights of the session's user."""
 
     def exit(self) -> None:
-        """`scp` and `sftp` want an exit status, without which they fail at their end."""
+        """Sends an exit status, without which `scp` and `sftp` fail at their end."""
         self.channel.exit(0)
 
 
 def authorized_keys(home: Path) -> asyncssh.SSHAuthorizedKeys | None:
-    """All keys that may come in; None without any. A line that is no key does not keep the others out."""
+    """Returns all accepted keys; None without any. A malformed line does not exclude the others."""
     lines: list[str] = []
     for path in (home / ".ssh/authorized_keys", home / OWN_KEY, *sorted(GIVEN_KEYS.glob("*.pub"))):
         try:
@@ -87,7 +90,7 @@ def authorized_keys(home: Path) -> asyncssh.SSHAuthorizedKeys | None:
 
 
 def host_key(home: Path) -> asyncssh.SSHKey:
-    """The session's host key, made once: it lives as long as the home. In memory only where that cannot be written."""
+    """Returns the session's host key, which is made once and stored in the home; only in memory if that fails."""
     path = home / HOST_KEY
     try:
         return asyncssh.read_private_key(path)
@@ -108,14 +111,14 @@ def environment(process: asyncssh.SSHServerProcess[bytes]) -> dict[str, str]:
     env = {name: text for name, text in os.environ.items() if not name.startswith("PYTHON")}
     env |= {name: text for name, text in process.env.items() if name.startswith(_KEEP)}
     peer = process.get_extra_info("peername") or ("127.0.0.1", 0)
-    here = process.get_extra_info("sockname") or ("127.0.0.1", 0)
-    env["SSH_CLIENT"] = f"{peer[0]} {peer[1]} {here[1]}"
-    env["SSH_CONNECTION"] = f"{peer[0]} {peer[1]} {here[0]} {here[1]}"
+    own = process.get_extra_info("sockname") or ("127.0.0.1", 0)
+    env["SSH_CLIENT"] = f"{peer[0]} {peer[1]} {own[1]}"
+    env["SSH_CONNECTION"] = f"{peer[0]} {peer[1]} {own[0]} {own[1]}"
     return env
 
 
 async def serve(process: asyncssh.SSHServerProcess[bytes]) -> None:
-    """One shell or command."""
+    """Runs one shell or command for a client."""
     try:
         if process.get_terminal_type() is not None:
             code = await _on_terminal(process)
@@ -136,7 +139,7 @@ async def _on_terminal(process: asyncssh.SSHServerProcess[bytes]) -> int:
     columns, rows, _, _ = process.get_terminal_size()
     env = {**environment(process), "TERM": process.get_terminal_type() or "xterm"}
     terminal = await open_terminal(shell_argv(process.command), env, rows or 24, columns or 80)
-    outputs = asyncio.create_task(_copy_terminal(terminal, process))
+    outputs = asyncio.create_task(_copy(terminal.read, process.stdout))
     inputs = asyncio.create_task(_type(terminal, process))
     try:
         code: int = await terminal.wait()
@@ -148,14 +151,8 @@ async def _on_terminal(process: asyncssh.SSHServerProcess[bytes]) -> int:
         terminal.close()
 
 
-async def _copy_terminal(terminal: Terminal, process: asyncssh.SSHServerProcess[bytes]) -> None:
-    while data := await terminal.read():
-        process.stdout.write(data)
-        await process.stdout.drain()
-
-
 async def _type(terminal: Terminal, process: asyncssh.SSHServerProcess[bytes]) -> None:
-    """What the client types, until it hangs up: then its shell is told so."""
+    """Writes the client's input to the terminal until the client hangs up, which sends SIGHUP to its shell."""
     while True:
         try:
             data = await process.stdin.read(_PIECE)
@@ -184,9 +181,14 @@ async def _on_pipes(process: asyncssh.SSHServerProcess[bytes]) -> int:
         env=environment(process),
         start_new_session=True,
     )
+    assert child.stdout is not None
+    assert child.stderr is not None
     inputs = asyncio.create_task(_feed(child, process))
-    closed = asyncio.create_task(process.wait_closed())
-    outputs = asyncio.create_task(_copy_both(child, process))
+    closed: asyncio.Future[Any] = asyncio.create_task(process.wait_closed())
+    pairs = ((child.stdout, process.stdout), (child.stderr, process.stderr))
+    outputs: asyncio.Future[Any] = asyncio.gather(
+        *(_copy(partial(source.read, _PIECE), target) for source, target in pairs), return_exceptions=True
+    )
     ended = asyncio.create_task(child.wait())
     try:
         await asyncio.wait({ended, closed}, return_when=asyncio.FIRST_COMPLETED)
@@ -226,15 +228,8 @@ async def _feed(child: asyncio.subprocess.Process, process: asyncssh.SSHServerPr
     child.stdin.close()
 
 
-async def _copy_both(child: asyncio.subprocess.Process, process: asyncssh.SSHServerProcess[bytes]) -> None:
-    assert child.stdout is not None
-    assert child.stderr is not None
-    pairs = ((child.stdout, process.stdout), (child.stderr, process.stderr))
-    await asyncio.gather(*(_copy(source, target) for source, target in pairs), return_exceptions=True)
-
-
-async def _copy(source: asyncio.StreamReader, target: asyncssh.SSHWriter[bytes]) -> None:
-    while data := await source.read(_PIECE):
+async def _copy(read: Callable[[], Awaitable[bytes]], target: asyncssh.SSHWriter[bytes]) -> None:
+    while data := await read():
         target.write(data)
         await target.drain()
 
@@ -244,10 +239,8 @@ def _number(name: str) -> int:
 
 
 def _signal_group(pid: int, number: int) -> None:
-    try:
+    with suppress(ProcessLookupError):  # it has ended
         os.killpg(pid, number)
-    except ProcessLookupError:
-        pass  # it has ended
 
 
 async def main() -> None:
@@ -277,5 +270,5 @@ async def main() -> None:
 
 
 def run() -> None:
-    """Serve until the session ends."""
+    """Serves until the session ends."""
     asyncio.run(main())

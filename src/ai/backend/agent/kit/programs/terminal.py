@@ -1,4 +1,4 @@
-"""A program on a pseudo-terminal, for servers that run on asyncio."""
+"""Runs programs on pseudo-terminals, for servers on asyncio."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import signal
 import struct
 import termios
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 _PIECE = 64 * 1024
 
 
 def shell_argv(command: str | None = None) -> list[str]:
-    """A login shell, or the shell with a command."""
+    """Returns the arguments of a login shell, or of the shell with a command."""
     shell = os.environ.get("SHELL") or ""
     if not os.access(shell, os.X_OK):
         shell = shutil.which("bash") or shutil.which("sh") or "/bin/sh"
@@ -24,7 +25,7 @@ def shell_argv(command: str | None = None) -> list[str]:
 
 
 async def open_terminal(argv: list[str], env: dict[str, str], rows: int, columns: int) -> Terminal:
-    """Start a program on a terminal of its own. Raises OSError if it cannot be."""
+    """Starts a program on a terminal of its own. Raises OSError."""
     master, slave = os.openpty()
     try:
         os.set_blocking(master, False)
@@ -41,7 +42,7 @@ async def open_terminal(argv: list[str], env: dict[str, str], rows: int, columns
 
 
 class Terminal:
-    """One program on a terminal. One task reads and one writes."""
+    """A pseudo-terminal with one program. One task may read and one may write."""
 
     def __init__(self, fd: int, child: asyncio.subprocess.Process) -> None:
         self._loop = asyncio.get_running_loop()
@@ -54,18 +55,18 @@ class Terminal:
             set_size(self._fd, rows, columns)
 
     async def read(self) -> bytes:
-        """What it has printed; empty once the last program has left the terminal, or it is closed."""
+        """Returns printed bytes; empty once the last program has left the terminal, or it is closed."""
         while self._fd >= 0:
             try:
                 return os.read(self._fd, _PIECE)
             except BlockingIOError:
                 await self._until(self._loop.add_reader, self._loop.remove_reader)
             except OSError:
-                break  # EIO: nobody holds the other end
+                break  # EIO: no process holds the other end
         return b""
 
     async def write(self, data: bytes) -> None:
-        """Types; waits while the program does not read."""
+        """Writes input, and waits while the program does not read."""
         while data and self._fd >= 0:
             try:
                 data = data[os.write(self._fd, data[:4096]) :]
@@ -78,7 +79,7 @@ class Terminal:
         ready: asyncio.Future[None] = self._loop.create_future()
         fd = self._fd
         self._waiting.add(ready)
-        add(fd, _settle, ready)
+        add(fd, _complete, ready)
         try:
             await ready
         finally:
@@ -87,24 +88,20 @@ class Terminal:
                 remove(fd)
 
     def signal(self, number: int) -> None:
-        """To the program in the foreground, and to the first one."""
+        """Signals the program in the foreground and the first one."""
         groups = {self._child.pid}
-        try:
+        with suppress(OSError):  # no group is in the foreground
             groups.add(os.tcgetpgrp(self._fd))
-        except OSError:
-            pass  # nobody is in the foreground any more
-        for group in groups - {0}:  # nobody is in the foreground; to kill it would be to kill ourselves
-            try:
+        for group in groups - {0}:  # 0 also means that no group is in the foreground; a kill of 0 would kill us
+            with suppress(ProcessLookupError, PermissionError):  # it has ended
                 os.killpg(group, number)
-            except (ProcessLookupError, PermissionError):
-                pass  # it has ended
 
     async def wait(self) -> int:
-        """The first program's exit code; -n after signal n."""
+        """Waits for the first program and returns its exit code; -n after signal n."""
         return await self._child.wait()
 
     def close(self) -> None:
-        """Hangs up. Safe twice."""
+        """Closes the terminal and sends SIGHUP. Safe twice."""
         if self._fd < 0:
             return
         if self._child.returncode is None:
@@ -114,7 +111,7 @@ class Terminal:
         os.close(self._fd)
         self._fd = -1
         for ready in self._waiting:
-            _settle(ready)
+            _complete(ready)
 
 
 def set_size(fd: int, rows: int, columns: int) -> None:
@@ -122,7 +119,7 @@ def set_size(fd: int, rows: int, columns: int) -> None:
     fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
 
-def _settle(ready: asyncio.Future[None]) -> None:
+def _complete(ready: asyncio.Future[None]) -> None:
     if not ready.done():
         ready.set_result(None)
 

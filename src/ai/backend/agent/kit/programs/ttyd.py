@@ -1,8 +1,7 @@
 """The web terminal of a session: a page with xterm.js, and shells behind WebSockets.
 
-A shell outlives its connection for a while, so that a page that comes back finds it as it was. Messages of the client
-are binary: ``0`` and what is typed, or ``1`` and ``{"rows": R, "cols": C}``; those of the server are what the shell
-prints, as bytes, so that no character is ever cut by us.
+A shell outlives its connection for a while, for pages that reconnect. Messages of the client are binary: ``0`` and
+typed bytes, or ``1`` and ``{"rows": R, "cols": C}``; those of the server are the shell's output as bytes.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from .terminal import Terminal, open_terminal, shell_argv
 
 HERE = Path(__file__).resolve().parent
 MAX_SHELLS = 16
-KEPT_OUTPUT = 256 * 1024
-"""What a page that comes back is shown again."""
+STORED_OUTPUT = 256 * 1024
+"""The bytes of output that a reconnected page shows again."""
 IDLE_S = 600.0
 MAX_MESSAGE = 1024 * 1024
 ENDED, TAKEN_OVER, TOO_MANY = 4000, 4001, 4002
@@ -33,33 +32,33 @@ _POLICY = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inlin
 
 
 class Shell:
-    """One shell, and the page that looks at it now."""
+    """Connects one shell with the page that shows it."""
 
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
-        self._kept = bytearray()
+        self._output = bytearray()
         self._socket: web.WebSocketResponse | None = None
-        self._left: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self.ended = asyncio.create_task(self._pump())
 
     async def attach(self, socket: web.WebSocketResponse) -> None:
-        """Show a page what there was, and from now on what comes; the page before is let go."""
+        """Shows a page the stored output and from now on the new output; the page before is disconnected."""
         before, self._socket = self._socket, None
-        if self._left is not None:
-            self._left.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         if before is not None:
             await before.close(code=TAKEN_OVER, message=b"the terminal is open elsewhere")
-        if self._kept:
-            await socket.send_bytes(_RESET + bytes(self._kept))
+        if self._output:
+            await socket.send_bytes(_RESET + bytes(self._output))
         self._socket = socket
 
     def detach(self, socket: web.WebSocketResponse) -> None:
         if self._socket is socket:
             self._socket = None
-            self._left = asyncio.get_running_loop().call_later(IDLE_S, self._terminal.close)
+            self._timer = asyncio.get_running_loop().call_later(IDLE_S, self._terminal.close)
 
     async def take(self, message: bytes) -> None:
-        """What a page says. Raises ValueError for what means nothing."""
+        """Handles a message of a page. Raises ValueError for an unknown one."""
         if message[:1] == b"0":
             await self._terminal.write(message[1:])
         elif message[:1] == b"1":
@@ -70,23 +69,22 @@ class Shell:
 
     async def _pump(self) -> None:
         while data := await self._terminal.read():
-            self._kept += data
-            del self._kept[: max(0, len(self._kept) - KEPT_OUTPUT)]
-            socket = self._socket
-            if socket is not None:
+            self._output += data
+            del self._output[: max(0, len(self._output) - STORED_OUTPUT)]
+            if (socket := self._socket) is not None:
                 try:
                     await socket.send_bytes(data)
                 except (ConnectionError, RuntimeError):
                     self.detach(socket)  # the page has gone
         self._terminal.close()
-        if self._left is not None:
-            self._left.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         if self._socket is not None:
             await self._socket.close(code=ENDED, message=b"the shell has ended")
 
 
 class Server:
-    """All shells of the session."""
+    """Serves the page and all shells of the session."""
 
     def __init__(self) -> None:
         self._shells: dict[str, Shell] = {}
@@ -108,7 +106,7 @@ class Server:
         raise web.HTTPNotFound
 
     async def socket(self, request: web.Request) -> web.StreamResponse:
-        """A page of another origin must not open one: the browser would let it, and it would be the user's shell."""
+        """Serves one page's shell. A page of another origin is refused: it would reach the user's shell."""
         origin = request.headers.get("Origin")
         if origin is not None and urlsplit(origin).netloc != request.host:
             raise web.HTTPForbidden(text="not from this page")
@@ -169,5 +167,5 @@ async def main() -> None:
 
 
 def run() -> None:
-    """Serve until the session ends."""
+    """Serves until the session ends."""
     asyncio.run(main())

@@ -1,16 +1,29 @@
-"""The step that connects to the runner inside the workload and creates its runs and terminals."""
+"""The steps that connect to the runner inside the workload and prepare the user's home by it."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from dataclasses import dataclass
 from functools import partial
 
+from ai.backend.agent.channel import files
 from ai.backend.agent.channel.channel import KernelChannel
 from ai.backend.agent.channel.model import RunsRecord
 from ai.backend.agent.channel.runs import RunQueue
 from ai.backend.agent.channel.terminals import Terminals
 from ai.backend.agent.kernels.kernel import Kernel
-from ai.backend.agent.lifecycle.context import AgentContext, StepContext
-from ai.backend.common.errors import Unavailable
+from ai.backend.agent.lifecycle.context import Step, StepContext
+from ai.backend.agent.lifecycle.workload_config import BOOTSTRAP_PATH
+from ai.backend.common.errors import (
+    DeadlineExceeded,
+    Forbidden,
+    InvalidInput,
+    LimitExceeded,
+    NotFound,
+    RunError,
+    Unavailable,
+)
 from ai.backend.infra.retry import Backoff
 from ai.backend.plugin.runtime import AbstractRuntime, RunnerChannel, WorkloadKey, WorkloadState
 
@@ -20,57 +33,54 @@ _REQUESTS_PER_EPOCH = 1 << 24
 """Request numbers must differ after each start of the agent, because old replies are replayed."""
 
 
-class Channel:
+class Channel(Step):
     """Opens the channel and waits until the runner is ready; releases by closing the channel."""
 
     name = "channel"
 
-    def __init__(self, context: AgentContext) -> None:
-        self._context = context
-
     async def acquire(self, kernel: Kernel, step: StepContext) -> None:
-        restored = self._context.records.load_runs(kernel.id)
+        restored = self.context.records.load_runs(kernel.id)
         if kernel.channel is None:
             await self._open_with_retries(kernel, restored)
         assert kernel.channel is not None
         assert kernel.runs is not None
         if not kernel.record.ready:
-            await kernel.channel.wait_ready(self._context.settings.kernel_lifecycles.ready_timeout)
+            await kernel.channel.wait_ready(self.context.settings.kernel_lifecycles.ready_timeout)
             kernel.save(ready=True)
         if restored is not None:
             await kernel.runs.reconcile()
 
     async def _open_with_retries(self, kernel: Kernel, restored: RunsRecord | None) -> None:
-        """Connect, with retries because a runner that was just started may not listen yet."""
+        """Connects, with retries because a runner that was just started may not listen yet."""
         backoff = Backoff(_CONNECT_FIRST_S, _CONNECT_MAX_S)
         for _ in range(_CONNECT_RETRIES):
             try:
                 return await self.open(kernel, restored)
             except Unavailable:
-                view = await self._context.runtime.inspect(kernel.key)
+                view = await self.context.runtime.inspect(kernel.key)
                 if view is None or view.state is not WorkloadState.RUNNING:
                     raise
             await backoff.wait()
         return await self.open(kernel, restored)
 
     async def open(self, kernel: Kernel, restored: RunsRecord | None) -> None:
-        """Connect, and restore the runs that were recorded before the agent was restarted."""
-        epoch = self._context.epoch
+        """Connects, and restores the runs that were recorded before the agent was restarted."""
+        epoch = self.context.epoch
         last_seq = restored.acked if restored is not None and restored.attempt == kernel.attempt else 0
         channel = KernelChannel(
-            _Opener(self._context.runtime, kernel.key, epoch),
-            last_seq=last_seq,
-            first_request=epoch * _REQUESTS_PER_EPOCH,
+            _Opener(self.context.runtime, kernel.key, epoch),
+            received=last_seq,
+            next_request=epoch * _REQUESTS_PER_EPOCH,
         )
-        limits = self._context.settings.runs
+        limits = self.context.settings.runs
         runs = RunQueue(
             channel,
             attempt=kernel.attempt,
             settings=limits,
             exec_timeout_s=kernel.record.spec.exec_timeout_s or limits.exec_timeout,
-            save=partial(self._context.records.put_runs, kernel.id),
+            save=partial(self.context.records.put_runs, kernel.id),
             restored=restored,
-            wall_clock=self._context.wall_clock,
+            wall_clock=self.context.wall_clock,
         )
         terminals = Terminals(channel, prefix=f"e{epoch}")
         await channel.connect()
@@ -80,23 +90,68 @@ class Channel:
     async def release(self, kernel: Kernel, step: StepContext) -> None:
         if kernel.runs is not None:
             kernel.runs.on_exit({"reason": "the session is being ended"})
-            kernel.runs.close()
-        if kernel.terminals is not None:
-            kernel.terminals.close()
-        if kernel.channel is not None:
-            await kernel.channel.close()
-        kernel.channel = kernel.runs = kernel.terminals = None
+        await kernel.disconnect()
 
 
+@dataclass(slots=True)
 class _Opener:
     """Opens the channel of one workload. A closure would need five objects for each kernel."""
 
-    __slots__ = ("_epoch", "_key", "_runtime")
-
-    def __init__(self, runtime: AbstractRuntime, key: WorkloadKey, epoch: int) -> None:
-        self._runtime = runtime
-        self._key = key
-        self._epoch = epoch
+    runtime: AbstractRuntime
+    key: WorkloadKey
+    epoch: int
 
     async def __call__(self, last_seq: int) -> RunnerChannel:
-        return await self._runtime.open_channel(self._key, epoch=self._epoch, last_seq=last_seq)
+        return await self.runtime.open_channel(self.key, epoch=self.epoch, last_seq=last_seq)
+
+
+log = logging.getLogger(__name__)
+RUN_ID = "bootstrap"
+
+
+class Bootstrap(Step):
+    """Writes the user's dotfiles and runs the bootstrap script once, by the runner, before the session is usable.
+
+    The session starts even if the script or a file fails; a note tells the user.
+    """
+
+    name = "bootstrap"
+
+    async def acquire(self, kernel: Kernel, step: StepContext) -> None:
+        spec = kernel.record.spec
+        if kernel.record.bootstrapped or not (spec.bootstrap_script or spec.dotfiles):
+            return
+        problems = [await self._write_dotfiles(kernel), await self._run(kernel) if spec.bootstrap_script else None]
+        for note in filter(None, problems):
+            log.warning("kernel %s: %s", kernel.id, note)
+        notes = [text for text in (kernel.record.note, *problems) if text]
+        kernel.save(bootstrapped=True, note="; ".join(notes) or None)
+        if kernel.runs is not None:
+            kernel.runs.forget(RUN_ID)
+
+    async def _write_dotfiles(self, kernel: Kernel) -> str | None:
+        assert kernel.channel is not None
+        timeout_s = self.context.settings.kernel_lifecycles.bootstrap_timeout
+        refused = []
+        for dotfile in kernel.record.spec.dotfiles:
+            try:
+                await files.upload(kernel.channel, [dotfile], timeout_s)
+            except DeadlineExceeded:
+                return f"the dotfiles were not written within {timeout_s:g} s"
+            except (Forbidden, NotFound, InvalidInput, LimitExceeded, RunError) as e:
+                refused.append(f"{dotfile.path} ({e.message})")
+        return f"dotfiles that could not be written: {', '.join(refused)}" if refused else None
+
+    async def _run(self, kernel: Kernel) -> str | None:
+        assert kernel.runs is not None
+        timeout_s = self.context.settings.kernel_lifecycles.bootstrap_timeout
+        note: str | None = None
+        try:
+            async with asyncio.timeout(timeout_s):
+                result = await kernel.runs.follow(RUN_ID, f"sh {BOOTSTRAP_PATH}")
+            if result.exit_code != 0:
+                note = f"the bootstrap script ended with exit code {result.exit_code}"
+        except TimeoutError:
+            await kernel.runs.cancel(RUN_ID, "bootstrap-timeout")
+            note = f"the bootstrap script took longer than {timeout_s:g} s and was ended"
+        return note

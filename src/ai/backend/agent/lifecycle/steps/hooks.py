@@ -1,10 +1,11 @@
-"""The step that calls the plugins' hooks before the workload is created and after it is removed."""
+"""The steps that call the plugins' hooks around the creation and the removal of the workload."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -12,35 +13,33 @@ import msgspec
 
 from ai.backend.agent.devices.plugins import PluginHandle
 from ai.backend.agent.kernels.kernel import Kernel
-from ai.backend.agent.lifecycle.context import AgentContext, StepContext
+from ai.backend.agent.lifecycle.context import Step, StepContext
 from ai.backend.agent.lifecycle.hook_calls import HookCalls
 from ai.backend.agent.lifecycle.hook_retries import HookRetrier
 from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.errors import BackendError, CreationDeferred
 from ai.backend.infra.retry import Backoff
-from ai.backend.plugin.accelerator import AttachedDevice, responses
+from ai.backend.plugin.accelerator import AttachedDevice, TerminationDeferred, responses
 
 log = logging.getLogger(__name__)
 V = TypeVar("V")
 _RETRY_FIRST_S = 0.2
 
 
-class Hooks:
+@dataclass
+class Hooks(Step):
     """Calls ``pre_create`` of every plugin of the kernel's devices; releases by ``post_terminate`` in reverse."""
 
     name = "hooks"
-
-    def __init__(self, context: AgentContext, calls: HookCalls, hook_retrier: HookRetrier) -> None:
-        self._context = context
-        self._calls = calls
-        self._hook_retrier = hook_retrier
+    calls: HookCalls
+    hook_retrier: HookRetrier
 
     async def acquire(self, kernel: Kernel, step: StepContext) -> None:
-        """Call the hooks. Raises what ``pre_create`` raises, and CreationDeferred while a plugin is missing."""
+        """Calls the hooks. Raises what ``pre_create`` raises, and CreationDeferred while a plugin is missing."""
         if kernel.record.workload_id:
             return  # resumed: the workload was made from the configs already
         holders = self._holders(kernel)
-        await self._hook_retrier.complete_earlier_attempts(kernel, [handle.key for handle, _ in holders])
+        await self.hook_retrier.complete_earlier_attempts(kernel, [handle.key for handle, _ in holders])
         kernel.configs = []
         kernel.attached = {}
         for handle, allocation in holders:
@@ -50,21 +49,20 @@ class Hooks:
                     hooked=[*kernel.record.hooked, key],
                     hook_slots={**kernel.record.hook_slots, key: [str(slot) for slot in allocation.slots]},
                 )
-            config = await self._calls.call(key, "pre_create", kernel, step)
+            config = await self.calls.call(key, "pre_create", kernel, step)
             assert config is not None
             kernel.configs.append((key, config))
             kernel.attached[key] = await self._attached(handle, allocation)
         kernel.save(attached_devices={key: _attached_to_wire(devices) for key, devices in kernel.attached.items()})
 
     def _holders(self, kernel: Kernel) -> list[tuple[PluginHandle, DeviceAllocation]]:
-        """Return the plugins of the kernel's devices in allocation order."""
         holders = [
             (handle, allocation)
-            for handle in self._context.plugins.started()
-            if (allocation := self._context.inventory.holding_of(kernel.id, handle.key)).slots
+            for handle in self.context.plugins.started()
+            if (allocation := self.context.inventory.holding_of(kernel.id, handle.key)).slots
         ]
         served = {slot for _, allocation in holders for slot in allocation.slots}
-        if missing := sorted(set(self._context.inventory.holding(kernel.id).slots) - served):
+        if missing := sorted(set(self.context.inventory.holding(kernel.id).slots) - served):
             raise CreationDeferred(f"no plugin of the agent serves {', '.join(missing)} at the moment")
         return holders
 
@@ -75,8 +73,8 @@ class Hooks:
 
     async def release(self, kernel: Kernel, step: StepContext) -> None:
         for key in reversed(kernel.record.hooked):
-            if not self._hook_retrier.owes(kernel, key) and not await self._post_terminate(key, kernel, step):
-                self._hook_retrier.add_leftover(kernel, key)
+            if not self.hook_retrier.owes(kernel, key) and not await self._post_terminate(key, kernel, step):
+                self.hook_retrier.add_leftover(kernel, key)
             record = kernel.record
             kernel.save(
                 hooked=[other for other in record.hooked if other != key],
@@ -86,19 +84,19 @@ class Hooks:
             )
 
     async def _post_terminate(self, key: str, kernel: Kernel, step: StepContext) -> bool:
-        """Call until it succeeds or the deadline of one call has passed, and return whether it has succeeded."""
+        """Calls until it succeeds or the deadline of one call has passed; returns whether it succeeded."""
         clock = asyncio.get_running_loop().time
-        timeout_s = max(self._context.settings.kernel_lifecycles.plugin_timeout, _RETRY_FIRST_S)
-        deadline = clock() + self._context.settings.kernel_lifecycles.plugin_timeout
+        timeout_s = max(self.context.settings.kernel_lifecycles.plugin_timeout, _RETRY_FIRST_S)
+        deadline = clock() + self.context.settings.kernel_lifecycles.plugin_timeout
         backoff, remaining_s = Backoff(_RETRY_FIRST_S, timeout_s), None
         while True:
             try:
-                await self._calls.call(key, "post_terminate", kernel, step, timeout_s=remaining_s)
+                await self.calls.call(key, "post_terminate", kernel, step, timeout_s=remaining_s)
                 return True
             except BackendError as e:
                 delay_s = backoff.next_s()
                 if kernel.hurry.is_set() or clock() + delay_s >= deadline:
-                    self._calls.report(kernel, key, "post_terminate", e, "retrying")
+                    self.calls.report(kernel, key, "post_terminate", e, "retrying")
                     return False
                 log.info("post_terminate of %s for kernel %s failed and is repeated: %s", key, kernel.id, e)
             await asyncio.sleep(delay_s)
@@ -114,3 +112,64 @@ def _attached_to_wire(devices: list[AttachedDevice]) -> list[dict[str, Any]]:
 
 def _without(values: Mapping[str, V], key: str) -> dict[str, V]:
     return {other: value for other, value in values.items() if other != key}
+
+
+@dataclass
+class PostCreate(Step):
+    """Calls ``post_create`` of every hooked plugin; releases by ``pre_terminate`` in reverse, which may be deferred."""
+
+    name = "post-create"
+    calls: HookCalls
+    hook_retrier: HookRetrier
+
+    async def acquire(self, kernel: Kernel, step: StepContext) -> None:
+        for key in kernel.record.hooked:
+            try:
+                await self.calls.call(key, "post_create", kernel, step)
+            except BackendError as e:
+                now = self.context.wall_clock()
+                kernel.save(owed=list(dict.fromkeys([*kernel.record.owed, key])), owed_since=now)
+                kernel.owing_since = None
+                self.calls.report(kernel, key, "post_create", e, "retrying", now)
+        self.hook_retrier.follow(kernel)
+
+    async def release(self, kernel: Kernel, step: StepContext) -> None:
+        await self.hook_retrier.unfollow(kernel)
+        for key in reversed(kernel.record.hooked):
+            begun = kernel.record.begun.get(key, {})
+            if "post_create" in begun and "post_terminate" not in begun:
+                await self._pre_terminate(key, kernel, step)
+
+    async def _pre_terminate(self, key: str, kernel: Kernel, step: StepContext) -> None:
+        while True:
+            try:
+                await self.calls.call(key, "pre_terminate", kernel, step)
+                return
+            except TerminationDeferred as e:
+                if not await self._wait(kernel, e.retry_after):
+                    if not kernel.hurry.is_set():
+                        problem = str(e) or "it still defers the termination"
+                        self.calls.report(kernel, key, "pre_terminate", problem, "overrun")
+                    return
+            except BackendError as e:
+                self.calls.report(kernel, key, "pre_terminate", e, "given-up")
+                return
+
+    async def _wait(self, kernel: Kernel, retry_after_s: float) -> bool:
+        """Waits for the next call; returns False after the deadline."""
+        now, limit_s = self.context.wall_clock(), self.context.settings.kernel_lifecycles.termination_deferral
+        clock = asyncio.get_running_loop().time
+        if kernel.record.deferred_until is None:
+            kernel.save(deferred_until=now + limit_s)
+            kernel.deferral_ends = clock() + limit_s
+        if kernel.deferral_ends is None:
+            kernel.deferral_ends = clock() + min((kernel.record.deferred_until or now) - now, limit_s)
+        remaining_s = kernel.deferral_ends - clock()
+        if kernel.hurry.is_set() or remaining_s <= 0:
+            return False
+        try:
+            async with asyncio.timeout(min(max(0.01, retry_after_s), remaining_s)):
+                await kernel.hurry.wait()
+        except TimeoutError:
+            return True
+        return False

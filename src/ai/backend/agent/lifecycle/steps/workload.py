@@ -1,15 +1,26 @@
-"""The step that creates and removes the workload: its merged config, its files, and the runtime's processes."""
+"""The steps that hold a kernel's devices, join its network, and create and remove its workload."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
 
+import msgspec
+
 from ai.backend.agent.kernels.kernel import Kernel
-from ai.backend.agent.lifecycle.context import AgentContext, StepContext
-from ai.backend.agent.lifecycle.kernel_files import config_files, kernel_environ, user_mounts
-from ai.backend.agent.lifecycle.runtime_classes import oci_runtime_of, without_overhead
-from ai.backend.agent.lifecycle.workload_config import AGENT, blame, check_consent, merge_configs
+from ai.backend.agent.kernels.model import read_allocation, write_allocation
+from ai.backend.agent.lifecycle.context import Step, StepContext
+from ai.backend.agent.lifecycle.workload_config import (
+    AGENT,
+    blame,
+    check_consent,
+    config_files,
+    kernel_environ,
+    merge_configs,
+    oci_runtime_of,
+    user_mounts,
+    without_overhead,
+)
 from ai.backend.agent.networks.cluster_keys import (
     CONTAINER_KEY,
     PRIVATE_KEY,
@@ -17,25 +28,24 @@ from ai.backend.agent.networks.cluster_keys import (
     cluster_key_files,
     container_key_files,
 )
-from ai.backend.common.errors import CreationDenied, DeadlineExceeded, WorkloadError
+from ai.backend.common.devices import VariantProperty
+from ai.backend.common.errors import CreationDeferred, CreationDenied, DeadlineExceeded, WorkloadError
+from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.wire.agent import KernelSpec
 from ai.backend.plugin.accelerator import WorkloadConfig
 from ai.backend.plugin.runtime import WorkloadKey, WorkloadSpec
 
 
-class CreateWorkload:
+class CreateWorkload(Step):
     """Creates the workload by ``runtime.create``; releases it by ``runtime.stop`` and ``runtime.remove``."""
 
     name = "workload"
 
-    def __init__(self, context: AgentContext) -> None:
-        self._context = context
-
     def workload_spec(self, kernel: Kernel, step: StepContext) -> WorkloadSpec:
-        """Build the spec. Raises CreationDenied if the configs of plugins and of the session contradict each other."""
-        spec, services = kernel.record.spec, self._context.services
+        """Builds the spec. Raises CreationDenied if the configs of plugins and of the session contradict each other."""
+        spec, services = kernel.record.spec, self.context.services
         config = merge_configs([*kernel.configs, (AGENT, user_mounts(spec)), (AGENT, services.mounts())])
-        declared, info = self._context.settings.runtime_classes, self._context.runtime.info()
+        declared, info = self.context.settings.runtime_classes, self.context.runtime.info()
         cpu, memory = without_overhead(config, spec.runtime_class, declared, info)
         config = replace(config, cpu_limit=cpu, memory_limit_bytes=memory)
         environ = kernel_environ(spec, config, kernel.attached)
@@ -47,7 +57,7 @@ class CreateWorkload:
             config=config,
             files={
                 **config_files(spec, environ, kernel.record.device_allocation, config),
-                **(container_key_files(self._context.secret, spec.session_id) if services.has_sshd else {}),
+                **(container_key_files(self.context.secret, spec.session_id) if services.has_sshd else {}),
                 **(self._cluster_keys(spec) if kernel.network is not None else {}),
                 **({USER_KEY: f"{spec.ssh_public_key}\n".encode()} if spec.ssh_public_key else {}),
             },
@@ -57,7 +67,7 @@ class CreateWorkload:
             network=kernel.network,
             runtime_class=oci_runtime_of(spec.runtime_class, declared, info),
             labels={
-                "ai.backend.agent-id": self._context.settings.agent.id,
+                "ai.backend.agent-id": self.context.settings.agent.id,
                 "ai.backend.kernel-id": spec.kernel_id,
                 "ai.backend.session-id": spec.session_id,
                 "ai.backend.owner": spec.access_key,
@@ -66,21 +76,21 @@ class CreateWorkload:
 
     def _cluster_keys(self, spec: KernelSpec) -> dict[str, bytes]:
         overlay = spec.cluster.overlay
-        secret = self._context.secret if overlay is None else overlay.secret
+        secret = self.context.secret if overlay is None else overlay.secret
         return cluster_key_files(secret, spec.session_id, spec.cluster.hosts)
 
     async def acquire(self, kernel: Kernel, step: StepContext) -> None:
         if kernel.record.workload_id:  # resumed
-            if await self._context.runtime.inspect(kernel.key) is None:
+            if await self.context.runtime.inspect(kernel.key) is None:
                 raise WorkloadError("the workload was not there any more")
             return
-        timeout_s = self._context.settings.kernel_lifecycles.create_timeout
-        services = await self._context.services.declare(kernel.record.spec)
+        timeout_s = self.context.settings.kernel_lifecycles.create_timeout
+        services = await self.context.services.declare(kernel.record.spec)
         spec = self.workload_spec(kernel, step)
         try:
-            check_consent(spec.config, self._context.settings.agent.consented_syscalls)
+            check_consent(spec.config, self.context.settings.agent.consented_syscalls)
             async with asyncio.timeout(timeout_s):
-                view = await self._context.runtime.create(spec)
+                view = await self.context.runtime.create(spec)
         except TimeoutError:
             raise DeadlineExceeded(f"the workload was not created within {timeout_s:g} s") from None
         except CreationDenied as e:
@@ -89,20 +99,63 @@ class CreateWorkload:
         kernel.configs, kernel.attached = [], {}  # a restart asks for new ones
 
     def _not_applied(self, config: WorkloadConfig) -> str | None:
-        """Return a note for the user about settings of plugins that this runtime cannot apply."""
-        capabilities = self._context.runtime.info().capabilities
+        capabilities = self.context.runtime.info().capabilities
         requested = {"networks": config.networks, "extra-gids": config.extra_gids}
         missing = [name for name, values in requested.items() if values and name not in capabilities]
         return f"the agent's runtime does not apply {' and '.join(missing)} of the plugins" if missing else None
 
     async def release(self, kernel: Kernel, step: StepContext) -> None:
-        settings = self._context.settings.kernel_lifecycles
+        settings = self.context.settings.kernel_lifecycles
         grace_s = 0.0 if kernel.hurry.is_set() else settings.stop_grace
         keys = [kernel.key]
         if kernel.record.restarted_from is not None:
             keys.append(WorkloadKey(kernel_id=kernel.record.kernel_id, attempt=kernel.record.restarted_from))
         for key in keys:
-            ended = await self._context.runtime.stop(key, grace_s=grace_s)
+            ended = await self.context.runtime.stop(key, grace_s=grace_s)
             if ended is not None and key == kernel.key:
                 kernel.exit = ended
-            await self._context.runtime.remove(key, keep_home=step.restarting)
+            await self.context.runtime.remove(key, keep_home=step.restarting)
+
+
+class Network(Step):
+    """Joins the network before the workload is created, and leaves it after the workload was removed."""
+
+    name = "network"
+
+    async def acquire(self, kernel: Kernel, step: StepContext) -> None:
+        kernel.network = await self.context.networks.join(kernel.record)
+
+    async def release(self, kernel: Kernel, step: StepContext) -> None:
+        if not step.restarting:  # the next attempt uses the same address
+            await self.context.networks.leave(kernel.record)
+
+
+class Devices(Step):
+    """Holds the devices. They are bound when the command is accepted, so that it can be refused at once."""
+
+    name = "devices"
+
+    def bind(self, kernel: Kernel) -> None:
+        """Takes the planned devices or equivalent ones. Raises ResourceError and takes nothing if there are none."""
+        spec = kernel.record.spec
+        self.context.inventory.bind(
+            kernel.id,
+            ResourceSlot.parse(dict(spec.slots)),
+            read_allocation(spec.devices),
+            spec.generation,
+            [VariantProperty.parse(text) for text in spec.variant_requirements],
+        )
+        allocation = self.context.inventory.holding(kernel.id)
+        kernel.record = msgspec.structs.replace(kernel.record, allocation=write_allocation(allocation))
+
+    async def acquire(self, kernel: Kernel, step: StepContext) -> None:
+        """Takes the recorded devices again after a crash. Raises CreationDeferred if a device has failed meanwhile."""
+        if not self.context.inventory.holds(kernel.id):
+            self.context.inventory.adopt(kernel.id, kernel.record.device_allocation)
+        if not step.restarting and (failed := self.context.inventory.unhealthy(kernel.id)):
+            names = ", ".join(f"{d.device_id} ({d.reason})" if d.reason else d.device_id for d in failed)
+            raise CreationDeferred(f"devices have failed before the kernel was created: {names}")
+
+    async def release(self, kernel: Kernel, step: StepContext) -> None:
+        if not step.restarting:
+            self.context.inventory.free(kernel.id)

@@ -30,7 +30,7 @@ from ai.backend.core.lifecycle.events import SessionCreationFailed, SessionDispa
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.infra.retry import Backoff
-from ai.backend.manager.agents.gateway import AgentGateway
+from ai.backend.manager.agents.store import AgentGateway
 from ai.backend.manager.dotfiles.model import InjectedFiles
 from ai.backend.manager.dotfiles.service import DotfileService
 from ai.backend.manager.images.pulls import ImagePulls

@@ -18,9 +18,8 @@ from ai.backend.core.lifecycle.effects import DestroyKernels, KernelTarget
 from ai.backend.core.lifecycle.events import KernelsAbandoned
 from ai.backend.infra.clock import Ages, Clock
 from ai.backend.infra.loop import PeriodicLoop
-from ai.backend.manager.agents.gateway import AgentGateway
 from ai.backend.manager.agents.settings import AgentSettings
-from ai.backend.manager.agents.store import AgentStore
+from ai.backend.manager.agents.store import AgentGateway, AgentStore
 from ai.backend.manager.sessions.settings import SessionSettings
 from ai.backend.manager.sessions.store import SessionStore
 from ai.backend.manager.sessions.transitions import advance

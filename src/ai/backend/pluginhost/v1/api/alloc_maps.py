@@ -15,7 +15,7 @@ from ai.backend.common.devices import AllocMapSpec, ComputeDevice, DeviceSlot
 from ai.backend.common.devices import DeviceAllocation as Held
 from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.common.states import SlotType
-from ai.backend.core.allocation.build import build_alloc_map
+from ai.backend.core.allocation.stock_maps import build_alloc_map
 from ai.backend.plugin.accelerator.shapes import InvalidResponse
 from ai.backend.pluginhost.v1.api.exceptions import InvalidResourceCombination
 from ai.backend.pluginhost.v1.api.types import DeviceAllocation, SlotTypes

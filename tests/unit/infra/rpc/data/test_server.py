@@ -9,8 +9,8 @@ import pytest
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from ai.backend.infra.rpc.data.certificate import self_signed_certificate, tls_server_context
 from ai.backend.infra.rpc.data.dialer import tls_client_context
+from ai.backend.infra.rpc.data.server import self_signed_certificate, tls_server_context
 
 
 def _handshake(server_context: ssl.SSLContext, client_context: ssl.SSLContext) -> ssl.SSLObject:
