@@ -18,7 +18,7 @@ _RIVAL = re.compile(
 
 
 def find_conflicting_packages(folders: Iterable[str]) -> list[str]:
-    """Names and versions of published packages that are installed in these folders."""
+    """Returns the names and versions of published packages that are installed in these folders."""
     packages: set[str] = set()
     for folder in folders:
         try:

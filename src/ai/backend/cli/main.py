@@ -93,7 +93,7 @@ def root(ctx: click.Context) -> None:
 
 
 def main() -> None:
-    """The entry point of the installed script."""
+    """Runs the installed script: the command of the arguments, with its errors in one line each."""
     reason = refusal()
     screen = Screen()
     if reason is not None:

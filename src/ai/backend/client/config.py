@@ -170,14 +170,14 @@ class APIConfig:
 
     @property
     def access_key(self) -> str:
-        """The access key. Raises MissingCredentials: none is configured."""
+        """The access key. Raises MissingCredentials if none is configured."""
         if self._access_key is None:
             raise MissingCredentials("no access key is configured")
         return self._access_key
 
     @property
     def secret_key(self) -> str:
-        """The secret key. Raises MissingCredentials: none is configured."""
+        """The secret key. Raises MissingCredentials if none is configured."""
         if not self._secret_key:
             raise MissingCredentials("no secret key is configured")
         return self._secret_key

@@ -53,7 +53,7 @@ class PendingReply:
     async def wait(self) -> Reply | None:
         """Returns the answer, or None if the call must be made again. A cancellation does not wait for the thread.
 
-        Raises BackendAPIError: the server refused.
+        Raises BackendAPIError if the server refused.
         """
         loop = asyncio.get_running_loop()
         arrived = asyncio.Event()

@@ -19,7 +19,7 @@ from ai.backend.client.exceptions import BackendClientError, UnusableReply
 def collect(files: Iterable[str | os.PathLike[str]], basedir: str | os.PathLike[str] | None = None) -> dict[str, bytes]:
     """Returns the contents of files, by their paths relative to ``basedir`` (the working directory).
 
-    Raises BackendClientError: a file is missing, no regular file, or outside of ``basedir``.
+    Raises BackendClientError if a file is missing, no regular file, or outside of ``basedir``.
     """
     base = Path(basedir or ".").resolve()
     contents: dict[str, bytes] = {}
@@ -44,7 +44,7 @@ def upload_form(files: Iterable[tuple[str, bytes]]) -> aiohttp.MultipartWriter:
 
 
 async def tar_parts(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """Yields every part of a multipart answer, whole. Raises UnusableReply: the answer is not multipart."""
+    """Yields every part of a multipart answer, whole. Raises UnusableReply if the answer is not multipart."""
     if not response.content_type.startswith("multipart/"):
         raise UnusableReply(f"a download is {response.content_type}, not multipart")
     reader = multipart.MultipartReader.from_response(response)
@@ -56,7 +56,7 @@ async def tar_parts(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
 def extract(archive: IO[bytes], dest: Path) -> list[Path]:
     """Unpacks an archive below ``dest``; nothing in it can reach a place outside.
 
-    Raises BackendClientError: it tries, or it is not a tar archive.
+    Raises BackendClientError if it tries, or it is not a tar archive.
     """
     dest.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []

@@ -95,7 +95,7 @@ class Request:
     def fetch(self) -> Fetch:
         """Returns the request for the open API session, which sends it when the block is entered.
 
-        Raises BackendClientError: no API session is open in this context.
+        Raises BackendClientError if no API session is open in this context.
         """
         session = api_session.get(None)
         if session is None:

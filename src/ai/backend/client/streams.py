@@ -25,7 +25,7 @@ class ExecuteStream(Remote):
     async def results(self) -> AsyncIterator[dict[str, Any]]:
         """Yields every Execution Result Object up to and including the one that says ``finished``.
 
-        Raises EndpointUnreachable: the stream ended before the run did.
+        Raises EndpointUnreachable if the stream ended before the run did.
         """
         async for message in self._socket:
             if message.type is not aiohttp.WSMsgType.TEXT:
@@ -67,7 +67,7 @@ class PtyStream(Remote):
     async def output(self) -> AsyncIterator[bytes]:
         """Yields the output of the terminal until it is closed.
 
-        Raises EndpointUnreachable: the server reports an error on this terminal.
+        Raises EndpointUnreachable if the server reports an error on this terminal.
         """
         async for message in self._socket:
             if message.type is not aiohttp.WSMsgType.TEXT:

@@ -152,7 +152,7 @@ class Transfers:
     ) -> aiohttp.ClientResponse | Exception:
         """Sends a request once; returns the response, or the failure if another try may succeed.
 
-        Raises BackendAPIError: the status is neither expected nor one that is retried.
+        Raises BackendAPIError if the status is neither expected nor one that is retried.
         """
         try:
             async with self._http.request(method, url, ssl=self._verify, allow_redirects=False, **options) as response:

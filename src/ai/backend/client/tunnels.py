@@ -47,7 +47,7 @@ class AppStream(Remote):
     async def read(self) -> bytes:
         """Returns received bytes; empty after the service has closed its direction.
 
-        Raises EndpointUnreachable: the connection was cut, with the server's reason.
+        Raises EndpointUnreachable if the connection was cut, with the server's reason.
         """
         if self._has_read_all:
             return b""
@@ -128,7 +128,7 @@ class LocalPort(Remote):
 async def copy_both_ways(stream: AppStream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Copies bytes between a service and a local connection until both directions have ended.
 
-    Raises EndpointUnreachable: cut on the far side. ConnectionError: cut on this one.
+    Raises EndpointUnreachable if cut on the far side. ConnectionError: cut on this one.
     """
 
     async def outward() -> None:

@@ -31,7 +31,7 @@ class Reply:
     body: bytes
 
     def json(self) -> Any:
-        """Returns the decoded body; an empty object where there is none. Raises UnusableReply: the body is not JSON."""
+        """Returns the decoded body; an empty object without a body. Raises UnusableReply if it is not JSON."""
         if not self.body:
             return {}
         try:
@@ -40,7 +40,7 @@ class Reply:
             raise UnusableReply(f"the server's answer is not JSON: {self.body[:80]!r}") from error
 
     def object(self) -> dict[str, Any]:
-        """Returns the decoded body, an object. Raises UnusableReply: the body is something else."""
+        """Returns the decoded body, an object. Raises UnusableReply if the body is something else."""
         value = self.json()
         if not isinstance(value, dict):
             raise UnusableReply(f"the server's answer is not an object: {self.body[:80]!r}")

@@ -34,7 +34,7 @@ async def is_off() -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(announcements, "_PATIENCE_S", 0.001)
+    monkeypatch.setattr(announcements, "PATIENCE_S", 0.001)
     return tmp_path / "backend.ai" / "announcement.json"
 
 

@@ -1,4 +1,4 @@
-"""`backend.ai accelerator`: for those who write plugins, and those who install them."""
+"""`backend.ai accelerator`: checks and writes accelerator plugins."""
 
 from __future__ import annotations
 
@@ -118,12 +118,9 @@ def _value(text: str) -> Any:
 
 
 def _document(plugin: str, report: Report) -> dict[str, Any]:
-    description = report.description
     return {
         "plugin": plugin,
-        "key": description.key if description else None,
-        "version": description.version if description else None,
-        "verified_on": description.verified_on if description else None,
+        **{name: getattr(report.description, name, None) for name in ("key", "version", "verified_on")},
         "passed": report.is_good,
         "checks": [{"check": o.check, "result": o.result.value, "reason": o.reason} for o in report.outcomes],
     }
@@ -135,11 +132,8 @@ def _summary(plugin: str, report: Report) -> str:
     description = report.description
     counts = [f"{number} {result}" for result in Result if (number := report.count(result))]
     name = f"{description.key} {description.version}" if description else plugin
-    verified = (
-        f"verified on {description.verified_on}"
-        if description and description.verified_on
-        else "unverified on hardware"
-    )
+    hardware = description.verified_on if description else None
+    verified = f"verified on {hardware}" if hardware else "unverified on hardware"
     return cell(f"{name}: {', '.join(counts)}; {verified}")
 
 
@@ -156,7 +150,6 @@ def new(name: str, folder: Path | None) -> None:
     from ai.backend.common.errors import BackendError
     from ai.backend.plugin.testing.accelerator.scaffold import write
 
-    screen = screen_of()
     target = folder if folder is not None else Path(f"backendai-{name}")
     try:
         written = write(name, target)
@@ -164,12 +157,7 @@ def new(name: str, folder: Path | None) -> None:
         raise click.ClickException(e.message) from None
     except OSError as e:
         raise click.ClickException(f"cannot write {e.filename or target}: {e.strerror}") from None
-    if screen.is_json:
-        screen.json({"name": name, "dir": str(target), "files": [str(path) for path in written]})
-        return
-    for path in written:
-        screen.say(str(path))
-    screen.say(
-        f"\nNext: pip install -e {target}, backend.ai accelerator check {name}, "
-        f'and allow-compute-plugins = ["{name}"] in agent.toml.'
-    )
+    files = [str(path) for path in written]
+    settings = f'allow-compute-plugins = ["{name}"]'
+    steps = f"Next: pip install -e {target}, backend.ai accelerator check {name}, and {settings} in agent.toml."
+    screen_of().result({"name": name, "dir": str(target), "files": files}, "\n".join([*files, "", steps]))

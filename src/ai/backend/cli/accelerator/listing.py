@@ -1,4 +1,4 @@
-"""`backend.ai accelerator list` and `show`: what the plugins of this node say."""
+"""`backend.ai accelerator list` and `show`: the plugins and devices of this node."""
 
 from __future__ import annotations
 

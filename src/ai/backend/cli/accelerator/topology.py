@@ -34,7 +34,7 @@ def tree_of(devices: Sequence[ComputeDevice], describe: Describe, sysfs: Sysfs |
             branch = below
         branch[describe(device)] = None
     tree = Tree("", hide_root=True)
-    _add(tree, _collapsed(root))
+    _add(tree, _merge_similar(root))
     return tree
 
 
@@ -81,7 +81,7 @@ def _first_peers(devices: Iterable[ComputeDevice], kinds: set[LinkKind]) -> dict
     return firsts
 
 
-def _collapsed(branch: Branch) -> Branch:
+def _merge_similar(branch: Branch) -> Branch:
     """Merges leaves that differ in their id only, such as cores, into one line."""
     alike: dict[str, list[str]] = {}
     for label, below in branch.items():
@@ -90,7 +90,7 @@ def _collapsed(branch: Branch) -> Branch:
     merged: Branch = {}
     for label, below in branch.items():
         if below is not None:
-            merged[label] = _collapsed(below)
+            merged[label] = _merge_similar(below)
             continue
         group = alike[_without_id(label)]
         if len(group) <= 2 or not label.split(":")[0].split()[-1].isdigit():

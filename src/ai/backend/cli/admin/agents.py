@@ -9,7 +9,7 @@ import click
 
 from ai.backend.cli.framework.invoke import slot_displays
 from ai.backend.cli.framework.lazy import LazyGroup, ListCommand, Outcome, screen_of
-from ai.backend.cli.framework.objects import change, some_changes
+from ai.backend.cli.framework.objects import change, required_changes
 from ai.backend.cli.framework.output import columns
 from ai.backend.cli.framework.values import SlotDisplays, cell, decoded, readable_amount, unit_of
 
@@ -50,7 +50,7 @@ def read_agent(agent: Mapping[str, Any]) -> dict[str, Any]:
     return {name: decoded(value) if name in _ENCODED else value for name, value in agent.items()}
 
 
-def _shares(used: Mapping[str, Any], offered: Mapping[str, Any], displays: SlotDisplays) -> str:
+def _describe_amounts(used: Mapping[str, Any], offered: Mapping[str, Any], displays: SlotDisplays) -> str:
     """Returns used and offered amounts: ``cpu 1/4 Core, mem 256m/8g``."""
     return ", ".join(
         f"{slot} {readable_amount(slot, used.get(slot, 0), displays)}/{readable_amount(slot, total, displays)}"
@@ -92,7 +92,7 @@ def describe_agent(agent: Mapping[str, Any], displays: SlotDisplays) -> dict[str
         **agent,
         **levels,
         "none": [limit for limit, how in enforcement.items() if how == "none"],
-        "used": _shares(agent.get("occupied_slots") or {}, agent.get("available_slots") or {}, displays),
+        "used": _describe_amounts(agent.get("occupied_slots") or {}, agent.get("available_slots") or {}, displays),
         "accelerators": _accelerators(agent.get("devices") or []),
         "plugins": [name if one.get("healthy", True) else f"{name} (failed)" for name, one in plugins.items()],
         "overlay": _describe_overlay(agent.get("overlay")),
@@ -158,7 +158,7 @@ async def agent_info(api: AsyncSession, agent_id: str) -> int:
         if name not in _SHOWN_ELSEWHERE and value not in (None, "", [], {})
     )
     rows = [
-        {**device, "used": _shares(device.get("allocated") or {}, _offered(device), displays)}
+        {**device, "used": _describe_amounts(device.get("allocated") or {}, _offered(device), displays)}
         for device in item.get("devices") or ()
     ]
     if rows:
@@ -216,5 +216,5 @@ async def agent_operate(
 @click.option("--scaling-group", "--resource-group", help="Another resource group; its sessions go on.")
 def agent_update(agent_id: str, **props: Any) -> None:
     """Let an agent take sessions or not, or move it to another resource group."""
-    values = some_changes(props, "--schedulable")
+    values = required_changes(props, "--schedulable")
     change(lambda api: api.Agent.update(agent_id, **values), {"updated": agent_id}, f"updated {agent_id}")

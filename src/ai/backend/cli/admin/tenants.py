@@ -14,9 +14,9 @@ from ai.backend.cli.framework.objects import (
     add_object_commands,
     change,
     list_objects,
+    required_changes,
     show_object,
-    some_changes,
-    used,
+    used_options,
 )
 from ai.backend.cli.framework.output import columns
 from ai.backend.cli.framework.params import confirm, json_option, negated_flag, options, yes_option
@@ -118,7 +118,7 @@ def group_info(group: str) -> None:
 @_tenant_options
 def group_add(domain_name: str, name: str, **props: Any) -> None:
     """Make the group NAME of a domain."""
-    values = used(**props)
+    values = used_options(**props)
     change(lambda api: api.Group.create(domain_name, name, **values), {"added": name}, f"added {name}")
 
 
@@ -130,7 +130,7 @@ def group_add(domain_name: str, name: str, **props: Any) -> None:
 @_tenant_options
 def group_update(group: str, **props: Any) -> None:
     """Change GROUP (an id or a name); what is not named stays as it is."""
-    values = some_changes(props, "--description")
+    values = required_changes(props, "--description")
     work = _with_group(group, lambda api, gid: api.Group.update(gid, **values))
     change(work, {"updated": group}, f"updated {group}")
 
@@ -179,7 +179,7 @@ def _change_members(group: str, users: tuple[str, ...], done: str, text: str) ->
 async def group_id(api: AsyncSession, ref: str) -> str:
     """Returns the id of a group by its name, its id or a beginning of its id.
 
-    Raises click.ClickException: there is none, or several.
+    Raises click.ClickException if there is none, or several.
     """
     ref = await resolve(ref, api.Group.list, kind="group")
     try:

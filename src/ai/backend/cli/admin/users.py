@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ai.backend.cli.framework.lazy import Entry, LazyGroup, ListCommand, Outcome
-from ai.backend.cli.framework.objects import change, list_page, show_object, some_changes, used
+from ai.backend.cli.framework.objects import change, list_page, required_changes, show_object, used_options
 from ai.backend.cli.framework.output import columns
 from ai.backend.cli.framework.params import confirm, negated_flag, options, paging, yes_option
 
@@ -86,7 +86,7 @@ def user_add(domain_name: str, email: str, password: str, group_ids: tuple[str, 
     """Make a user of a domain, with a keypair. A PASSWORD of - is asked for."""
     if password == "-":  # a mark and no password
         password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
-    values = used(**props, group_ids=list(group_ids) or None)
+    values = used_options(**props, group_ids=list(group_ids) or None)
     change(lambda api: api.User.create(domain_name, email, password, **values), {"added": email}, f"added {email}")
 
 
@@ -99,7 +99,7 @@ def user_add(domain_name: str, email: str, password: str, group_ids: tuple[str, 
 @_user_options
 def user_update(email: str, **props: Any) -> None:
     """Change the user EMAIL; what is not named stays as it is."""
-    values = some_changes(props, "--role")
+    values = required_changes(props, "--role")
     change(lambda api: api.User.update(email, **values), {"updated": email}, f"updated {email}")
 
 
@@ -151,7 +151,7 @@ def keypair_list(**query: Any) -> None:
 @_RATE
 async def keypair_add(api: AsyncSession, user_id: str, **props: Any) -> Outcome:
     """Make a keypair of the user USER_ID (an e-mail address) and print it. The secret key is never shown again."""
-    keys = await api.KeyPair.create(user_id, **used(**props))
+    keys = await api.KeyPair.create(user_id, **used_options(**props))
     return {"added": user_id, **keys}, f"Access Key: {keys['access_key']}\nSecret Key: {keys['secret_key']}"
 
 
@@ -163,7 +163,7 @@ async def keypair_add(api: AsyncSession, user_id: str, **props: Any) -> Outcome:
 @_RATE
 def keypair_update(access_key: str, **props: Any) -> None:
     """Change a keypair; what is not named stays as it is."""
-    values = some_changes(props, "--resource-policy")
+    values = required_changes(props, "--resource-policy")
     change(lambda api: api.KeyPair.update(access_key, **values), {"updated": access_key}, f"updated {access_key}")
 
 

@@ -20,7 +20,7 @@ from ai.backend.cli.framework.output import Screen
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
 
-_PATIENCE_S = 0.5
+PATIENCE_S = 0.5
 """How long a command that has ended waits for the announcement."""
 
 
@@ -80,7 +80,7 @@ async def with_announcements(api: AsyncSession) -> AsyncIterator[None]:
         yield
     finally:
         with contextlib.suppress(BackendError, TimeoutError):
-            async with asyncio.timeout(_PATIENCE_S):
+            async with asyncio.timeout(PATIENCE_S):
                 reply = await request
             if reply.get("enabled") and reply.get("message"):
                 show_announcement(str(reply["message"]))

@@ -26,24 +26,24 @@ Describe = Callable[[dict[str, Any]], Mapping[str, Any]]
 Request = Callable[["AsyncSession"], Awaitable[T]]
 
 
-def used(**props: Any) -> dict[str, Any]:
+def used_options(**props: Any) -> dict[str, Any]:
     """Returns the options that were used."""
     return {name: value for name, value in props.items() if value is not None}
 
 
-def some_changes(props: Mapping[str, Any], example: str) -> dict[str, Any]:
+def required_changes(props: Mapping[str, Any], example: str) -> dict[str, Any]:
     """Returns the options of a change that were used.
 
-    Raises click.UsageError: none was used; the message names ``example``.
+    Raises click.UsageError if none was used; the message names ``example``.
     """
-    values = used(**props)
+    values = used_options(**props)
     if not values:
         raise click.UsageError(f"name something to change, such as {example}")
     return values
 
 
 def readable(item: Mapping[str, Any]) -> dict[str, Any]:
-    """Parses the values that are JSON in a string; a text of a user that only begins like JSON stays."""
+    """Parses the values that are JSON in a string; other texts that begin like JSON stay."""
     return {
         name: decoded(value) if isinstance(value, str) and value.startswith(("{", "[")) else value
         for name, value in item.items()
@@ -122,17 +122,15 @@ def change(request: Request[Any], document: Mapping[str, Any], text: str) -> Non
     call(screen, work)
 
 
-def describe_step(step: Progress) -> str:
-    return f"{int(step.current)}/{int(step.total)} {step.message or ''}".strip()
-
-
 async def follow_task(
     api: AsyncSession,
     task_id: UUID | str,
     *,
     name: str,
     on_step: Callable[[Progress], None] | None = None,
-    describe: Callable[[Progress], str] = describe_step,
+    describe: Callable[[Progress], str] = lambda step: (
+        f"{int(step.current)}/{int(step.total)} {step.message or ''}".strip()
+    ),
 ) -> str:
     """Waits for the end of a background task and returns its last message.
 
@@ -216,10 +214,10 @@ def add_object_commands(group: LazyGroup, kind: NamedObjects) -> None:
         change(lambda api: getattr(methods(api), method)(name, **values), document, f"{done} {name}")
 
     def add(name: str, **props: Any) -> None:
-        save("create", "added", name, used(**props))
+        save("create", "added", name, used_options(**props))
 
     def update(name: str, **props: Any) -> None:
-        save("update", "updated", name, some_changes(props, kind.example))
+        save("update", "updated", name, required_changes(props, kind.example))
 
     def delete(name: str) -> None:
         change(lambda api: methods(api).delete(name), {"deleted": name}, kind.deleted.format(name=name))

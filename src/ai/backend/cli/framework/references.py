@@ -22,7 +22,7 @@ def is_short_id(reference: str) -> bool:
 def find_id(reference: str, rows: Rows, *, kind: str, name: str = "name") -> str:
     """Returns the one id that begins with ``reference``, or ``reference`` if it is a name or matches nothing.
 
-    Raises click.ClickException: several ids begin with it; the message names them.
+    Raises click.ClickException if several ids begin with it; the message names them.
     """
     if any(row.get(name) == reference for row in rows):
         return reference

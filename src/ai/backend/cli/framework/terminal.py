@@ -79,7 +79,7 @@ def make_facts(pairs: Iterable[tuple[str, str]]) -> Table:
 
 
 def make_panel(title: str, text: str) -> Panel:
-    """Returns a text of others in a frame."""
+    """Returns a text in a frame with a title."""
     return Panel.fit(Text(harmless(text)), title=Text(title), title_align="left")
 
 

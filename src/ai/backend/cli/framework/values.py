@@ -44,7 +44,7 @@ def cell(value: Any) -> str:
 
 
 def decoded(value: Any) -> Any:
-    """Parses a string that holds JSON; return anything else unchanged."""
+    """Parses a string that holds JSON; returns anything else unchanged."""
     if isinstance(value, str):
         try:
             return json.loads(value)
@@ -69,7 +69,7 @@ def readable_size(size: float) -> str:
 
 
 def readable_amount(slot: str, amount: Any, displays: SlotDisplays = _NO_DISPLAYS) -> str:
-    """Returns ``268435456`` bytes of memory as ``256m``, as `-r` takes it; format other slots as their plugin says."""
+    """Returns ``268435456`` bytes of memory as ``256m``, as `-r` takes it; formats other slots as their plugin says."""
     text, display = str(amount), displays.get(slot, {}).get("number_format") or {}
     if not display.get("binary", slot in {"mem", "shmem"}):
         digits = int(display.get("round_length") or 0)
@@ -116,7 +116,7 @@ def readable_metric(metric: Mapping[str, Any] | None) -> str:
 
 
 def readable_time(text: str, *, timespec: str = "seconds") -> str:
-    """Returns a time of the API as ``2026-11-21 09:33:27Z``; return any other text unchanged."""
+    """Returns a time of the API as ``2026-11-21 09:33:27Z``; returns any other text unchanged."""
     try:
         when = datetime.fromisoformat(text)
     except ValueError:

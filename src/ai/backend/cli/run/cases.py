@@ -71,7 +71,7 @@ def make_cases(
 ) -> list[Case]:
     """Returns every combination of the three kinds of ranges; in a text its own kind's variables come first.
 
-    Raises RangeError: there are too many.
+    Raises RangeError if there are too many.
     """
     total = len(env_ranges) * len(build_ranges) * len(exec_ranges)
     if total > MAX_CASES:

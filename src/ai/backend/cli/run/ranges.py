@@ -66,7 +66,7 @@ def _range(parts: Sequence[str]) -> list[str]:
 def parse_range(expression: str) -> Range:
     """Parses ``NAME=case:A,B``, ``NAME=linspace:START,STOP,POINTS`` or ``NAME=range:START,STOP,STEP``.
 
-    Raises RangeError: it is none of them.
+    Raises RangeError if it is none of them.
     """
     name, equals, definition = expression.partition("=")
     kind, colon, body = definition.partition(":")
@@ -94,7 +94,7 @@ def parse_range(expression: str) -> Range:
 def combinations(ranges: Sequence[Range]) -> Iterator[dict[str, str]]:
     """Yields every combination of values, the last range varying fastest; one empty combination if there are no ranges.
 
-    Raises RangeError: there are too many, or a name occurs twice.
+    Raises RangeError if there are too many, or a name occurs twice.
     """
     names = [variable.name for variable in ranges]
     if len(set(names)) != len(names):

@@ -35,7 +35,7 @@ owner_option = click.option("--owner", metavar="ACCESS_KEY", help="Whose session
 async def find_session(api: AsyncSession, reference: str, owner: str | None) -> AsyncComputeSession:
     """Returns the session of a name, an id or a beginning of either; one that has ended by a beginning of its id too.
 
-    Raises click.ClickException: several sessions that have ended have such ids.
+    Raises click.ClickException if several sessions that have ended have such ids.
     """
     from ai.backend.client.exceptions import BackendAPIError
 
@@ -74,13 +74,7 @@ async def info(api: AsyncSession, session: str, owner: str | None) -> None:
 
 def describe_info(session: Mapping[str, Any], displays: SlotDisplays) -> Iterator[tuple[str, Any]]:
     """Yields the facts of a session that are not empty, the most interesting first."""
-    from ai.backend.cli.session.progress import (
-        describe_devices,
-        describe_failures,
-        describe_history,
-        describe_troubles,
-        reason,
-    )
+    from ai.backend.cli.session import progress
 
     titles = {"id": "session id", "agent_ids": "agents", "scaling_group": "resource group", "access_key": "owner"}
     for name in INFO_FIELDS:
@@ -94,16 +88,19 @@ def describe_info(session: Mapping[str, Any], displays: SlotDisplays) -> Iterato
         yield titles.get(name, name.replace("_", " ")), value
     containers = session.get("containers") or ()
     described = {
-        "why": reason(session),
-        "devices": describe_devices(containers),
-        "failed devices": describe_failures(session.get("status_data")),
-        "plugins": describe_troubles(containers),
-        "life cycle": describe_history(decoded(session.get("status_history")) or {}),
+        "why": progress.reason(session),
+        "devices": progress.describe_devices(containers),
+        "failed devices": progress.describe_failures(session.get("status_data")),
+        "plugins": progress.describe_troubles(containers),
+        "life cycle": progress.describe_history(decoded(session.get("status_history")) or {}),
     }
     yield from ((name, text) for name, text in described.items() if text)
     if len(containers) > 1:
         for kernel in containers:
-            yield str(kernel.get("cluster_hostname")), f"{kernel.get('status')} {describe_devices([kernel])}".strip()
+            yield (
+                str(kernel.get("cluster_hostname")),
+                f"{kernel.get('status')} {progress.describe_devices([kernel])}".strip(),
+            )
 
 
 @click.command(cls=Leaf)

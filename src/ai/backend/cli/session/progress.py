@@ -64,7 +64,7 @@ async def create_running(
 ) -> AsyncComputeSession:
     """Creates a session, prints why it waits if it does, and returns it running.
 
-    Raises NotStarted: it ended, or did not start within ``max_wait`` seconds (zero: no limit).
+    Raises NotStarted if it ended, or did not start within ``max_wait`` seconds (zero: no limit).
     """
     started = time.monotonic()
     call = early.call if early else first_call(api.config, image, creation, max_wait)

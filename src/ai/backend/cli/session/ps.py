@@ -78,7 +78,7 @@ def columns_of(fields: Sequence[str], *, is_wide: bool) -> list[Column]:
 def parse_format(text: str) -> tuple[str, ...]:
     """Parses the fields of ``--format``.
 
-    Raises click.BadParameter: one is unknown; the message names those that exist.
+    Raises click.BadParameter if one is unknown; the message names those that exist.
     """
     names = tuple(_ALIASES.get(name.strip(), name.strip()) for name in text.split(",") if name.strip())
     for name in names:

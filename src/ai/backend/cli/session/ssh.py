@@ -128,7 +128,7 @@ class NoServer(click.ClickException):
 
 
 async def _key_of(session: AsyncComputeSession, folder: Path) -> Path:
-    """Returns the file of the session's own private key. Raises NoServer: the session has none for SSH."""
+    """Returns the file of the session's own private key. Raises NoServer if the session has none for SSH."""
     from ai.backend.client.exceptions import BackendAPIError
 
     try:

@@ -23,7 +23,7 @@ PERM_OPTION = click.option("-p", "--perm", type=PERMISSION, default="rw", show_d
 
 
 async def open_folder(api: AsyncSession, reference: str) -> AsyncVFolder:
-    """Returns the folder of this name, id or beginning of an id. Raises click.ClickException: several ids begin so."""
+    """Returns the folder of a name, an id or a beginning of an id. Raises click.ClickException if several ids fit."""
     return api.VFolder(await folder_id(api, reference))
 
 
@@ -41,7 +41,7 @@ def change_folder(
 async def folder_id(api: AsyncSession, reference: str, *, is_of_anybody: bool = False) -> str:
     """Returns the name, or the whole id, of the folder that a reference means.
 
-    Raises click.ClickException: several ids begin so.
+    Raises click.ClickException if several ids begin so.
     """
 
     async def load() -> Sequence[dict[str, Any]]:

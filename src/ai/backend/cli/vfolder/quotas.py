@@ -27,7 +27,7 @@ _SCOPE = click.argument("scope")
 async def _scope_id(api: AsyncSession, scope: str) -> str:
     """Returns ``user:EMAIL`` or ``project:NAME`` with the id in the place of the name.
 
-    Raises click.ClickException: there is no such user or group, or it is neither.
+    Raises click.ClickException if there is no such user or group, or it is neither.
     """
     kind, _, name = scope.partition(":")
     if kind not in ("user", "project") or not name:

@@ -60,7 +60,7 @@ class AsyncAdmin(Remote):
     async def query(self, query: str, variables: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Returns the ``data`` of a GraphQL query.
 
-        Raises BackendAPIError: the server refused it, or answered with GraphQL errors (code ``graphql-error``).
+        Raises BackendAPIError if the server refused it, or answered with GraphQL errors (code ``graphql-error``).
         """
         body = {"query": query, "variables": dict(variables or {})}
         token = new_token() if query.lstrip().startswith("mutation") else None

@@ -104,7 +104,7 @@ class AsyncArtifacts(Area):
     async def wait(self, refs: Sequence[str], *, progress: Step | None = None) -> Sequence[dict[str, Any]]:
         """Waits until imports are over, also through a restart of the manager.
 
-        Raises BackendClientError: one of them did not become available; the message has the reasons.
+        Raises BackendClientError if one of them did not become available; the message has the reasons.
         """
         revisions = await in_parallel((self._wait(ref, progress) for ref in refs), _WATCHED)
         failed = [r for r in revisions if r["status"] != "AVAILABLE"]
@@ -198,7 +198,7 @@ class AsyncArtifacts(Area):
     ) -> Sequence[Path]:
         """Fetches files of an available revision (no paths: all) into ``basedir``; returns the written paths.
 
-        Raises BackendClientError: a file came, but it is not what the archive has.
+        Raises BackendClientError if a file came, but it is not what the archive has.
         """
         base = Path(basedir or ".")
         by_path = {file["path"]: file for file in await self.files(ref)}

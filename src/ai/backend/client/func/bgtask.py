@@ -53,7 +53,7 @@ class AsyncBackgroundTask(Remote):
     async def wait(self) -> Progress:
         """Waits for the end of the task and returns the last step.
 
-        Raises BackendClientError: the task failed or was cancelled.
+        Raises BackendClientError if the task failed or was cancelled.
         """
         last: Progress | None = None
         async for last in self.progress():

@@ -205,7 +205,7 @@ class AsyncComputeSession(Area):
     ) -> AsyncIterator[AppStream]:
         """Connects to a service of the session, which is started with ``envs`` and ``arguments`` if it does not run.
 
-        Raises BackendAPIError: the server refuses. EndpointUnreachable: it does not answer.
+        Raises BackendAPIError if the server refuses. EndpointUnreachable: it does not answer.
         """
         path = f"/stream{self._path('/tcpproxy')}"
         query = self._owner(**tunnel_query(app, port, envs, arguments))
@@ -243,7 +243,7 @@ class AsyncComputeSession(Area):
     async def list_files(self, path: str = ".") -> list[dict[str, Any]]:
         """Returns the files in a directory of the session: ``filename``, ``size``, ``mode``, ``mtime``.
 
-        Raises BackendClientError: the directory cannot be read.
+        Raises BackendClientError if the directory cannot be read.
         """
         answer = (await self._read(self._path("/files"), {"path": path}, **self._owner())).object()
         if answer.get("errors"):
@@ -256,7 +256,7 @@ class AsyncComputeSession(Area):
     ) -> None:
         """Puts files into the session's home, each at its path relative to ``basedir`` (the working directory).
 
-        Raises BackendClientError: a file is missing, no regular file, or outside of ``basedir``.
+        Raises BackendClientError if a file is missing, no regular file, or outside of ``basedir``.
         """
         from ai.backend.client.multipart import collect
 

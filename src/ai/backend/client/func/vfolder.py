@@ -140,7 +140,7 @@ class AsyncVFolder(Area):
     ) -> dict[str, Any]:
         """Makes directories; returns ``success`` and ``failed``, each a list of ``item`` and ``msg``.
 
-        Raises BackendAPIError: none of them could be made.
+        Raises BackendAPIError if none of them could be made.
         """
         body = {"path": path if isinstance(path, str) else list(path), "parents": parents, "exist_ok": exist_ok}
         return dict((await self._change("POST", self._path("/mkdir"), body)).get("results") or {})
@@ -241,7 +241,7 @@ class AsyncVFolder(Area):
     ) -> list[Path]:
         """Fetches files into ``basedir`` (the working directory), each at its path in the folder; returns the paths.
 
-        Raises BackendAPIError: there is no such file, or a directory without ``recursive``.
+        Raises BackendAPIError if there is no such file, or a directory without ``recursive``.
         """
         base = Path(basedir or ".")
         remote_files = [path.strip("/") for path in paths]
