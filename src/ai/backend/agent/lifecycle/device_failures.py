@@ -82,9 +82,9 @@ class HealthLoop:
             is_changed |= self.context.inventory.on_health_changes(key, changes)
         if is_changed:
             self.beat()
-        self.report()
-        if is_changed:
+        if self.context.inventory.is_stale:
             await self.context.inventory.rebuild()
+        self.report()
 
     def report(self) -> None:
         """Reports the failed devices of every running kernel for which they differ from the last stored report."""
