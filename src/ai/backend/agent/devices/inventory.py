@@ -119,7 +119,8 @@ class Inventory:
             changed, self._offering = changed or offering != self._offering, offering
             if changed or self.is_stale:
                 await self.rebuild()
-            self.generation += changed
+            if changed:
+                self.generation += 1
             return changed
 
     @property
