@@ -100,10 +100,10 @@ class NodeSettings(PublishedNode):
         if isinstance(data, dict) and data.get("mode") in ("docker", "process"):
             data = {**data, "runtime": data["mode"]}
         spellings = ("allow-compute-plugins", "allowed-compute-plugins", "allow_compute_plugins")
-        given = [data[key] for key in spellings if key in data] if isinstance(data, dict) else []
-        if len(given) == 0 or not all(isinstance(names, list | tuple) for names in given):
+        plugins = [data[key] for key in spellings if key in data] if isinstance(data, dict) else []
+        if len(plugins) == 0 or not all(isinstance(names, list | tuple) for names in plugins):
             return data
-        names = dict.fromkeys(name for part in given for name in part)
+        names = dict.fromkeys(name for part in plugins for name in part)
         return {**{k: v for k, v in data.items() if k not in spellings}, spellings[0]: list(names)}
 
 
@@ -277,8 +277,8 @@ class AgentSettings(Settings):
             reserved["cpu"] = {"reserved-cpu": resource.reserved_cpu}
         if resource.reserved_mem:
             reserved["mem"] = {"reserved-mem": resource.reserved_mem}
-        given = {key: {**values, **self.plugins.get(key, {})} for key, values in reserved.items()}
-        return {**self.plugins, **given}
+        plugins = {key: {**values, **self.plugins.get(key, {})} for key, values in reserved.items()}
+        return {**self.plugins, **plugins}
 
     @property
     def data_dir(self) -> Path:

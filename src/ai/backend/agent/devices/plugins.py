@@ -258,8 +258,8 @@ class PluginSet:
         for handle in self.handles:
             if handle.started and seen.setdefault(handle.key, handle) is not handle:
                 await handle.refuse(f"another plugin already serves {handle.key}")
-        places = {key: i for i, key in enumerate(order_plugins({h.key for h in self.handles}, self._order))}
-        self.handles.sort(key=lambda h: places[h.key])
+        positions = {key: i for i, key in enumerate(order_plugins({h.key for h in self.handles}, self._order))}
+        self.handles.sort(key=lambda h: positions[h.key])
         for key in self._unused_settings() - self._warned:
             self._warned.add(key)
             log.warning("the settings plugins.%s are for no plugin of this agent", key)

@@ -152,7 +152,7 @@ class ServiceManager:
             "arguments": dict(req.arguments),
         }
         if service.name in _INTRINSIC:
-            frame["kit"] = f"{self._place()}/{await self._kits.ensure()}"
+            frame["kit"] = f"{self._kit_directory()}/{await self._kits.ensure()}"
         data, _ = await channel.request(frame, START_TIMEOUT_S)
         return _state(data)
 
@@ -181,7 +181,7 @@ class ServiceManager:
         found = data.get("services")
         return [_state(item) for item in found] if isinstance(found, list) else []
 
-    def _place(self) -> str:
+    def _kit_directory(self) -> str:
         return KIT if "mounts" in self._runtime.info().capabilities else str(self._kits.directory)
 
     @staticmethod

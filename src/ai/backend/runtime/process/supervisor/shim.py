@@ -74,7 +74,7 @@ class Shim:
             self._relay.interest()
 
     def _is_done(self) -> bool:
-        return self._relay.exit is not None and (self._dismissed or self._relay.is_heard)
+        return self._relay.exit is not None and (self._dismissed or self._relay.is_acknowledged)
 
     # -- time
 
