@@ -128,15 +128,9 @@ class Agent:
         if (sources := self._sources) is None:
             allowed, blocked = node.allow_compute_plugins, node.block_compute_plugins
             sources = find_plugins(allowed, blocked, INTRINSIC_PLUGINS, node.in_process_compute_plugins)
-        plugins = PluginSet(
-            sources,
-            settings=settings.plugin_settings,
-            order=settings.resource.allocation_order,
-            timeout_s=settings.kernel_lifecycles.plugin_timeout,
-            environment=node.plugin_environment,
-        )
+        plugins = PluginSet(sources, settings)
         parts.push_async_callback(plugins.stop)
-        inventory = Inventory(plugins, epoch, settings.resource.allocation_order)
+        inventory = Inventory(plugins, epoch)
         ports = PortForwarder(runtime, settings.services)
         host.kits.open()
         context = AgentContext(

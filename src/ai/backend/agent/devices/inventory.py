@@ -92,9 +92,8 @@ class Inventory:
     ``generation`` grows with every change of devices, their health or their slots, also over restarts of the agent.
     """
 
-    def __init__(self, plugins: PluginSet, epoch: int, order: Sequence[str]) -> None:
+    def __init__(self, plugins: PluginSet, epoch: int) -> None:
         self._plugins = plugins
-        self._order = order
         self.generation = epoch << 20
         self.kinds: dict[str, DeviceKind] = {}
         self._health: dict[str, DeviceHealthTracker] = {}
@@ -293,7 +292,7 @@ class Inventory:
                     maps[key] = ExternalAllocMap(kind.devices, own.get(key, _unavailable), complain=complain)
             except BackendError as e:
                 log.error("nothing of %s can be allocated: %s", key, e)
-        self._allocator = NodeAllocator(maps, order=self._order)
+        self._allocator = NodeAllocator(maps, order=self._plugins.order)
         for key in maps:
             self._allocator.locate(key, self.kinds[key].devices, self.kinds[key].namespaces)
         for kernel_id, holding in self._held.items():

@@ -29,8 +29,8 @@ _encode = msgspec.json.encode
 class RelayConnection(asyncio.Protocol):
     """Sends and receives the frames of one shim, for one reader or for the callback ``on_message``.
 
-    ``on_message`` is called with each message, and with None at the end. asyncio's streams would cost some KiB more for each
-    of the thousands of connections of a node.
+    ``on_message`` is called with each message, and with None at the end. asyncio's streams would cost some KiB more for
+    each of the thousands of connections of a node.
     """
 
     __slots__ = ("_buffer", "_is_full", "_on_message", "_transport", "_waiters")
