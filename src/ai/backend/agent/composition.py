@@ -41,6 +41,9 @@ from ai.backend.node.linux.ipsec import SecuredLine
 from ai.backend.plugin.discovery import PluginSource, find_plugins
 from ai.backend.plugin.runtime import AbstractRuntime, RuntimeInfo
 
+log = logging.getLogger(__name__)
+_KITS_S = 3600.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
@@ -55,10 +58,6 @@ class Host:
     overlay: Callable[[RuntimeInfo], OverlayReport]
     secure: Callable[[Collection[SecuredLine]], None] | None = None
     wall_clock: Callable[[], float] = time.time
-
-
-log = logging.getLogger(__name__)
-_KITS_S = 3600.0
 
 
 def this_host(settings: AgentSettings) -> Host:

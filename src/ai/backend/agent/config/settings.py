@@ -12,6 +12,9 @@ from ai.backend.infra.settings import Settings
 from ai.backend.infra.settings.tables import Address, EtcdSettings, HostPort, Ignored, LoggingSettings, TlsSettings
 from ai.backend.plugin.settings import Size
 
+INTRINSIC_PLUGINS = ("ai.backend.accelerator.cpu", "ai.backend.accelerator.mem")
+"""Every node has these slots; they are loaded unless they are blocked."""
+
 
 class WatcherSettings(TlsSettings):
     """The table ``[watcher]``: who restarts the agent on request."""
@@ -37,10 +40,6 @@ class PublishedNode(Settings):
     pid_file: Path | None = Field(None, description="Where the process id is written.")
     rpc_listen_addr: Any = Field(None, description="Read and not used: agents connect to managers.")
     event_loop: Literal["asyncio", "uvloop"] = Field("asyncio", description="Read and not used: asyncio.")
-
-
-INTRINSIC_PLUGINS = ("ai.backend.accelerator.cpu", "ai.backend.accelerator.mem")
-"""Every node has these slots; they are loaded unless they are blocked."""
 
 
 class NodeSettings(PublishedNode):

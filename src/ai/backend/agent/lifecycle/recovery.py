@@ -16,6 +16,7 @@ from ai.backend.core.lifecycle.kernel_phase import Phase
 from ai.backend.plugin.runtime import AbstractRuntime, WorkloadKey, WorkloadView
 
 log = logging.getLogger(__name__)
+_RETRY_S = 1.0
 
 
 class Recovery:
@@ -107,9 +108,6 @@ class Recovery:
 
 def _is_running(kernel: Kernel) -> bool:
     return kernel.phase is Phase.RUNNING and (kernel.task is None or kernel.task.done())
-
-
-_RETRY_S = 1.0
 
 
 async def watch_exits(runtime: AbstractRuntime, supervisor: Supervisor) -> None:

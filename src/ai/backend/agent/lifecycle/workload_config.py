@@ -25,6 +25,12 @@ NEEDS_CONSENT = frozenset({"io_uring_enter", "io_uring_register", "io_uring_setu
 """System calls that do not open the sandbox by themselves, but lead to kernel code with a history of exploits."""
 
 _Part = tuple[str, WorkloadConfig]
+CONFIG_DIR = "/home/config"
+BOOTSTRAP_PATH = f"{CONFIG_DIR}/bootstrap.sh"
+VM_RUNTIMES = ("kata", "firecracker", "runq")
+"""Parts of the names of runtimes that start virtual machines."""
+VM_MEMORY = 150 * 1024 * 1024
+"""The default memory overhead of a virtual machine (spec 03-19: 15 to 150 MB)."""
 
 
 def _conflict(what: str, key: object, first: str, second: str) -> CreationDenied:
@@ -116,10 +122,6 @@ def blame(error: CreationDenied, parts: Sequence[_Part]) -> CreationDenied:
     return CreationDenied(
         f"the plugin {' and '.join(authors)}: {error.message}", data={**error.data, "plugins": authors}
     )
-
-
-CONFIG_DIR = "/home/config"
-BOOTSTRAP_PATH = f"{CONFIG_DIR}/bootstrap.sh"
 
 
 def platform_environ(spec: KernelSpec) -> dict[str, str]:
@@ -217,12 +219,6 @@ def user_mounts(spec: KernelSpec) -> WorkloadConfig:
     return WorkloadConfig(
         mounts=tuple(Mount(source=m.source, target=m.target, read_only=m.read_only) for m in spec.mounts)
     )
-
-
-VM_RUNTIMES = ("kata", "firecracker", "runq")
-"""Parts of the names of runtimes that start virtual machines."""
-VM_MEMORY = 150 * 1024 * 1024
-"""The default memory overhead of a virtual machine (spec 03-19: 15 to 150 MB)."""
 
 
 def _undeclared(runtime: str) -> RuntimeClassSettings:

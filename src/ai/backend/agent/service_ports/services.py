@@ -19,6 +19,14 @@ from ai.backend.common.wire.link import ByteStream
 from ai.backend.plugin.accelerator import Mount, WorkloadConfig
 from ai.backend.plugin.runtime import AbstractRuntime, PortExposure
 
+MAX_PORT = 65_535
+KIT = "/opt/backend.ai/kit"
+"""Where every workload sees the kits."""
+START_TIMEOUT_S = 35.0
+"""As the published platform waits (peer facts 3.4)."""
+_STOP_TIMEOUT_S = 12.0
+_INTRINSIC = frozenset(service.name for service in INTRINSIC)
+
 
 class Kits(Protocol):
     """Makes kits in ``directory``, which every workload mounts; ``services`` are the names that a kit can serve."""
@@ -38,9 +46,6 @@ class Kits(Protocol):
 
     async def clean(self) -> None:
         """Removes unused kits of earlier versions of the agent. Raises Unavailable."""
-
-
-MAX_PORT = 65_535
 
 
 class PortForwarder:
@@ -73,14 +78,6 @@ class PortForwarder:
             raise InvalidInput(f"{port} is no port", data={"port": port})
         await self.require_consent(kernel)
         return await self._runtime.open_port(kernel.key, port)
-
-
-KIT = "/opt/backend.ai/kit"
-"""Where every workload sees the kits."""
-START_TIMEOUT_S = 35.0
-"""As the published platform waits (peer facts 3.4)."""
-_STOP_TIMEOUT_S = 12.0
-_INTRINSIC = frozenset(service.name for service in INTRINSIC)
 
 
 class ServiceManager:

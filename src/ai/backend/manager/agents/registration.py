@@ -30,6 +30,13 @@ from ai.backend.manager.resource_groups.store import ResourceGroupStore
 from ai.backend.manager.topics import LAUNCH, SCHEDULE
 
 _ASSIGNED = "manager/assigned-agents"
+MAX_PORT = 65_535
+_BROADCAST = IPv4Address("255.255.255.255")
+log = logging.getLogger(__name__)
+_REPORTED = ("epoch", "region", "addr", "version", "runtime", "tier", "generation", "overlay", "kernel_limit")
+_REPORTED_LISTS = ("devices", "plugins", "images", "runtime_classes", "location")
+_HEARTBEAT_WRITE_S = 5.0
+"""Seconds between two writes of the time of an agent's last heartbeat."""
 
 
 class _Assigned(msgspec.Struct, frozen=True):
@@ -69,10 +76,6 @@ class Assignments:
         return assigned.instead_of if assigned is not None and is_assigned else agent.scaling_group
 
 
-MAX_PORT = 65_535
-_BROADCAST = IPv4Address("255.255.255.255")
-
-
 def _invalid_reason(address: str, ports: Collection[int]) -> str:
     try:
         parsed = IPv4Address(address)
@@ -107,13 +110,6 @@ def admitted(report: OverlayReport, others: Mapping[AgentId, OverlayReport]) -> 
     return msgspec.structs.replace(
         report, why_plain=f"agent {encrypts} encrypts at {report.address}, and one at a time can"
     )
-
-
-log = logging.getLogger(__name__)
-_REPORTED = ("epoch", "region", "addr", "version", "runtime", "tier", "generation", "overlay", "kernel_limit")
-_REPORTED_LISTS = ("devices", "plugins", "images", "runtime_classes", "location")
-_HEARTBEAT_WRITE_S = 5.0
-"""Seconds between two writes of the time of an agent's last heartbeat."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

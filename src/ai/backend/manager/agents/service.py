@@ -22,6 +22,9 @@ from ai.backend.manager.metrics.live import LiveMetrics
 from ai.backend.manager.query.model import ListQuery, Page
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
 
+TOKEN_KEY = "config/watcher/token"
+DEFAULT_PORT = 6009
+
 
 @dataclass(slots=True, eq=False)
 class AgentService:
@@ -137,10 +140,6 @@ class AgentService:
 
 def _not_found(agent_id: str) -> NotFound:
     return NotFound(f"There is no agent {agent_id[:64]!r}.")
-
-
-TOKEN_KEY = "config/watcher/token"
-DEFAULT_PORT = 6009
 
 
 class WatcherService:

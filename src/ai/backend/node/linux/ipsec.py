@@ -25,6 +25,7 @@ _ALLOW, _REFUSE = 0, 1
 _EXTENDED_NUMBERS = 0x80
 _WINDOW_PACKETS = 128
 _CIPHER, _KEY_BYTES, _CHECK_BITS = b"rfc4106(gcm(aes))", 20, 128
+_ANYBODY, _NOWHERE = "", "0.0.0.0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +111,6 @@ class _Rule(IntEnum):
 
 _PRIORITY = {_Rule.ENCRYPT: 0, _Rule.ADMIT: 0x7FFFFFFE, _Rule.BLOCK: 0x7FFFFFFF}
 """Priorities: the smallest applies first. An operator's own encryption rules precede what is admitted in plain."""
-_ANYBODY, _NOWHERE = "", "0.0.0.0"
 
 
 @dataclass(frozen=True, slots=True)
