@@ -17,7 +17,7 @@ INTRINSIC_PLUGINS = ("ai.backend.accelerator.cpu", "ai.backend.accelerator.mem")
 
 
 class WatcherSettings(TlsSettings):
-    """The table ``[watcher]``: who restarts the agent on request."""
+    """The table ``[watcher]``: the daemon that restarts the agent on request."""
 
     service_addr: Address = Field(HostPort(host="127.0.0.1", port=6009), description="Where the watcher listens.")
     target_service: str = Field("backendai-agent.service", description="The unit of systemd that is the agent.")

@@ -33,7 +33,7 @@ _LATER = ("libnss_files.so.2", "libnss_dns.so.2", "libresolv.so.2")
 
 
 class KitFailed(Exception):
-    """No kit can be made; the text says why."""
+    """Raised when no kit can be made; the text says why."""
 
 
 def build_kit(directory: Path) -> Path:

@@ -71,13 +71,13 @@ class Watcher:
         action = request.match_info["action"]
         if action not in ACTIONS:
             raise InvalidInput(f"no such action; there are {', '.join(ACTIONS)}", data={"action": "unknown"})
-        await self._alone(self._do(action))
+        await self._run_alone(self._do(action))
         return web.json_response({"result": "ok"})
 
     async def _reset(self, _: web.Request) -> web.Response:
         if self._end_sessions is None:
             raise NotSupported("There are no soft resets here: watcher.soft-reset-available is false.")
-        ended = await self._alone(self._do_reset(self._end_sessions))
+        ended = await self._run_alone(self._do_reset(self._end_sessions))
         return web.json_response({"result": "ok", "ended": ended})
 
     async def _do_reset(self, end_sessions: Callable[[], Awaitable[int]]) -> int:
@@ -89,8 +89,8 @@ class Watcher:
         log.info("%d sessions were ended by a soft reset", ended)
         return ended
 
-    async def _alone(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs it to its end, even if the caller goes away. Raises Conflict if another action is under way."""
+    async def _run_alone(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs an action to its end, even if the caller goes away. Raises Conflict if another one is under way."""
         if self._running is not None and not self._running.done():
             work.close()
             raise Conflict("Something is being done to the agent already.")

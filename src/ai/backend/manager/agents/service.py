@@ -61,7 +61,7 @@ class AgentService:
         return Counter(a.status for a in await self.store.agents())
 
     async def holdings(self, caller: Caller, agent_ids: Collection[str]) -> Mapping[str, Sequence[KernelOccupancy]]:
-        """Returns what occupies agents, by agent; nothing unless the caller sees all."""
+        """Returns the kernels that occupy agents, by agent; nothing unless the caller sees all."""
         if not caller.sees_all:
             return {}
         holdings: dict[str, list[KernelOccupancy]] = {}

@@ -143,7 +143,7 @@ class StateId(nlmsg):
 
 
 class PolicyMessage(nlmsg):
-    """A policy: what happens to the packets that a selector matches (xfrm_userpolicy_info)."""
+    """A policy: the treatment of the packets that a selector matches (xfrm_userpolicy_info)."""
 
     prefix = "XFRMA_"
     fields = (

@@ -78,7 +78,7 @@ class Relay:
         return [frame for frame in frames if frame is not None]
 
     def dispatch(self, fd: int, events: int) -> bool:
-        """Serves a descriptor that is ready; returns False if it is none of the relay's."""
+        """Serves a descriptor that is ready; returns False for a descriptor of the owner."""
         if fd == self._listener.fileno():
             self._accept()
         elif self._runner is not None and fd == self._runner.fileno():

@@ -230,7 +230,7 @@ def _network(state: _WorkloadState, pids: Pids) -> list[Measurement]:
 
 
 def _complete(usage: Usage, state: _WorkloadState, pids: Pids) -> Usage:
-    """Fills in what no group counts from the present processes, which include the use of their ended children."""
+    """Fills in missing values from the present processes, which include the use of their ended children."""
     if state.transferred is not None and usage.cpu_used_ms == state.cpu_used_ms:  # without a processor, no I/O
         usage = replace(usage, io_read=state.transferred[0], io_write=state.transferred[1])
     if None not in (usage.cpu_used_ms, usage.memory, usage.pids, usage.io_read, usage.io_write):
