@@ -15,7 +15,7 @@ from ai.backend.infra.database import Database
 from ai.backend.manager.commands.running import on_database
 from ai.backend.manager.composition.backing_services import config_store, sealer_of
 from ai.backend.manager.config.settings import ManagerSettings
-from ai.backend.manager.images.client.scanner import HttpRegistryScanner
+from ai.backend.manager.images.client.scanner import scan_registry
 from ai.backend.manager.images.model import ImageAlias, ScanStep
 from ai.backend.manager.images.registries import ContainerRegistries
 from ai.backend.manager.images.rescan import Rescan
@@ -68,8 +68,8 @@ def rescan(settings: ManagerSettings, registry: str | None) -> None:
                 await close()
         if not chosen:
             raise NotFound("no registry is configured (config/docker/registry)")
-        scan = Rescan.alone(SqlImageStore(database), HttpRegistryScanner(), book, SystemClock())
-        return [await scan.scan(one, tell=_tell) for one in chosen]
+        scan = Rescan(SqlImageStore(database), scan_registry, book, SystemClock())
+        return [await scan.scan(one, on_step=_tell) for one in chosen]
 
     for line in on_database(settings, work):
         click.echo(line)

@@ -12,8 +12,8 @@ import click
 from ai.backend.common.errors import BackendError
 from ai.backend.common.states import SessionStatus
 from ai.backend.core.scheduling.decide import decide
+from ai.backend.core.scheduling.plan import describe
 from ai.backend.core.scheduling.policy import ORDERS, PLACEMENTS, Policy
-from ai.backend.core.scheduling.report import describe
 from ai.backend.core.scheduling.snapshot import Snapshot, dump_json, load_json
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.database import Database
@@ -46,7 +46,7 @@ def _with_plugin(policy: Policy) -> Policy:
 def scheduler_dump(settings: ManagerSettings, resource_group: str) -> None:
     """Print what the scheduler sees of a resource group as JSON."""
     snapshot, policy = _scheduling(settings, resource_group)
-    click.echo(dump_json(replace(snapshot, policy=policy.told())).decode())
+    click.echo(dump_json(replace(snapshot, policy=policy.dump())).decode())
 
 
 @scheduler.command("replay")

@@ -14,7 +14,7 @@ from ai.backend.common.errors import BackendError, InvalidInput
 from ai.backend.infra.process.daemon import run_daemon
 from ai.backend.infra.process.memory import collect_rarely, share_one_heap, trimmed
 from ai.backend.infra.process.pid_file import PidFile
-from ai.backend.infra.process.workers import Workers, first_has_ended
+from ai.backend.infra.process.workers import ProcessSupervisor, first_has_ended
 from ai.backend.infra.telemetry import count_together, log_as_configured
 from ai.backend.manager.composition.backing_services import (
     BackingServices,
@@ -42,8 +42,7 @@ async def serve(
     Raises:
         OSError: an address cannot be bound. BackendError: the database cannot be used.
     """
-    from ai.backend.infra.http.server import make_runner, serve_on
-    from ai.backend.infra.http.tls import tls_of
+    from ai.backend.infra.http.server import make_runner, serve_on, tls_of
     from ai.backend.infra.rpc.data.server import DataServer
     from ai.backend.infra.rpc.zmq.keys import AgentKeyDirectory, load_or_generate_keypair
     from ai.backend.infra.rpc.zmq.manager import ZmqManagerEndpoint
@@ -87,7 +86,7 @@ async def serve(
 
 async def _lead(settings: ManagerSettings, stop: asyncio.Event, worker: Callable[[int], Sequence[str]]) -> None:
     """The first process: serves, and looks after the others, which begin once the database is up to date."""
-    workers = Workers(worker, settings.manager.num_proc - 1)
+    workers = ProcessSupervisor({f"worker {n}": worker(n) for n in range(1, settings.manager.num_proc)})
 
     async def end_workers() -> None:
         await stop.wait()

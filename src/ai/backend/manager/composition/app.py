@@ -13,7 +13,7 @@ from ai.backend.common.ids import AccessKey
 from ai.backend.common.states import AgentStatus
 from ai.backend.infra.http.health import HealthApi, Readiness, VersionApi
 from ai.backend.infra.http.openapi import OpenApiApi
-from ai.backend.infra.http.ratelimit import Limiter
+from ai.backend.infra.http.ratelimit import Limiter, RateLimiter
 from ai.backend.infra.http.routes import Endpoint, endpoints_of
 from ai.backend.infra.http.server import HttpOptions, HttpServer
 from ai.backend.infra.http.signature import Authenticator
@@ -32,17 +32,14 @@ from ai.backend.manager.folders.api import FoldersApi, FolderSharingApi, FolderT
 from ai.backend.manager.folders.facade import Folders
 from ai.backend.manager.graphql.endpoint import GraphQLApi
 from ai.backend.manager.graphql.settings import GraphQLSettings
-from ai.backend.manager.identity.api import AuthApi, PasswordsApi, RoleApi
-from ai.backend.manager.identity.signing_keys import KeypairStore
-from ai.backend.manager.logs.api import ErrorLogApi
-from ai.backend.manager.logs.audit_calls import CallAudit
+from ai.backend.manager.identity.api import AuthApi
+from ai.backend.manager.logs.api import CallAudit, ErrorLogApi
 from ai.backend.manager.resource_groups.api import ResourceGroupsApi
 from ai.backend.manager.resources.api import ResourcesApi
 from ai.backend.manager.service_ports.api import ServicePortsApi
 from ai.backend.manager.service_ports.tunnels_api import TunnelsApi
 from ai.backend.manager.sessions.api import SessionsApi
-from ai.backend.manager.system.api import StateApi
-from ai.backend.manager.system.config_api import ConfigApi
+from ai.backend.manager.system.api import ConfigApi, StateApi
 from ai.backend.manager.tasks.api import TasksApi
 from ai.backend.manager.templates.api import TemplatesApi
 from ai.backend.manager.usage.api import UsageApi
@@ -112,8 +109,7 @@ def api_endpoints(
         *endpoints_of(AgentsApi(services.agents), tag="cluster"),
         *endpoints_of(ResourceGroupsApi(services.resource_groups), tag="cluster"),
         *endpoints_of(StateApi(services.state, sessions, announcement=options.announcement), tag="cluster"),
-        *endpoints_of(RoleApi(services.identity), tag="auth"),
-        *endpoints_of(AuthApi(services.passwords, services.ssh_keys), tag="auth"),
+        *endpoints_of(AuthApi(services.identity, services.passwords, services.ssh_keys), tag="auth"),
         *endpoints_of(ErrorLogApi(services.errors, services.clock.now), tag="error log"),
         *endpoints_of(TemplatesApi(services.templates), tag="templates"),
         *endpoints_of(SessionDefaultsApi(services.defaults), tag="session defaults"),
@@ -128,7 +124,6 @@ def api_endpoints(
             else ()
         ),
         *(endpoints_of(UsageApi(services.usage), tag="usage") if services.usage is not None else ()),
-        *endpoints_of(PasswordsApi(services.passwords), tag="auth"),
         *endpoints_of(GraphQLApi(services.audit, options.graphql, lambda: _load_schema(services)), tag="graphql"),
         *endpoints_of(HealthApi(metrics, readiness or _always_ready, lambda: _gauges(services)), tag="health"),
         *endpoints_of(VersionApi(manager=COMPATIBLE_RELEASE, build=_build()), tag="version"),
@@ -196,14 +191,12 @@ def build_app(
         [*endpoints, *endpoints_of(OpenApiApi(endpoints, title="Manager API", version=_build()), tag="health")],
         metrics=manager.metrics,
         # The identity service answers from memory, so nothing is kept here.
-        authenticator=Authenticator(
-            KeypairStore(services.identity), key_ttl_s=0, trusted_proxies=options.http.trusted_proxies
-        ),
+        authenticator=Authenticator(services.identity, key_ttl_s=0, trusted_proxies=options.http.trusted_proxies),
         audit=CallAudit(services.audit),
         client_tokens=services.client_tokens,
         options=options.http,
         on_admitted=admit,
-        limiter=limiter,
+        limiter=limiter or RateLimiter(),
         active_keys=services.identity.active_keys,
     )
     return server.application()

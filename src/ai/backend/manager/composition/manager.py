@@ -44,8 +44,7 @@ from ai.backend.manager.execution.service import ExecutionService
 from ai.backend.manager.folders.client import StorageProxyFolders
 from ai.backend.manager.folders.facade import Folders
 from ai.backend.manager.folders.gateway import FolderGateway, StorageGateway
-from ai.backend.manager.identity.password_hash import hash_password, verify_password
-from ai.backend.manager.identity.passwords import PasswordService
+from ai.backend.manager.identity.passwords import PasswordService, hash_password, verify_password
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.ssh_keys import SshKeyService
 from ai.backend.manager.identity.tenants import TenantService
@@ -53,7 +52,7 @@ from ai.backend.manager.identity.users import UserService
 from ai.backend.manager.idle.activity import ActivityTracker
 from ai.backend.manager.idle.loop import IdleLoop
 from ai.backend.manager.idle.service import IdleService
-from ai.backend.manager.images.client.scanner import HttpRegistryScanner
+from ai.backend.manager.images.client.scanner import scan_registry
 from ai.backend.manager.images.facade import Images
 from ai.backend.manager.leadership.service import Leadership
 from ai.backend.manager.logs.audit import AuditService
@@ -240,7 +239,7 @@ class Manager:
         config = SealedConfigStore(stores.config, self._sealer, opens=True)
         images = Images.build(
             stores.images,
-            HttpRegistryScanner(),
+            scan_registry,
             config=config,
             agents=stores.agents,
             identities=stores.identities,
@@ -280,7 +279,7 @@ class Manager:
             mounts,
             self._dotfiles,
             state,
-            images.catalogue if images is not None else None,
+            images.service if images is not None else None,
         )
         return SessionService(
             store=stores.sessions,
@@ -307,6 +306,7 @@ class Manager:
         sessions = self._make_sessions(folders, artifacts, images, state, finder, clock, id_generator)
         owned_sessions = OwnerSessions(stores.sessions, sessions)
         leaving = folders.leaving if folders is not None else None
+        service_ports = ServicePorts(finder, gateway)
         return Services(
             sessions=sessions,
             defaults=self._dotfiles,
@@ -327,8 +327,8 @@ class Manager:
                 sessions=settings.sessions,
                 activity=self._activity,
             ),
-            service_ports=ServicePorts(finder, gateway),
-            tunnels=TunnelService(finder, gateway, settings.tunnels, self._activity),
+            service_ports=service_ports,
+            tunnels=TunnelService(service_ports, settings.tunnels, self._activity),
             identity=self._identity,
             administration=TenantService(
                 stores.identities,
@@ -394,7 +394,7 @@ class Manager:
             clock,
             settings.sessions,
             self._dotfiles,
-            images.provision if images is not None else None,
+            images.pulls if images is not None else None,
             derive=self._sealer.derive,
         )
         self._schedule = ScheduleLoop(
@@ -408,7 +408,7 @@ class Manager:
             stores.shares,
             self._devices,
             rng,
-            images=images.catalogue if images is not None else None,
+            images=images.service if images is not None else None,
             key_id=self._sealer.newest_id,
         )
         self._services.resource_groups.after_change.append(self._schedule)

@@ -14,7 +14,7 @@ from ai.backend.manager.images import tables as images
 from ai.backend.manager.leadership import tables as leadership
 from ai.backend.manager.logs import tables as logs
 from ai.backend.manager.resource_groups import tables as resource_groups
-from ai.backend.manager.resources import tables as resources
+from ai.backend.manager.resources import sql as resources
 from ai.backend.manager.scheduling import tables as scheduling
 from ai.backend.manager.sessions import tables as sessions
 from ai.backend.manager.tasks import tables as tasks

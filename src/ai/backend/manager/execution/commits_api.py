@@ -52,7 +52,7 @@ class ImagesApi:
     async def docker_registries(self, call: Call) -> dict[str, str]:
         """Name and URL of the registries whose images the caller's domain may use."""
         caller = caller_of(call)
-        allowed = None if caller.is_superadmin else await self._images.catalogue.allowed_registries(caller.domain_name)
+        allowed = None if caller.is_superadmin else await self._images.service.allowed_registries(caller.domain_name)
         registries = await self._images.registries.all()
         return {name: registry.url for name, registry in registries.items() if is_allowed(name, allowed)}
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, select, update
 
-from ai.backend.common.errors import InsufficientResource, StaleVersion, Unavailable
+from ai.backend.common.errors import InsufficientResource, StaleVersion
 from ai.backend.common.ids import AgentId
 from ai.backend.common.slots import ResourceSlot
-from ai.backend.infra.database.batching import CHUNK, chunks
+from ai.backend.infra.database.batching import chunks
 from ai.backend.manager.agents import tables as agents_tables
 from ai.backend.manager.agents.model import withheld_slots
 from ai.backend.manager.sessions import tables
@@ -63,59 +61,3 @@ def move_slots(s: Connection, deltas: Mapping[AgentId, ResourceSlot]) -> None:
                 raise InsufficientResource(f"agent {agent_id} does not have as much free")
             changed.append((agent_id, {"occupied_slots": occupied}))
     update_many(s, agents_tables.agents, changed)
-
-
-@dataclass(slots=True, eq=False)
-class _Waiting:
-    item: Any
-    done: asyncio.Future[None]
-
-
-class BatchWriter:
-    """Writes items that arrive during a write together in the next one.
-
-    If a batch fails, its items are written one by one, so that each gets its own result.
-
-    Args:
-        write_all: writes several or none. write_one: writes one.
-    """
-
-    def __init__(
-        self, write_all: Callable[[Sequence[Any]], Awaitable[None]], write_one: Callable[[Any], Awaitable[None]]
-    ) -> None:
-        self._write_all = write_all
-        self._write_one = write_one
-        self._waiting: list[_Waiting] = []
-        self._worker: asyncio.Task[None] | None = None
-
-    async def put(self, item: Any) -> None:
-        """Return once the item is written; raise the error of the write."""
-        waiting = _Waiting(item, asyncio.get_running_loop().create_future())
-        self._waiting.append(waiting)
-        if self._worker is None or self._worker.done():
-            self._worker = asyncio.create_task(self._work())
-        await waiting.done
-
-    async def _work(self) -> None:
-        while self._waiting:
-            batch, self._waiting = self._waiting[:CHUNK], self._waiting[CHUNK:]
-            try:
-                if len(batch) > 1:
-                    await self._write_all([waiting.item for waiting in batch])
-            except Unavailable as error:
-                outcomes: list[BaseException | None] = [error] * len(batch)
-            except Exception:  # noqa: BLE001  # one item is at fault; each gets its own error
-                outcomes = await self._one_by_one(batch)
-            else:
-                outcomes = [None] * len(batch) if len(batch) > 1 else await self._one_by_one(batch)
-            for waiting, outcome in zip(batch, outcomes, strict=True):
-                if waiting.done.cancelled():
-                    continue
-                if outcome is None:
-                    waiting.done.set_result(None)
-                else:
-                    waiting.done.set_exception(outcome)
-
-    async def _one_by_one(self, batch: Sequence[_Waiting]) -> list[BaseException | None]:
-        writes = (self._write_one(waiting.item) for waiting in batch)
-        return list(await asyncio.gather(*writes, return_exceptions=True))
