@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ai.backend.client.exceptions import BackendAPIError
-from ai.backend.client.func.session_blocking import ComputeSession
+from ai.backend.client.func.session import ComputeSession
 from ai.backend.client.session import Session
 from tests.conformance.published import Published, Said
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 
 from ai.backend.client.exceptions import BackendAPIError
-from ai.backend.client.func.vfolder_blocking import VFolder
+from ai.backend.client.func.vfolder import VFolder
 from ai.backend.client.session import Session
 from tests.conformance.checks import RESOURCES, Scene, ended, until
 

@@ -17,17 +17,15 @@ ENTRIES = {
     **SESSION_COMMANDS,
     "create": Entry("ai.backend.cli.session.start:start", "The same as start."),
     "destroy": Entry("ai.backend.cli.session.commands:rm", "The same as rm."),
-    "session": Entry(
-        "ai.backend.cli.session.group:session", "The same commands under the names of the published tree."
-    ),
+    "session": Entry("ai.backend.cli.session.group:session", "The same commands by the names of the published tree."),
     "admin": Entry("ai.backend.cli.admin.group:admin", "Agents, keypairs and all users' sessions."),
-    "keypair": Entry("ai.backend.cli.account.group:keypair", "Your own keypair."),
-    "resource": Entry("ai.backend.cli.admin.group:resource", "Resource slots and presets."),
+    "keypair": Entry("ai.backend.cli.admin.users:keypair", "Your own keypair."),
+    "resource": Entry("ai.backend.cli.admin.cluster:resource", "Resource slots and presets."),
     "vfolder": Entry("ai.backend.cli.vfolder.commands:vfolder", "Virtual folders: make, share and fill them."),
-    "sesstpl": Entry("ai.backend.cli.template.commands:sesstpl", "Templates that sessions are made from."),
-    "session-template": Entry("ai.backend.cli.template.commands:sesstpl", "The same as sesstpl."),
-    "start-template": Entry("ai.backend.cli.template.commands:start_template", "Start a session as a template says."),
-    "dotfile": Entry("ai.backend.cli.template.dotfiles:dotfile", "Files that are in every new session."),
+    "sesstpl": Entry("ai.backend.cli.session.templates:sesstpl", "Templates that sessions are made from."),
+    "session-template": Entry("ai.backend.cli.session.templates:sesstpl", "The same as sesstpl."),
+    "start-template": Entry("ai.backend.cli.session.templates:start_template", "Start a session as a template says."),
+    "dotfile": Entry("ai.backend.cli.session.templates:dotfile", "Files that are in every new session."),
     "quota": Entry("ai.backend.cli.vfolder.quotas:quota", "Show what you keep on storage hosts, and may keep."),
     "artifact": Entry(
         "ai.backend.cli.artifact.commands:artifact", "Models, packages and images that sessions can mount."
@@ -37,12 +35,12 @@ ENTRIES = {
         "ai.backend.cli.accelerator.commands:accelerator", "Accelerator plugins and devices of this node."
     ),
     "server-logs": Entry("ai.backend.cli.admin.manager:server_logs", "Errors that clients reported."),
-    "update-password": Entry("ai.backend.cli.account.account:update_password", "Change your password."),
+    "update-password": Entry("ai.backend.cli.account:update_password", "Change your password."),
     "update-password-no-auth": Entry(
-        "ai.backend.cli.account.account:update_password_no_auth", "Change a password that must be changed."
+        "ai.backend.cli.account:update_password_no_auth", "Change a password that must be changed."
     ),
-    "config": Entry("ai.backend.cli.account.config:config", "Show the configuration in force."),
-    "completion": Entry("ai.backend.cli.completion:completion", "Print a completion script for a shell."),
+    "config": Entry("ai.backend.cli.account:config", "Show the configuration in force."),
+    "completion": Entry("ai.backend.cli.reference:completion", "Print a completion script for a shell."),
     "up": Entry("ai.backend.standalone.main:up", "Start the embedded cluster.", "embedded cluster"),
     "down": Entry("ai.backend.standalone.main:down", "Stop the embedded cluster.", "embedded cluster"),
     "mgr": Entry("ai.backend.manager.main:main", "The manager daemon.", "manager"),

@@ -37,11 +37,7 @@ _TRUE = frozenset({"1", "t", "true", "y", "yes", "on"})
 _FALSE = frozenset({"", "0", "f", "false", "n", "no", "off"})
 
 
-def _as_is(value: Any) -> Any:
-    return value
-
-
-def get_env(key: str, default: Any = None, *, clean: Callable[[Any], T] = _as_is) -> T:
+def get_env(key: str, default: Any = None, *, clean: Callable[[Any], T] = lambda value: value) -> T:
     """Returns the value of ``BACKEND_<KEY>``, else ``SORNA_<KEY>``, else ``default``; passed through ``clean``.
 
     Raises:
@@ -94,7 +90,7 @@ def _urls(raw: str | URL) -> tuple[URL, ...]:
 
 
 class APIConfig:
-    """The settings of API sessions; immutable but for the endpoint in use, which moves on when one fails.
+    """The settings of API sessions; only the endpoint in use changes, when one fails.
 
     Args:
         endpoint: one URL, or several of the same cluster separated by commas: calls fail over among them.
@@ -125,13 +121,13 @@ class APIConfig:
         connection_timeout: float | None = None,
         read_timeout: float | None = None,
     ) -> None:
-        def pick(key: str, given: Any, clean: Callable[[Any], T] = str) -> T:  # type: ignore[assignment]  # str is a T
-            if given is None:
+        def pick(key: str, value: Any, clean: Callable[[Any], T] = str) -> T:  # type: ignore[assignment]  # str is a T
+            if value is None:
                 return get_env(key, DEFAULTS.get(key, ""), clean=clean)
             try:
-                return clean(given)
+                return clean(value)
             except ValueError as error:
-                raise BackendClientError(f"{key} is {given!r}: {error}") from error
+                raise BackendClientError(f"{key} is {value!r}: {error}") from error
 
         self.endpoints: Sequence[URL] = pick("endpoint", endpoint, _urls)
         self.endpoint_type: str = pick("endpoint_type", endpoint_type)
@@ -160,7 +156,7 @@ class APIConfig:
         return self.endpoints[self._current]
 
     def fail_over(self) -> None:
-        """Move on to the next endpoint."""
+        """Switches to the next endpoint."""
         self._current = (self._current + 1) % len(self.endpoints)
 
     @property
@@ -174,22 +170,14 @@ class APIConfig:
 
     @property
     def access_key(self) -> str:
-        """The access key.
-
-        Raises:
-            MissingCredentials: none is configured.
-        """
+        """The access key. Raises MissingCredentials: none is configured."""
         if self._access_key is None:
             raise MissingCredentials("no access key is configured")
         return self._access_key
 
     @property
     def secret_key(self) -> str:
-        """The secret key.
-
-        Raises:
-            MissingCredentials: none is configured.
-        """
+        """The secret key. Raises MissingCredentials: none is configured."""
         if not self._secret_key:
             raise MissingCredentials("no secret key is configured")
         return self._secret_key
@@ -199,7 +187,7 @@ _config: APIConfig | None = None
 
 
 def get_config() -> APIConfig:
-    """Returns the configuration of this process; made from the environment where nobody has set one."""
+    """Returns the configuration of this process; by default it is made from the environment."""
     global _config  # noqa: PLW0603  # the process-wide default is the published interface
     if _config is None:
         _config = APIConfig()
@@ -207,6 +195,6 @@ def get_config() -> APIConfig:
 
 
 def set_config(conf: APIConfig | None) -> None:
-    """Set the configuration of this process; None forgets it, so that the environment is read again."""
+    """Sets the configuration of this process; after None the environment is read again."""
     global _config  # noqa: PLW0603  # the process-wide default is the published interface
     _config = conf

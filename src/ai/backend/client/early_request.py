@@ -1,7 +1,7 @@
-"""A request that is under way while the program still imports its HTTP library (docs/decisions/0195).
+"""A request that is sent while the program still imports its HTTP library (docs/decisions/0195).
 
-It is a first try on a plain connection: where it fails for any reason but an answer of the server, the caller makes the
-same call again in the usual way, and the call's client token tells the server that it is the same one.
+It is a first try on a plain connection. Where it fails without an answer of the server, the caller makes the same call
+again in the usual way, and the call's client token tells the server that it is the same one.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class PendingReply:
     """The answer to a call that a thread waits for."""
 
     def __init__(self, config: APIConfig, call: Call) -> None:
+        self.call = call
         self._url, self._headers, self._body = prepare(config, call)
-        self._method = call.method
         self._timeout = config.connection_timeout or None
         self._answer: tuple[int, str, dict[str, str], bytes] | None = None
         self._lock = threading.Lock()
@@ -30,31 +30,30 @@ class PendingReply:
         threading.Thread(target=self._work, name="backendai-early", daemon=True).start()
 
     def _work(self) -> None:
-        self._ask()
+        self._exchange()
         with self._lock:
             self._is_done = True
             callback = self._callback
         if callback is not None:
             callback()
 
-    def _ask(self) -> None:
+    def _exchange(self) -> None:
         connection = HTTPConnection(str(self._url.host), self._url.port, timeout=self._timeout)
         try:
             connection.connect()
             connection.sock.settimeout(None)
-            connection.request(self._method, self._url.raw_path_qs, body=self._body, headers=self._headers)
+            connection.request(self.call.method, self._url.raw_path_qs, body=self._body, headers=self._headers)
             response = connection.getresponse()
             self._answer = response.status, response.reason, dict(response.getheaders()), response.read()
         except (OSError, HTTPException):
-            pass  # the usual way has better means, and better words
+            pass  # the caller repeats the call on a usual connection, which reports errors
         finally:
             connection.close()
 
     async def wait(self) -> Reply | None:
-        """The answer, or None where the call must be made again. Nothing waits for the thread if this is cancelled.
+        """Returns the answer, or None if the call must be made again. A cancellation does not wait for the thread.
 
-        Raises:
-            BackendAPIError: the server refused.
+        Raises BackendAPIError: the server refused.
         """
         loop = asyncio.get_running_loop()
         arrived = asyncio.Event()
@@ -77,6 +76,6 @@ class PendingReply:
 
 
 def send_early(config: APIConfig, call: Call) -> PendingReply | None:
-    """Send a call at once, if it can be done simply: one endpoint without TLS, and a call that may be repeated."""
-    simple = len(config.endpoints) == 1 and config.endpoint.scheme == "http" and config.has_credentials
-    return PendingReply(config, call) if simple and call.repeatable and call.token and call.form is None else None
+    """Sends a call at once; returns None unless it has one endpoint without TLS, credentials, and may be repeated."""
+    is_simple = len(config.endpoints) == 1 and config.endpoint.scheme == "http" and config.has_credentials
+    return PendingReply(config, call) if is_simple and call.repeatable and call.token and call.form is None else None

@@ -21,7 +21,7 @@ _RETRY_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Holds the name of an event, its data as text, and its id where the server gave one."""
+    """The name of an event, its data as text, and its id where the server sent one."""
 
     name: str
     text: str
@@ -38,7 +38,7 @@ class Event:
 
 
 class Parser:
-    """Turns lines into events. Feed it one line at a time, without its line end."""
+    """Parses events from lines without their line ends."""
 
     def __init__(self) -> None:
         self.last_id: str | None = None
@@ -47,7 +47,7 @@ class Parser:
         self._data: list[str] = []
 
     def feed(self, line: str) -> Event | None:
-        """Take a line; an empty one completes the event that the lines before it described."""
+        """Takes a line; returns the event of the lines before it if the line is empty."""
         if not line:
             event = Event(self._name or "message", "\n".join(self._data), self.last_id) if self._data else None
             self._name, self._data = "", []
@@ -66,13 +66,13 @@ class Parser:
 
 
 async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[str]:
-    rest = b""
+    unfinished = b""
     async for chunk in content.iter_any():
-        *whole, rest = (rest + chunk).split(b"\n")
-        for line in whole:
+        *lines, unfinished = (unfinished + chunk).split(b"\n")
+        for line in lines:
             yield line.removesuffix(b"\r").decode(errors="replace")
-        if len(rest) > _MAX_LINE:
-            rest = b""
+        if len(unfinished) > _MAX_LINE:
+            unfinished = b""
 
 
 async def follow(
@@ -80,12 +80,12 @@ async def follow(
 ) -> AsyncIterator[Event]:
     """Yields the events of ``path`` until the server says that no more will come.
 
-    A lost connection is made again and resumed after the last event that was seen. ``opened`` is called for every
+    A lost connection is made again and resumed after the last received event. ``opened`` is called for every
     connection once the server listens.
 
     Raises:
         BackendAPIError: the server refuses the stream.
-        EndpointUnreachable: the server is gone for good.
+        EndpointUnreachable: no endpoint answers.
     """
     parser = Parser()
     while True:
@@ -106,5 +106,5 @@ async def follow(
         except EndpointUnreachable:
             raise
         except (aiohttp.ClientError, ConnectionError, TimeoutError):
-            pass
+            pass  # the connection was lost: it is made again
         await asyncio.sleep(parser.retry_s)

@@ -44,14 +44,14 @@ class BackendAPIError(BackendError):
         text = str(self.data.get("msg") or self.data.get("detail") or self.data["title"])
         fields = self.data.get("data")
         if self.code == "invalid-api-params" and isinstance(fields, Mapping) and fields:
-            plain = [f"{name}: {why}" for name, why in fields.items() if not isinstance(why, Mapping | list)]
-            untold = [told for told in plain if told not in text]
-            text += f" ({'; '.join(untold)})" if untold else ""
+            plain = [f"{name}: {reason}" for name, reason in fields.items() if not isinstance(reason, Mapping | list)]
+            missing = [problem for problem in plain if problem not in text]
+            text += f" ({'; '.join(missing)})" if missing else ""
         return f"{text} [{self.status} {self.code}]"
 
 
 class BackendClientError(BackendError):
-    """The failure is on this side of the wire, or on the wire itself."""
+    """A failure of this side of the connection, or of the connection itself."""
 
 
 class MissingCredentials(BackendClientError):

@@ -19,18 +19,17 @@ from ai.backend.client.exceptions import BackendClientError, UnusableReply
 def collect(files: Iterable[str | os.PathLike[str]], basedir: str | os.PathLike[str] | None = None) -> dict[str, bytes]:
     """Returns the contents of files, by their paths relative to ``basedir`` (the working directory).
 
-    Raises:
-        BackendClientError: a file is missing, no regular file, or outside of ``basedir``.
+    Raises BackendClientError: a file is missing, no regular file, or outside of ``basedir``.
     """
     base = Path(basedir or ".").resolve()
     contents: dict[str, bytes] = {}
-    for given in files:
-        path = base / given
+    for name in files:
+        path = base / name
         path = path.parent.resolve() / path.name  # a link keeps its own name
         if not path.is_file():
-            raise BackendClientError(f"{given}: no such file")
+            raise BackendClientError(f"{name}: no such file")
         if not path.is_relative_to(base):
-            raise BackendClientError(f"{given} is not inside {base}: change into a directory that contains it")
+            raise BackendClientError(f"{name} is not inside {base}: change into a directory that contains it")
         contents[path.relative_to(base).as_posix()] = path.read_bytes()
     return contents
 
@@ -45,11 +44,7 @@ def upload_form(files: Iterable[tuple[str, bytes]]) -> aiohttp.MultipartWriter:
 
 
 async def tar_parts(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """Yields every part of a multipart answer, whole.
-
-    Raises:
-        UnusableReply: the answer is not multipart.
-    """
+    """Yields every part of a multipart answer, whole. Raises UnusableReply: the answer is not multipart."""
     if not response.content_type.startswith("multipart/"):
         raise UnusableReply(f"a download is {response.content_type}, not multipart")
     reader = multipart.MultipartReader.from_response(response)
@@ -59,25 +54,24 @@ async def tar_parts(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
 
 
 def extract(archive: IO[bytes], dest: Path) -> list[Path]:
-    """Unpack an archive below ``dest``; nothing in it can reach a place outside.
+    """Unpacks an archive below ``dest``; nothing in it can reach a place outside.
 
-    Raises:
-        BackendClientError: it tries, or it is not a tar archive.
+    Raises BackendClientError: it tries, or it is not a tar archive.
     """
     dest.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     try:
         with tarfile.open(fileobj=archive, mode="r:*") as tar:
             for member in tar:
-                path = _place(tar, member, dest)
+                path = _unpack(tar, member, dest)
                 written += [] if member.isdir() else [path]
     except tarfile.TarError as error:
         raise BackendClientError(f"the downloaded archive is unusable: {error}") from error
     return written
 
 
-def _place(tar: tarfile.TarFile, member: tarfile.TarInfo, dest: Path) -> Path:
-    """Unpack one member. By hand: the ``filter`` of tarfile came with Python 3.11.4, and Debian 12 has 3.11.2."""
+def _unpack(tar: tarfile.TarFile, member: tarfile.TarInfo, dest: Path) -> Path:
+    """Unpacks one member, without the ``filter`` of tarfile: it came with Python 3.11.4, and Debian 12 has 3.11.2."""
     top, path = dest.resolve(), dest / member.name
     if not path.parent.resolve().is_relative_to(top) or ".." in Path(member.name).parts:
         raise BackendClientError(f"the downloaded archive is unusable: {member.name!r} leads outside")

@@ -1,21 +1,21 @@
-"""The bridge from blocking callers to the asyncio core: one event loop in a thread of its own.
-
-One implementation serves both worlds: the asyncio classes of `func/`. A blocking class holds such an object and lends
-its methods through :func:`blocking`, which keeps their parameters and results for type checkers.
-"""
+"""The blocking form of the asyncio SDK: objects whose methods run on an event loop in a thread of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
-P = ParamSpec("P")
+
+
+class Remote:
+    """Base of the objects of the SDK that make requests; blocking programs use each of them as a :class:`Blocking`."""
 
 
 class Portal:
@@ -27,7 +27,7 @@ class Portal:
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
-        """Wait for the coroutine. An interrupt of the waiting thread (Ctrl-C) cancels it."""
+        """Waits for the coroutine. An interrupt of the waiting thread (Ctrl-C) cancels it."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()
@@ -35,25 +35,43 @@ class Portal:
             future.cancel()
             raise
 
-    def iterate(self, items: AsyncIterator[R]) -> Iterator[R]:
-        async def following() -> list[R]:
+    def block(self, value: Any) -> Any:
+        """Returns the blocking form of what an asynchronous method returned."""
+        if inspect.iscoroutine(value):
+            return self.block(self.run(value))
+        if inspect.isasyncgen(value):
+            return self._iterate(value)
+        if isinstance(value, AbstractAsyncContextManager):
+            return self._enter(value)
+        return Blocking(self, value) if isinstance(value, Remote) else value
+
+    def _iterate(self, items: AsyncIterator[Any]) -> Iterator[Any]:
+        async def next_items() -> list[Any]:
             async for item in items:
                 return [item]
             return []
 
-        while found := self.run(following()):
-            yield found[0]
+        while batch := self.run(next_items()):
+            yield batch[0]
 
     @contextmanager
-    def enter(self, manager: AbstractAsyncContextManager[R]) -> Iterator[R]:
-        value = self.run(_enter(manager))
+    def _enter(self, manager: AbstractAsyncContextManager[Any]) -> Iterator[Any]:
+        async def leave(error: BaseException | None) -> bool | None:
+            return await manager.__aexit__(
+                type(error) if error else None, error, error.__traceback__ if error else None
+            )
+
+        async def enter() -> Any:
+            return await manager.__aenter__()
+
+        value = self.run(enter())
         try:
-            yield value
+            yield self.block(value)
         except BaseException as error:
-            if not self.run(_exit(manager, error)):
+            if not self.run(leave(error)):
                 raise
         else:
-            self.run(_exit(manager, None))
+            self.run(leave(None))
 
     def close(self) -> None:
         if self._loop.is_closed():
@@ -63,39 +81,32 @@ class Portal:
         self._loop.close()
 
 
-async def _enter(manager: AbstractAsyncContextManager[R]) -> R:
-    return await manager.__aenter__()
+class Blocking(Generic[T]):
+    """The blocking form of an object of the SDK, with the same attributes and methods.
 
-
-async def _exit(manager: AbstractAsyncContextManager[Any], error: BaseException | None) -> bool:
-    return bool(await manager.__aexit__(type(error) if error else None, error, error.__traceback__ if error else None))
-
-
-class Facade(Generic[T]):
-    """Makes the methods of an asyncio object blocking."""
+    Coroutine methods wait for their results, asynchronous generators are iterators, asynchronous contexts are entered
+    with ``with``, and the handles and streams that these return are blocking too.
+    """
 
     def __init__(self, portal: Portal, inner: T) -> None:
         self._portal = portal
         self._inner = inner
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._portal.block(self._inner(*args, **kwargs))  # type: ignore[operator]  # a TypeError if it is not callable
 
-def blocking(method: Callable[Concatenate[T, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Facade[T], P], R]:
-    """Makes a coroutine method of ``T`` blocking in its facade."""
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        value = getattr(self._inner, name)
+        if not inspect.isroutine(value):
+            return self._portal.block(value)
 
-    @functools.wraps(method)
-    def call(self: Facade[T], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self._portal.run(method(self._inner, *args, **kwargs))
+        @functools.wraps(value)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return self._portal.block(value(*args, **kwargs))
 
-    return call
+        return call
 
-
-def iterating(
-    method: Callable[Concatenate[T, P], AsyncIterator[R]],
-) -> Callable[Concatenate[Facade[T], P], Iterator[R]]:
-    """Makes an asynchronous generator method of ``T`` blocking in its facade."""
-
-    @functools.wraps(method)
-    def call(self: Facade[T], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
-        return self._portal.iterate(method(self._inner, *args, **kwargs))
-
-    return call
+    def __dir__(self) -> Iterable[str]:
+        return [*super().__dir__(), *dir(self._inner)]

@@ -10,30 +10,11 @@ with request.fetch() as response:              # inside `with Session()`
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any
 
 from ai.backend.client.exceptions import BackendClientError
 from ai.backend.client.session import AsyncSession, Session, api_session
 from ai.backend.client.wire import Call, Reply, new_token
-
-
-class AsyncResponse:
-    """A whole answer, for asyncio programs."""
-
-    def __init__(self, reply: Reply) -> None:
-        self.status = reply.status
-        self.headers = reply.headers
-        self._reply = reply
-
-    async def json(self) -> Any:
-        return self._reply.json()
-
-    async def text(self) -> str:
-        return self._reply.body.decode()
-
-    async def read(self) -> bytes:
-        return self._reply.body
 
 
 class Response:
@@ -54,6 +35,24 @@ class Response:
         return self._reply.body
 
 
+class AsyncResponse:
+    """A whole answer, for asyncio programs."""
+
+    def __init__(self, reply: Reply) -> None:
+        self.status = reply.status
+        self.headers = reply.headers
+        self._response = Response(reply)
+
+    async def json(self) -> Any:
+        return self._response.json()
+
+    async def text(self) -> str:
+        return self._response.text()
+
+    async def read(self) -> bytes:
+        return self._response.read()
+
+
 class Fetch:
     """The result of :meth:`Request.fetch`: enter it with ``with`` or ``async with``, as the open session is."""
 
@@ -64,22 +63,18 @@ class Fetch:
     def __enter__(self) -> Response:
         if not isinstance(self._session, Session):
             raise BackendClientError("inside an AsyncSession write `async with request.fetch()`")
-        return Response(self._session.portal.run(self._session.inner.transport.request(self._call)))
+        return Response(self._session.transport.request(self._call))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None
+    def __exit__(self, *_error: object) -> None:
+        pass
 
     async def __aenter__(self) -> AsyncResponse:
         if not isinstance(self._session, AsyncSession):
             raise BackendClientError("inside a blocking Session write `with request.fetch()`")
         return AsyncResponse(await self._session.transport.request(self._call))
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None
+    async def __aexit__(self, *_error: object) -> None:
+        pass
 
 
 class Request:
@@ -89,34 +84,24 @@ class Request:
         self.method = method.upper()
         self.path = "/" + path.lstrip("/")
         self.params = dict(params or {})
-        self._json: Any = None
-        self._content: bytes | None = None
-        self._content_type: str | None = None
+        self._body: dict[str, Any] = {}
 
     def set_json(self, value: Any) -> None:
-        self._json = value
+        self._body = {"json": value}
 
     def set_content(self, content: bytes, *, content_type: str = "application/octet-stream") -> None:
-        self._content, self._content_type = content, content_type
+        self._body = {"content": content, "content_type": content_type}
 
     def fetch(self) -> Fetch:
-        """Send it when entered.
+        """Returns the request for the open API session, which sends it when the block is entered.
 
-        Raises:
-            BackendClientError: no API session is open here.
+        Raises BackendClientError: no API session is open in this context.
         """
         session = api_session.get(None)
         if session is None:
             raise BackendClientError("no API session is open: write `with Session():` or `async with AsyncSession():`")
-        safe = self.method in {"GET", "HEAD", "REPORT"}
-        call = Call(
-            method=self.method,
-            path=self.path,
-            params=self.params or None,
-            json=self._json,
-            content=self._content,
-            content_type=self._content_type,
-            repeatable=safe,
-            token=None if safe else new_token(),
-        )
+        is_safe = self.method in {"GET", "HEAD", "REPORT"}
+        token = None if is_safe else new_token()
+        params = self.params or None
+        call = Call(method=self.method, path=self.path, params=params, repeatable=is_safe, token=token, **self._body)
         return Fetch(session, call)

@@ -5,22 +5,16 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import AsyncIterator
-from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Any
 
 import aiohttp
 
 from ai.backend.client.exceptions import EndpointUnreachable
-from ai.backend.client.portal import Facade, Portal, blocking, iterating
+from ai.backend.client.portal import Remote
 
 
-class ExecuteStream:
-    """Streams the results of a run.
-
-    Iterating gives the WebSocket messages as they come (the published interface); :meth:`results` gives the decoded
-    Execution Result Objects and is the one to prefer.
-    """
+class ExecuteStream(Remote):
+    """Streams the results of a run: decoded by :meth:`results`, or as WebSocket messages by iteration (published)."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
@@ -29,10 +23,9 @@ class ExecuteStream:
         return self._socket.__aiter__()
 
     async def results(self) -> AsyncIterator[dict[str, Any]]:
-        """Every Execution Result Object up to and including the one that says ``finished``.
+        """Yields every Execution Result Object up to and including the one that says ``finished``.
 
-        Raises:
-            EndpointUnreachable: the stream ended before the run did.
+        Raises EndpointUnreachable: the stream ended before the run did.
         """
         async for message in self._socket:
             if message.type is not aiohttp.WSMsgType.TEXT:
@@ -45,15 +38,15 @@ class ExecuteStream:
         raise EndpointUnreachable(f"the stream ended before the run did: {reason}")
 
     async def send_text(self, text: str) -> None:
-        """Answer a ``waiting-input``."""
+        """Answers a ``waiting-input``."""
         await self._socket.send_str(text)
 
     async def close(self) -> None:
         await self._socket.close()
 
 
-class PtyStream:
-    """A terminal in a session."""
+class PtyStream(Remote):
+    """Input and output of a terminal in a session."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
@@ -65,7 +58,7 @@ class PtyStream:
         await self._socket.send_json({"type": "resize", "rows": rows, "cols": cols})
 
     async def ping(self) -> None:
-        """Keep the session from being taken for idle."""
+        """Keeps the session from being taken for idle."""
         await self._socket.send_json({"type": "ping"})
 
     async def restart(self) -> None:
@@ -74,8 +67,7 @@ class PtyStream:
     async def output(self) -> AsyncIterator[bytes]:
         """Yields the output of the terminal until it is closed.
 
-        Raises:
-            EndpointUnreachable: the server reports an error on this terminal.
+        Raises EndpointUnreachable: the server reports an error on this terminal.
         """
         async for message in self._socket:
             if message.type is not aiohttp.WSMsgType.TEXT:
@@ -88,39 +80,3 @@ class PtyStream:
 
     async def close(self) -> None:
         await self._socket.close()
-
-
-class BlockingExecuteStream(Facade[ExecuteStream]):
-    """The blocking form of :class:`~ai.backend.client.streams.ExecuteStream`."""
-
-    results = iterating(ExecuteStream.results)
-    send_text = blocking(ExecuteStream.send_text)
-    close = blocking(ExecuteStream.close)
-
-
-class BlockingPtyStream(Facade[PtyStream]):
-    """The blocking form of :class:`~ai.backend.client.streams.PtyStream`."""
-
-    output = iterating(PtyStream.output)
-    send_stdin = blocking(PtyStream.send_stdin)
-    resize = blocking(PtyStream.resize)
-    ping = blocking(PtyStream.ping)
-    restart = blocking(PtyStream.restart)
-    close = blocking(PtyStream.close)
-
-
-class _BlockingEnter(AbstractContextManager[Any]):
-    """Enters an asynchronous context on the portal and makes what it yields blocking."""
-
-    def __init__(self, portal: Portal, manager: Any, face: Any) -> None:
-        self._portal = portal
-        self._inner = portal.enter(manager)
-        self._face = face
-
-    def __enter__(self) -> Any:
-        return self._face(self._portal, self._inner.__enter__())
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        return self._inner.__exit__(kind, error, trace)

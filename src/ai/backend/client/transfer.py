@@ -10,7 +10,7 @@ import contextlib
 import io
 import json
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
@@ -31,7 +31,7 @@ _AGAIN = frozenset({423, 429, 500, 502, 503, 504})
 _GONE = frozenset({401, 403, 404, 410})
 
 Progress = Callable[[str, int, int], None]
-"""Told the path, the bytes done and the bytes there are."""
+"""Called with a path, the bytes done, and the bytes in total."""
 TicketSource = Callable[[], Awaitable["Ticket"]]
 
 
@@ -50,15 +50,15 @@ class Ticket:
 
 
 def state_directory() -> Path:
-    """Returns the directory of notes of unfinished uploads."""
+    """Returns the directory of the records of unfinished uploads."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "backend.ai" / "uploads"
 
 
-class UploadNote:
-    """Remembers the ticket of an upload on disk, so that the next run of a program can go on with it.
+class UploadRecord:
+    """Stores the ticket of an upload on disk, so that the next run of a program can resume it.
 
-    ``identity`` says which upload it is: cluster, folder, path, and the local file with its size and time.
+    ``identity`` identifies the upload: cluster, folder, path, and the local file with its size and time.
     """
 
     def __init__(self, directory: Path, identity: Mapping[str, Any]) -> None:
@@ -72,13 +72,13 @@ class UploadNote:
             return None
 
     def write(self, ticket: Ticket) -> None:
-        """Writes the note if possible: without it the next run starts from the beginning."""
+        """Writes the record if possible: without it the next run starts from the beginning."""
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
                 json.dump(asdict(ticket), file)
 
-    def forget(self) -> None:
+    def delete(self) -> None:
         with contextlib.suppress(OSError):
             self._path.unlink()
 
@@ -87,12 +87,19 @@ async def _refusal(response: aiohttp.ClientResponse) -> BackendAPIError:
     return problem(response.status, response.reason or "", await response.read())
 
 
-async def _pause(failures: int, error: Exception) -> None:
-    """Wait before the next try. Raises EndpointUnreachable after the last."""
-    if failures >= len(_PAUSES):
-        why = str(error) or type(error).__name__
-        raise EndpointUnreachable(f"the storage proxy cannot be reached: {why}") from error
-    await asyncio.sleep(_PAUSES[failures])
+class _Retries:
+    """Waits longer after each failed try."""
+
+    def __init__(self) -> None:
+        self.failures = 0
+
+    async def wait(self, error: Exception) -> None:
+        """Waits before the next try. Raises EndpointUnreachable after the last."""
+        if self.failures >= len(_PAUSES):
+            reason = str(error) or type(error).__name__
+            raise EndpointUnreachable(f"the storage proxy cannot be reached: {reason}") from error
+        await asyncio.sleep(_PAUSES[self.failures])
+        self.failures += 1
 
 
 class Transfers:
@@ -111,23 +118,23 @@ class Transfers:
         size: int,
         tickets: TicketSource,
         *,
-        note: UploadNote | None = None,
+        record: UploadRecord | None = None,
         chunk_size: int = CHUNK,
         progress: Progress | None = None,
     ) -> None:
-        """Send ``size`` bytes of a file; goes on with the upload that ``note`` knows of.
+        """Sends ``size`` bytes of a file; resumes the upload that ``record`` holds.
 
         Raises:
             BackendAPIError: the storage proxy refuses.
             EndpointUnreachable: it does not answer, also not after several tries.
             BackendClientError: the file is shorter than it was.
         """
-        ticket = note.read() if note is not None and size else None
+        ticket = record.read() if record is not None and size else None
         offset = await self._offset(ticket) if ticket is not None else None
         if ticket is None or offset is None:
             ticket, offset = await tickets(), 0
-            if note is not None and size:
-                note.write(ticket)
+            if record is not None and size:
+                record.write(ticket)
         while offset < size:
             if progress is not None:
                 progress(path, offset, size)
@@ -137,107 +144,92 @@ class Transfers:
             offset = await self._patch(ticket, offset, chunk)
         if progress is not None:
             progress(path, size, size)
-        if note is not None:
-            note.forget()
+        if record is not None:
+            record.delete()
+
+    async def _attempt(
+        self, method: str, url: URL, expected: Collection[int], retried: Collection[int] = _AGAIN, **options: Any
+    ) -> aiohttp.ClientResponse | Exception:
+        """Sends a request once; returns the response, or the failure if another try may succeed.
+
+        Raises BackendAPIError: the status is neither expected nor one that is retried.
+        """
+        try:
+            async with self._http.request(method, url, ssl=self._verify, allow_redirects=False, **options) as response:
+                if response.status in expected:
+                    return response
+                refusal = await _refusal(response)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            return error
+        if refusal.status not in retried:
+            raise refusal
+        return refusal
 
     async def _patch(self, ticket: Ticket, offset: int, chunk: bytes) -> int:
         """Sends a chunk; returns the offset at which the upload goes on."""
         headers = {**_TUS, "Upload-Offset": str(offset), "Content-Type": "application/offset+octet-stream"}
-        failures = 0
+        retries = _Retries()
         while True:
-            failure: Exception
-            try:
-                async with self._http.patch(
-                    ticket.target, data=io.BytesIO(chunk), headers=headers, ssl=self._verify, allow_redirects=False
-                ) as response:
-                    if response.status == 204:
-                        return int(response.headers["Upload-Offset"])
-                    failure = await _refusal(response)
-                    if response.status != 409 and response.status not in _AGAIN:
-                        raise failure
-            except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                failure = error
-            await _pause(failures, failure)
-            failures += 1
-            # How much has come of what was sent only the proxy knows.
-            there = await self._offset(ticket)
-            if there is None:
-                raise failure
-            if there != offset:
-                return there
+            body = io.BytesIO(chunk)
+            reply = await self._attempt("PATCH", ticket.target, {204}, _AGAIN | {409}, data=body, headers=headers)
+            if not isinstance(reply, Exception):
+                return int(reply.headers["Upload-Offset"])
+            await retries.wait(reply)
+            stored = await self._offset(ticket)  # a broken request may have arrived in part
+            if stored is None:
+                raise reply
+            if stored != offset:
+                return stored
 
     async def _offset(self, ticket: Ticket) -> int | None:
         """Returns how many bytes the proxy has; None if it does not know the upload any more."""
-        failures = 0
+        retries = _Retries()
         while True:
-            try:
-                async with self._http.head(ticket.target, headers=_TUS, ssl=self._verify) as response:
-                    if response.status in (200, 204):
-                        return int(response.headers["Upload-Offset"])
-                    if response.status in _GONE:
-                        return None
-                    failure: Exception = await _refusal(response)
-                    if response.status not in _AGAIN:
-                        raise failure
-            except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                failure = error
-            await _pause(failures, failure)
-            failures += 1
+            reply = await self._attempt("HEAD", ticket.target, {200, 204, *_GONE}, headers=_TUS)
+            if not isinstance(reply, Exception):
+                return None if reply.status in _GONE else int(reply.headers["Upload-Offset"])
+            await retries.wait(reply)
 
     async def put(self, path: str, url: str, local: Path, size: int, *, progress: Progress | None = None) -> None:
-        """Send a whole file to a presigned URL, from the beginning at each try.
+        """Sends a whole file to a presigned URL, from the beginning at each try.
 
         Raises:
             BackendAPIError: it is refused.
-            EndpointUnreachable: nobody answers, also not after several tries.
+            EndpointUnreachable: no answer came, also not after several tries.
         """
-        failures = 0
+        retries = _Retries()
         while True:
-            failure: Exception
-            try:
-                async with self._http.put(
-                    URL(url, encoded=True),
-                    data=_parts(path, local, size, progress),
-                    headers={"Content-Length": str(size)},
-                    ssl=self._verify,
-                    allow_redirects=False,
-                ) as response:
-                    if response.status in (200, 201, 204):
-                        return
-                    failure = await _refusal(response)
-                    if response.status not in _AGAIN:
-                        raise failure
-            except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                failure = error
-            await _pause(failures, failure)
-            failures += 1
+            data = _parts(path, local, size, progress)
+            headers = {"Content-Length": str(size)}
+            reply = await self._attempt("PUT", URL(url, encoded=True), {200, 201, 204}, data=data, headers=headers)
+            if not isinstance(reply, Exception):
+                return
+            await retries.wait(reply)
 
     # ---- downloads ----
 
     async def download(
         self, path: str, target: Path, tickets: TicketSource, *, progress: Progress | None = None
     ) -> None:
-        """Fetch a file; ``target`` is there once it is whole, replacing what was there.
+        """Fetches a file; ``target`` is replaced once all of it has arrived.
 
-        What has come is kept beside it and completed by the next call, if the file is still the same one.
+        A part is stored beside it and completed by the next call, if the file is still the same one.
 
         Raises:
             BackendAPIError: the storage proxy refuses.
             EndpointUnreachable: it does not answer, also not after several tries.
         """
-        partial = Partial(target)
-        failures = 0
+        partial, retries = Partial(target), _Retries()
         while True:
             ticket = await tickets()  # anew each time: the old one may have expired meanwhile
-            before = partial.size
+            old_size = partial.size
             try:
                 await self._fetch(path, ticket, partial, progress)
                 break
             except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
-                # Who gets on, though slowly, is not given up.
-                failures = 0 if partial.size > before else failures
-                await _pause(failures, error)
-                failures += 1
+                if partial.size > old_size:
+                    retries.failures = 0
+                await retries.wait(error)
         partial.publish()
 
     async def _fetch(self, path: str, ticket: Ticket, partial: Partial, progress: Progress | None) -> None:
@@ -327,7 +319,7 @@ def _read_at(file: BinaryIO, offset: int, size: int) -> bytes:
 
 
 async def in_parallel(works: Iterable[Awaitable[Any]], parallel: int) -> list[Any]:
-    """Returns all results in order, ``parallel`` at a time; the first failure ends the rest."""
+    """Awaits all, ``parallel`` at a time, and returns the results in order; the first failure ends the rest."""
     slots = asyncio.Semaphore(max(1, parallel))
     waiting = list(works)
 
@@ -343,7 +335,7 @@ async def in_parallel(works: Iterable[Awaitable[Any]], parallel: int) -> list[An
     finally:
         for work in waiting:
             if asyncio.iscoroutine(work):
-                work.close()  # those whose turn never came
+                work.close()  # it may not have been started
     return [task.result() for task in tasks]
 
 
@@ -358,31 +350,31 @@ def inside(base: Path, path: str) -> Path:
 def collect(
     files: Sequence[str | os.PathLike[str]], basedir: str | os.PathLike[str] | None, recursive: bool
 ) -> tuple[list[tuple[str, Path]], list[str]]:
-    """Returns paths in the folder with their local files, and directories to be made."""
+    """Returns the paths in the folder with their local files, and the directories to create."""
     base = Path(basedir or Path.cwd())
     root = base.resolve()
     collected: dict[str, Path] = {}
     directories: set[str] = set()
-    for given in files:
-        path = Path(given) if Path(given).is_absolute() else base / given
+    for name in files:
+        path = Path(name) if Path(name).is_absolute() else base / name
         # The directory is resolved, the last part is not: a link is sent under its own name.
         local = path.parent.resolve() / path.name if path.name not in ("", "..") else path.resolve()
         if not local.is_relative_to(root):
-            raise BackendClientError(f"{given} is outside of {base}")
+            raise BackendClientError(f"{name} is outside of {base}")
         if local.is_dir():
             if not recursive:
-                raise BackendClientError(f"{given} is a directory: upload it with recursive")
+                raise BackendClientError(f"{name} is a directory: upload it with recursive")
             directories.add(local.relative_to(root).as_posix())
             for directory, names, leaves in os.walk(local):
                 folder = Path(directory)
-                directories |= {(folder / name).relative_to(root).as_posix() for name in names}
+                directories |= {(folder / below).relative_to(root).as_posix() for below in names}
                 collected |= {(folder / leaf).relative_to(root).as_posix(): folder / leaf for leaf in leaves}
         elif local.is_file():
             collected[local.relative_to(root).as_posix()] = local
         else:
-            raise BackendClientError(f"{given} is no regular file")
-    for name in (*collected, *directories):
-        if not name.isprintable() and any("\ud800" <= c <= "\udfff" for c in name):
-            raise BackendClientError(f"{os.fsencode(name)!r} is no name in UTF-8")
+            raise BackendClientError(f"{name} is no regular file")
+    for remote in (*collected, *directories):
+        if not remote.isprintable() and any("\ud800" <= c <= "\udfff" for c in remote):
+            raise BackendClientError(f"{os.fsencode(remote)!r} is no name in UTF-8")
     parents = {PurePosixPath(path).parent.as_posix() for path in collected}
     return sorted(collected.items()), sorted((directories | parents) - {"."})

@@ -21,15 +21,17 @@ from yarl import URL
 
 from ai.backend.client.config import APIConfig
 from ai.backend.client.exceptions import BackendAPIError, EndpointUnreachable
+from ai.backend.client.portal import Remote
 from ai.backend.client.wire import Call, Reply, call_url, prepare, problem, sign_headers
 
-ROUNDS = 3
 _PAUSES = (0.1, 0.4)
+"""Seconds between rounds over all endpoints."""
+_NEVER_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 _HEARTBEAT_S = 30.0
 _MAX_MESSAGE = 16 * 1024 * 1024
 
 
-class Transport:
+class Transport(Remote):
     """Connections to the endpoints of ``config``. Belongs to one event loop; open it there with ``async with``."""
 
     def __init__(self, config: APIConfig) -> None:
@@ -50,7 +52,7 @@ class Transport:
                 self.config.fail_over()
 
     def _unlimited(self) -> aiohttp.ClientSession:
-        """Returns a connector for long-lived connections: any number of them must leave room for requests."""
+        """Returns the HTTP session of long-lived connections, whose number must not limit requests."""
         if self._tunnels is None:
             connector = aiohttp.TCPConnector(ssl=not self.config.skip_sslcert_validation, limit=0)
             self._tunnels = aiohttp.ClientSession(connector=connector, timeout=self.session.timeout)
@@ -73,7 +75,7 @@ class Transport:
 
     @asynccontextmanager
     async def stream(self, call: Call) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The answer to ``call`` with its body unread.
+        """Yields the answer to ``call`` with its body unread.
 
         Raises:
             BackendAPIError: the server refused.
@@ -103,28 +105,24 @@ class Transport:
     async def _send(self, call: Call) -> aiohttp.ClientResponse:
         http = self.session
         failure: Exception | None = None
-        attempts = ROUNDS if len(self.config.endpoints) == 1 else ROUNDS * len(self.config.endpoints)
-        for attempt in range(attempts):
-            url, headers, body = prepare(self.config, call)
-            try:
-                return await http.request(
-                    call.method,
-                    url,
-                    data=body,
-                    headers=headers,
-                    allow_redirects=False,
-                    skip_auto_headers=["Accept-Encoding"],
-                )
-            except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-                failure = error
-            except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
-                if not call.repeatable:
-                    raise EndpointUnreachable(_broken(self.config.endpoint, error)) from error
-                failure = error
-            self.config.fail_over()
-            if (attempt + 1) % len(self.config.endpoints) == 0 and attempt + 1 < attempts:
-                done = (attempt + 1) // len(self.config.endpoints)
-                await asyncio.sleep(_PAUSES[min(done, len(_PAUSES)) - 1])
+        for pause_s in (*_PAUSES, 0.0):
+            for _ in self.config.endpoints:
+                url, headers, body = prepare(self.config, call)
+                try:
+                    return await http.request(
+                        call.method,
+                        url,
+                        data=body,
+                        headers=headers,
+                        allow_redirects=False,
+                        skip_auto_headers=["Accept-Encoding"],
+                    )
+                except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
+                    if not call.repeatable and not isinstance(error, _NEVER_SENT):
+                        raise EndpointUnreachable(_broken(self.config.endpoint, error)) from error
+                    failure = error
+                self.config.fail_over()
+            await asyncio.sleep(pause_s)
         names = ", ".join(str(url) for url in self.config.endpoints)
         raise EndpointUnreachable(f"no answer from {names}: {failure or 'timed out'}") from failure
 
@@ -132,10 +130,10 @@ class Transport:
     async def websocket(
         self, path: str, params: Mapping[str, str] | None = None, *, for_bytes: bool = False
     ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
-        """An open WebSocket.
+        """Opens a WebSocket.
 
-        One ``for_bytes`` waits for no pongs, as whoever reads slowly answers late; it counts among no limited number
-        of connections, and what refuses it is told in full.
+        One ``for_bytes`` waits for no pongs, as slow readers answer late; the number of such connections is not
+        limited, and a refusal has the server's full explanation.
 
         Raises:
             BackendAPIError: the server refused the upgrade.

@@ -11,13 +11,13 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 import aiohttp
 
 from ai.backend.client.exceptions import BackendClientError, BackendError, EndpointUnreachable
-from ai.backend.client.portal import Facade, blocking
+from ai.backend.client.portal import Remote
 
 log = logging.getLogger(__name__)
 _PIECE = 256 * 1024
 Report = Callable[[BackendError], None]
 ArgumentValue = str | Sequence[str] | None
-"""Of an argument of a service: one value, several that follow its name, or none: a bare option."""
+"""Value of an argument of a service: one, several that follow its name, or none for a bare option."""
 
 
 def tunnel_query(
@@ -30,13 +30,14 @@ def tunnel_query(
     if envs:
         query["envs"] = json.dumps(dict(envs))
     if arguments:
-        query["arguments"] = json.dumps(
-            {n: v if v is None or isinstance(v, str) else list(v) for n, v in arguments.items()}
-        )
+        values = {
+            name: list(v) if isinstance(v, Sequence) and not isinstance(v, str) else v for name, v in arguments.items()
+        }
+        query["arguments"] = json.dumps(values)
     return query
 
 
-class AppStream:
+class AppStream(Remote):
     """A connection to a service; each direction ends independently. One task reads and one writes."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
@@ -46,8 +47,7 @@ class AppStream:
     async def read(self) -> bytes:
         """Returns received bytes; empty after the service has closed its direction.
 
-        Raises:
-            EndpointUnreachable: the connection was cut, with the server's reason.
+        Raises EndpointUnreachable: the connection was cut, with the server's reason.
         """
         if self._has_read_all:
             return b""
@@ -64,12 +64,12 @@ class AppStream:
         raise EndpointUnreachable(f"the connection was cut: {self._socket.exception() or message.type.name}")
 
     async def write(self, data: bytes) -> None:
-        """Raises EndpointUnreachable if the connection was cut."""
+        """Sends bytes; raises EndpointUnreachable if the connection was cut."""
         if data:
             await self._send(data)
 
     async def write_eof(self) -> None:
-        """Nothing more will be written; what comes can still be read."""
+        """Ends this direction; received bytes can still be read."""
         await self._send(b"")
 
     async def _send(self, data: bytes) -> None:
@@ -82,8 +82,8 @@ class AppStream:
         await self._socket.close()
 
 
-class LocalPort:
-    """A local port; each connection to it is one to the service."""
+class LocalPort(Remote):
+    """A local port whose connections are forwarded to a service of a session."""
 
     def __init__(self, connect: Callable[[], AbstractAsyncContextManager[AppStream]], report: Report) -> None:
         self._connect = connect
@@ -93,7 +93,7 @@ class LocalPort:
 
     @asynccontextmanager
     async def listening(self, host: str, port: int) -> AsyncIterator[LocalPort]:
-        """Raises BackendClientError if the address cannot be listened on."""
+        """Listens while the block lasts; raises BackendClientError if the address cannot be listened on."""
         try:
             server = await asyncio.start_server(self._accept, host, port, limit=_PIECE)
         except OSError as error:
@@ -113,13 +113,11 @@ class LocalPort:
         self._serving.add(task)
         try:
             async with self._connect() as stream:
-                await carry(stream, reader, writer)
+                await copy_both_ways(stream, reader, writer)
         except BackendError as error:
             self._report(error)
-        except ConnectionError:
-            pass  # the local program has gone
-        except asyncio.CancelledError:
-            pass  # the port is closed
+        except (ConnectionError, asyncio.CancelledError):
+            pass  # the local program has gone, or the port is closed
         finally:
             self._serving.discard(task)
             writer.close()
@@ -127,11 +125,10 @@ class LocalPort:
                 await writer.wait_closed()
 
 
-async def carry(stream: AppStream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def copy_both_ways(stream: AppStream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Copies bytes between a service and a local connection until both directions have ended.
 
-    Raises:
-        EndpointUnreachable: cut on the far side. ConnectionError: cut on this one.
+    Raises EndpointUnreachable: cut on the far side. ConnectionError: cut on this one.
     """
 
     async def outward() -> None:
@@ -156,24 +153,3 @@ async def carry(stream: AppStream, reader: asyncio.StreamReader, writer: asyncio
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-class BlockingAppStream(Facade[AppStream]):
-    """The blocking form of :class:`~ai.backend.client.tunnels.AppStream`."""
-
-    read = blocking(AppStream.read)
-    write = blocking(AppStream.write)
-    write_eof = blocking(AppStream.write_eof)
-    close = blocking(AppStream.close)
-
-
-class BlockingLocalPort(Facade[LocalPort]):
-    """The address of a local port."""
-
-    @property
-    def host(self) -> str:
-        return self._inner.host
-
-    @property
-    def port(self) -> int:
-        return self._inner.port

@@ -1,6 +1,6 @@
 """Requests before they have a connection, with their signed headers.
 
-Nothing here needs the HTTP library, whose import costs more than most calls do.
+This module does without the HTTP library, whose import costs more than most calls.
 """
 
 from __future__ import annotations
@@ -31,11 +31,7 @@ class Reply:
     body: bytes
 
     def json(self) -> Any:
-        """Returns the decoded body; an empty object where there is none.
-
-        Raises:
-            UnusableReply: the body is not JSON.
-        """
+        """Returns the decoded body; an empty object where there is none. Raises UnusableReply: the body is not JSON."""
         if not self.body:
             return {}
         try:
@@ -44,7 +40,7 @@ class Reply:
             raise UnusableReply(f"the server's answer is not JSON: {self.body[:80]!r}") from error
 
     def object(self) -> dict[str, Any]:
-        """As :meth:`json`, for the answers that are objects."""
+        """Returns the decoded body, an object. Raises UnusableReply: the body is something else."""
         value = self.json()
         if not isinstance(value, dict):
             raise UnusableReply(f"the server's answer is not an object: {self.body[:80]!r}")
@@ -77,7 +73,7 @@ def segment(text: str) -> str:
 
 
 def new_token() -> str:
-    """Returns a client token, which names one change, however often it is sent."""
+    """Returns a client token, which identifies one change, however often it is sent."""
     return uuid.uuid4().hex
 
 
@@ -86,12 +82,8 @@ def call_url(endpoint: URL, path: str, params: Mapping[str, str] | None) -> URL:
     return URL(str(endpoint).rstrip("/") + path + query, encoded=True)
 
 
-def _authority(url: URL) -> str:
-    return url.host_port_subcomponent or ""
-
-
 def sign_headers(config: APIConfig, method: str, url: URL, content_type: str | None) -> dict[str, str]:
-    """The headers that identify the caller, for a request with this media type (None: no such header is sent)."""
+    """Returns the headers that identify the caller of a request with this media type (None: without the header)."""
     date = datetime.now(UTC).isoformat()
     headers = {"Date": date, "X-BackendAI-Version": config.version, "X-BackendAI-Domain": config.domain}
     if config.is_anonymous:
@@ -101,7 +93,7 @@ def sign_headers(config: APIConfig, method: str, url: URL, content_type: str | N
         method=method,
         raw_target=url.raw_path_qs,
         date=date,
-        host=_authority(url),
+        host=url.host_port_subcomponent or "",
         content_type=media_type(content_type),
         version=config.version,
     )

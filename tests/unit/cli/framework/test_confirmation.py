@@ -6,8 +6,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from ai.backend.cli.framework.confirmation import confirm, yes_option
 from ai.backend.cli.framework.lazy import LazyGroup, Leaf
+from ai.backend.cli.framework.params import confirm, yes_option
 from ai.backend.cli.main import root
 
 

@@ -10,7 +10,7 @@ import pytest
 from rich.cells import cell_len
 
 from ai.backend.cli.accelerator import listing
-from ai.backend.cli.admin import agents, policies, resource_groups, tenants, usage, users
+from ai.backend.cli.admin import agents, cluster, policies, tenants, users
 from ai.backend.cli.artifact import admin as artifact_admin
 from ai.backend.cli.artifact import commands as artifact_commands
 from ai.backend.cli.framework.output import Column, Screen
@@ -92,9 +92,9 @@ LISTS: dict[str, tuple[Sequence[Column], dict[str, Any]]] = {
     "admin image list": (image_admin.COLUMNS, IMAGE),
     "admin domain list": (tenants.COLUMNS, TENANT),
     "admin group list": (tenants.GROUP_COLUMNS, TENANT),
-    "admin scaling-group list": (resource_groups.COLUMNS, RESOURCE_GROUP),
-    "admin keypair-resource-policy list": (policies.COLUMNS, POLICY),
-    "admin resource usage-per-month": (usage.CONTAINERS, CONTAINER),
+    "admin scaling-group list": (policies.GROUP_COLUMNS, RESOURCE_GROUP),
+    "admin keypair-resource-policy list": (policies.POLICY_COLUMNS, POLICY),
+    "admin resource usage-per-month": (cluster.CONTAINERS, CONTAINER),
 }
 
 

@@ -2,7 +2,6 @@ import pytest
 
 from ai.backend.cli.run.cases import Plan, make_cases
 from ai.backend.cli.run.ranges import RangeError
-from ai.backend.cli.session.options import Creation
 
 
 def test_each_text_sees_its_own_range_first() -> None:
@@ -48,6 +47,6 @@ def test_the_commands_of_the_image_are_the_default(
     build: str | None, exec_: str | None, expected: tuple[str, str]
 ) -> None:
     (case,) = make_cases({}, build, exec_)
-    options = Plan(image="c", code=None, creation=Creation(), cases=[case]).batch_options(case)
+    options = Plan(image="c", code=None, creation={}, cases=[case]).batch_options(case)
     assert (options["build"], options["exec"]) == expected
     assert (options["clean"], options["buildLog"]) == ("*", True)

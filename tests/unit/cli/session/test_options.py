@@ -1,10 +1,14 @@
+from pathlib import Path
+from typing import Any
+
 import click
 import pytest
 
+from ai.backend.cli.framework.lazy import Leaf
 from ai.backend.cli.framework.params import pair
-from ai.backend.cli.session.options import Creation, parse_mount, take_creation
+from ai.backend.cli.session.options import creation_of, creation_options, parse_mount
 from ai.backend.client.config import APIConfig
-from ai.backend.client.func.creation import creation_call
+from ai.backend.client.func.creation import CreateOptions, creation_call
 
 
 def test_pairs() -> None:
@@ -15,11 +19,31 @@ def test_pairs() -> None:
             pair(text)
 
 
+def creation(*arguments: str) -> CreateOptions:
+    """Returns the creation that a command line asks for."""
+    parsed: list[CreateOptions] = []
+
+    @click.command(cls=Leaf)
+    @creation_options
+    def command(**options: Any) -> None:
+        parsed.append(creation_of(options))
+
+    command.main(list(arguments), standalone_mode=False)
+    return parsed[0]
+
+
+def body(*arguments: str) -> Any:
+    config = APIConfig(endpoint="http://127.0.0.1", access_key="A", secret_key="S")
+    return creation_call(config, "python", **creation(*arguments)).json
+
+
 def test_options_in_the_words_of_the_sdk() -> None:
-    options = Creation(name="mine", mounts=("data", "model:/m"), resources={"cpu": "1"}).options(max_wait=3)
-    assert (options["name"], options["max_wait"], options["enqueue_only"]) == ("mine", 3, False)
+    options = creation("-t", "mine", "-m", "data", "-m", "model:/m", "-r", "cpu=1", "-e", "A=b", "--preopen", "1,2")
+    assert (options["name"], options["resources"], options["envs"]) == ("mine", {"cpu": "1"}, {"A": "b"})
     assert options["mounts"] == ["data", "model"]
     assert options["mount_map"] == {"model": "/m"}
+    assert options["preopen_ports"] == (1, 2)
+    assert set(options) <= set(CreateOptions.__annotations__)
 
 
 @pytest.mark.parametrize(
@@ -49,50 +73,39 @@ def test_what_is_no_mount(text: str) -> None:
 
 
 def test_permissions_of_mounts_come_to_the_wire() -> None:
-    config = APIConfig(endpoint="http://127.0.0.1", access_key="A", secret_key="S")
-    call = creation_call(config, "python", **Creation(mounts=("data::ro", "more")).options())
-    assert call.json["config"]["mounts"] == ["data", "more"]
-    assert call.json["config"]["mount_options"] == {"data": {"permission": "ro"}}
-    plain = creation_call(config, "python", **Creation(mounts=("more",)).options())
-    assert "mount_options" not in plain.json["config"], "servers that do not know them are not bothered"
+    config = body("-m", "data::ro", "-m", "more")["config"]
+    assert config["mounts"] == ["data", "more"]
+    assert config["mount_options"] == {"data": {"permission": "ro"}}
+    assert "mount_options" not in body("-m", "more")["config"], "servers that do not know them are not bothered"
 
 
 def test_variants_come_to_the_wire() -> None:
-    config = APIConfig(endpoint="http://127.0.0.1", access_key="A", secret_key="S")
-    wanted = ("nvidia::compute_capability::8.0", "cuda::model::NVIDIA L4")
-    call = creation_call(config, "python", **Creation(variants=wanted).options())
-    assert call.json["config"]["variant_requirements"] == list(wanted)
-    plain = creation_call(config, "python", **Creation().options())
-    assert "variant_requirements" not in plain.json["config"], "servers that do not know it are not bothered"
+    variants = ["nvidia::compute_capability::8.0", "cuda::model::NVIDIA L4"]
+    config = body("--variant", variants[0], "--variant", variants[1])["config"]
+    assert config["variant_requirements"] == variants
+    assert "variant_requirements" not in body()["config"], "servers that do not know it are not bothered"
 
 
 def test_a_made_up_name_is_a_legal_one() -> None:
     from ai.backend.common.names import check_session_name
 
-    name = Creation().options()["name"]
+    name = creation()["name"]
     assert name is not None
-    assert check_session_name(name) != Creation().options()["name"]
+    assert check_session_name(name) != creation()["name"]
 
 
-def test_taking_the_options_leaves_the_rest() -> None:
-    given = {"name": "mine", "tag": None, "code": "1"}
-    assert take_creation(given) == Creation(name="mine")
-    assert given == {"code": "1"}
+def test_a_script_is_read(tmp_path: Path) -> None:
+    (tmp_path / "setup.sh").write_text("echo")
+    assert body("--bootstrap-script", str(tmp_path / "setup.sh"))["bootstrap_script"] == "echo"
 
 
 def test_when_and_how_long_reaches_the_wire() -> None:
-    config = APIConfig(endpoint="http://localhost", access_key="a", secret_key="s")
-    asked = Creation(type_="batch", startup_command="./train", batch_timeout="2h", starts_at="1h", priority=3)
-    body = creation_call(config, "python", **asked.options()).json
-    assert body is not None
-    told = {name: body[name] for name in ("type", "startupCommand", "batchTimeout", "starts_at", "priority")}
-    assert told == {
-        "type": "batch",
-        "startupCommand": "./train",
-        "batchTimeout": "2h",
-        "starts_at": "1h",
-        "priority": 3,
-    }
-    plain = creation_call(config, "python", **Creation().options()).json
-    assert plain is not None
-    assert "batchTimeout" not in plain
+    config = APIConfig(endpoint="http://127.0.0.1", access_key="A", secret_key="S")
+    options = creation_of(
+        {"type_": "batch", "startup_command": "./train", "batch_timeout": "2h", "starts_at": "1h", "priority": 3}
+    )
+    sent = creation_call(config, "python", **options).json
+    assert sent is not None
+    expected = {"type": "batch", "startupCommand": "./train", "batchTimeout": "2h", "starts_at": "1h", "priority": 3}
+    assert {name: sent[name] for name in expected} == expected
+    assert "batchTimeout" not in body()

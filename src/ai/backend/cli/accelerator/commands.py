@@ -11,29 +11,25 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ai.backend.cli.framework.lazy import Entry, LazyGroup, Leaf, screen_of
-from ai.backend.cli.framework.output import Column
+from ai.backend.cli.framework.lazy import Entry, LazyGroup, screen_of
+from ai.backend.cli.framework.output import columns
 from ai.backend.cli.framework.values import cell
 
 if TYPE_CHECKING:
     from ai.backend.pluginhost.check import Report
 
-_SHOW = "ai.backend.cli.accelerator.listing:"
-_CHECK_COLUMNS = (Column("check", "Check"), Column("result", "Result"), Column("reason", "Reason"))
-
+_LISTING = "ai.backend.cli.accelerator.listing:"
 accelerator = LazyGroup(
     "accelerator",
     help="Accelerator plugins and devices of this node. No cluster is needed.",
     entries={
-        "list": Entry(_SHOW + "accelerator_list", "List the plugins that are installed on this node."),
-        "show": Entry(_SHOW + "accelerator_show", "Show the devices of this node and how they are linked."),
-        "check": Entry("ai.backend.cli.accelerator.commands:check", "Check that a plugin keeps its promises."),
-        "new": Entry("ai.backend.cli.accelerator.commands:new", "Write a new plugin that works at once."),
+        "list": Entry(_LISTING + "accelerator_list", "List the plugins that are installed on this node."),
+        "show": Entry(_LISTING + "accelerator_show", "Show the devices of this node and how they are linked."),
     },
 )
 
 
-@click.command(cls=Leaf)
+@accelerator.command()
 @click.argument("plugin")
 @click.option("--settings", "settings", multiple=True, metavar="FILE|KEY=VALUE", help="Its settings; may be repeated.")
 @click.option("--alter-devices", is_flag=True, help="Also cut, reset and switch devices off. Nobody may be using them.")
@@ -76,13 +72,13 @@ def check(
     else:
         outcomes = [outcome for outcome in report.outcomes if outcome.result is not Result.NOT_RUN]
         rows = [{"check": o.check.replace("_", " "), "result": o.result, "reason": o.reason} for o in outcomes]
-        screen.table(rows, _CHECK_COLUMNS)
+        screen.table(rows, columns("check | result | reason"))
         screen.say(f"\n{_summary(plugin, report)}")
     sys.exit(0 if report.is_good else 1)
 
 
 def _locate(plugin: str) -> tuple[str, tuple[str, ...]]:
-    """Return the module to import, and the directories to add to the import path."""
+    """Returns the module to import, and the directories to add to the import path."""
     if plugin.endswith(".py"):
         file = Path(plugin).resolve()
         if not file.is_file():
@@ -147,7 +143,7 @@ def _summary(plugin: str, report: Report) -> str:
     return cell(f"{name}: {', '.join(counts)}; {verified}")
 
 
-@click.command(cls=Leaf)
+@accelerator.command()
 @click.argument("name")
 @click.option(
     "--dir", "folder", type=click.Path(path_type=Path), help="Where to write it; default: backendai-NAME, here."

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ai.backend.cli.framework.lazy import ListCommand, screen_of
-from ai.backend.cli.framework.output import Column
+from ai.backend.cli.framework.output import Column, columns
 from ai.backend.cli.framework.values import SlotDisplays, cell, readable_amount, readable_size
 
 if TYPE_CHECKING:
@@ -18,22 +18,9 @@ if TYPE_CHECKING:
     from ai.backend.cli.framework.output import Screen
     from ai.backend.common.devices import ComputeDevice
 
-PLUGIN_COLUMNS = (
-    Column("name", "Plugin"),
-    Column("slots", "Slots"),
-    Column("devices", "Devices"),
-    Column("state", "State"),
-    Column("verified_on", "Verified On", is_wide=True),
-)
-DEVICE_COLUMNS = (
-    Column("plugin", "Plugin"),
-    Column("device", "Device"),
-    Column("model", "Model"),
-    Column("memory", "Memory"),
-    Column("numa_node", "NUMA", is_wide=True),
-    Column("location", "Location", is_wide=True),
-    Column("slots", "Slots"),
-    Column("state", "Health"),
+PLUGIN_COLUMNS = columns("name: Plugin | slots | devices | state | verified_on/wide")
+DEVICE_COLUMNS = columns(
+    "plugin | device | model | memory | numa_node/wide: NUMA | location/wide | slots | state: Health"
 )
 _UNVERIFIED = "unverified on hardware"
 _CONFIG = click.Option(
@@ -68,25 +55,15 @@ def _displays(plugins: Iterable[PluginInspection]) -> SlotDisplays:
     }
 
 
-def _state(plugin: PluginInspection) -> str:
-    if plugin.reason:
-        return plugin.reason
-    return "healthy" if plugin.is_allowed else "not allowed"
-
-
-def _verified(plugin: PluginInspection) -> str:
-    return f"verified on {plugin.verified_on}" if plugin.verified_on else _UNVERIFIED
-
-
 def _row(plugin: PluginInspection, displays: SlotDisplays) -> dict[str, Any]:
     devices = _devices(plugin)
-    sick = sum(device.health.value != "healthy" for device in devices)
+    unhealthy = sum(device.health.value != "healthy" for device in devices)
     slots = plugin.kind.slots if plugin.kind is not None else {}
     return {
         "name": plugin.name,
         "slots": ", ".join(f"{name} {readable_amount(name, amount, displays)}" for name, amount in slots.items()),
-        "devices": f"{len(devices)}" + (f" ({sick} unhealthy)" if sick else ""),
-        "state": _state(plugin),
+        "devices": f"{len(devices)}" + (f" ({unhealthy} unhealthy)" if unhealthy else ""),
+        "state": plugin.reason or ("healthy" if plugin.is_allowed else "not allowed"),
         "verified_on": plugin.verified_on or _UNVERIFIED,
     }
 
@@ -147,8 +124,8 @@ def accelerator_show(name: str | None, tree: bool, config: Path | None) -> None:
     devices = [device for plugin in surveyed for device in _devices(plugin)]
     for plugin in surveyed:
         if name is not None:
-            package = plugin.package or plugin.reference
-            screen.inform(cell(f"{plugin.name} {plugin.version} of {package}, {_verified(plugin)}"))
+            verified = f"verified on {plugin.verified_on}" if plugin.verified_on else _UNVERIFIED
+            screen.inform(cell(f"{plugin.name} {plugin.version} of {plugin.package or plugin.reference}, {verified}"))
         if plugin.reason and (name is not None or plugin.is_allowed):
             screen.inform(cell(f"{plugin.name}: {plugin.reason}"))
     if not devices:
@@ -165,15 +142,8 @@ def accelerator_show(name: str | None, tree: bool, config: Path | None) -> None:
             _print_matrix(screen, linked)
 
 
-def _slots(device: ComputeDevice, displays: SlotDisplays) -> str:
-    return ", ".join(f"{s.slot_name} {readable_amount(s.slot_name, s.amount, displays)}" for s in device.slots)
-
-
-def _health(device: ComputeDevice) -> str:
-    return f"{device.health}: {device.health_reason}" if device.health_reason else str(device.health)
-
-
 def _device_row(device: ComputeDevice, displays: SlotDisplays) -> Mapping[str, Any]:
+    slots = [f"{s.slot_name} {readable_amount(s.slot_name, s.amount, displays)}" for s in device.slots]
     return {
         "plugin": device.device_name,
         "device": device.device_id,
@@ -181,8 +151,8 @@ def _device_row(device: ComputeDevice, displays: SlotDisplays) -> Mapping[str, A
         "memory": readable_size(device.memory_size) if device.memory_size else None,
         "numa_node": device.numa_node,
         "location": device.hw_location,
-        "slots": _slots(device, displays),
-        "state": _health(device),
+        "slots": ", ".join(slots),
+        "state": f"{device.health}: {device.health_reason}" if device.health_reason else str(device.health),
     }
 
 
@@ -193,7 +163,7 @@ def _line(device: ComputeDevice, displays: SlotDisplays) -> str:
 
 
 def _print_matrix(screen: Screen, devices: list[ComputeDevice]) -> None:
-    """Print how each device reaches each other, with GiB/s where that is known."""
+    """Prints how each device reaches each other, with GiB/s where that is known."""
     numbers = {device.device_id: f"[{number}]" for number, device in enumerate(devices)}
     rows = []
     for device in devices:

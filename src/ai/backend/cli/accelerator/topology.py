@@ -14,16 +14,13 @@ from ai.backend.plugin.sysfs.tree import Tree as Sysfs
 
 Describe = Callable[[ComputeDevice], str]
 Branch = dict[str, "Branch | None"]
-"""Label -> what is below; None for a leaf. In order."""
+"""Label -> branch below it, or None for a leaf; in order."""
 
 
 def tree_of(devices: Sequence[ComputeDevice], describe: Describe, sysfs: Sysfs | None = None) -> Tree:
-    """Return the tree of these devices.
+    """Returns the tree of these devices, whose texts ``describe`` returns.
 
-    Args:
-        devices: in order.
-        describe: returns the text of a device.
-        sysfs: where PCI addresses are looked up; a device that is not there is placed by its links.
+    PCI addresses are looked up in ``sysfs``; a device that is not there is placed by its links.
     """
     root: Branch = {}
     sysfs = sysfs or Sysfs()
@@ -47,7 +44,7 @@ def _add(tree: Tree, branch: Branch) -> None:
 
 
 def _bridges(device: ComputeDevice, sysfs: Sysfs) -> tuple[str, ...]:
-    """Return the PCIe root and, if there is one, the switch above a device."""
+    """Returns the PCIe root and, if there is one, the switch above a device."""
     function = pci_at(sysfs, device.hw_location.partition("/")[0])
     if function is None or not function.bridges:
         return ()
@@ -58,9 +55,9 @@ def _bridges(device: ComputeDevice, sysfs: Sysfs) -> tuple[str, ...]:
 
 
 def _groups(devices: Iterable[ComputeDevice]) -> dict[str, tuple[str, ...]]:
-    """Return roots and switches as the links of devices imply them, by device."""
-    switches = _joined(devices, {LinkKind.PCIE_SWITCH})
-    roots = _joined(devices, {LinkKind.PCIE_SWITCH, LinkKind.PCIE_ROOT})
+    """Returns roots and switches as the links of devices imply them, by device."""
+    switches = _first_peers(devices, {LinkKind.PCIE_SWITCH})
+    roots = _first_peers(devices, {LinkKind.PCIE_SWITCH, LinkKind.PCIE_ROOT})
     groups: dict[str, tuple[str, ...]] = {}
     for device_id, root in roots.items():
         labels = [f"PCIe root of {root}"]
@@ -70,22 +67,22 @@ def _groups(devices: Iterable[ComputeDevice]) -> dict[str, tuple[str, ...]]:
     return groups
 
 
-def _joined(devices: Iterable[ComputeDevice], kinds: set[LinkKind]) -> dict[str, str]:
-    """Return for each device the first one that it reaches by links of these kinds; omit those that reach none."""
+def _first_peers(devices: Iterable[ComputeDevice], kinds: set[LinkKind]) -> dict[str, str]:
+    """Returns the first device that each one reaches by links of these kinds; without those that reach none."""
     near = {d.device_id: [link.peer for link in d.links if link.kind in kinds] for d in devices}
     firsts: dict[str, str] = {}
     for first, peers in near.items():
         waiting = [first] if peers and first not in firsts else []
         while waiting:
-            one = waiting.pop()
-            if one not in firsts:
-                firsts[one] = first
-                waiting += near.get(one, [])
+            device_id = waiting.pop()
+            if device_id not in firsts:
+                firsts[device_id] = first
+                waiting += near.get(device_id, [])
     return firsts
 
 
 def _collapsed(branch: Branch) -> Branch:
-    """Merge leaves that differ in their id only, such as cores, into one line."""
+    """Merges leaves that differ in their id only, such as cores, into one line."""
     alike: dict[str, list[str]] = {}
     for label, below in branch.items():
         if below is None:

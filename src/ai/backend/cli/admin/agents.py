@@ -7,51 +7,33 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ai.backend.cli.framework.invoke import call, slot_displays
-from ai.backend.cli.framework.lazy import Leaf, ListCommand, screen_of
+from ai.backend.cli.framework.invoke import slot_displays
+from ai.backend.cli.framework.lazy import LazyGroup, ListCommand, Outcome, screen_of
 from ai.backend.cli.framework.objects import change, some_changes
-from ai.backend.cli.framework.output import Column
+from ai.backend.cli.framework.output import columns
 from ai.backend.cli.framework.values import SlotDisplays, cell, decoded, readable_amount, unit_of
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
 
-AGENT_COLUMNS = (
-    Column("id", "Agent"),
-    Column("status", "Status"),
-    Column("scaling_group", "Resource Group"),
-    Column("used", "Used / Available"),
-    Column("accelerators", "Accelerators", is_wide=True),
-    Column("plugins", "Plugins", is_wide=True),
-    Column("runtime", "Runtime", is_wide=True),
-    Column("enforced", "Enforced", is_wide=True),
-    Column("watched", "Watched Only", is_wide=True),
-    Column("none", "Not Limited", is_wide=True),
+agent = LazyGroup("agent", help="Agents.")
+AGENT_COLUMNS = columns(
+    "id: Agent | status | scaling_group: Resource Group | used: Used / Available | accelerators/wide | plugins/wide | "
+    "runtime/wide | enforced/wide | watched/wide: Watched Only | none/wide: Not Limited"
 )
-DEVICE_COLUMNS = (
-    Column("device_name", "Plugin"),
-    Column("device_id", "Device"),
-    Column("model_name", "Model"),
-    Column("numa_node", "NUMA"),
-    Column("health", "Health"),
-    Column("used", "Used / Offered"),
-)
-_ENCODED = frozenset(
-    {
-        "available_slots",
-        "occupied_slots",
-        "enforcement",
-        "overlay",
-        "compute_plugins",
-        "devices",
-        "hardware_metadata",
-        "live_stat",
-    }
+DEVICE_COLUMNS = columns(
+    "device_name: Plugin | device_id: Device | model_name: Model | numa_node: NUMA | health | used: Used / Offered"
 )
 _SHOWN_ELSEWHERE = frozenset(
-    {"available_slots", "occupied_slots", "enforcement", "plugins", "tier", "devices", "hardware_metadata", "live_stat"}
+    ("available_slots", "occupied_slots", "enforcement", "plugins", "tier", "devices", "hardware_metadata", "live_stat")
 )
 """Fields of GraphQL that `info` shows in other lines, or in its table."""
+_ENCODED = frozenset(
+    (
+        "available_slots", "occupied_slots", "enforcement", "overlay", "compute_plugins", "devices",
+        "hardware_metadata", "live_stat",
+    )
+)  # fmt: skip
 _LABELS = {
     "scaling_group": "resource group",
     "compute_plugins": "plugins",
@@ -64,12 +46,12 @@ _INTRINSIC = frozenset({"cpu", "mem"})
 
 
 def read_agent(agent: Mapping[str, Any]) -> dict[str, Any]:
-    """Parse the JSON texts of an agent."""
+    """Returns an agent with its JSON texts parsed."""
     return {name: decoded(value) if name in _ENCODED else value for name, value in agent.items()}
 
 
 def _shares(used: Mapping[str, Any], offered: Mapping[str, Any], displays: SlotDisplays) -> str:
-    """Return used and offered amounts: ``cpu 1/4 Core, mem 256m/8g``."""
+    """Returns used and offered amounts: ``cpu 1/4 Core, mem 256m/8g``."""
     return ", ".join(
         f"{slot} {readable_amount(slot, used.get(slot, 0), displays)}/{readable_amount(slot, total, displays)}"
         f"{unit_of(slot, displays)}"
@@ -82,17 +64,17 @@ def _offered(device: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _accelerators(devices: list[Mapping[str, Any]]) -> list[str]:
-    """Return how many devices there are besides cores and memory: ``mock 2``, ``cuda 8 (1 unhealthy)``."""
+    """Returns how many devices there are besides cores and memory: ``mock 2``, ``cuda 8 (1 unhealthy)``."""
     texts = []
     for name in sorted({str(d["device_name"]) for d in devices} - _INTRINSIC):
         health = [d.get("health") for d in devices if d["device_name"] == name]
-        sick = len(health) - health.count("healthy")
-        texts.append(f"{name} {len(health)}" + (f" ({sick} unhealthy)" if sick else ""))
+        unhealthy = len(health) - health.count("healthy")
+        texts.append(f"{name} {len(health)}" + (f" ({unhealthy} unhealthy)" if unhealthy else ""))
     return texts
 
 
 def _describe_overlay(overlay: Mapping[str, Any] | None) -> str:
-    """Return how the agent takes part in networks over several agents (``10.0.3.17:4789, plain only: ...``)."""
+    """Returns how the agent joins networks over several agents (``10.0.3.17:4789, plain only: ...``)."""
     if overlay is None:
         return "not reported"
     if overlay.get("why_not"):
@@ -102,7 +84,7 @@ def _describe_overlay(overlay: Mapping[str, Any] | None) -> str:
 
 
 def describe_agent(agent: Mapping[str, Any], displays: SlotDisplays) -> dict[str, Any]:
-    """Return a parsed agent with its slots, plugins, devices and the enforcement of its limits in words."""
+    """Returns a parsed agent with its slots, plugins, devices and the enforcement of its limits in words."""
     enforcement: Mapping[str, str] = agent.get("enforcement") or {}
     plugins: Mapping[str, Any] = agent.get("compute_plugins") or {}
     levels = {level: [limit for limit, how in enforcement.items() if how == level] for level in ("enforced", "watched")}
@@ -119,7 +101,7 @@ def describe_agent(agent: Mapping[str, Any], displays: SlotDisplays) -> dict[str
 
 
 def troubles(agent: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line for every plugin and device of a parsed agent that is not healthy."""
+    """Yields a line for every plugin and device of a parsed agent that is not healthy."""
     for name, plugin in (agent.get("compute_plugins") or {}).items():
         reason = plugin.get("reason")
         if not plugin.get("healthy", True):
@@ -128,131 +110,111 @@ def troubles(agent: Mapping[str, Any]) -> Iterator[str]:
             yield f"{agent['id']}: the plugin {name}: {reason}"
     for device in agent.get("devices") or ():
         if device.get("health") != "healthy":
-            why = device.get("health_reason") or "no reason is known"
-            yield f"{agent['id']}: the device {device['device_name']} {device['device_id']} is unhealthy: {why}"
+            reason = device.get("health_reason") or "no reason is known"
+            yield f"{agent['id']}: the device {device['device_name']} {device['device_id']} is unhealthy: {reason}"
 
 
-@click.command("list", cls=ListCommand)
+@agent.command("list", cls=ListCommand)
 @click.option("-s", "--status", default="ALIVE", show_default=True, help="Only agents of this status.")
 @click.option("--scaling-group", "--resource-group", "scaling_group", help="Only agents of this resource group.")
-def agent_list(status: str, scaling_group: str | None) -> None:
+async def agent_list(api: AsyncSession, status: str, scaling_group: str | None) -> None:
     """List agents: their resources, which limits they really enforce, and what is wrong with plugins and devices."""
     screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        items: list[dict[str, Any]] = []
-        while True:
-            page = await api.Agent.paginated_list(status.upper(), scaling_group, page_offset=len(items))
-            items += map(read_agent, page.items)
-            if not page.items or len(items) >= page.total_count:
-                break
-        if screen.is_json:
-            screen.json({"count": len(items), "items": items})
-        elif not items:
-            screen.say(
-                f"There is no agent with status {status}, or these keys are not an administrator's (env-admin.sh)."
-            )
-        else:
-            displays = await slot_displays(api)
-            screen.table([describe_agent(item, displays) for item in items], AGENT_COLUMNS)
-            for item in items:
-                for line in troubles(item):
-                    screen.say(cell(line))
-
-    call(screen, work)
+    items: list[dict[str, Any]] = []
+    while True:
+        page = await api.Agent.paginated_list(status.upper(), scaling_group, page_offset=len(items))
+        items += map(read_agent, page.items)
+        if not page.items or len(items) >= page.total_count:
+            break
+    if screen.is_json:
+        screen.json({"count": len(items), "items": items})
+    elif not items:
+        screen.say(f"There is no agent with status {status}, or these keys are not an administrator's (env-admin.sh).")
+    else:
+        displays = await slot_displays(api)
+        screen.table([describe_agent(item, displays) for item in items], AGENT_COLUMNS)
+        for item in items:
+            for line in troubles(item):
+                screen.say(cell(line))
 
 
-@click.command("info", cls=Leaf)
+@agent.command("info")
 @click.argument("agent_id")
-def agent_info(agent_id: str) -> None:
+async def agent_info(api: AsyncSession, agent_id: str) -> int:
     """Show the agent AGENT_ID, its plugins, and its devices with what of them is allocated."""
     screen = screen_of()
-
-    async def work(api: AsyncSession) -> int:
-        detail = await api.Agent.detail(agent_id)
-        if detail is None:
-            screen.error(f"there is no agent {agent_id}; `backend.ai admin agent list` names them", code="not-found")
-            return 1
-        agent = read_agent(detail)
-        if screen.is_json:
-            screen.json(agent)
-            return 0
-        displays = await slot_displays(api)
-        facts = {name: value for name, value in describe_agent(agent, displays).items() if name not in _SHOWN_ELSEWHERE}
-        screen.facts(
-            (_LABELS.get(name, name.replace("_", " ")), value)
-            for name, value in facts.items()
-            if value not in (None, "", [], {})
-        )
-        rows = [
-            {**device, "used": _shares(device.get("allocated") or {}, _offered(device), displays)}
-            for device in agent.get("devices") or ()
-        ]
-        if rows:
-            screen.say("")
-            screen.table(rows, DEVICE_COLUMNS)
-        for line in troubles(agent):
-            screen.say(cell(line))
+    detail = await api.Agent.detail(agent_id)
+    if detail is None:
+        screen.error(f"there is no agent {agent_id}; `backend.ai admin agent list` names them", code="not-found")
+        return 1
+    item = read_agent(detail)
+    if screen.is_json:
+        screen.json(item)
         return 0
+    displays = await slot_displays(api)
+    screen.facts(
+        (_LABELS.get(name, name.replace("_", " ")), value)
+        for name, value in describe_agent(item, displays).items()
+        if name not in _SHOWN_ELSEWHERE and value not in (None, "", [], {})
+    )
+    rows = [
+        {**device, "used": _shares(device.get("allocated") or {}, _offered(device), displays)}
+        for device in item.get("devices") or ()
+    ]
+    if rows:
+        screen.say("")
+        screen.table(rows, DEVICE_COLUMNS)
+    for line in troubles(item):
+        screen.say(cell(line))
+    return 0
 
-    call(screen, work)
 
-
-@click.command("operations", cls=Leaf)
+@agent.command("operations")
 @click.argument("agent_id")
 @click.argument("device_name")
-def agent_operations(agent_id: str, device_name: str) -> None:
+async def agent_operations(api: AsyncSession, agent_id: str, device_name: str) -> None:
     """Show what `operate` can do with the devices of the plugin DEVICE_NAME on the agent AGENT_ID."""
     screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        options = await api.Agent.device_options(agent_id, device_name)
-        if screen.is_json:
-            screen.json(options)
-            return
-        screen.facts([("actions", options["actions"] or "none"), ("attachable", options["attachable"] or None)])
-        rows = [
-            {
-                "device": device,
-                "profiles": [f"{p['name']} ({p['available']} more)" for p in options["profiles"].get(device, ())],
-                "image": options["images"].get(device),
-            }
-            for device in options["devices"]
-        ]
-        screen.table(rows, (Column("device", "Device"), Column("profiles", "Profiles"), Column("image", "Image")))
-
-    call(screen, work)
+    options = await api.Agent.device_options(agent_id, device_name)
+    if screen.is_json:
+        screen.json(options)
+        return
+    screen.facts([("actions", options["actions"] or "none"), ("attachable", options["attachable"] or None)])
+    rows = [
+        {
+            "device": device,
+            "profiles": [f"{p['name']} ({p['available']} more)" for p in options["profiles"].get(device, ())],
+            "image": options["images"].get(device),
+        }
+        for device in options["devices"]
+    ]
+    screen.table(rows, columns("device | profiles | image"))
 
 
-@click.command("operate", cls=Leaf)
+@agent.command("operate")
 @click.argument("agent_id")
 @click.argument("device_name")
 @click.argument("action")
 @click.argument("device_id")
 @click.argument("argument", default="")
-def agent_operate(agent_id: str, device_name: str, action: str, device_id: str, argument: str) -> None:
+async def agent_operate(
+    api: AsyncSession, agent_id: str, device_name: str, action: str, device_id: str, argument: str
+) -> Outcome:
     """Do ACTION to the device DEVICE_ID of the plugin DEVICE_NAME on the agent AGENT_ID; nobody may use it.
 
     Actions: partition (ARGUMENT is the profile), unpartition, power-on, power-off, reset, program (ARGUMENT is the
     image, a path on the agent's node), attach, detach. `operations` shows what a plugin knows.
     """
-    screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        made = await api.Agent.operate_device(agent_id, device_name, action, device_id, argument)
-        if screen.is_json:
-            screen.json({"device_id": made})
-        else:
-            screen.say(f"Done: {action} of {device_id}." if made == device_id else f"Made {made} of {device_id}.")
-
-    call(screen, work)
+    result_id = await api.Agent.operate_device(agent_id, device_name, action, device_id, argument)
+    text = f"Done: {action} of {device_id}." if result_id == device_id else f"Made {result_id} of {device_id}."
+    return {"device_id": result_id}, text
 
 
-@click.command("update", cls=Leaf)
+@agent.command("update")
 @click.argument("agent_id")
 @click.option("--schedulable", type=bool, help="Whether it takes sessions.")
 @click.option("--scaling-group", "--resource-group", help="Another resource group; its sessions go on.")
-def agent_update(agent_id: str, schedulable: bool | None, scaling_group: str | None) -> None:
+def agent_update(agent_id: str, **props: Any) -> None:
     """Let an agent take sessions or not, or move it to another resource group."""
-    props = some_changes({"schedulable": schedulable, "scaling_group": scaling_group}, "--schedulable")
-    change(lambda api: api.Agent.update(agent_id, **props), {"updated": agent_id}, f"updated {agent_id}")
+    values = some_changes(props, "--schedulable")
+    change(lambda api: api.Agent.update(agent_id, **values), {"updated": agent_id}, f"updated {agent_id}")

@@ -1,4 +1,4 @@
-"""Commands about the cluster: keypairs, the manager, resource slots."""
+"""`backend.ai admin resource` and `backend.ai resource`: what the cluster has, and what was used of it."""
 
 from __future__ import annotations
 
@@ -7,63 +7,48 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ai.backend.cli.admin.policies import PRESET_COLUMNS, preset_row
-from ai.backend.cli.framework.invoke import call, slot_displays
-from ai.backend.cli.framework.lazy import Leaf, ListCommand, screen_of
-from ai.backend.cli.framework.objects import list_them, show_one
-from ai.backend.cli.framework.output import Column
+from ai.backend.cli.framework.invoke import slot_displays
+from ai.backend.cli.framework.lazy import LazyGroup, ListCommand, screen_of
+from ai.backend.cli.framework.objects import list_objects, readable
+from ai.backend.cli.framework.output import columns
+from ai.backend.cli.framework.values import describe_slots, readable_size
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
 
-_SLOT_COLUMNS = (
-    Column("slot", "Slot"),
-    Column("type", "Type"),
-    Column("human_readable_name", "Name"),
-    Column("display_unit", "Unit"),
-    Column("description", "Description", is_wide=True),
+admin_resource = LazyGroup("resource", help="What there is, and what was used.")
+resource = LazyGroup("resource", help="Resource slots and presets.")
+CONTAINERS = columns(
+    "name: Session | email/wide: User | image_name: Image | smp: Cores | mem_allocated: Memory | "
+    "device_type/wide: Devices | cpu_used: CPU Used (s) | started_at/time: From | terminated_at/time: To"
 )
-_VARIANT_COLUMNS = (
-    Column("property", "Property"),
-    Column("meets", "Meets a Requirement of"),
-    Column("device_names", "Devices"),
-    Column("devices", "Healthy, by Resource Group"),
+_SLOT_COLUMNS = columns("slot | type | human_readable_name: Name | display_unit: Unit | description/wide")
+_VARIANT_COLUMNS = columns(
+    "property | meets: Meets a Requirement of | device_names: Devices | devices: Healthy, by Resource Group"
 )
 
 
-@click.command("info", cls=Leaf)
-def keypair_info() -> None:
-    """Show your own keypair."""
-    show_one(lambda api: api.KeyPair.info(), "you have no keypair")
-
-
-@click.command("status", cls=Leaf)
-def manager_status() -> None:
-    """Show whether the manager takes sessions, and how many it has."""
-    show_one(lambda api: api.Manager.status(), "the manager has no status")
-
-
-@click.command("query-slots", cls=ListCommand)
-def query_slots() -> None:
+@resource.command("query-slots", cls=ListCommand)
+async def query_slots(api: AsyncSession) -> None:
     """List the resource slots of the cluster."""
     screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        slots, displays = await api.Resource.list_slots(), await slot_displays(api)
-        if screen.is_json:
-            screen.json(slots)
-        else:
-            rows = [{**displays.get(slot, {}), "slot": slot, "type": kind} for slot, kind in slots.items()]
-            screen.table(rows, _SLOT_COLUMNS)
-
-    call(screen, work)
+    slots, displays = await api.Resource.list_slots(), await slot_displays(api)
+    if screen.is_json:
+        screen.json(slots)
+    else:
+        rows = [{**displays.get(slot, {}), "slot": slot, "type": kind} for slot, kind in slots.items()]
+        screen.table(rows, _SLOT_COLUMNS)
 
 
-@click.command("variants", cls=ListCommand)
+admin_resource.add_command(query_slots)
+
+
+@resource.command("variants", cls=ListCommand)
 @click.option("--resource-group", "--scaling-group", "resource_group", help="Only devices of this resource group.")
 def variants(resource_group: str | None) -> None:
     """List what a session may require of its devices (--variant of `run` and `start`), and how many there are."""
     empty = "no device here states anything that a session could require"
-    list_them(
+    list_objects(
         lambda api: api.Resource.variant_properties(resource_group), _VARIANT_COLUMNS, empty, describe=_describe_variant
     )
 
@@ -73,11 +58,85 @@ def _describe_variant(variant: dict[str, Any]) -> dict[str, Any]:
     return {**variant, "meets": meets.get(variant["match_mode"])}
 
 
-@click.command("presets", cls=ListCommand)
-def presets() -> None:
+@resource.command("presets", cls=ListCommand)
+async def presets(api: AsyncSession) -> None:
     """List resource presets."""
+    items = (await api.Resource.list_presets()).get("presets") or []
+    screen_of().rows(list(map(readable, items)), PRESET_COLUMNS, "there are no presets", describe=preset_row)
 
-    async def load(api: AsyncSession) -> list[dict[str, Any]]:
-        return (await api.Resource.list_presets()).get("presets") or []
 
-    list_them(load, PRESET_COLUMNS, "there are no presets", describe=preset_row)
+@admin_resource.command("vfolder-types", cls=ListCommand)
+async def vfolder_types(api: AsyncSession) -> None:
+    """Show who may own virtual folders."""
+    rows = [{"type": name} for name in await api.Resource.get_vfolder_types()]
+    screen_of().rows(rows, columns("type: Owner"), "no folders are kept here")
+
+
+@admin_resource.command("docker-registries", cls=ListCommand)
+async def docker_registries(api: AsyncSession) -> None:
+    """List registries of images."""
+    rows = [{"name": name, "url": url} for name, url in (await api.Resource.get_docker_registries()).items()]
+    screen_of().rows(rows, columns("name | url: URL"), "there are no registries")
+
+
+@admin_resource.command("recalculate-usage")
+async def recalculate_usage(api: AsyncSession) -> int:
+    """Count again what sessions hold, and compare it with the records of the agents."""
+    screen = screen_of()
+    reply = await api.Resource.recalculate_usage()
+    drift = reply.get("drift") or {}
+    if screen.is_json:
+        screen.json(reply)
+    elif drift:
+        rows = [{"agent": agent, **amounts} for agent, amounts in drift.items()]
+        screen.table(rows, columns("agent | recorded | counted"))
+    else:
+        screen.say("The records are right.")
+    return 1 if drift else 0
+
+
+@admin_resource.command("usage-per-month", cls=ListCommand)
+@click.argument("month", metavar="YYYYMM")
+@click.argument("groups", metavar="[GROUP_ID]...", nargs=-1)
+async def usage_per_month(api: AsyncSession, month: str, groups: tuple[str, ...]) -> None:
+    """Show what groups used in a month, in UTC; all that you may see without their ids."""
+    _print_usage(await api.Resource.usage_per_month(month, groups))
+
+
+@admin_resource.command("usage-per-period", cls=ListCommand)
+@click.argument("group", metavar="GROUP_ID")
+@click.argument("start_date", metavar="YYYYMMDD")
+@click.argument("end_date", metavar="YYYYMMDD")
+async def usage_per_period(api: AsyncSession, group: str, start_date: str, end_date: str) -> None:
+    """Show what a group used from one day to another, both included, in UTC; 100 days at most."""
+    usage = await api.Resource.usage_per_period(group, start_date, end_date)
+    _print_usage([usage] if usage else [])
+
+
+def _print_usage(usages: list[dict[str, Any]]) -> None:
+    screen = screen_of()
+    if screen.is_json:
+        screen.json(usages)
+        return
+    if not usages:
+        screen.inform("nothing was used")
+    for usage in usages:
+        hours = {slot: float(seconds) / 3600 for slot, seconds in usage["g_slot_seconds"].items() if slot != "mem"}
+        screen.facts(
+            {
+                "group": f"{usage['g_name']} ({usage['g_id']})",
+                "domain": usage["domain_name"],
+                "containers": usage["c_count"],
+                "allocated": describe_slots(usage["g_slots"]),
+                "held (hours)": {slot: f"{number:.1f}" for slot, number in hours.items()},
+                "CPU used (s)": usage["g_cpu_used"],
+                "read": readable_size(int(usage["g_io_read"])),
+                "written": readable_size(int(usage["g_io_write"])),
+            }.items()
+        )
+        screen.table(map(_describe_container, usage["c_infos"]), CONTAINERS)
+
+
+def _describe_container(container: dict[str, Any]) -> dict[str, Any]:
+    memory = container["mem_allocated"]
+    return {**container, "mem_allocated": None if memory is None else readable_size(int(memory))}

@@ -1,31 +1,43 @@
-"""`backend.ai admin manager|announcement|watcher` and `backend.ai server-logs`: the installation as a whole."""
+"""The installation as a whole: `backend.ai admin manager|announcement|watcher|etcd` and `backend.ai server-logs`."""
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from ai.backend.cli.framework.confirmation import confirm, yes_option
-from ai.backend.cli.framework.invoke import call
-from ai.backend.cli.framework.lazy import LazyGroup, Leaf, screen_of
-from ai.backend.cli.framework.objects import change, print_reply, show_one
-from ai.backend.cli.framework.printing import print_result
+from ai.backend.cli.framework.lazy import Entry, LazyGroup, screen_of
+from ai.backend.cli.framework.objects import change, print_reply, show_object
+from ai.backend.cli.framework.params import confirm, yes_option
 from ai.backend.cli.framework.values import iso_time, readable_time
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
 
 announcement = LazyGroup("announcement", help="The announcement for all users.")
+manager = LazyGroup(
+    "manager",
+    help="The manager.",
+    entries={"scheduler": Entry("ai.backend.cli.admin.manager:scheduler", "Which agents take sessions.")},
+)
 scheduler = LazyGroup("scheduler", help="Which agents take sessions.")
 server_logs = LazyGroup("server-logs", help="Errors that clients reported.")
 watcher = LazyGroup("watcher", help="Start and stop agents by their watchers.")
+etcd = LazyGroup("etcd", help="The shared configuration. In the embedded cluster it lies in the database.")
 _AGENT = click.argument("agent")
 _AGENTS = click.argument("agent_ids", nargs=-1, required=True)
+_prefix = click.option("--prefix", "-p", is_flag=True, help="All keys at and below KEY.")
 _POLL_S = 3.0
 
 
-@click.command("freeze", cls=Leaf)
+@manager.command("status")
+def manager_status() -> None:
+    """Show whether the manager takes sessions, and how many it has."""
+    show_object(lambda api: api.Manager.status(), "the manager has no status")
+
+
+@manager.command("freeze")
 @click.option("--wait", is_flag=True, help="Wait until no sessions are left, then freeze.")
 @click.option("--force-kill", is_flag=True, help="End all sessions.")
 def freeze(wait: bool, force_kill: bool) -> None:
@@ -39,71 +51,66 @@ def freeze(wait: bool, force_kill: bool) -> None:
 
         while wait and (remaining := int((await api.Manager.status())["active_sessions"])):
             screen.inform(f"{remaining} sessions are left")
-            await asyncio.sleep(_POLL_S)  # the server tells of no end of all sessions
+            await asyncio.sleep(_POLL_S)  # the server has no event for the end of all sessions
         await api.Manager.freeze(force_kill=force_kill)
 
     change(work, {"status": "frozen"}, "frozen; sessions end" if force_kill else "frozen")
 
 
-@click.command("unfreeze", cls=Leaf)
+@manager.command("unfreeze")
 def unfreeze() -> None:
     """Take new sessions again."""
     change(lambda api: api.Manager.unfreeze(), {"status": "running"}, "running")
 
 
 def _operate(op: Literal["include-agents", "exclude-agents"], agent_ids: tuple[str, ...], text: str) -> None:
-    change(lambda api: api.Manager.scheduler_op(op, agent_ids), {"op": op, "args": list(agent_ids)}, text)
+    document = {"op": op, "args": list(agent_ids)}
+    change(lambda api: api.Manager.scheduler_op(op, agent_ids), document, f"{', '.join(agent_ids)}: {text}")
 
 
-@scheduler.command("include-agents", cls=Leaf)
+@scheduler.command("include-agents")
 @_AGENTS
 def include_agents(agent_ids: tuple[str, ...]) -> None:
     """Let agents take new sessions."""
-    _operate("include-agents", agent_ids, f"{', '.join(agent_ids)}: new sessions are taken")
+    _operate("include-agents", agent_ids, "new sessions are taken")
 
 
-@scheduler.command("exclude-agents", cls=Leaf)
+@scheduler.command("exclude-agents")
 @_AGENTS
 def exclude_agents(agent_ids: tuple[str, ...]) -> None:
     """Let agents take no new sessions, also after restarts; what runs there goes on."""
-    _operate("exclude-agents", agent_ids, f"{', '.join(agent_ids)}: no new sessions are taken")
+    _operate("exclude-agents", agent_ids, "no new sessions are taken")
 
 
 # ---- watchers ----
 
 
-@watcher.command("status", cls=Leaf)
+@watcher.command("status")
 @_AGENT
 def watcher_status(agent: str) -> None:
     """Show whether the AGENT runs, as its watcher sees it."""
-    show_one(lambda api: api.AgentWatcher.get_status(agent), f"there is no watcher of {agent}")
+    show_object(lambda api: api.AgentWatcher.get_status(agent), f"there is no watcher of {agent}")
 
 
-@watcher.command("agent-start", cls=Leaf)
-@_AGENT
-def watcher_start(agent: str) -> None:
-    """Start the AGENT."""
-    change(lambda api: api.AgentWatcher.agent_start(agent), {"agent_id": agent}, f"started {agent}")
+def _add_watcher_command(verb: str, done: str, help_: str) -> None:
+    def command(agent: str) -> None:
+        async def work(api: AsyncSession) -> Any:
+            return await getattr(api.AgentWatcher, f"agent_{verb}")(agent)
+
+        change(work, {"agent_id": agent}, f"{done} {agent}")
+
+    watcher.command(f"agent-{verb}", help=help_)(_AGENT(command))
 
 
-@watcher.command("agent-stop", cls=Leaf)
-@_AGENT
-def watcher_stop(agent: str) -> None:
-    """Stop the AGENT; its sessions go on."""
-    change(lambda api: api.AgentWatcher.agent_stop(agent), {"agent_id": agent}, f"stopped {agent}")
-
-
-@watcher.command("agent-restart", cls=Leaf)
-@_AGENT
-def watcher_restart(agent: str) -> None:
-    """Restart the AGENT; its sessions go on."""
-    change(lambda api: api.AgentWatcher.agent_restart(agent), {"agent_id": agent}, f"restarted {agent}")
+_add_watcher_command("start", "started", "Start the AGENT.")
+_add_watcher_command("stop", "stopped", "Stop the AGENT; its sessions go on.")
+_add_watcher_command("restart", "restarted", "Restart the AGENT; its sessions go on.")
 
 
 # ---- announcements ----
 
 
-@announcement.command("get", cls=Leaf)
+@announcement.command("get")
 def announcement_get() -> None:
     """Show the announcement."""
 
@@ -113,7 +120,7 @@ def announcement_get() -> None:
     print_reply(lambda api: api.Manager.get_announcement(), describe)
 
 
-@announcement.command("update", cls=Leaf)
+@announcement.command("update")
 @click.option("-m", "--message", help="Markdown; an editor is opened without it.")
 def announcement_update(message: str | None) -> None:
     """Announce a message to all users."""
@@ -123,7 +130,7 @@ def announcement_update(message: str | None) -> None:
     change(lambda api: api.Manager.update_announcement(True, text), {"enabled": True, "message": text}, "announced")
 
 
-@announcement.command("delete", cls=Leaf)
+@announcement.command("delete")
 @yes_option
 def announcement_delete(yes: bool) -> None:
     """Remove the announcement."""
@@ -131,7 +138,7 @@ def announcement_delete(yes: bool) -> None:
     change(lambda api: api.Manager.update_announcement(False), {"enabled": False}, "removed")
 
 
-@announcement.command("dismiss", cls=Leaf)
+@announcement.command("dismiss")
 def announcement_dismiss() -> None:
     """Do not show the last announcement again."""
     from ai.backend.cli.framework.announcements import dismiss
@@ -139,30 +146,26 @@ def announcement_dismiss() -> None:
     screen = screen_of()
     if not dismiss():
         screen.fail("no announcement was seen yet")
-    print_result(screen, {"dismissed": True}, "dismissed")
+    screen.result({"dismissed": True}, "dismissed")
 
 
 # ---- reported errors ----
 
 
-@server_logs.command("list", cls=Leaf)
+@server_logs.command("list")
 @click.option("--mark-read", is_flag=True, help="Mark those of this page as read.")
 @click.option("-l", "--page-size", type=click.IntRange(1, 100), default=20, show_default=True, help="Errors of a page.")
 @click.option("-n", "--page-number", type=click.IntRange(1), default=1, show_default=True, help="Which page.")
-def server_logs_list(mark_read: bool, page_size: int, page_number: int) -> None:
+async def server_logs_list(api: AsyncSession, mark_read: bool, page_size: int, page_number: int) -> None:
     """List reported errors, newest first; administrators see those of their domain."""
     screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        page = await api.ServerLog.list(mark_read, page_size, page_number)
-        if screen.is_json:
-            screen.json(page)
-        elif page["logs"]:
-            screen.say("\n\n".join(map(_describe_error, page["logs"])))
-        else:
-            screen.inform("no errors were reported")
-
-    call(screen, work)
+    page = await api.ServerLog.list(mark_read, page_size, page_number)
+    if screen.is_json:
+        screen.json(page)
+    elif page["logs"]:
+        screen.say("\n\n".join(map(_describe_error, page["logs"])))
+    else:
+        screen.inform("no errors were reported")
 
 
 def _describe_error(error: dict[str, Any]) -> str:
@@ -170,3 +173,50 @@ def _describe_error(error: dict[str, Any]) -> str:
     request = f"{error['request_status'] or ''} {error['request_url'] or ''}".strip()
     lines = [f"{at} {error['severity']} from {error['source']}, user {error['user']}", request, error["message"]]
     return "\n".join(line for line in [*lines, error["traceback"] or ""] if line)
+
+
+# ---- shared configuration ----
+
+
+@etcd.command("get")
+@click.argument("key")
+@_prefix
+def get(key: str, prefix: bool) -> None:
+    """Show the value of KEY."""
+
+    def describe(value: Any) -> str:
+        if value is None or value == {}:
+            return f"{key} is not set."
+        return value if isinstance(value, str) else json.dumps(value, indent=2)
+
+    print_reply(lambda api: api.EtcdConfig.get(key, prefix=prefix), describe)
+
+
+@etcd.command("set")
+@click.argument("key")
+@click.argument("value")
+def set_(key: str, value: str) -> None:
+    """Set KEY to VALUE; a JSON object sets every key in it.
+
+    Agents read settings of their plugins when they start:
+
+      backend.ai admin etcd set config/plugins/accelerator/mock/allocation_mode fractional
+    """
+    change(lambda api: api.EtcdConfig.set(key, _parsed(value)), {"result": "ok"}, f"{key} is set.")
+
+
+def _parsed(value: str) -> Any:
+    if not value.lstrip().startswith("{"):
+        return value
+    try:
+        return json.loads(value)
+    except json.JSONDecodeError as e:
+        raise click.BadParameter(f"not a JSON object: {e}", param_hint="VALUE") from None
+
+
+@etcd.command("delete")
+@click.argument("key")
+@_prefix
+def delete(key: str, prefix: bool) -> None:
+    """Remove KEY."""
+    change(lambda api: api.EtcdConfig.delete(key, prefix=prefix), {"result": "ok"}, f"{key} is removed.")

@@ -1,34 +1,38 @@
-"""`backend.ai admin keypair-resource-policy` and `backend.ai admin resource-preset`."""
+"""Resource groups, keypair resource policies and resource presets: `backend.ai admin scaling-group` and others."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ai.backend.cli.admin.tenants import HOST_PERMISSIONS
-from ai.backend.cli.framework.lazy import LazyGroup, Leaf
-from ai.backend.cli.framework.objects import NamedObjects, add_object_commands, readable, show_one
-from ai.backend.cli.framework.output import Column
-from ai.backend.cli.framework.params import json_option
+from ai.backend.cli.framework.lazy import LazyGroup, ListCommand
+from ai.backend.cli.framework.objects import NamedObjects, add_object_commands, change, list_objects, readable
+from ai.backend.cli.framework.output import columns
+from ai.backend.cli.framework.params import json_option, negated_flag, options
 from ai.backend.cli.framework.values import describe_slots, readable_size
 
+if TYPE_CHECKING:
+    from ai.backend.client.session import AsyncSession
+
+resource_group = LazyGroup("scaling-group", help="Resource groups: which agents are scheduled together, and how.")
 keypair_policy = LazyGroup("keypair-resource-policy", help="What keypairs may have.")
 preset = LazyGroup("resource-preset", help="Named sets of resources that users choose from.")
-COLUMNS = [
-    Column("name", "Name"),
-    Column("slots", "Resource Slots"),
-    Column("default_for_unspecified", "Others"),
-    Column("max_concurrent_sessions", "Sessions", is_number=True),
-    Column("max_containers_per_session", "Containers", is_wide=True, is_number=True),
-    Column("max_session_lifetime", "Lifetime (s)", is_wide=True, is_number=True),
-    Column("idle_timeout", "Idle (s)", is_number=True),
-]
-PRESET_COLUMNS = [Column("name", "Name"), Column("slots", "Resources"), Column("shared", "Shared Memory")]
+GROUP_COLUMNS = columns(
+    "name | description | is_active: Active | is_public: Public | scheduler | scheduler_opts/wide: Options"
+)
+POLICY_COLUMNS = columns(
+    "name | slots: Resource Slots | default_for_unspecified: Others | max_concurrent_sessions/number: Sessions | "
+    "max_containers_per_session/wide/number: Containers | max_session_lifetime/wide/number: Lifetime (s) | "
+    "idle_timeout/number: Idle (s)"
+)
+PRESET_COLUMNS = columns("name | slots: Resources | shared: Shared Memory")
+_COUNT = click.IntRange(0)
 
 
 def preset_row(preset: dict[str, Any]) -> dict[str, Any]:
-    """Return a preset with its amounts in human units."""
+    """Returns a preset with its amounts in human units."""
     shared = preset.get("shared_memory")
     slots = readable(preset).get("resource_slots")
     return {**preset, "slots": describe_slots(slots), "shared": None if shared is None else readable_size(int(shared))}
@@ -38,51 +42,67 @@ def _policy_row(policy: dict[str, Any]) -> dict[str, Any]:
     return {**policy, "slots": describe_slots(readable(policy).get("total_resource_slots"))}
 
 
-def _policy_options(command: Any) -> Any:
-    count = click.IntRange(0)
-    for option in (
-        HOST_PERMISSIONS,
-        click.option("--idle-timeout", type=count, help="Seconds; 0: none."),
-        click.option("--max-containers-per-session", type=click.IntRange(1), help="Kernels of one session."),
-        json_option("--max-pending-session-resource-slots", help="What waiting sessions may ask for together."),
-        click.option("--max-pending-session-count", type=count, help="Sessions that may wait; 0: any number."),
-        click.option("--max-concurrent-sftp-sessions", type=count, help="Taken, and without effect here."),
-        click.option("--max-concurrent-sessions", type=count, help="0: any number."),
-        click.option("--max-session-lifetime", type=count, help="Seconds; 0: no limit."),
-        json_option("--total-resource-slots", help='What all sessions may have together: \'{"cpu": "8"}\'.'),
-        click.option(
-            "--default-for-unspecified",
-            type=click.Choice(["LIMITED", "UNLIMITED"]),
-            help="Slots that are not named: none of them, or any amount.",
+add_object_commands(
+    resource_group,
+    NamedObjects(
+        area="ScalingGroup",
+        noun=("resource group", "resource groups"),
+        columns=GROUP_COLUMNS,
+        has_detail=True,
+        add_options=options(
+            negated_flag("--inactive", "is_active", help="Take no sessions yet."),
+            negated_flag("--private", "is_public", help="Open only to those that it is associated with."),
+            click.option("--use-host-network", is_flag=True, default=None, help="Workloads use their node's network."),
         ),
-    ):
-        command = option(command)
-    return command
-
-
-def _preset_options(command: Any) -> Any:
-    for option in (
-        click.option("--shared-memory", metavar="SIZE", help="Such as 64m."),
-        json_option("--resource-slots", help='Such as {"cpu": "4", "mem": "8g"}.'),
-    ):
-        command = option(command)
-    return command
-
-
-@keypair_policy.command("info", cls=Leaf)
-@click.argument("name")
-def policy_info(name: str) -> None:
-    """Show the policy NAME."""
-    show_one(lambda api: api.KeypairResourcePolicy.detail(name), f"there is no policy {name}")
-
-
+        update_options=options(
+            click.option("-a", "--active", "is_active", type=bool, help="Whether it takes sessions."),
+            click.option(
+                "--private",
+                "is_public",
+                type=bool,
+                callback=lambda _ctx, _param, value: None if value is None else not value,
+                help="Whether it is open only to those that it is associated with.",
+            ),
+            click.option("--use-host-network", type=bool, help="Whether workloads use the network of their node."),
+        ),
+        options=options(
+            click.option("-d", "--description", "--desc", help="What it is for."),
+            click.option("--driver", help="How agents come to be: static."),
+            json_option("--driver-opts", help="Options of the driver."),
+            click.option("--scheduler", help="fifo, lifo, drf or fair-share."),
+            json_option("--scheduler-opts", help='Such as {"agent_selection_strategy": "concentrated"}.'),
+            click.option("--wsproxy-addr", help="Address of the app proxy."),
+            click.option("--wsproxy-api-token", help="Token of the app proxy."),
+        ),
+        example="--scheduler",
+        update_note="\n\nA change of the scheduler is in force from its next pass on.",
+        delete_help="Remove the resource group NAME, which may have no living agents and no sessions.",
+    ),
+)
 add_object_commands(
     keypair_policy,
     NamedObjects(
         area="KeypairResourcePolicy",
         noun=("policy", "policies"),
-        columns=COLUMNS,
-        options=_policy_options,
+        columns=POLICY_COLUMNS,
+        has_detail=True,
+        prints_values=True,
+        options=options(
+            click.option(
+                "--default-for-unspecified",
+                type=click.Choice(["LIMITED", "UNLIMITED"]),
+                help="Slots that are not named: none of them, or any amount.",
+            ),
+            json_option("--total-resource-slots", help='What all sessions may have together: \'{"cpu": "8"}\'.'),
+            click.option("--max-session-lifetime", type=_COUNT, help="Seconds; 0: no limit."),
+            click.option("--max-concurrent-sessions", type=_COUNT, help="0: any number."),
+            click.option("--max-concurrent-sftp-sessions", type=_COUNT, help="Taken, and without effect here."),
+            click.option("--max-pending-session-count", type=_COUNT, help="Sessions that may wait; 0: any number."),
+            json_option("--max-pending-session-resource-slots", help="What waiting sessions may ask for together."),
+            click.option("--max-containers-per-session", type=click.IntRange(1), help="Kernels of one session."),
+            click.option("--idle-timeout", type=_COUNT, help="Seconds; 0: none."),
+            HOST_PERMISSIONS,
+        ),
         example="--max-concurrent-sessions",
         describe=_policy_row,
         delete_help="Remove the policy NAME, which no keypair may have.",
@@ -94,8 +114,53 @@ add_object_commands(
         area="ResourcePreset",
         noun=("preset", "presets"),
         columns=PRESET_COLUMNS,
-        options=_preset_options,
+        prints_values=True,
+        options=options(
+            json_option("--resource-slots", help='Such as {"cpu": "4", "mem": "8g"}.'),
+            click.option("--shared-memory", metavar="SIZE", help="Such as 64m."),
+        ),
         example="--resource-slots",
         describe=preset_row,
     ),
 )
+
+
+@resource_group.command("get-available", cls=ListCommand)
+@click.argument("group")
+def get_available(group: str) -> None:
+    """List the resource groups that sessions of GROUP (a project) may use."""
+    list_objects(lambda api: api.ScalingGroup.list_available(group), columns("name"), "none is open to it")
+
+
+_link_arguments = options(
+    click.argument("scaling_group"),
+    click.argument("domain", required=False),
+    click.option("--group", metavar="UUID", help="A group (project) instead of a domain, by its id."),
+    click.option("--access-key", "keypair", help="A keypair instead of a domain."),
+)
+
+
+def _link(scaling_group: str, targets: dict[str, str | None], verb: str, done: str) -> None:
+    chosen = [(kind, target) for kind, target in targets.items() if target]
+    if len(chosen) != 1:
+        raise click.UsageError("name one of DOMAIN, --group and --access-key")
+    [(kind, target)] = chosen
+
+    async def work(api: AsyncSession) -> None:
+        await getattr(api.ScalingGroup, f"{verb}_{kind}")(scaling_group, target)
+
+    change(work, {"scaling_group": scaling_group, kind: target}, f"{scaling_group} is {done} {target}")
+
+
+@resource_group.command("associate-scaling-group")
+@_link_arguments
+def associate(scaling_group: str, **targets: str | None) -> None:
+    """Open SCALING_GROUP to a DOMAIN, to a group or to a keypair."""
+    _link(scaling_group, targets, "associate", "open to")
+
+
+@resource_group.command("dissociate-scaling-group")
+@_link_arguments
+def dissociate(scaling_group: str, **targets: str | None) -> None:
+    """Close SCALING_GROUP to a DOMAIN, to a group or to a keypair; its sessions there go on."""
+    _link(scaling_group, targets, "dissociate", "closed to")

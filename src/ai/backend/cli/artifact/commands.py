@@ -2,144 +2,116 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ai.backend.cli.artifact.group import STATUS, TYPE, artifact, command, list_command, size_of
-from ai.backend.cli.framework.invoke import call
-from ai.backend.cli.framework.lazy import screen_of
-from ai.backend.cli.framework.objects import list_them, print_reply
-from ai.backend.cli.framework.output import Column
-from ai.backend.cli.framework.printing import print_result
+from ai.backend.cli.framework.lazy import LazyGroup, ListCommand, Outcome, screen_of
+from ai.backend.cli.framework.objects import list_objects
+from ai.backend.cli.framework.output import columns
 from ai.backend.cli.framework.progress import TransferBar
-from ai.backend.cli.framework.values import readable_size, short_id
+from ai.backend.cli.framework.values import readable_size
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
 
-__all__ = ["artifact"]
-COLUMNS = [
-    Column("name", "Name"),
-    Column("version", "Version"),
-    Column("type", "Type"),
-    Column("registry", "Registry"),
-    Column("status", "Status"),
-    Column("size", "Size", is_number=True),
-]
+artifact = LazyGroup("artifact", help="Models, packages and images that sessions can mount.")
+TYPE = click.Choice(["MODEL", "PACKAGE", "IMAGE"], case_sensitive=False)
+_STATUS = click.Choice(["SCANNED", "PULLING", "PULLED", "AVAILABLE"], case_sensitive=False)
+_REVISION = click.argument("revision")
+_PATHS = click.argument("paths", nargs=-1)
+COLUMNS = columns("name | version | type | registry | status | size/number")
+_REVISION_COLUMNS = columns(
+    "version | status | size/number | file_count/number: Files | is_outdated/wide: Outdated | status_info: Note | "
+    "id/wide: ID"
+)
 
 
-@list_command("list")
+def _with_size(revision: Mapping[str, Any]) -> dict[str, Any]:
+    return {**revision, "size": readable_size(revision["size"]) if revision["size"] is not None else None}
+
+
+@artifact.command("list", cls=ListCommand)
 @click.option("-t", "--type", "artifact_type", type=TYPE, help="Only this type.")
 @click.option("-r", "--registry", metavar="NAME", help="Only what comes from this registry.")
-@click.option("-s", "--status", type=STATUS, help="Only artifacts with a revision in this status.")
+@click.option("-s", "--status", type=_STATUS, help="Only artifacts with a revision in this status.")
 @click.option("--search", metavar="TEXT", help="Only names with this in them.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="Artifacts on a page.")
 @click.option("--offset", type=click.IntRange(0), default=0, show_default=True, help="Where the page begins.")
-def list_(**query: Any) -> None:
+async def list_(api: AsyncSession, **query: Any) -> None:
     """List artifacts with their revisions. Most users see what is available only."""
     screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        page = await api.Artifact.list(**query)
-        if screen.is_json:
-            screen.json(page)
-            return
-        rows = [
-            {**item, **revision, "size": size_of(revision)} for item in page["items"] for revision in item["revisions"]
-        ]
-        if rows:
-            screen.table(rows, COLUMNS)
-        shown = len(page["items"])
-        if not shown:
-            screen.inform("there are no such artifacts")
-        elif query["offset"] + shown < page["total_count"]:
-            screen.inform(f"{shown} of {page['total_count']} artifacts; go on with --offset {query['offset'] + shown}")
-
-    call(screen, work)
+    page = await api.Artifact.list(**query)
+    if screen.is_json:
+        screen.json(page)
+        return
+    rows = [{**item, **_with_size(revision)} for item in page["items"] for revision in item["revisions"]]
+    if rows:
+        screen.table(rows, COLUMNS)
+    shown = len(page["items"])
+    if not shown:
+        screen.inform("there are no such artifacts")
+    elif query["offset"] + shown < page["total_count"]:
+        screen.inform(f"{shown} of {page['total_count']} artifacts; go on with --offset {query['offset'] + shown}")
 
 
-@list_command("info")
+@artifact.command("info", cls=ListCommand)
 @click.argument("name")
 @click.option("--readme", is_flag=True, help="Print its README only.")
-def info(name: str, readme: bool) -> None:
+async def info(api: AsyncSession, name: str, readme: bool) -> Outcome:
     """Show an artifact and its revisions. NAME may be its id."""
     screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        detail = await api.Artifact.info(name)
-        if screen.is_json:
-            screen.json(detail)
-            return
-        if readme:
-            print_result(screen, None, (detail["readme"] or "").rstrip())
-            return
-        screen.facts(
-            [
-                ("Name", detail["name"]),
-                ("Type", detail["type"]),
-                ("Registry", f"{detail['registry']} ({detail['registry_type']})"),
-                ("Description", detail["description"]),
-                ("ID", detail["id"]),
-                ("Scanned", detail["scanned_at"]),
-            ]
-        )
-        rows = [{**revision, "size": size_of(revision)} for revision in detail["revisions"]]
-        columns = [
-            Column("version", "Version"),
-            Column("status", "Status"),
-            Column("size", "Size", is_number=True),
-            Column("file_count", "Files", is_number=True),
-            Column("is_outdated", "Outdated", is_wide=True),
-            Column("status_info", "Note"),
-            Column("id", "ID", is_wide=True),
+    detail = await api.Artifact.info(name)
+    if readme or screen.is_json:
+        return detail, (detail["readme"] or "").rstrip()
+    screen.facts(
+        [
+            ("Name", detail["name"]),
+            ("Type", detail["type"]),
+            ("Registry", f"{detail['registry']} ({detail['registry_type']})"),
+            ("Description", detail["description"]),
+            ("ID", detail["id"]),
+            ("Scanned", detail["scanned_at"]),
         ]
-        if rows:
-            screen.table(rows, columns)
+    )
+    if detail["revisions"]:
+        screen.table(map(_with_size, detail["revisions"]), _REVISION_COLUMNS)
+    return None
 
-    call(screen, work)
 
-
-@list_command("files")
-@click.argument("revision")
+@artifact.command("files", cls=ListCommand)
+@_REVISION
 def files(revision: str) -> None:
     """List the files of an available REVISION, written NAME[@VERSION]."""
-    list_them(
-        lambda api: api.Artifact.files(revision),
-        [Column("size", "Size", is_number=True), Column("sha256", "SHA-256", short_id), Column("path", "Path")],
-        "it has no files",
-        describe=lambda file: {**file, "size": readable_size(file["size"])},
-    )
+    fields = columns("size/number | sha256/short: SHA-256 | path")
+    list_objects(lambda api: api.Artifact.files(revision), fields, "it has no files", describe=_with_size)
 
 
-@command("download")
-@click.argument("revision")
-@click.argument("paths", nargs=-1)
+@artifact.command("download")
+@_REVISION
+@_PATHS
 @click.option(
-    "-b", "--base-dir", type=click.Path(file_okay=False), default=".", show_default=True, help="Where to put."
+    "-b",
+    "--base-dir",
+    "basedir",
+    type=click.Path(file_okay=False),
+    default=".",
+    show_default=True,
+    help="Where to put.",
 )
 @click.option("-j", "--parallel", type=click.IntRange(1, 32), default=4, show_default=True, help="Files at a time.")
-def download(revision: str, paths: tuple[str, ...], base_dir: str, parallel: int) -> None:
+async def download(api: AsyncSession, revision: str, paths: tuple[str, ...], **options: Any) -> Outcome:
     """Fetch files of an available REVISION, all of them if no PATHS are named. What was broken off goes on."""
-    screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        with TransferBar(screen) as bar:
-            written = await api.Artifact.download(
-                revision, paths, basedir=base_dir, parallel=parallel, progress=bar.update
-            )
-        names = [str(path) for path in written]
-        print_result(screen, {"downloaded": names}, "\n".join(f"downloaded {name}" for name in names))
-
-    call(screen, work)
+    with TransferBar(screen_of()) as bar:
+        written = await api.Artifact.download(revision, paths, progress=bar.update, **options)
+    return {"downloaded": list(map(str, written))}, "\n".join(f"downloaded {path}" for path in written)
 
 
-@command("presign")
-@click.argument("revision")
-@click.argument("paths", nargs=-1)
-def presign(revision: str, paths: tuple[str, ...]) -> None:
+@artifact.command("presign")
+@_REVISION
+@_PATHS
+async def presign(api: AsyncSession, revision: str, paths: tuple[str, ...]) -> Outcome:
     """Print URLs by which anybody can fetch files of an available REVISION, until they expire."""
-    print_reply(
-        lambda api: api.Artifact.presign(revision, paths),
-        lambda links: "\n".join(str(link["url"]) for link in links),
-    )
+    links = await api.Artifact.presign(revision, paths)
+    return links, "\n".join(str(link["url"]) for link in links)

@@ -45,7 +45,7 @@ def _write_state(state: dict[str, Any]) -> None:
 
 
 def show_announcement(message: str) -> None:
-    """Print an announcement to stderr, unless it was dismissed."""
+    """Prints an announcement to stderr, unless it was dismissed."""
     digest, state = hashlib.sha256(message.encode()).hexdigest(), _state()
     if state.get("hash") != digest:
         state = {"hash": digest, "dismissed": False}
@@ -57,7 +57,7 @@ def show_announcement(message: str) -> None:
 
 
 def dismiss() -> bool:
-    """Do not show the last announcement again. Return False where none was shown yet."""
+    """Hides the last announcement from now on; returns False if none was shown yet."""
     state = _state()
     if "hash" not in state:
         return False
@@ -66,13 +66,13 @@ def dismiss() -> bool:
 
 
 def is_visible(screen: Screen) -> bool:
-    """Return whether a person would see an announcement."""
+    """Returns whether a person would see an announcement."""
     return not screen.is_quiet and sys.stderr.isatty()
 
 
 @contextlib.asynccontextmanager
 async def with_announcements(api: AsyncSession) -> AsyncIterator[None]:
-    """Fetch the announcement while a command works, and show it at the end. A failure of it never fails the command."""
+    """Fetches the announcement during a command and shows it at the end; its failure never fails the command."""
     from ai.backend.client.exceptions import BackendError
 
     request = asyncio.create_task(api.Manager.get_announcement())

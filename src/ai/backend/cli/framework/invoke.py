@@ -1,7 +1,7 @@
 """Runs a command's coroutine with an open API session and turns every error into one line and an exit code.
 
-Exit codes: 0 done; 1 the platform or the network said no; 2 the command line is wrong; 130 interrupted. `run` has more
-(see `docs/decisions`: it ends as the user's program ended).
+Exit codes: 0 done; 1 refused by the platform or lost on the network; 2 wrong command line; 130 interrupted. `run` has
+more (see `docs/decisions`: it exits as the user's program did).
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from ai.backend.cli.framework.output import Screen
@@ -21,7 +20,9 @@ if TYPE_CHECKING:
 
 
 def env_file_hint() -> str:
-    """Return how to get credentials."""
+    """Returns how to get credentials."""
+    from pathlib import Path
+
     base = os.environ.get("XDG_DATA_HOME")
     path = (Path(base) if base else Path.home() / ".local" / "share") / "backend.ai" / "env.sh"
     if path.is_file():
@@ -33,7 +34,7 @@ def env_file_hint() -> str:
 
 
 def describe_api_error(error: BackendAPIError) -> str:
-    """Return what the server said, with the remedy or the sessions that a reference may mean."""
+    """Returns the server's message, with the remedy or the sessions that a reference may mean."""
     if error.status == 401:
         return f"{error}; {env_file_hint()}"
     if error.code == "too-many-sessions-matched":
@@ -43,7 +44,7 @@ def describe_api_error(error: BackendAPIError) -> str:
 
 
 def report(screen: Screen, error: Exception) -> None:
-    """Print an error and what a person can do about it."""
+    """Prints an error and what a person can do about it."""
     from ai.backend.client.exceptions import BackendAPIError, EndpointUnreachable, MissingCredentials
 
     if isinstance(error, MissingCredentials):
@@ -57,7 +58,7 @@ def report(screen: Screen, error: Exception) -> None:
 
 
 async def slot_displays(api: AsyncSession) -> SlotDisplays:
-    """Return how quantities of slots are displayed; nothing where the server has no such call."""
+    """Returns how quantities of slots are displayed; nothing if the server has no such call."""
     from ai.backend.client.exceptions import BackendError
 
     try:
@@ -69,7 +70,7 @@ async def slot_displays(api: AsyncSession) -> SlotDisplays:
 def call(
     screen: Screen, work: Callable[[AsyncSession], Awaitable[int | None]], *, failure: int = 1, needs_keys: bool = True
 ) -> NoReturn:
-    """Run ``work`` with an open session and exit: with its result, or with ``failure`` where it fails."""
+    """Runs ``work`` with an open session and exits: with its result, or with ``failure`` if the platform fails."""
     import asyncio
 
     from ai.backend.cli.framework.announcements import is_visible, with_announcements

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from ai.backend.cli.framework.invoke import call
 from ai.backend.cli.framework.output import OutputMode, Screen
 
+if TYPE_CHECKING:
+    from ai.backend.client.session import AsyncSession
+
+Outcome = tuple[Any, str] | int | None
+"""A document and a text to print in the one or the other mode, an exit code, or None if the command has printed all."""
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 
@@ -39,7 +46,10 @@ class Entry:
 
 
 class LazyGroup(click.Group):
-    """A group over a table of :class:`Entry`; its help lists the commands by section, if there are sections."""
+    """A group over a table of :class:`Entry`, and of commands of its own that are of class :class:`Leaf` by default.
+
+    Its help lists the commands by section, if there are sections.
+    """
 
     def __init__(
         self,
@@ -68,9 +78,9 @@ class LazyGroup(click.Group):
         except click.UsageError:
             import difflib
 
-            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
-            if near:
-                raise click.UsageError(f"No such command {args[0]!r}; did you mean {near[0]!r}?", ctx) from None
+            similar = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
+            if similar:
+                raise click.UsageError(f"No such command {args[0]!r}; did you mean {similar[0]!r}?", ctx) from None
             raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -88,7 +98,7 @@ def _choose_output(ctx: click.Context, _param: click.Parameter, value: str | Non
 
 
 def output_option() -> click.Option:
-    """``--output``, which every command takes, before or after its name."""
+    """Returns ``--output``, which every command takes, before or after its name."""
     return click.Option(
         ["--output"],
         type=click.Choice([mode.value for mode in OutputMode]),
@@ -99,12 +109,36 @@ def output_option() -> click.Option:
 
 
 class Leaf(click.Command):
-    """A command of ours: takes ``-h`` and ``--output`` whatever else it takes."""
+    """A command of ours: takes ``-h`` and ``--output`` whatever else it takes.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    A callback that is a coroutine function gets an open API session before its options, and returns an ``Outcome``.
+    ``needs_keys`` is False for commands that work without a keypair.
+    """
+
+    def __init__(
+        self, name: str | None, *, callback: Callable[..., Any], needs_keys: bool = True, **kwargs: Any
+    ) -> None:
         kwargs["context_settings"] = {**CONTEXT_SETTINGS, **(kwargs.get("context_settings") or {})}
-        super().__init__(*args, **kwargs)
+        if inspect.iscoroutinefunction(callback):
+            callback = _in_session(callback, needs_keys)
+        super().__init__(name, callback=callback, **kwargs)
         self.params.append(output_option())
+
+
+def _in_session(command: Callable[..., Coroutine[Any, Any, Outcome]], needs_keys: bool) -> Callable[..., NoReturn]:
+    def run(**options: Any) -> NoReturn:
+        screen = screen_of()
+
+        async def work(api: AsyncSession) -> int | None:
+            outcome = await command(api, **options)
+            if not isinstance(outcome, tuple):
+                return outcome
+            screen.result(*outcome)
+            return None
+
+        call(screen, work, needs_keys=needs_keys)
+
+    return run
 
 
 def _show_wide(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
@@ -120,6 +154,9 @@ class ListCommand(Leaf):
         self.params.append(
             click.Option(["-w", "--wide"], is_flag=True, expose_value=False, callback=_show_wide, help=help_)
         )
+
+
+LazyGroup.command_class = Leaf
 
 
 def screen_of(ctx: click.Context | None = None) -> Screen:

@@ -1,4 +1,4 @@
-"""Options of administrators' commands, and commands that list, show, add and change objects."""
+"""Commands that list, show, add and change objects, and follow background tasks."""
 
 from __future__ import annotations
 
@@ -9,62 +9,65 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ai.backend.cli.framework.invoke import call
-from ai.backend.cli.framework.lazy import LazyGroup, Leaf, ListCommand, screen_of
+from ai.backend.cli.framework.lazy import LazyGroup, ListCommand, screen_of
 from ai.backend.cli.framework.output import Column
-from ai.backend.cli.framework.printing import print_result, print_rows
+from ai.backend.cli.framework.params import options
 from ai.backend.cli.framework.values import decoded
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from ai.backend.client.func.admin import PaginatedResult
+    from ai.backend.client.func.bgtask import Progress
     from ai.backend.client.session import AsyncSession
 
-Columns = Sequence[Column]
 T = TypeVar("T")
+Describe = Callable[[dict[str, Any]], Mapping[str, Any]]
+Request = Callable[["AsyncSession"], Awaitable[T]]
 
 
-def given(**props: Any) -> dict[str, Any]:
-    """Return the options that were used."""
+def used(**props: Any) -> dict[str, Any]:
+    """Returns the options that were used."""
     return {name: value for name, value in props.items() if value is not None}
 
 
 def some_changes(props: Mapping[str, Any], example: str) -> dict[str, Any]:
-    """Return the options of a change that were used.
+    """Returns the options of a change that were used.
 
-    Raises:
-        click.UsageError: none was used; the message names ``example``.
+    Raises click.UsageError: none was used; the message names ``example``.
     """
-    values = given(**props)
+    values = used(**props)
     if not values:
         raise click.UsageError(f"name something to change, such as {example}")
     return values
 
 
 def readable(item: Mapping[str, Any]) -> dict[str, Any]:
-    """Parse the values that are JSON in a string; a text of a user that only begins like JSON stays."""
+    """Parses the values that are JSON in a string; a text of a user that only begins like JSON stays."""
     return {
         name: decoded(value) if isinstance(value, str) and value.startswith(("{", "[")) else value
         for name, value in item.items()
     }
 
 
-def list_them(
-    load: Callable[[AsyncSession], Awaitable[Sequence[dict[str, Any]]]],
-    columns: Columns,
+def list_objects(
+    load: Request[Sequence[dict[str, Any]]],
+    columns: Sequence[Column],
     empty: str,
     *,
-    describe: Callable[[dict[str, Any]], Mapping[str, Any]] | None = None,
+    describe: Describe | None = None,
 ) -> None:
-    """Print a table of all objects; ``describe`` makes a row of an object."""
+    """Prints a table of all objects; ``describe`` makes a row of an object."""
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        print_rows(screen, [readable(item) for item in await load(api)], columns, empty, describe=describe)
+        screen.rows([readable(item) for item in await load(api)], columns, empty, describe=describe)
 
     call(screen, work)
 
 
-def show_one(load: Callable[[AsyncSession], Awaitable[dict[str, Any] | None]], missing: str) -> None:
-    """Print the facts of one object; exit with 1 and the message ``missing`` where there is none."""
+def show_object(load: Request[dict[str, Any] | None], missing: str) -> None:
+    """Prints the facts of one object; exits with 1 and the message ``missing`` if there is none."""
     screen = screen_of()
 
     async def work(api: AsyncSession) -> int:
@@ -81,14 +84,10 @@ def show_one(load: Callable[[AsyncSession], Awaitable[dict[str, Any] | None]], m
     call(screen, work)
 
 
-def page_them(
-    load: Callable[[AsyncSession], Awaitable[PaginatedResult]],
-    columns: Columns,
-    empty: str,
-    *,
-    describe: Callable[[dict[str, Any]], Mapping[str, Any]] | None = None,
+def list_page(
+    load: Request[PaginatedResult], columns: Sequence[Column], empty: str, *, describe: Describe | None = None
 ) -> None:
-    """Print a table of one page; in JSON mode with the number of all objects."""
+    """Prints a table of one page; in JSON mode with the number of all objects."""
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
@@ -96,108 +95,141 @@ def page_them(
         if screen.is_json:
             screen.json({"count": len(page.items), "total_count": page.total_count, "items": page.items})
         else:
-            print_rows(screen, page.items, columns, empty, describe=describe)
+            screen.rows(page.items, columns, empty, describe=describe)
 
     call(screen, work)
 
 
-def print_reply(load: Callable[[AsyncSession], Awaitable[T]], describe: Callable[[T], str]) -> None:
-    """Print what the server replied in JSON mode, otherwise the text that ``describe`` makes of it."""
+def print_reply(load: Request[T], describe: Callable[[T], str]) -> None:
+    """Prints the server's reply in JSON mode, otherwise the text that ``describe`` makes of it."""
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
         reply = await load(api)
-        print_result(screen, reply, describe(reply))
+        screen.result(reply, describe(reply))
 
     call(screen, work)
 
 
-def change(
-    work: Callable[[AsyncSession], Awaitable[Any]],
-    document: Mapping[str, Any],
-    text: str,
-    *,
-    lines: Callable[[dict[str, Any]], str] | None = None,
-) -> None:
-    """Make a change and print that it is done.
-
-    Args:
-        work: makes the change; a mapping that it returns is added to the document.
-        document: what is printed in JSON mode.
-        text: what is printed otherwise.
-        lines: makes the text of what ``work`` returned, in the place of ``text``.
-    """
+def change(request: Request[Any], document: Mapping[str, Any], text: str) -> None:
+    """Makes a change; prints ``document`` and a mapping that was returned in JSON mode, otherwise ``text``."""
     screen = screen_of()
 
-    async def run(api: AsyncSession) -> None:
-        reply = await work(api)
-        made = dict(reply) if isinstance(reply, Mapping) else {}
-        print_result(screen, {**document, **made}, lines(made) if lines is not None else text)
+    async def work(api: AsyncSession) -> None:
+        reply = await request(api)
+        screen.result({**document, **(reply if isinstance(reply, Mapping) else {})}, text)
 
-    call(screen, run)
+    call(screen, work)
+
+
+def describe_step(step: Progress) -> str:
+    return f"{int(step.current)}/{int(step.total)} {step.message or ''}".strip()
+
+
+async def follow_task(
+    api: AsyncSession,
+    task_id: UUID | str,
+    *,
+    name: str,
+    on_step: Callable[[Progress], None] | None = None,
+    describe: Callable[[Progress], str] = describe_step,
+) -> str:
+    """Waits for the end of a background task and returns its last message.
+
+    The command fails if the task does. Every step is passed to ``on_step``, or printed by ``describe``.
+    """
+    screen, printed = screen_of(), ""
+    async for step in api.BackgroundTask(task_id).progress():
+        if step.is_final:
+            if step.state != "done":
+                outcome = "failed" if step.state == "failed" else f"was {step.state}"
+                screen.fail(f"{name} {outcome}: {step.message}")
+            return step.message or ""
+        if on_step is not None:
+            on_step(step)
+        elif (text := describe(step)) != printed:
+            screen.inform(text)
+            printed = text
+    return ""
+
+
+async def follow_to_end(api: AsyncSession, task_id: UUID | str, *, name: str) -> tuple[dict[str, str], str]:
+    """Waits for the end of a background task; returns the document and the text to print."""
+    message = await follow_task(api, task_id, name=name)
+    return {"task_id": str(task_id), "message": message}, message or "done"
+
+
+_NO_OPTIONS = options()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedObjects:
-    """A kind of objects that administrators list, add, change and delete by name.
+    """A kind of objects that administrators list, show, add, change and delete by name.
 
     Args:
         area: the attribute of the API session with its methods ``list``, ``create``, ``update`` and ``delete``.
-        noun: what one is called, in the singular and the plural.
+        noun: the word for one, in the singular and the plural.
         columns: of the list.
         options: declares the options of `add` and `update`.
+        add_options: further options of `add`.
+        update_options: further options of `update`.
         example: an option, for the message that nothing would be changed.
         describe: makes a row of the list of an object.
-        add_help: the help of `add`.
-        delete_help: the help of `delete`.
+        has_detail: whether `info` shows one.
+        prints_values: whether documents of `add` and `update` have the values.
+        add_help, update_note, delete_help: differences of the help of `add`, `update` and `delete`.
+        deleted: the text after a deletion.
     """
 
     area: str
     noun: tuple[str, str]
-    columns: Columns
+    columns: Sequence[Column]
     options: Callable[[Any], Any]
+    add_options: Callable[[Any], Any] = _NO_OPTIONS
+    update_options: Callable[[Any], Any] = _NO_OPTIONS
     example: str
-    describe: Callable[[dict[str, Any]], Mapping[str, Any]] = dict
+    describe: Describe = dict
+    has_detail: bool = False
+    prints_values: bool = False
     add_help: str = ""
+    update_note: str = ""
     delete_help: str = ""
-
-    def methods(self, api: AsyncSession) -> Any:
-        return getattr(api, self.area)
+    deleted: str = "deleted {name}"
 
 
 def add_object_commands(group: LazyGroup, kind: NamedObjects) -> None:
-    """Declare `list`, `add`, `update` and `delete` of a kind of objects."""
+    """Declares `list`, `info`, `add`, `update` and `delete` of a kind of objects."""
     one, many = kind.noun
-    name = click.argument("name")
+    argument = click.argument("name")
+
+    def methods(api: AsyncSession) -> Any:
+        return getattr(api, kind.area)
 
     def list_() -> None:
-        list_them(lambda api: kind.methods(api).list(), kind.columns, f"there are no {many}", describe=kind.describe)
+        list_objects(lambda api: methods(api).list(), kind.columns, f"there are no {many}", describe=kind.describe)
+
+    def info(name: str) -> None:
+        show_object(lambda api: methods(api).detail(name), f"there is no {one} {name}")
+
+    def save(method: str, done: str, name: str, values: dict[str, Any]) -> None:
+        document = {done: name, **(values if kind.prints_values else {})}
+        change(lambda api: getattr(methods(api), method)(name, **values), document, f"{done} {name}")
 
     def add(name: str, **props: Any) -> None:
-        values = given(**props)
-        change(lambda api: kind.methods(api).create(name, **values), {"added": name, **values}, f"added {name}")
+        save("create", "added", name, used(**props))
 
     def update(name: str, **props: Any) -> None:
-        values = some_changes(props, kind.example)
-        change(lambda api: kind.methods(api).update(name, **values), {"updated": name, **values}, f"updated {name}")
+        save("update", "updated", name, some_changes(props, kind.example))
 
     def delete(name: str) -> None:
-        change(lambda api: kind.methods(api).delete(name), {"deleted": name}, f"deleted {name}")
+        change(lambda api: methods(api).delete(name), {"deleted": name}, kind.deleted.format(name=name))
 
-    update_help = f"Change the {one} NAME; what is not named stays as it is."
+    update_help = f"Change the {one} NAME; what is not named stays as it is.{kind.update_note}"
     group.command("list", cls=ListCommand, help=f"List the {many}.")(list_)
-    group.command("add", cls=Leaf, help=kind.add_help or f"Make the {one} NAME.")(name(kind.options(add)))
-    group.command("update", cls=Leaf, help=update_help)(name(kind.options(update)))
-    group.command("delete", cls=Leaf, help=kind.delete_help or f"Remove the {one} NAME.")(name(delete))
-
-
-def paging(command: Any) -> Any:
-    """Declare the options of every paginated list."""
-    for option in (
-        click.option("--limit", type=click.IntRange(1, 100), default=100, help="Rows of a page."),
-        click.option("--offset", type=click.IntRange(0), default=0, help="Rows to leave out."),
-        click.option("--order", help="Columns, such as -created_at,name."),
-        click.option("--filter", "filter_", help='Such as: status == "active" & email ilike "%@example.com".'),
-    ):
-        command = option(command)
-    return command
+    if kind.has_detail:
+        group.command("info", help=f"Show the {one} NAME.")(argument(info))
+    group.command("add", help=kind.add_help or f"Make the {one} NAME.")(
+        options(argument, kind.add_options, kind.options)(add)
+    )
+    group.command("update", help=update_help)(options(argument, kind.update_options, kind.options)(update))
+    group.command("delete", help=kind.delete_help or f"Remove the {one} NAME.")(argument(delete))

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ai.backend.cli.framework.values import cell, harmless
+from ai.backend.cli.framework.values import cell, harmless, relative_time, short_id
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 PROGRAM = "backend.ai"
+_BRIEF: Mapping[str, Callable[[Any], str]] = {"short": short_id, "time": relative_time}
 
 
 class OutputMode(StrEnum):
@@ -26,12 +27,7 @@ class OutputMode(StrEnum):
 class Column:
     """A column of a list: the key of its values and its heading.
 
-    Args:
-        key: the value of a row that it shows.
-        heading: its title.
-        brief: shortens a value, such as an id or a time, unless `--wide` was used. Such a cell is never folded.
-        is_wide: whether it is shown with `--wide` only.
-        is_number: whether its cells are aligned at the right.
+    ``brief`` shortens a value, such as an id or a time, unless `--wide` was used; such a cell is never folded.
     """
 
     key: str
@@ -41,9 +37,25 @@ class Column:
     is_number: bool = False
 
     def text(self, row: Mapping[str, Any], *, is_wide: bool) -> str:
-        """Return the cell of a row."""
+        """Returns the cell of a row."""
         value = row.get(self.key)
         return self.brief(value) if self.brief is not None and not is_wide else cell(value)
+
+
+def columns(table: str) -> list[Column]:
+    """Parses the columns of a list, ``KEY[/WORD...][: HEADING]`` separated by ``|``.
+
+    Words are ``short`` (id), ``time`` (relative to now), ``wide`` (shown with `--wide` only) and ``number`` (aligned at
+    the right). The heading is the key in title case by default.
+    """
+    parsed = []
+    for part in table.split("|"):
+        name, _, heading = part.partition(":")
+        key, *words = name.strip().split("/")
+        brief = next((_BRIEF[word] for word in words if word in _BRIEF), None)
+        title = heading.strip() or key.replace("_", " ").title()
+        parsed.append(Column(key, title, brief, is_wide="wide" in words, is_number="number" in words))
+    return parsed
 
 
 class Screen:
@@ -67,21 +79,47 @@ class Screen:
         return self.mode is OutputMode.JSON
 
     def json(self, value: Any) -> None:
-        """Print the one JSON document of this invocation."""
+        """Prints the one JSON document of this invocation."""
         print(json.dumps(value, ensure_ascii=False, indent=2, default=str))
 
+    def result(self, document: Any, text: str) -> None:
+        """Prints a document in JSON mode, otherwise the text, if there is any."""
+        if self.is_json:
+            self.json(document)
+        elif text:
+            self.say(text)
+
+    def rows(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        columns: Sequence[Column],
+        empty: str,
+        *,
+        describe: Callable[[dict[str, Any]], Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Prints a list in JSON mode, otherwise a table, or the hint ``empty`` where there are no rows.
+
+        ``describe`` makes a row of the table of an object.
+        """
+        if self.is_json:
+            self.json(list(rows))
+        elif rows:
+            self.table([describe(dict(row)) for row in rows] if describe else rows, columns)
+        else:
+            self.inform(empty)
+
     def say(self, text: str) -> None:
-        """Print a line of the result, for people only."""
+        """Prints a line of the result, for people only."""
         if not self.is_json:
             print(harmless(text))
 
     def inform(self, text: str) -> None:
-        """Print progress, which is no part of the result, to stderr, for people only."""
+        """Prints progress, which is no part of the result, to stderr, for people only."""
         if not self.is_json:
             print(harmless(text), file=sys.stderr, flush=True)
 
     def table(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[Column]) -> None:
-        """Print a list of objects: without `--wide` the main columns, as narrow as they can be."""
+        """Prints a list of objects: without `--wide` the main columns, as narrow as they can be."""
         from ai.backend.cli.framework.terminal import make_table
 
         visible = [column for column in columns if self.is_wide or not column.is_wide]
@@ -89,7 +127,7 @@ class Screen:
         self.render(make_table(visible, cells))
 
     def facts(self, pairs: Iterable[tuple[str, Any]]) -> None:
-        """Print one object, a line for each of its facts. The lines of a text stay lines."""
+        """Prints one object, a line for each of its facts; a text keeps its line ends."""
         from ai.backend.cli.framework.terminal import make_facts
 
         texts = [(name, value if isinstance(value, str) and "\n" in value else cell(value)) for name, value in pairs]
@@ -97,13 +135,13 @@ class Screen:
             self.render(make_facts(texts))
 
     def render(self, renderable: RenderableType) -> None:
-        """Print a table, a tree or a panel."""
+        """Prints a table, a tree or a panel."""
         from ai.backend.cli.framework.terminal import write
 
         write(renderable, sys.stdout, is_folded=not self.is_wide)
 
     def error(self, message: str, *, code: str = "error", status: int | None = None) -> None:
-        """Print one line that says what is wrong and what to do; in JSON mode a document too."""
+        """Prints one line that says what is wrong and what to do; in JSON mode a document too."""
         line = " ".join(message.split())
         if sys.stderr.isatty():
             from ai.backend.cli.framework.terminal import make_error, write
@@ -115,7 +153,7 @@ class Screen:
             self.json({"error": {"code": code, "message": line, **({"status": status} if status else {})}})
 
     def fail(self, message: str, *, exit_code: int = 1) -> NoReturn:
-        """Print an error and exit."""
+        """Prints an error and exits."""
         self.error(message)
         sys.exit(exit_code)
 

@@ -1,16 +1,60 @@
-"""Parsers of option values."""
+"""Options: parsers of their values, sets of options, and the confirmation before something is destroyed."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import click
 
+from ai.backend.cli.framework.values import harmless
+
+yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+
+
+def confirm(action: str, *, is_confirmed: bool) -> None:
+    """Asks whether to do something that cannot be undone, unless `-y` was used.
+
+    Raises:
+        click.UsageError: there is nobody to ask.
+        click.Abort: the answer is no.
+    """
+    if is_confirmed:
+        return
+    try:
+        is_agreed = click.confirm(f"{harmless(action)}? This cannot be undone", err=True)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        raise click.UsageError(f"{action}: there is no terminal to ask for confirmation, use -y") from None
+    if not is_agreed:
+        raise click.Abort
+
+
+def options(*declarations: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Joins declarations of options and arguments, in the order of the help."""
+
+    def declare(command: Any) -> Any:
+        for declaration in reversed(declarations):
+            command = declaration(command)
+        return command
+
+    return declare
+
+
+paging = options(
+    click.option("--filter", "filter", help='Such as: status == "active" & email ilike "%@example.com".'),
+    click.option("--order", help="Columns, such as -created_at,name."),
+    click.option("--offset", "page_offset", type=click.IntRange(0), default=0, help="Rows to leave out."),
+    click.option("--limit", "page_size", type=click.IntRange(1, 100), default=100, help="Rows of a page."),
+)
+"""The options of every paginated list, by their names in the SDK."""
+
 
 def json_value(_ctx: click.Context, _param: click.Parameter, value: str | None) -> Any:
-    """Parse an option that takes JSON."""
+    """Parses an option that takes JSON."""
     try:
         return json.loads(value) if value is not None else None
     except ValueError as error:
@@ -21,8 +65,13 @@ def json_option(*names: str, **settings: Any) -> Callable[[Any], Any]:
     return click.option(*names, metavar="JSON", callback=json_value, **settings)
 
 
+def negated_flag(*names: str, **settings: Any) -> Callable[[Any], Any]:
+    """Declares a flag whose value is False if it is used, and True otherwise."""
+    return click.option(*names, is_flag=True, callback=lambda _ctx, _param, value: not value, **settings)
+
+
 def pair(text: str) -> tuple[str, str]:
-    """Read ``KEY=VALUE``."""
+    """Parses ``KEY=VALUE``."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise click.BadParameter(f"{text!r} is not KEY=VALUE")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from ai.backend.cli.framework.output import Screen
@@ -23,11 +22,11 @@ class TransferBar:
         self._bar: tuple[Progress, TaskID] | None = None
 
     def update(self, path: str, done: int, total: int) -> None:
-        """Record how much of one file is done."""
-        before = self._files.get(path, (0, 0))
+        """Records how much of one file is done."""
+        old_done, old_total = self._files.get(path, (0, 0))
         self._files[path] = done, total
-        self._done += done - before[0]
-        self._total += total - before[1]
+        self._done += done - old_done
+        self._total += total - old_total
         if not self._is_shown:
             return
         if self._bar is None:
@@ -44,7 +43,7 @@ class TransferBar:
         return progress, task
 
     def close(self) -> None:
-        """Remove the bar from the terminal; the next update shows it again."""
+        """Removes the bar from the terminal; the next update shows it again."""
         if self._bar is not None:
             self._bar[0].stop()
             self._bar = None
@@ -52,7 +51,5 @@ class TransferBar:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()

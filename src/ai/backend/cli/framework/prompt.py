@@ -17,17 +17,17 @@ _pending = bytearray()
 def _hidden(fd: int) -> Iterator[None]:
     """Turns echo off, if this is a terminal."""
     try:
-        before = termios.tcgetattr(fd)
+        original = termios.tcgetattr(fd)
     except termios.error:
         yield
         return
-    silent = list(before)
+    silent = list(original)
     silent[3] &= ~termios.ECHO
     termios.tcsetattr(fd, termios.TCSADRAIN, silent)
     try:
         yield
     finally:
-        termios.tcsetattr(fd, termios.TCSADRAIN, before)
+        termios.tcsetattr(fd, termios.TCSADRAIN, original)
         print(file=sys.stderr)
 
 
@@ -59,6 +59,5 @@ async def read_line(*, is_password: bool = False, fd: int | None = None) -> str:
             if not chunk:
                 break
             _pending.extend(chunk)
-    line, _, rest = bytes(_pending).partition(b"\n")
-    _pending[:] = rest
+    line, _, _pending[:] = bytes(_pending).partition(b"\n")
     return line.decode(errors="replace").removesuffix("\r")

@@ -15,30 +15,29 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def is_short_id(reference: str) -> bool:
-    """Return whether a text may be the beginning of a UUID: four hexadecimal digits or more, and not all of them."""
+    """Returns whether a text may be the beginning of a UUID: four hexadecimal digits or more, and not all of them."""
     return _SHORT_ID.fullmatch(reference) is not None
 
 
 def find_id(reference: str, rows: Rows, *, kind: str, name: str = "name") -> str:
-    """Return the one id that begins with ``reference``, or ``reference`` where it is a name or matches nothing.
+    """Returns the one id that begins with ``reference``, or ``reference`` if it is a name or matches nothing.
 
-    Raises:
-        click.ClickException: several ids begin with it; the message names them.
+    Raises click.ClickException: several ids begin with it; the message names them.
     """
     if any(row.get(name) == reference for row in rows):
         return reference
     matches = {str(row["id"]): row.get(name) for row in rows if _digits(str(row["id"])).startswith(_digits(reference))}
     if len(matches) > 1:
         texts = [f"{label} ({full_id})" if label else full_id for full_id, label in matches.items()]
-        more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+        others = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
         raise click.ClickException(
-            f"{reference} is the beginning of several {kind} ids: {', '.join(texts[:_SHOWN])}{more}"
+            f"{reference} is the beginning of several {kind} ids: {', '.join(texts[:_SHOWN])}{others}"
         )
     return next(iter(matches), reference)
 
 
 async def resolve(reference: str, load: Callable[[], Awaitable[Rows]], *, kind: str, name: str = "name") -> str:
-    """Return the id that a short id stands for; ``load`` is called for nothing else."""
+    """Returns the id that a short id stands for; ``load`` is called for nothing else."""
     return find_id(reference, await load(), kind=kind, name=name) if is_short_id(reference) else reference
 
 

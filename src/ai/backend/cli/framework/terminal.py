@@ -31,13 +31,7 @@ _STYLES = {
 
 
 def write(renderable: RenderableType, stream: TextIO, *, is_folded: bool = True) -> None:
-    """Print to a stream: with colours where it is a terminal, plain elsewhere. Lines have no blanks at their end.
-
-    Args:
-        renderable: what to print.
-        stream: where.
-        is_folded: whether lines are made to fit the terminal.
-    """
+    """Prints to a stream without trailing blanks, with colours on a terminal; lines fit it if ``is_folded``."""
     is_terminal = stream.isatty()
     console = Console(
         file=stream,
@@ -57,12 +51,12 @@ def write(renderable: RenderableType, stream: TextIO, *, is_folded: bool = True)
 
 
 def _needs_more_room(renderable: RenderableType, width: int) -> bool:
-    """Return whether folding would leave columns too narrow to read."""
+    """Returns whether folding would leave columns too narrow to read."""
     return isinstance(renderable, Table) and width < _NARROWEST * len(renderable.columns)
 
 
 def make_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> Table:
-    """Return a table whose cells are printed literally."""
+    """Returns a table whose cells are printed literally."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         table.add_column(
@@ -77,7 +71,7 @@ def make_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> Tabl
 
 
 def make_facts(pairs: Iterable[tuple[str, str]]) -> Table:
-    """Return the facts of one object, each with its name in front."""
+    """Returns the facts of one object, each with its name in front."""
     table = Table.grid(TableColumn(no_wrap=True, style="bold"), TableColumn(overflow="fold"), padding=(0, 2, 0, 0))
     for name, text in pairs:
         table.add_row(Text(harmless(name)), Text(harmless(text)))
@@ -85,12 +79,12 @@ def make_facts(pairs: Iterable[tuple[str, str]]) -> Table:
 
 
 def make_panel(title: str, text: str) -> Panel:
-    """Return a text of others in a frame."""
+    """Returns a text of others in a frame."""
     return Panel.fit(Text(harmless(text)), title=Text(title), title_align="left")
 
 
 def make_error(program: str, message: str) -> Text:
-    """Return an error with the name of the program in front."""
+    """Returns an error with the name of the program in front."""
     return Text.assemble((f"{program}: ", "bold red"), harmless(message))
 
 
@@ -103,9 +97,9 @@ class _BytesColumn(ProgressColumn):
 
 
 def make_transfer_progress(stream: TextIO) -> Progress:
-    """Return a progress bar for bytes that disappears when it stops; its tasks have a field ``path``."""
-    rest = TableColumn(no_wrap=True, overflow="ellipsis", ratio=1)
-    path = TextColumn("{task.fields[path]}", markup=False, table_column=rest)
+    """Returns a progress bar for bytes that disappears when it stops; its tasks have a field ``path``."""
+    path_column = TableColumn(no_wrap=True, overflow="ellipsis", ratio=1)
+    path = TextColumn("{task.fields[path]}", markup=False, table_column=path_column)
     console = Console(file=stream, force_terminal=True, markup=False, emoji=False, highlight=False)
     columns = (BarColumn(20), TaskProgressColumn(), _BytesColumn(), path)
     return Progress(*columns, console=console, transient=True, expand=True)

@@ -21,12 +21,12 @@ _NO_DISPLAYS: SlotDisplays = {}
 
 
 def harmless(text: str) -> str:
-    """Replace control characters by escapes, so that no terminal obeys them. Line ends stay."""
+    """Replaces control characters by escapes, so that no terminal obeys them. Line ends stay."""
     return "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text)
 
 
 def cell(value: Any) -> str:
-    """Return any value as one harmless line."""
+    """Returns any value as one harmless line."""
     if value is None or value in ("", [], {}):
         return "-"
     if isinstance(value, bool):
@@ -44,7 +44,7 @@ def cell(value: Any) -> str:
 
 
 def decoded(value: Any) -> Any:
-    """Parse a string that holds JSON; return anything else unchanged."""
+    """Parses a string that holds JSON; return anything else unchanged."""
     if isinstance(value, str):
         try:
             return json.loads(value)
@@ -54,12 +54,12 @@ def decoded(value: Any) -> Any:
 
 
 def short_id(value: Any) -> str:
-    """Return the first digits of an id, which every command accepts in the place of the id."""
+    """Returns the first digits of an id, which every command accepts in the place of the id."""
     return cell(value)[:_SHORT_ID]
 
 
 def readable_size(size: float) -> str:
-    """Return ``1536`` bytes as ``1.5 KiB``."""
+    """Returns ``1536`` bytes as ``1.5 KiB``."""
     amount, unit = float(size), "B"
     for unit in _SIZES:
         if amount < 1024 or unit == _SIZES[-1]:
@@ -69,7 +69,7 @@ def readable_size(size: float) -> str:
 
 
 def readable_amount(slot: str, amount: Any, displays: SlotDisplays = _NO_DISPLAYS) -> str:
-    """Return ``268435456`` bytes of memory as ``256m``, as `-r` takes it; format other slots as their plugin says."""
+    """Returns ``268435456`` bytes of memory as ``256m``, as `-r` takes it; format other slots as their plugin says."""
     text, display = str(amount), displays.get(slot, {}).get("number_format") or {}
     if not display.get("binary", slot in {"mem", "shmem"}):
         digits = int(display.get("round_length") or 0)
@@ -87,14 +87,14 @@ def readable_amount(slot: str, amount: Any, displays: SlotDisplays = _NO_DISPLAY
 
 
 def unit_of(slot: str, displays: SlotDisplays) -> str:
-    """Return the unit of a slot after a blank, or nothing where the amount contains its unit (``256m``)."""
+    """Returns the unit of a slot after a blank, or nothing where the amount contains its unit (``256m``)."""
     display = displays.get(slot, {})
     unit = "" if (display.get("number_format") or {}).get("binary") else display.get("display_unit")
     return f" {cell(unit)}" if unit else ""
 
 
 def describe_slots(slots: Mapping[str, Any] | None, displays: SlotDisplays = _NO_DISPLAYS) -> str:
-    """Return ``cpu=1, mem=256m, mock.device=1``; with displays ``cpu=1 Core, mem=256m, mock.shares=0.50 Share``."""
+    """Returns ``cpu=1, mem=256m, mock.device=1``; with displays ``cpu=1 Core, mem=256m, mock.shares=0.50 Share``."""
     return ", ".join(
         f"{slot}={readable_amount(slot, amount, displays)}{unit_of(slot, displays)}"
         for slot, amount in (slots or {}).items()
@@ -102,7 +102,7 @@ def describe_slots(slots: Mapping[str, Any] | None, displays: SlotDisplays = _NO
 
 
 def readable_metric(metric: Mapping[str, Any] | None) -> str:
-    """Return the current value of a metric with its unit."""
+    """Returns the current value of a metric with its unit."""
     if metric is None:
         return "-"
     unit = str(metric.get("unit_hint") or "count")
@@ -116,7 +116,7 @@ def readable_metric(metric: Mapping[str, Any] | None) -> str:
 
 
 def readable_time(text: str, *, timespec: str = "seconds") -> str:
-    """Return a time of the API as ``2026-11-21 09:33:27Z``; return any other text unchanged."""
+    """Returns a time of the API as ``2026-11-21 09:33:27Z``; return any other text unchanged."""
     try:
         when = datetime.fromisoformat(text)
     except ValueError:
@@ -125,12 +125,12 @@ def readable_time(text: str, *, timespec: str = "seconds") -> str:
 
 
 def iso_time(seconds: Any) -> str:
-    """Return seconds since 1970 as a time of the API."""
+    """Returns seconds since 1970 as a time of the API."""
     return datetime.fromtimestamp(float(seconds), UTC).isoformat()
 
 
 def relative_time(value: Any, *, now: datetime | None = None) -> str:
-    """Return a time of the API as ``5m ago`` or ``in 2h``, and as a date when it is months away."""
+    """Returns a time of the API as ``5m ago`` or ``in 2h``, and as a date when it is months away."""
     try:
         when = datetime.fromisoformat(value)
     except (TypeError, ValueError):

@@ -1,21 +1,28 @@
 """`backend.ai image`: root file systems as images of the process runtime, on the computer of the agent.
 
-The agent finds new images at its next look, a second later (its setting ``intervals.images``).
+The agent finds new images at its next check, a second later (its setting ``intervals.images``).
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NoReturn
 
 import click
 
-from ai.backend.cli.framework.lazy import LazyGroup, Leaf, ListCommand, screen_of
-from ai.backend.cli.framework.output import Column
+from ai.backend.cli.framework.lazy import LazyGroup, ListCommand, screen_of
+from ai.backend.cli.framework.output import columns
+from ai.backend.cli.framework.params import options
+
+image = LazyGroup("image", help="Root file systems as images of the process runtime.")
+_PATH = click.Path(file_okay=False, path_type=Path)
+_location = options(
+    click.option("-d", "--data-dir", type=_PATH, help="That of `backend.ai up`."),
+    click.option("--images", type=_PATH, help="The images directory of one agent instead."),
+)
 
 
 def _folders(data_dir: Path | None, images: Path | None) -> list[Path]:
-    """Where images belong: the named directory, or that of every agent of an embedded cluster."""
+    """Returns the named directory of images, or that of every agent of an embedded cluster."""
     if images is not None:
         return [images]
     from ai.backend.infra.process.data_dir import default_data_dir
@@ -29,23 +36,10 @@ def _folders(data_dir: Path | None, images: Path | None) -> list[Path]:
     return [agent / "process" / "images" for agent in agents]
 
 
-def _fail(error: Exception) -> NoReturn:
-    screen_of().fail(str(error))
-
-
-data_dir_option = click.option(
-    "-d", "--data-dir", type=click.Path(file_okay=False, path_type=Path), help="That of `backend.ai up`."
-)
-images_option = click.option(
-    "--images", type=click.Path(file_okay=False, path_type=Path), help="The images directory of one agent instead."
-)
-
-
-@click.command("import", cls=Leaf)
+@image.command("import")
 @click.argument("source", type=click.Path(exists=True, path_type=Path))
 @click.argument("name")
-@data_dir_option
-@images_option
+@_location
 def import_(source: Path, name: str, data_dir: Path | None, images: Path | None) -> None:
     """Import SOURCE as the image NAME, such as debian:12.
 
@@ -55,45 +49,43 @@ def import_(source: Path, name: str, data_dir: Path | None, images: Path | None)
     from ai.backend.runtime.process.rootfs import import_image
 
     screen = screen_of()
-    made = []
+    documents = []
     try:
         for folder in _folders(data_dir, images):
             folder.mkdir(parents=True, exist_ok=True)
-            image = import_image(source, name, folder)
-            made.append({"name": image.name, "directory": str(folder)})
-            screen.say(f"imported {image.name} into {folder}")
+            imported = import_image(source, name, folder)
+            documents.append({"name": imported.name, "directory": str(folder)})
+            screen.say(f"imported {imported.name} into {folder}")
     except (BackendError, OSError) as error:
-        _fail(error)
+        screen.fail(str(error))
     if screen.is_json:
-        screen.json(made)
+        screen.json(documents)
     screen.inform("agents that run have it within a second or two")
 
 
-@click.command("list", cls=ListCommand)
-@data_dir_option
-@images_option
+@image.command("list", cls=ListCommand)
+@_location
 def list_(data_dir: Path | None, images: Path | None) -> None:
     """List imported images."""
     from ai.backend.runtime.process.rootfs import list_images
 
     screen = screen_of()
     rows = [
-        {"name": image.name, "directory": str(folder)}
+        {"name": stored.name, "directory": str(folder)}
         for folder in _folders(data_dir, images)
-        for image in list_images(folder)
+        for stored in list_images(folder)
     ]
     if screen.is_json:
         screen.json(rows)
     elif rows:
-        screen.table(rows, [Column("name", "Image"), Column("directory", "Directory")])
+        screen.table(rows, columns("name: Image | directory"))
     else:
         screen.say("There are no imported images.")
 
 
-@click.command("rm", cls=Leaf)
+@image.command("rm")
 @click.argument("name")
-@data_dir_option
-@images_option
+@_location
 def rm(name: str, data_dir: Path | None, images: Path | None) -> None:
     """Remove the imported image NAME. Running sessions keep what they have."""
     from ai.backend.runtime.process.rootfs import remove_image
@@ -102,14 +94,9 @@ def rm(name: str, data_dir: Path | None, images: Path | None) -> None:
     try:
         removed = [folder for folder in _folders(data_dir, images) if remove_image(name, folder)]
     except OSError as error:
-        _fail(error)
+        screen.fail(str(error))
     if not removed:
         screen.fail(f"there is no imported image {name}; `backend.ai image list` names them")
     if screen.is_json:
         screen.json({"removed": name, "directories": [str(folder) for folder in removed]})
     screen.say(f"removed {name}")
-
-
-image = LazyGroup("image", help="Root file systems as images of the process runtime.")
-for _command in (import_, list_, rm):
-    image.add_command(_command)

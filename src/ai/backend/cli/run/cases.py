@@ -1,18 +1,21 @@
-"""The cases of `run`: what is asked for, split into one case for every combination of range values."""
+"""The cases of `run`: one for every combination of range values."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ai.backend.cli.run.ranges import MAX_CASES, RangeError, substitute
-from ai.backend.cli.session.options import Creation
+
+if TYPE_CHECKING:
+    from ai.backend.client.func.creation import CreateOptions
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A combination of range values, with the texts filled from it."""
+    """A combination of range values, and the texts with these values in them."""
 
     values: Mapping[str, str]
     env: Mapping[str, str]
@@ -40,11 +43,12 @@ class Plan:
     stats: bool = False
     max_parallel: int = 32
     quiet: bool = False
-    creation: Creation
+    name: str | None = None
+    creation: CreateOptions
     cases: Sequence[Case]
 
     def batch_options(self, case: Case) -> dict[str, object]:
-        """The Batch Execution Query Object; the image's own commands where none is given."""
+        """Returns the Batch Execution Query Object; the image's own commands by default."""
         build = case.build
         if build is None:
             build = "*" if case.exec is None else ""
@@ -65,10 +69,9 @@ def make_cases(
     build_ranges: Sequence[Mapping[str, str]] = ({},),
     exec_ranges: Sequence[Mapping[str, str]] = ({},),
 ) -> list[Case]:
-    """Every combination of the three kinds of ranges. A text sees its own kind's variables first, then the others'.
+    """Returns every combination of the three kinds of ranges; in a text its own kind's variables come first.
 
-    Raises:
-        RangeError: there are too many.
+    Raises RangeError: there are too many.
     """
     total = len(env_ranges) * len(build_ranges) * len(exec_ranges)
     if total > MAX_CASES:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,15 +10,17 @@ import click
 from ai.backend.cli.framework.invoke import call
 from ai.backend.cli.framework.lazy import Leaf, screen_of
 from ai.backend.cli.run.ranges import RangeError, combinations, parse_range
-from ai.backend.cli.session.options import creation_options, take_creation
+from ai.backend.cli.session.options import creation_of, creation_options
 
 if TYPE_CHECKING:
-    from ai.backend.cli.framework.output import Screen
     from ai.backend.cli.run.cases import Plan
-    from ai.backend.cli.session.progress import EarlyCreation
+    from ai.backend.client.early_request import PendingReply
     from ai.backend.client.session import AsyncSession
 
 PLATFORM_FAILURE = 125
+_PLAN_OPTIONS = (
+    "basedir", "clean", "build_log", "remove", "enqueue_only", "max_wait", "stats", "max_parallel", "quiet",
+)  # fmt: skip
 
 
 def _ranges(_ctx: click.Context, param: click.Parameter, expressions: tuple[str, ...]) -> Any:
@@ -29,19 +30,13 @@ def _ranges(_ctx: click.Context, param: click.Parameter, expressions: tuple[str,
         raise click.BadParameter(str(error), param=param) from None
 
 
-async def _run(api: AsyncSession, screen: Screen, plan: Plan, early: EarlyCreation | None) -> int:
-    from ai.backend.cli.run.runs import run_plan
-
-    return await run_plan(api, screen, plan, early)
-
-
-def _begin(plan: Plan) -> EarlyCreation | None:
-    """Let the server create the session while this process is still importing; of several cases none goes first."""
+def _begin(plan: Plan) -> PendingReply | None:
+    """Sends the creation of a single case, so that the server works while this process still imports modules."""
     from ai.backend.cli.session.progress import create_early
 
     if len(plan.cases) > 1 or plan.enqueue_only:
         return None
-    return create_early(plan.image, replace(plan.creation, env=plan.cases[0].env), plan.max_wait)
+    return create_early(plan.image, {**plan.creation, "envs": plan.cases[0].env}, plan.max_wait)
 
 
 @click.command(cls=Leaf)
@@ -52,7 +47,7 @@ def _begin(plan: Plan) -> EarlyCreation | None:
 @click.option("--build", metavar="CMD", help="Build command; `*` is the image's own, which is the default.")
 @click.option("--exec", "exec_", metavar="CMD", help="Command to run; `*` is the image's own, which is the default.")
 @click.option("--basedir", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Where FILES are from.")
-@click.option("--rm", is_flag=True, help="Terminate the session afterwards.")
+@click.option("--rm", "remove", is_flag=True, help="Terminate the session afterwards.")
 @click.option("--build-log/--no-build-log", default=True, show_default=True, help="Show what the build prints.")
 @click.option("--enqueue-only", is_flag=True, help="Return once the session is queued; runs nothing.")
 @click.option("--max-wait", type=click.IntRange(0), default=0, metavar="SECONDS", help="Wait no longer for the start.")
@@ -65,7 +60,10 @@ def _begin(plan: Plan) -> EarlyCreation | None:
 @click.option("--exec-range", callback=_ranges, multiple=True, metavar="X=RANGE", help="The same for --exec.")
 @click.option("--max-parallel", type=click.IntRange(1), default=32, show_default=True, help="Cases at one time.")
 @creation_options
-def run(image: str, files: tuple[Path, ...], **given: Any) -> None:
+def run(
+    image: str, files: tuple[Path, ...], code: str | None, build: str | None, exec_: str | None, env_range: Any,
+    build_range: Any, exec_range: Any, **options: Any,
+) -> None:  # fmt: skip
     """Run code in a session of IMAGE, with FILES uploaded to its home.
 
     With -c the code runs as if typed at a prompt. Otherwise FILES are built and executed (--build, --exec).
@@ -80,38 +78,30 @@ def run(image: str, files: tuple[Path, ...], **given: Any) -> None:
     from ai.backend.cli.run.cases import Plan, make_cases
 
     screen = screen_of()
-    creation = take_creation(given)
-    code, exec_ = given.pop("code"), given.pop("exec_")
-    if code is None and not files and exec_ is None and not given["enqueue_only"]:
+    if code is None and not files and exec_ is None and not options["enqueue_only"]:
         raise click.UsageError("there is nothing to run: give -c CODE, or FILES, or --exec CMD")
-    if code is not None and (exec_ is not None or given["build"] is not None):
+    if code is not None and (exec_ is not None or build is not None):
         raise click.UsageError("-c runs code at once: it cannot go with --build and --exec")
     try:
-        cases = make_cases(
-            creation.env,
-            given["build"],
-            exec_,
-            env_ranges=given.pop("env_range"),
-            build_ranges=given.pop("build_range"),
-            exec_ranges=given.pop("exec_range"),
-        )
+        ranges = {"env_ranges": env_range, "build_ranges": build_range, "exec_ranges": exec_range}
+        cases = make_cases(options["envs"], build, exec_, **ranges)
     except RangeError as error:
         raise click.UsageError(str(error)) from None
+    own_options = {name: options.pop(name) for name in _PLAN_OPTIONS}
     plan = Plan(
         image=image,
         code=code,
         files=tuple(str(path) for path in files),
-        basedir=given["basedir"],
-        clean=given["clean"],
-        build_log=given["build_log"],
-        remove=given["rm"],
-        enqueue_only=given["enqueue_only"],
-        max_wait=given["max_wait"],
-        stats=given["stats"],
-        max_parallel=given["max_parallel"],
-        creation=creation,
+        name=options["name"],
+        creation=creation_of(options),
         cases=cases,
-        quiet=given["quiet"],
+        **own_options,
     )
     early = _begin(plan)
-    call(screen, lambda api: _run(api, screen, plan, early), failure=PLATFORM_FAILURE)
+
+    async def work(api: AsyncSession) -> int:
+        from ai.backend.cli.run.runs import run_plan
+
+        return await run_plan(api, screen, plan, early)
+
+    call(screen, work, failure=PLATFORM_FAILURE)

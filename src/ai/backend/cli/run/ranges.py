@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal, InvalidOperation
 
@@ -40,10 +41,6 @@ def _text(number: Decimal) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def _case(parts: Sequence[str]) -> list[str]:
-    return list(parts)
-
-
 def _linspace(parts: Sequence[str]) -> list[str]:
     start, stop = _number(parts[0]), _number(parts[1])
     points = _number(parts[2])
@@ -67,19 +64,22 @@ def _range(parts: Sequence[str]) -> list[str]:
 
 
 def parse_range(expression: str) -> Range:
-    """Read ``NAME=case:A,B``, ``NAME=linspace:START,STOP,POINTS`` or ``NAME=range:START,STOP,STEP``.
+    """Parses ``NAME=case:A,B``, ``NAME=linspace:START,STOP,POINTS`` or ``NAME=range:START,STOP,STEP``.
 
-    Raises:
-        RangeError: it is none of them.
+    Raises RangeError: it is none of them.
     """
-    name, equals, rest = expression.partition("=")
-    kind, colon, body = rest.partition(":")
+    name, equals, definition = expression.partition("=")
+    kind, colon, body = definition.partition(":")
     parts = body.split(",")
     if not (equals and colon and body) or _NAME.fullmatch(name) is None:
         raise RangeError(
             f"{expression!r}: write X=case:A,B,C or X=linspace:START,STOP,POINTS or X=range:START,STOP,STEP"
         )
-    kinds = {"case": (_case, None), "linspace": (_linspace, 3), "range": (_range, 3)}
+    kinds: Mapping[str, tuple[Callable[[Sequence[str]], list[str]], int | None]] = {
+        "case": (list, None),
+        "linspace": (_linspace, 3),
+        "range": (_range, 3),
+    }
     if kind not in kinds:
         raise RangeError(f"{expression!r}: {kind!r} is not one of case, linspace and range")
     make, arity = kinds[kind]
@@ -92,25 +92,22 @@ def parse_range(expression: str) -> Range:
 
 
 def combinations(ranges: Sequence[Range]) -> Iterator[dict[str, str]]:
-    """Every combination of values, the last range varying fastest; one empty combination where there are no ranges.
+    """Yields every combination of values, the last range varying fastest; one empty combination if there are no ranges.
 
-    Raises:
-        RangeError: there are too many, or a name occurs twice.
+    Raises RangeError: there are too many, or a name occurs twice.
     """
-    names = [one.name for one in ranges]
+    names = [variable.name for variable in ranges]
     if len(set(names)) != len(names):
         raise RangeError("a range variable is given twice")
-    total = 1
-    for one in ranges:
-        total *= len(one.values)
+    total = math.prod(len(variable.values) for variable in ranges)
     if total > MAX_CASES:
         raise RangeError(f"{total} combinations are too many; {MAX_CASES} is the most")
-    for values in itertools.product(*(one.values for one in ranges)):
+    for values in itertools.product(*(variable.values for variable in ranges)):
         yield dict(zip(names, values, strict=True))
 
 
 def substitute(text: str, values: Mapping[str, str]) -> str:
-    """Replace ``$X`` and ``${X}`` where X is one of ``values``; every other dollar stays as it is."""
+    """Replaces ``$X`` and ``${X}`` where X is one of ``values``; every other dollar stays as it is."""
 
     def replace(match: re.Match[str]) -> str:
         return values.get(match[1] or match[2], match[0])

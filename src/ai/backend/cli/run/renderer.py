@@ -21,7 +21,7 @@ _SUFFIXES = {
 
 
 def decode_media(mime: str, content: str) -> bytes:
-    """Return the bytes of a media item: a data URI for binary types, plain text otherwise."""
+    """Returns the bytes of a media item: a data URI for binary types, plain text otherwise."""
     if not content.startswith("data:"):
         return content.encode()
     head, _, body = content.partition(",")
@@ -29,7 +29,7 @@ def decode_media(mime: str, content: str) -> bytes:
 
 
 class Renderer:
-    """Writes text of the user's program to stdout and stderr unchanged, and media and HTML to files that it names.
+    """Writes text of the user's program to stdout and stderr unchanged, and media and HTML to new files.
 
     ``prefix`` starts every line, so that the lines of parallel runs can be told apart.
     """
@@ -60,10 +60,10 @@ class Renderer:
         self._err.flush()
 
     def finish(self) -> None:
-        """Write the lines that have not ended yet."""
-        for kind, rest in self._unfinished.items():
-            if rest:
-                self._stream(kind).write(f"{self._prefix}{rest}\n")
+        """Writes the lines that have not ended yet."""
+        for kind, line in self._unfinished.items():
+            if line:
+                self._stream(kind).write(f"{self._prefix}{line}\n")
                 self._unfinished[kind] = ""
         self._out.flush()
         self._err.flush()
@@ -75,8 +75,8 @@ class Renderer:
         if not self._prefix:
             self._stream(kind).write(text)
             return
-        *whole, self._unfinished[kind] = (self._unfinished[kind] + text).split("\n")
-        for line in whole:
+        *lines, self._unfinished[kind] = (self._unfinished[kind] + text).split("\n")
+        for line in lines:
             self._stream(kind).write(f"{self._prefix}{line}\n")
 
     def _save(self, mime: str, content: str) -> None:

@@ -7,7 +7,7 @@ import contextlib
 import signal
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from ai.backend.cli.framework.invoke import report
@@ -16,7 +16,8 @@ from ai.backend.cli.framework.prompt import read_line
 from ai.backend.cli.run.cases import Case, Plan
 from ai.backend.cli.run.renderer import Renderer
 from ai.backend.cli.session.options import random_name
-from ai.backend.cli.session.progress import EarlyCreation, NotStarted, create_running, describe_stats, print_start
+from ai.backend.cli.session.progress import NotStarted, create_running, describe_stats, print_start
+from ai.backend.client.early_request import PendingReply
 from ai.backend.client.exceptions import BackendAPIError, BackendError
 from ai.backend.client.func.session import AsyncComputeSession
 from ai.backend.client.session import AsyncSession
@@ -30,7 +31,7 @@ _ERRORS = Screen(OutputMode.CONSOLE)
 
 @dataclass(slots=True)
 class Outcome:
-    """How a case ended; ``exit_code`` is that of the command where it is the only case."""
+    """The result of a case; ``exit_code`` is that of the command if it is the only case."""
 
     case: Case
     session: AsyncComputeSession | None = None
@@ -42,12 +43,11 @@ class Outcome:
     stats: dict[str, Any] | None = None
 
     def document(self) -> dict[str, Any]:
-        session = self.session
-        is_created = session is not None and session.id is not None
+        document = None
+        if self.session is not None and self.session.id is not None:
+            document = {"id": str(self.session.id), "name": self.session.name, "created": self.session.created}
         return {
-            "session": {"id": str(session.id), "name": session.name, "created": session.created}
-            if is_created and session
-            else None,
+            "session": document,
             "values": dict(self.case.values),
             "status": self.status,
             "exit_code": self.exit_code,
@@ -58,23 +58,23 @@ class Outcome:
         }
 
 
-async def run_plan(api: AsyncSession, screen: Screen, plan: Plan, early: EarlyCreation | None = None) -> int:
-    """Run every case; the exit code is that of the first case that failed, or zero."""
+async def run_plan(api: AsyncSession, screen: Screen, plan: Plan, early: PendingReply | None = None) -> int:
+    """Runs every case; the exit code is that of the first case that failed, or zero."""
     notes = MutedScreen(screen.mode) if plan.quiet else screen
     runs = [CaseRun(api, notes, plan, case, number=number) for number, case in enumerate(plan.cases, 1)]
     if early is not None:
         runs[0].begin_with(early)
     slots = asyncio.Semaphore(plan.max_parallel)
 
-    async def limited(one: CaseRun) -> Outcome:
+    async def limited(run: CaseRun) -> Outcome:
         async with slots:
-            return await one.run()
+            return await run.run()
 
     with _interruptible(runs):
-        outcomes = await asyncio.gather(*(limited(one) for one in runs))
-    failed = [one for one in outcomes if one.exit_code]
+        outcomes = await asyncio.gather(*map(limited, runs))
+    failed = [outcome for outcome in outcomes if outcome.exit_code]
     if screen.is_json:
-        documents = [one.document() for one in outcomes]
+        documents = [outcome.document() for outcome in outcomes]
         screen.json(documents[0] if len(documents) == 1 else documents)
     elif len(outcomes) > 1:
         notes.inform(f"{len(outcomes) - len(failed)} of {len(outcomes)} cases succeeded")
@@ -83,11 +83,11 @@ async def run_plan(api: AsyncSession, screen: Screen, plan: Plan, early: EarlyCr
 
 @contextlib.contextmanager
 def _interruptible(runs: list[CaseRun]) -> Iterator[None]:
-    """Ctrl-C interrupts the users' code first; a second one leaves it and ends the command."""
+    """Lets Ctrl-C interrupt the users' code first; a second one leaves it and ends the command."""
 
     def interrupt_all() -> None:
-        for one in runs:
-            one.interrupt()
+        for run in runs:
+            run.interrupt()
 
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, interrupt_all)
@@ -112,21 +112,21 @@ class CaseRun:
         self._is_one_of_many = total > 1
         self._label = f"[{number}/{total} {case.title}] " if total > 1 else ""
         self._renderer = Renderer(prefix=f"[{case.title or number}] " if total > 1 else "")
-        name = plan.creation.name or random_name()
-        self._name = f"{name}-{number}" if plan.creation.name and total > 1 else name
-        self._early: EarlyCreation | None = None
+        name = plan.name or random_name()
+        self._name = f"{name}-{number}" if plan.name and total > 1 else name
+        self._early: PendingReply | None = None
         self._interrupts = 0
         self._is_executing = False
         self._task: asyncio.Task[None] | None = None
         self._interrupting: asyncio.Task[None] | None = None
 
-    def begin_with(self, early: EarlyCreation) -> None:
-        """Take a session that is being created as that of this case."""
+    def begin_with(self, early: PendingReply) -> None:
+        """Uses a session that is being created already for this case."""
         self._early = early
         self._name = early.call.json["name"]
 
     async def run(self) -> Outcome:
-        """Run the case and return its outcome, which names a failure of the platform or the program; none is raised."""
+        """Runs the case and returns its outcome, which also reports failures of the platform: none is raised."""
         outcome = self._outcome
         if self._was_interrupted():
             outcome.status, outcome.exit_code = "interrupted", INTERRUPTED
@@ -155,7 +155,7 @@ class CaseRun:
         return self._interrupts > 0
 
     def interrupt(self) -> None:
-        """Interrupt the program; at the second call, leave it and end this case."""
+        """Interrupts the program; the second call leaves it and ends this case."""
         self._interrupts += 1
         session = self._outcome.session
         if self._interrupts == 1 and self._is_executing and session is not None:
@@ -176,11 +176,11 @@ class CaseRun:
 
     async def _work(self) -> None:
         plan, outcome = self._plan, self._outcome
-        creation = replace(plan.creation, env=self._case.env, name=self._name)
+        creation = plan.creation | {"envs": self._case.env, "name": self._name}
         if self._is_one_of_many:
             self._screen.inform(f"{self._label}creating session {self._name}")
         if plan.enqueue_only:
-            session = await self._api.ComputeSession.get_or_create(plan.image, **creation.options(enqueue_only=True))
+            session = await self._api.ComputeSession.get_or_create(plan.image, **creation | {"enqueue_only": True})
             outcome.session, outcome.status, outcome.exit_code = session, "enqueued", 0
             self._screen.say(f"{self._label}session {session.name} ({session.id}) is queued; nothing was run")
             return
@@ -200,9 +200,9 @@ class CaseRun:
         async with session.stream_execute(plan.code or "", mode=mode, opts=opts) as stream:
             self._is_executing = True
             async for result in stream.results():
-                await self._take(stream, result)
+                await self._on_result(stream, result)
 
-    async def _take(self, stream: ExecuteStream, result: Mapping[str, Any]) -> None:
+    async def _on_result(self, stream: ExecuteStream, result: Mapping[str, Any]) -> None:
         outcome, status = self._outcome, result.get("status")
         if isinstance(problem := result.get("error"), Mapping):
             raise BackendAPIError(int(problem.get("status") or 500), "", problem)
@@ -231,8 +231,8 @@ class CaseRun:
             outcome.exit_code = 1
         for kind, count in (options.get("dropped") or {}).items():
             self._renderer.finish()
-            what = f"characters of {kind}" if kind in {"stdout", "stderr"} else f"pieces of {kind}"
-            self._screen.inform(f"\n{self._label}[{count} {what} were dropped: more than one call may print]")
+            pieces = f"characters of {kind}" if kind in {"stdout", "stderr"} else f"pieces of {kind}"
+            self._screen.inform(f"\n{self._label}[{count} {pieces} were dropped: more than one call may print]")
         if status == "exec-timeout":
             outcome.exit_code = TIMED_OUT
             self._fail("the platform ended the run because it took too long")
@@ -249,18 +249,16 @@ class CaseRun:
             self._screen.inform(f"{self._label}  used        {describe_stats(outcome.stats)}")
 
     async def _clean_up(self) -> None:
-        """End the session with --rm, also one whose creation was interrupted."""
+        """Ends the session with --rm, also one whose creation was interrupted."""
         if not self._plan.remove or self._plan.enqueue_only:
             return
-        session = self._outcome.session or self._api.ComputeSession(self._name, self._plan.creation.owner)
+        session = self._outcome.session or self._api.ComputeSession(self._name, self._plan.creation["owner_access_key"])
         try:
             answer = await session.destroy()
-        except BackendAPIError as error:
-            if error.status != 404 or self._outcome.session is not None:
-                report(_ERRORS, error)
         except BackendError as error:
-            if self._outcome.session is not None:
+            is_refused = isinstance(error, BackendAPIError) and error.status != 404
+            if is_refused or self._outcome.session is not None:
                 report(_ERRORS, error)
-        else:
-            if self._plan.stats:
-                self._outcome.stats = dict(answer.get("stats") or {})
+            return
+        if self._plan.stats:
+            self._outcome.stats = dict(answer.get("stats") or {})

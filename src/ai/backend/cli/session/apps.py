@@ -10,45 +10,33 @@ import click
 
 from ai.backend.cli.framework.invoke import call
 from ai.backend.cli.framework.lazy import Leaf, ListCommand, screen_of
-from ai.backend.cli.framework.output import Column
+from ai.backend.cli.framework.output import columns
 from ai.backend.cli.session.commands import owner_option
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
 
-DEFAULT_BIND = "127.0.0.1:8080"
+COLUMNS = columns("name | protocol | ports | allowed_arguments: Arguments | allowed_envs: Variables")
 
 
-class Bind(click.ParamType[tuple[str, int]]):
-    """``[HOST:]PORT``; a host of IPv6 may be in brackets. Port 0 is any free one."""
-
-    name = "[HOST:]PORT"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
-        if isinstance(value, tuple):
-            return value
-        host, _, port = str(value).rpartition(":")
-        if not port.isdecimal() or int(port) > 65_535:
-            self.fail(f"{value!r} is not [HOST:]PORT", param, ctx)
-        return host.strip("[]") or "127.0.0.1", int(port)
+def parse_bind(text: str) -> tuple[str, int]:
+    """Parses ``[HOST:]PORT``; a host of IPv6 may be in brackets. Port 0 is any free one."""
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or int(port) > 65_535:
+        raise click.BadParameter(f"{text!r} is not [HOST:]PORT")
+    return host.strip("[]") or "127.0.0.1", int(port)
 
 
-class AppName(click.ParamType[tuple[str, int | None]]):
-    """``APP[:PORT]``, the port being one of those that the service declares."""
-
-    name = "APP[:PORT]"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int | None]:
-        if isinstance(value, tuple):
-            return value
-        app, colon, port = str(value).partition(":")
-        if not app or (colon and not (port.isdecimal() and 1 <= int(port) <= 65_535)):
-            self.fail(f"{value!r} is not APP or APP:PORT", param, ctx)
-        return app, int(port) if colon else None
+def parse_app(text: str) -> tuple[str, int | None]:
+    """Parses ``APP[:PORT]``, the port being one of those that the service declares."""
+    app, colon, port = text.partition(":")
+    if not app or (colon and not (port.isdecimal() and 1 <= int(port) <= 65_535)):
+        raise click.BadParameter(f"{text!r} is not APP or APP:PORT")
+    return app, int(port) if colon else None
 
 
 def arguments_of(texts: tuple[str, ...]) -> dict[str, str | list[str] | None]:
-    """``NAME``, ``NAME=VALUE`` or ``NAME VALUE ...`` each, quoted as in a shell. Values of one that repeats are joined.
+    """Parses ``NAME``, ``NAME=VALUE`` or ``NAME VALUE ...``, quoted as in a shell; a repeated name has all values.
 
     Raises ValueError for quotes that do not end.
     """
@@ -59,16 +47,24 @@ def arguments_of(texts: tuple[str, ...]) -> dict[str, str | list[str] | None]:
             values = [value]
         else:
             name, *values = shlex.split(text) or [""]
-        before = values_by_name.get(name)
-        values = [*([before] if isinstance(before, str) else before or []), *values]
+        earlier = values_by_name.get(name)
+        values = [*([earlier] if isinstance(earlier, str) else earlier or []), *values]
         values_by_name[name] = values if values[1:] else values[0] if values else None
     return values_by_name
 
 
 @click.command(cls=Leaf)
 @click.argument("session")
-@click.argument("app", type=AppName())
-@click.option("-b", "--bind", type=Bind(), default=DEFAULT_BIND, show_default=True, help="Where to listen.")
+@click.argument("app", type=parse_app)
+@click.option(
+    "-b",
+    "--bind",
+    type=parse_bind,
+    metavar="[HOST:]PORT",
+    default="127.0.0.1:8080",
+    show_default=True,
+    help="Where to listen.",
+)
 @click.option(
     "--arg",
     "arguments",
@@ -101,7 +97,7 @@ def app(
 
     async def work(api: AsyncSession) -> int:
         handle = api.ComputeSession(session, owner)
-        services = {str(one["name"]): one for one in await handle.stream_app_info()}
+        services = {str(service["name"]): service for service in await handle.stream_app_info()}
         if name not in services:
             screen.error(f"{session} has no service {name!r}; it has: {', '.join(services) or 'none'}")
             return 1
@@ -125,7 +121,7 @@ def app(
 
 
 def _url(service: dict[str, Any], host: str, port: int) -> str | None:
-    """Where a browser finds it; None for what is no page."""
+    """Returns the URL for a browser; None for a service that is no page."""
     protocol = str(service.get("protocol") or "tcp")
     template = service.get("url_template")
     if not template and protocol not in ("http", "https"):
@@ -142,38 +138,21 @@ def _url(service: dict[str, Any], host: str, port: int) -> str | None:
 @click.argument("names", nargs=-1, metavar="[APP]...")
 @click.option("-l", "--list-names", is_flag=True, help="Only the names.")
 @owner_option
-def apps(session: str, names: tuple[str, ...], list_names: bool, owner: str | None) -> None:
+async def apps(api: AsyncSession, session: str, names: tuple[str, ...], list_names: bool, owner: str | None) -> int:
     """List the services of SESSION, or these of them, with what they can be started with."""
     screen = screen_of()
-
-    async def work(api: AsyncSession) -> int:
-        services = await api.ComputeSession(session, owner).stream_app_info()
-        existing = [str(one.get("name")) for one in services]
-        if missing := [name for name in names if name not in existing]:
-            screen.error(f"{session} has no service {missing[0]!r}; it has: {', '.join(existing) or 'none'}")
-            return 1
-        services = [one for one in services if not names or one.get("name") in names]
-        if screen.is_json:
-            screen.json(services)
-        elif list_names:
-            for one in services:
-                screen.say(str(one["name"]))
-        elif not services:
-            screen.inform(f"{session} has no services")
-        else:
-            screen.table([_row(one) for one in services], COLUMNS)
-        return 0
-
-    call(screen, work)
-
-
-COLUMNS = [
-    Column("name", "Name"),
-    Column("protocol", "Protocol"),
-    Column("ports", "Ports"),
-    Column("allowed_arguments", "Arguments"),
-    Column("allowed_envs", "Variables"),
-]
+    services = await api.ComputeSession(session, owner).stream_app_info()
+    existing = [str(service.get("name")) for service in services]
+    if missing := [name for name in names if name not in existing]:
+        screen.error(f"{session} has no service {missing[0]!r}; it has: {', '.join(existing) or 'none'}")
+        return 1
+    services = [service for service in services if not names or service.get("name") in names]
+    if list_names and not screen.is_json:
+        for service in services:
+            screen.say(str(service["name"]))
+    else:
+        screen.rows(services, COLUMNS, f"{session} has no services", describe=_row)
+    return 0
 
 
 def _row(service: dict[str, Any]) -> dict[str, Any]:

@@ -1,14 +1,14 @@
-"""Commands about sessions that exist: info, logs, rm, restart, rename, interrupt, complete, status-history."""
+"""Commands about sessions that exist: info, logs, rm, restart, rename, interrupt, complete, status-history, commit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ai.backend.cli.framework.invoke import call, describe_api_error, slot_displays
-from ai.backend.cli.framework.lazy import Leaf, screen_of
+from ai.backend.cli.framework.invoke import describe_api_error, slot_displays
+from ai.backend.cli.framework.lazy import Leaf, Outcome, screen_of
 from ai.backend.cli.framework.references import find_id, is_short_id
 from ai.backend.cli.framework.values import SlotDisplays, decoded, describe_slots, readable_time
 from ai.backend.cli.session.ps import DEAD, PAGE
@@ -17,14 +17,11 @@ if TYPE_CHECKING:
     from ai.backend.client.func.session import AsyncComputeSession
     from ai.backend.client.session import AsyncSession
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 INFO_FIELDS = (
     "name", "id", "type", "status", "status_info", "status_data", "result", "image", "tag", "domain_name", "group_name",
     "user_email", "access_key", "scaling_group", "agent_ids", "cluster_mode", "cluster_size", "runtime_class",
-    "occupying_slots",
-    "variant_requirements", "resource_opts", "mounts", "startup_command", "service_ports", "created_at",
-    "status_changed", "terminated_at", "status_history",
+    "occupying_slots", "variant_requirements", "resource_opts", "mounts", "startup_command", "service_ports",
+    "created_at", "status_changed", "terminated_at", "status_history",
 )  # fmt: skip
 CONTAINER_FIELDS = (
     "id", "cluster_hostname", "cluster_role", "cluster_idx", "local_rank", "status", "status_data", "agent",
@@ -36,10 +33,9 @@ owner_option = click.option("--owner", metavar="ACCESS_KEY", help="Whose session
 
 
 async def find_session(api: AsyncSession, reference: str, owner: str | None) -> AsyncComputeSession:
-    """Return the session of a name, an id or a beginning of either; one that has ended by a beginning of its id too.
+    """Returns the session of a name, an id or a beginning of either; one that has ended by a beginning of its id too.
 
-    Raises:
-        click.ClickException: several sessions that have ended have such ids.
+    Raises click.ClickException: several sessions that have ended have such ids.
     """
     from ai.backend.client.exceptions import BackendAPIError
 
@@ -61,28 +57,23 @@ async def find_session(api: AsyncSession, reference: str, owner: str | None) -> 
 @click.command(cls=Leaf)
 @click.argument("session")
 @owner_option
-def info(session: str, owner: str | None) -> None:
+async def info(api: AsyncSession, session: str, owner: str | None) -> None:
     """Show the details of SESSION: a name, an id, or a beginning of either."""
+    from ai.backend.client.exceptions import BackendClientError
+
     screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        from ai.backend.client.exceptions import BackendClientError
-
-        handle = await find_session(api, session, owner)
-        await handle.resolve_id()
-        detail = await handle.detail((*INFO_FIELDS, f"containers {{ {' '.join(CONTAINER_FIELDS)} }}"))
-        if detail is None:
-            raise BackendClientError(f"the session {session} is not visible in the list of sessions")
-        if screen.is_json:
-            screen.json({name: decoded(value) for name, value in detail.items()})
-        else:
-            screen.facts(describe_info(detail, await slot_displays(api)))
-
-    call(screen, work)
+    handle = await find_session(api, session, owner)
+    detail = await handle.detail((*INFO_FIELDS, f"containers {{ {' '.join(CONTAINER_FIELDS)} }}"))
+    if detail is None:
+        raise BackendClientError(f"the session {session} is not visible in the list of sessions")
+    if screen.is_json:
+        screen.json({name: decoded(value) for name, value in detail.items()})
+    else:
+        screen.facts(describe_info(detail, await slot_displays(api)))
 
 
 def describe_info(session: Mapping[str, Any], displays: SlotDisplays) -> Iterator[tuple[str, Any]]:
-    """Yield the facts of a session that are not empty, the most interesting first."""
+    """Yields the facts of a session that are not empty, the most interesting first."""
     from ai.backend.cli.session.progress import (
         describe_devices,
         describe_failures,
@@ -102,71 +93,65 @@ def describe_info(session: Mapping[str, Any], displays: SlotDisplays) -> Iterato
             value = [port.get("name") for port in value]
         yield titles.get(name, name.replace("_", " ")), value
     containers = session.get("containers") or ()
-    more = {
+    described = {
         "why": reason(session),
         "devices": describe_devices(containers),
         "failed devices": describe_failures(session.get("status_data")),
         "plugins": describe_troubles(containers),
         "life cycle": describe_history(decoded(session.get("status_history")) or {}),
     }
-    yield from ((name, text) for name, text in more.items() if text)
+    yield from ((name, text) for name, text in described.items() if text)
     if len(containers) > 1:
-        for one in containers:
-            yield str(one.get("cluster_hostname")), f"{one.get('status')} {describe_devices([one])}".strip()
+        for kernel in containers:
+            yield str(kernel.get("cluster_hostname")), f"{kernel.get('status')} {describe_devices([kernel])}".strip()
 
 
 @click.command(cls=Leaf)
 @click.argument("session")
 @click.option("--kernel", metavar="HOST", help="Of this kernel, such as sub1.  [default: main1]")
 @owner_option
-def logs(session: str, kernel: str | None, owner: str | None) -> None:
+async def logs(api: AsyncSession, session: str, kernel: str | None, owner: str | None) -> None:
     """Print the console log of SESSION."""
     screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        text = await (await find_session(api, session, owner)).get_logs(kernel)
-        if screen.is_json:
-            screen.json({"session": session, "logs": text})
-        elif text:
-            click.echo(text, nl=not text.endswith("\n"))
-        else:
-            screen.inform(f"{session} has printed nothing since it was started")
-
-    call(screen, work)
+    text = await (await find_session(api, session, owner)).get_logs(kernel)
+    if screen.is_json:
+        screen.json({"session": session, "logs": text})
+    elif text:
+        click.echo(text, nl=not text.endswith("\n"))
+    else:
+        screen.inform(f"{session} has printed nothing since it was started")
 
 
-def _for_each(
+async def _for_each(
+    api: AsyncSession,
     sessions: tuple[str, ...],
     owner: str | None,
     done: str,
-    action: Callable[[AsyncComputeSession], Any],
-) -> None:
-    """Do something with several sessions at once; each failure is printed, and makes the exit code 1."""
+    action: Callable[[AsyncComputeSession], Awaitable[Any]],
+) -> int:
+    """Does something with several sessions at once; each failure is printed, and makes the exit code 1."""
+    import asyncio
+
+    from ai.backend.client.exceptions import BackendAPIError, BackendError
+
     screen = screen_of()
 
-    async def work(api: AsyncSession) -> int:
-        import asyncio
+    async def one(name: str) -> dict[str, Any]:
+        try:
+            answer = await action(api.ComputeSession(name, owner))
+        except BackendError as error:
+            text = describe_api_error(error) if isinstance(error, BackendAPIError) else str(error)
+            if not screen.is_json:
+                screen.error(f"{name}: {text}")
+            return {"session": name, "ok": False, "error": text}
+        status = str(answer.get("status") or "").lower() if isinstance(answer, Mapping) else ""
+        screen.say(f"{name}: {'cancelled' if status == 'cancelled' else done}")
+        return {"session": name, "ok": True, **({"result": answer} if answer else {})}
 
-        from ai.backend.client.exceptions import BackendAPIError, BackendError
-
-        async def one(name: str) -> dict[str, Any]:
-            try:
-                answer = await action(api.ComputeSession(name, owner))
-            except BackendError as error:
-                text = describe_api_error(error) if isinstance(error, BackendAPIError) else str(error)
-                if not screen.is_json:
-                    screen.error(f"{name}: {text}")
-                return {"session": name, "ok": False, "error": text}
-            ended = str(answer.get("status") or "").lower() if isinstance(answer, Mapping) else ""
-            screen.say(f"{name}: {'cancelled' if ended == 'cancelled' else done}")
-            return {"session": name, "ok": True, **({"result": answer} if answer else {})}
-
-        results = await asyncio.gather(*(one(name) for name in dict.fromkeys(sessions)))
-        if screen.is_json:
-            screen.json(results)
-        return 0 if all(result["ok"] for result in results) else 1
-
-    call(screen, work)
+    results = await asyncio.gather(*(one(name) for name in dict.fromkeys(sessions)))
+    if screen.is_json:
+        screen.json(results)
+    return 0 if all(result["ok"] for result in results) else 1
 
 
 @click.command(cls=Leaf)
@@ -175,77 +160,81 @@ def _for_each(
 @click.option("--recursive", is_flag=True, help="Also the sessions that depend on it.")
 @click.option("-s", "--stats", is_flag=True, help="Show what the session used.")
 @owner_option
-def rm(sessions: tuple[str, ...], forced: bool, recursive: bool, stats: bool, owner: str | None) -> None:
+async def rm(
+    api: AsyncSession, sessions: tuple[str, ...], forced: bool, recursive: bool, stats: bool, owner: str | None
+) -> int:
     """Terminate SESSIONS (names or ids). Pending ones are cancelled."""
-    screen = screen_of()
 
     async def destroy(session: AsyncComputeSession) -> dict[str, Any]:
         from ai.backend.cli.session.progress import describe_stats
 
         answer = await session.destroy(forced=forced, recursive=recursive)
         if stats:
-            screen.say(f"{session.name}: {describe_stats(answer.get('stats') or {})}")
+            screen_of().say(f"{session.name}: {describe_stats(answer.get('stats') or {})}")
         return answer
 
-    _for_each(sessions, owner, "terminated", destroy)
+    return await _for_each(api, sessions, owner, "terminated", destroy)
 
 
 @click.command(cls=Leaf)
 @click.argument("sessions", nargs=-1, required=True)
 @owner_option
-def restart(sessions: tuple[str, ...], owner: str | None) -> None:
+async def restart(api: AsyncSession, sessions: tuple[str, ...], owner: str | None) -> int:
     """Restart SESSIONS in place: same devices, same home, fresh processes."""
-    _for_each(sessions, owner, "restarted", lambda session: session.restart())
+    return await _for_each(api, sessions, owner, "restarted", lambda session: session.restart())
 
 
 @click.command(cls=Leaf)
 @click.argument("session")
 @click.argument("new_name")
 @owner_option
-def rename(session: str, new_name: str, owner: str | None) -> None:
+async def rename(api: AsyncSession, session: str, new_name: str, owner: str | None) -> int:
     """Give SESSION the name NEW_NAME."""
-    _for_each((session,), owner, f"is now {new_name}", lambda handle: handle.rename(new_name))
+    return await _for_each(api, (session,), owner, f"is now {new_name}", lambda handle: handle.rename(new_name))
 
 
 @click.command(cls=Leaf)
 @click.argument("session")
 @owner_option
-def interrupt(session: str, owner: str | None) -> None:
+async def interrupt(api: AsyncSession, session: str, owner: str | None) -> int:
     """Interrupt the code that SESSION runs, as Ctrl-C would."""
-    _for_each((session,), owner, "interrupted", lambda handle: handle.interrupt())
+    return await _for_each(api, (session,), owner, "interrupted", lambda handle: handle.interrupt())
 
 
 @click.command(cls=Leaf)
 @click.argument("session")
 @click.argument("code")
 @owner_option
-def complete(session: str, code: str, owner: str | None) -> None:
+async def complete(api: AsyncSession, session: str, code: str, owner: str | None) -> Outcome:
     """Print how CODE could go on in SESSION."""
-    screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        matches = await api.ComputeSession(session, owner).complete(code)
-        if screen.is_json:
-            screen.json(matches)
-        for match in matches:
-            screen.say(match)
-
-    call(screen, work)
+    matches = await api.ComputeSession(session, owner).complete(code)
+    return matches, "\n".join(matches)
 
 
 @click.command("status-history", cls=Leaf)
 @click.argument("session")
 @owner_option
-def status_history(session: str, owner: str | None) -> None:
+async def status_history(api: AsyncSession, session: str, owner: str | None) -> None:
     """Show when SESSION came to each of its statuses last, in that order."""
     screen = screen_of()
+    history = await (await find_session(api, session, owner)).status_history()
+    times = sorted((when, name) for name, when in history.items() if when)
+    if screen.is_json:
+        screen.json({name: when for when, name in times})
+    else:
+        screen.facts((name.upper(), readable_time(when, timespec="milliseconds")) for when, name in times)
 
-    async def work(api: AsyncSession) -> None:
-        history = await (await find_session(api, session, owner)).status_history()
-        times = sorted((when, name) for name, when in history.items() if when)
-        if screen.is_json:
-            screen.json({name: when for when, name in times})
-        else:
-            screen.facts((name.upper(), readable_time(when, timespec="milliseconds")) for when, name in times)
 
-    call(screen, work)
+@click.command("commit", cls=Leaf)
+@click.argument("session")
+@click.option("--image", "name", default=None, help="Push an image with NAME in its tag instead, which only you use.")
+@click.option("--no-wait", is_flag=True, help="Do not wait until it is done.")
+async def commit(api: AsyncSession, session: str, name: str | None, no_wait: bool) -> Outcome:
+    """Keep the root file system of SESSION. Its home and folders are not a part of it."""
+    from ai.backend.cli.framework.objects import follow_to_end
+
+    handle = api.ComputeSession(session)
+    task = await (handle.imagify(name) if name else handle.commit())
+    if no_wait:
+        return task, f"{session} becomes {task['path']} (background task {task['bgtask_id']})"
+    return await follow_to_end(api, task["bgtask_id"], name="the commit")

@@ -22,7 +22,7 @@ SESSION_COMMANDS = {
     "restart": Entry(_SESSION + "restart", "Restart sessions in place."),
     "rename": Entry(_SESSION + "rename", "Give a session another name."),
     "interrupt": Entry(_SESSION + "interrupt", "Interrupt the code that a session runs."),
-    "commit": Entry("ai.backend.cli.session.commit:commit", "Make an archive or an image of a session."),
+    "commit": Entry(_SESSION + "commit", "Make an archive or an image of a session."),
     "complete": Entry(_SESSION + "complete", "Ask a session how code could go on."),
     "status-history": Entry(_SESSION + "status_history", "Show when a session came to each status."),
     "events": Entry(_WATCH + "events", "Follow the events of a session."),

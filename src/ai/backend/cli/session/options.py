@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from ai.backend.cli.framework.params import pair
+from ai.backend.cli.framework.params import options, pair
 from ai.backend.common.artifacts import REFERENCE
 
 if TYPE_CHECKING:
     from ai.backend.client.func.creation import CreateOptions
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 
 def parse_mount(text: str) -> tuple[str, str, str]:
-    """Folder, target and permission of ``FOLDER[:PATH[:ro|rw]]`` or ``source=FOLDER[,target=PATH][,perm=ro|rw]``; what
-    begins with ``artifact:`` is an artifact, ``artifact:NAME[@VERSION]``, in the place of the folder."""
+    """Parses ``FOLDER[:PATH[:ro|rw]]`` or ``source=FOLDER[,target=PATH][,perm=ro|rw]`` to folder, target, permission.
+
+    An artifact, ``artifact:NAME[@VERSION]``, may stand in the place of the folder.
+    """
     if "=" not in text:
         scheme = REFERENCE if text.startswith(REFERENCE) else ""
-        folder, _, rest = text.removeprefix(scheme).partition(":")
+        folder, _, suffix = text.removeprefix(scheme).partition(":")
         folder = folder and scheme + folder
-        target, _, permission = rest.partition(":")
+        target, _, permission = suffix.partition(":")
         parts = {"source": folder, "target": target, "perm": permission}
     else:
         parts = dict(part.strip().partition("=")[::2] for part in text.split(","))
@@ -42,70 +41,17 @@ def random_name() -> str:
     return f"cli-{secrets.token_hex(5)}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Creation:
-    """The requested session; :meth:`options` returns the arguments of the SDK."""
-
-    name: str | None = None
-    tag: str | None = None
-    type_: str = "interactive"
-    resources: Mapping[str, str] = field(default_factory=dict)
-    variants: tuple[str, ...] = ()
-    resource_opts: Mapping[str, str] = field(default_factory=dict)
-    env: Mapping[str, str] = field(default_factory=dict)
-    mounts: tuple[str, ...] = ()
-    cluster_size: int = 1
-    cluster_mode: str = "single-node"
-    runtime_class: str = ""
-    domain: str | None = None
-    group: str | None = None
-    resource_group: str | None = None
-    owner: str | None = None
-    bootstrap_script: Path | None = None
-    startup_command: str | None = None
-    batch_timeout: str | None = None
-    starts_at: str | None = None
-    depends: tuple[str, ...] = ()
-    priority: int | None = None
-    preopen: tuple[int, ...] = ()
-    architecture: str | None = None
-    assign_agent: tuple[str, ...] = ()
-    no_reuse: bool = False
-
-    def options(self, *, enqueue_only: bool = False, max_wait: int = 0) -> CreateOptions:
-        """Arguments for ``get_or_create``; a name is made up where none was given."""
-        mounts = [parse_mount(mount) for mount in self.mounts]
-        return {
-            "name": self.name or random_name(),
-            "tag": self.tag,
-            "type_": self.type_,
-            "resources": self.resources,
-            "variant_requirements": self.variants,
-            "resource_opts": self.resource_opts,
-            "envs": self.env,
-            "mounts": [folder for folder, _, _ in mounts],
-            "mount_map": {folder: target for folder, target, _ in mounts if target},
-            "mount_options": {folder: {"permission": perm} for folder, _, perm in mounts if perm},
-            "cluster_size": self.cluster_size,
-            "cluster_mode": self.cluster_mode,
-            "runtime_class": self.runtime_class,
-            "domain_name": self.domain,
-            "group_name": self.group,
-            "scaling_group": self.resource_group,
-            "owner_access_key": self.owner,
-            "bootstrap_script": self.bootstrap_script.read_text() if self.bootstrap_script else None,
-            "startup_command": self.startup_command,
-            "batch_timeout": self.batch_timeout,
-            "starts_at": self.starts_at,
-            "dependencies": self.depends,
-            "priority": self.priority,
-            "preopen_ports": self.preopen,
-            "architecture": self.architecture,
-            "assign_agent": self.assign_agent,
-            "no_reuse": self.no_reuse,
-            "enqueue_only": enqueue_only,
-            "max_wait": max_wait,
-        }
+def creation_of(values: Mapping[str, Any]) -> CreateOptions:
+    """Returns the arguments of the SDK for the options of a command; a name is made up where none was given."""
+    mounts: list[tuple[str, str, str]] = [*values.get("mounts", ())]
+    creation: dict[str, Any] = {
+        **values,
+        "name": values.get("name") or random_name(),
+        "mounts": [folder for folder, _, _ in mounts],
+        "mount_map": {folder: target for folder, target, _ in mounts if target},
+        "mount_options": {folder: {"permission": perm} for folder, _, perm in mounts if perm},
+    }
+    return cast("CreateOptions", creation)
 
 
 def _mapping(_ctx: click.Context, _param: click.Parameter, pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -123,7 +69,7 @@ def _words(_ctx: click.Context, _param: click.Parameter, value: str | None) -> t
     return tuple(part for part in (value or "").split(",") if part)
 
 
-_OPTIONS: tuple[Callable[[F], F], ...] = (
+creation_options = options(
     click.option("-t", "--name", metavar="NAME", help="Name of the session, 4 to 64 characters.  [default: made up]"),
     click.option("--tag", help="A word of your own, to find the session by."),
     click.option(
@@ -137,7 +83,7 @@ _OPTIONS: tuple[Callable[[F], F], ...] = (
     ),
     click.option(
         "--variant",
-        "variants",
+        "variant_requirements",
         multiple=True,
         metavar="NS::FEATURE::VALUE",
         help="What its devices must be, such as nvidia::compute_capability::8.0 or cuda::model::NAME. Repeat for more; "
@@ -152,12 +98,20 @@ _OPTIONS: tuple[Callable[[F], F], ...] = (
         help="Such as shmem=64m, preemptible=false, or for batch sessions restartable=true.",
     ),
     click.option(
-        "-e", "--env", type=pair, multiple=True, callback=_mapping, metavar="K=V", help="An environment variable."
+        "-e",
+        "--env",
+        "envs",
+        type=pair,
+        multiple=True,
+        callback=_mapping,
+        metavar="K=V",
+        help="An environment variable.",
     ),
     click.option(
         "-m",
         "--mount",
         "mounts",
+        type=parse_mount,
         multiple=True,
         metavar="FOLDER[:PATH[:ro|rw]]",
         help="A virtual folder to mount, at /home/work/FOLDER or PATH. Repeat for more; also written "
@@ -178,13 +132,16 @@ _OPTIONS: tuple[Callable[[F], F], ...] = (
         help="What its containers run in, such as crun or kata; `backend.ai admin agent info` lists what an agent has."
         "  [default: the agent's]",
     ),
-    click.option("--domain", help="Domain.  [default: BACKEND_DOMAIN]"),
-    click.option("--group", "--project", "group", help="Group.  [default: BACKEND_GROUP]"),
-    click.option("--resource-group", "--scaling-group", "resource_group", help="Resource group to run in."),
-    click.option("--owner", metavar="ACCESS_KEY", help="Create it for somebody else; for administrators."),
+    click.option("--domain", "domain_name", help="Domain.  [default: BACKEND_DOMAIN]"),
+    click.option("--group", "--project", "group_name", help="Group.  [default: BACKEND_GROUP]"),
+    click.option("--resource-group", "--scaling-group", "scaling_group", help="Resource group to run in."),
+    click.option(
+        "--owner", "owner_access_key", metavar="ACCESS_KEY", help="Create it for somebody else; for administrators."
+    ),
     click.option(
         "--bootstrap-script",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        callback=lambda _ctx, _param, path: path.read_text() if path else None,
         help="A local script that runs in the session before anything else.",
     ),
     click.option(
@@ -193,23 +150,17 @@ _OPTIONS: tuple[Callable[[F], F], ...] = (
         help="Larger ones are scheduled first; the resource group bounds it.  [default: 10]",
     ),
     click.option("--starts-at", metavar="TIME", help="Do not schedule it before: ISO time, or a delay such as 1h."),
-    click.option("--depends", multiple=True, metavar="SESSION", help="Wait for the success of that session."),
-    click.option("--preopen", callback=_ports, metavar="PORTS", help="Ports that the program will open: 8888,9999."),
+    click.option(
+        "--depends", "dependencies", multiple=True, metavar="SESSION", help="Wait for the success of that session."
+    ),
+    click.option(
+        "--preopen",
+        "preopen_ports",
+        callback=_ports,
+        metavar="PORTS",
+        help="Ports that the program will open: 8888,9999.",
+    ),
     click.option("--architecture", help="Such as x86_64.  [default: any]"),
     click.option("--assign-agent", callback=_words, metavar="AGENTS", help="Only these agents; for administrators."),
     click.option("--no-reuse", is_flag=True, help="Fail if a session of this name exists."),
 )
-
-CREATION_FIELDS = frozenset(Creation.__dataclass_fields__)
-
-
-def creation_options(function: F) -> F:
-    """Add the options to a command; :func:`take_creation` picks them up."""
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
-
-
-def take_creation(given: dict[str, Any]) -> Creation:
-    """Take the options of :func:`creation_options` out of a command's arguments."""
-    return Creation(**{name: given.pop(name) for name in list(given) if name in CREATION_FIELDS})

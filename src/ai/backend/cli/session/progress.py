@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +12,11 @@ from ai.backend.cli.framework.values import cell, decoded, describe_slots, reada
 from ai.backend.client.config import get_config
 from ai.backend.client.early_request import PendingReply, send_early
 from ai.backend.client.exceptions import BackendError
-from ai.backend.client.func.creation import creation_call
+from ai.backend.client.func.creation import CreateOptions, creation_call
 from ai.backend.client.wire import Call
 
 if TYPE_CHECKING:
     from ai.backend.cli.framework.output import Screen
-    from ai.backend.cli.session.options import Creation
     from ai.backend.client.config import APIConfig
     from ai.backend.client.func.session import AsyncComputeSession
     from ai.backend.client.session import AsyncSession
@@ -32,56 +30,45 @@ _START_FIELDS = ("status", "status_history", "agent_ids", "occupying_slots", "co
 
 
 class NotStarted(Exception):
-    """The session did not come to RUNNING: it ended, or the time to wait ran out (``is_timeout``)."""
+    """The session did not start: it ended, or the time to wait ran out (``is_timeout``)."""
 
     def __init__(self, message: str, *, is_timeout: bool = False) -> None:
         super().__init__(message)
         self.is_timeout = is_timeout
 
 
-@dataclass(frozen=True, slots=True)
-class EarlyCreation:
-    """A creation that was sent before there is an API session; ``reply`` is None where it could not be sent."""
-
-    call: Call
-    reply: PendingReply | None
-
-
-def first_call(config: APIConfig, image: str, creation: Creation, max_wait: int) -> Call:
-    """Return the first request of a creation, which the server answers soon, whether the session runs or not."""
+def first_call(config: APIConfig, image: str, creation: CreateOptions, max_wait: int) -> Call:
+    """Returns the first request of a creation, which the server answers soon, whether the session runs or not."""
     first = min(_FIRST_WAIT_S, max_wait) if max_wait else _FIRST_WAIT_S
-    return creation_call(config, image, **creation.options(max_wait=first))
+    return creation_call(config, image, **creation | {"max_wait": first})
 
 
-def create_early(image: str, creation: Creation, max_wait: int) -> EarlyCreation | None:
-    """Send the creation now, while what the rest of the command needs is imported; None where that is not simple."""
+def create_early(image: str, creation: CreateOptions, max_wait: int) -> PendingReply | None:
+    """Sends the creation at once, while the modules of the command are imported; returns None if that is impossible."""
     try:
         config = get_config()
     except BackendError:
-        return None  # whoever opens the API session says what is wrong
-    call = first_call(config, image, creation, max_wait)
-    reply = send_early(config, call)
-    return EarlyCreation(call, reply) if reply is not None else None
+        return None  # opening the API session reports the error
+    return send_early(config, first_call(config, image, creation, max_wait))
 
 
 async def create_running(
     api: AsyncSession,
     screen: Screen,
     image: str,
-    creation: Creation,
+    creation: CreateOptions,
     *,
     max_wait: int = 0,
     label: str = "",
-    early: EarlyCreation | None = None,
+    early: PendingReply | None = None,
 ) -> AsyncComputeSession:
-    """Create a session, say why it waits if it does, and return it running.
+    """Creates a session, prints why it waits if it does, and returns it running.
 
-    Raises:
-        NotStarted: it ended, or did not start within ``max_wait`` seconds (zero: no limit).
+    Raises NotStarted: it ended, or did not start within ``max_wait`` seconds (zero: no limit).
     """
     started = time.monotonic()
     call = early.call if early else first_call(api.config, image, creation, max_wait)
-    session = await api.ComputeSession.create(call, early=early.reply if early else None)
+    session = await api.ComputeSession.create(call, early=early)
     if session.status in LIVE:
         return session
     deadline = started + max_wait if max_wait else None
@@ -114,7 +101,7 @@ async def _wait(session: AsyncComputeSession, screen: Screen, deadline: float | 
 
 
 def reason(detail: Mapping[str, Any]) -> str:
-    """Return why a session is in its status: the scheduler's explanation or the error where there is one."""
+    """Returns why a session is in its status: the scheduler's explanation or the error where there is one."""
     data = decoded(detail.get("status_data"))
     texts: list[str] = []
     if isinstance(data, Mapping):
@@ -127,7 +114,7 @@ def reason(detail: Mapping[str, Any]) -> str:
                 texts.append(str(message))
                 continue
             failed = inner.get("failed_predicates") or ()
-            texts += [str(one.get("msg") or one.get("name")) for one in failed if isinstance(one, Mapping)]
+            texts += [str(check.get("msg") or check.get("name")) for check in failed if isinstance(check, Mapping)]
     info = detail.get("status_info")
     if info and info not in texts:
         texts.insert(0, str(info))
@@ -135,7 +122,7 @@ def reason(detail: Mapping[str, Any]) -> str:
 
 
 def describe_failures(status_data: Any) -> str:
-    """Return the failed devices of a session: ``mock big-0: it fell off the bus; ...``."""
+    """Returns the failed devices of a session: ``mock big-0: it fell off the bus; ...``."""
     data = decoded(status_data)
     failed = data.get("unhealthy_devices") if isinstance(data, Mapping) else None
     return "; ".join(
@@ -146,7 +133,7 @@ def describe_failures(status_data: Any) -> str:
 
 
 def describe_troubles(containers: Iterable[Mapping[str, Any]]) -> str:
-    """Return the plugin calls that failed for the kernels: ``cuda.post_terminate given-up: in use; ...``."""
+    """Returns the plugin calls that failed for the kernels: ``cuda.post_terminate given-up: in use; ...``."""
     texts = []
     for container in containers:
         data = decoded(container.get("status_data"))
@@ -156,7 +143,7 @@ def describe_troubles(containers: Iterable[Mapping[str, Any]]) -> str:
 
 
 def describe_history(history: Mapping[str, str | None]) -> str:
-    """Return the times of the statuses: ``PENDING → SCHEDULED +3 ms → … RUNNING +85 ms``."""
+    """Returns the times of the statuses: ``PENDING → SCHEDULED +3 ms → … RUNNING +85 ms``."""
     times = sorted((datetime.fromisoformat(when), name.upper()) for name, when in history.items() if when)
     if not times:
         return ""
@@ -167,7 +154,7 @@ def describe_history(history: Mapping[str, str | None]) -> str:
 
 
 def describe_devices(containers: Iterable[Mapping[str, Any]]) -> str:
-    """Return the devices by kind, without cpu and memory: ``mock: Mock Device (id), Mock Device (id)``."""
+    """Returns the devices by kind, without cpu and memory: ``mock: Mock Device (id), Mock Device (id)``."""
     bound: dict[str, list[str]] = {}
     for container in containers:
         for kind, devices in (decoded(container.get("attached_devices")) or {}).items():
@@ -180,7 +167,7 @@ def describe_devices(containers: Iterable[Mapping[str, Any]]) -> str:
 
 
 async def print_start(session: AsyncComputeSession, screen: Screen, *, label: str = "") -> None:
-    """Print to stderr how the session was started, where, and with what. Its status may have changed meanwhile."""
+    """Prints to stderr how the session was started, where, and with what; updates its status."""
     if screen.is_quiet:
         return
     try:
@@ -201,7 +188,7 @@ async def print_start(session: AsyncComputeSession, screen: Screen, *, label: st
 
 
 def describe_stats(stats: Mapping[str, Any]) -> str:
-    """Return the current value of every metric: ``cpu_used 120 ms, mem 10.0 MiB``."""
+    """Returns the current value of every metric: ``cpu_used 120 ms, mem 10.0 MiB``."""
     texts = []
     for name, metric in stats.items():
         if isinstance(metric, Mapping):

@@ -23,43 +23,22 @@ ACTIVE = (
 RUNNING = ("CREATING", "PULLING", "RUNNING", "RUNNING_DEGRADED")
 DEAD = ("CANCELLED", "TERMINATED")
 
+_HEADINGS = {
+    "id": "Session ID", "access_key": "Owner", "main_kernel_id": "Main Kernel ID", "group_name": "Project/Group",
+    "status_changed": "Last Updated", "domain_name": "Domain", "group_id": "Project/Group ID", "agent_ids": "Agents",
+    "user_email": "User", "user_id": "User ID", "resource_opts": "Resource Options", "scaling_group": "Resource Group",
+}  # fmt: skip
 FIELDS = {
-    "id": "Session ID",
-    "name": "Name",
-    "access_key": "Owner",
-    "main_kernel_id": "Main Kernel ID",
-    "group_name": "Project/Group",
-    "image": "Image",
-    "type": "Type",
-    "status": "Status",
-    "status_info": "Status Info",
-    "status_changed": "Last Updated",
-    "result": "Result",
-    "tag": "Tag",
-    "created_at": "Created At",
-    "occupying_slots": "Occupying Slots",
-    "registry": "Registry",
-    "cluster_template": "Cluster Template",
-    "cluster_mode": "Cluster Mode",
-    "cluster_size": "Cluster Size",
-    "domain_name": "Domain",
-    "group_id": "Project/Group ID",
-    "agent_ids": "Agents",
-    "user_email": "User",
-    "user_id": "User ID",
-    "terminated_at": "Terminated At",
-    "starts_at": "Starts At",
-    "scheduled_at": "Scheduled At",
-    "startup_command": "Startup Command",
-    "variant_requirements": "Variant Requirements",
-    "resource_opts": "Resource Options",
-    "scaling_group": "Resource Group",
-    "service_ports": "Service Ports",
-    "mounts": "Mounts",
-    "dependencies": "Dependencies",
-    "abusing_reports": "Abusing Reports",
-    "idle_checks": "Idle Checks",
-}
+    name: _HEADINGS.get(name, name.replace("_", " ").title())
+    for name in (
+        "id", "name", "access_key", "main_kernel_id", "group_name", "image", "type", "status", "status_info",
+        "status_changed", "result", "tag", "created_at", "occupying_slots", "registry", "cluster_template",
+        "cluster_mode", "cluster_size", "domain_name", "group_id", "agent_ids", "user_email", "user_id",
+        "terminated_at", "starts_at", "scheduled_at", "startup_command", "variant_requirements", "resource_opts",
+        "scaling_group", "service_ports", "mounts", "dependencies", "abusing_reports", "idle_checks",
+    )
+}  # fmt: skip
+"""Field of a session -> heading of its column."""
 _SELECTIONS = {"dependencies": "dependencies { name id }"}
 _ALIASES = {"session_id": "id", "project": "group_name", "group": "group_name"}
 
@@ -78,7 +57,7 @@ FIRST = 10
 
 
 def image_name(image: Any) -> str:
-    """Return an image without its registry and project."""
+    """Returns an image without its registry and project."""
     return cell(image).rpartition("/")[2]
 
 
@@ -87,22 +66,19 @@ _BRIEF = {
     **dict.fromkeys(("status_changed", "created_at", "terminated_at", "starts_at", "scheduled_at"), relative_time),
     "image": image_name,
 }
-
-
 _BRIEF_HEADINGS = {"id": "ID", "status_info": "Reason", "status_changed": "Changed"}
 
 
 def columns_of(fields: Sequence[str], *, is_wide: bool) -> list[Column]:
-    """Return the columns of these fields of sessions."""
+    """Returns the columns of these fields of sessions."""
     headings = FIELDS if is_wide else {**FIELDS, **_BRIEF_HEADINGS}
     return [Column(name, headings[name], _BRIEF.get(name)) for name in fields]
 
 
 def parse_format(text: str) -> tuple[str, ...]:
-    """Parse the fields of ``--format``.
+    """Parses the fields of ``--format``.
 
-    Raises:
-        click.BadParameter: one is unknown; the message names those that exist.
+    Raises click.BadParameter: one is unknown; the message names those that exist.
     """
     names = tuple(_ALIASES.get(name.strip(), name.strip()) for name in text.split(",") if name.strip())
     for name in names:
@@ -124,7 +100,7 @@ async def fetch(
     offset: int,
     **narrowed: Any,
 ) -> tuple[list[dict[str, Any]], int]:
-    """Return the sessions from ``offset`` on, ``limit`` of them or all, and the number of all."""
+    """Returns the sessions from ``offset`` on, ``limit`` of them or all, and the number of all."""
     items: list[dict[str, Any]] = []
     selected = [_SELECTIONS.get(name, name) for name in fields]
     while True:
@@ -138,13 +114,13 @@ async def fetch(
 
 
 def described_slots(item: Mapping[str, Any], displays: SlotDisplays) -> dict[str, str]:
-    """Return the fields that are JSON texts of amounts, in human units."""
+    """Returns the fields that are JSON texts of amounts, in human units."""
     amounts = {name: decoded(item.get(name)) for name in ("occupying_slots", "resource_opts")}
     return {name: describe_slots(slots, displays) for name, slots in amounts.items() if isinstance(slots, Mapping)}
 
 
 def _fields(screen: Screen, *, format_: str | None, is_detailed: bool, is_dead: bool) -> Sequence[str]:
-    """Return the fields to show, if not only names are; ``--format`` shows them whole."""
+    """Returns the fields to show, unless only names are shown; ``--format`` shows them whole."""
     if format_:
         screen.is_wide = True
         return parse_format(format_)
@@ -166,12 +142,12 @@ def _list(name: str) -> click.Command:
     @click.option("--all", "all_", is_flag=True, help="Print all pages, not the first 10 sessions.")
     @click.option("--limit", type=click.IntRange(1, 1000), default=FIRST, show_default=True, help="How many at most.")
     @click.option("--offset", type=click.IntRange(0), default=0, help="How many to skip.")
-    @click.option("--filter", "filter_", metavar="EXPR", help='Such as: name ilike "a%" & status == "RUNNING".')
+    @click.option("--filter", "filter", metavar="EXPR", help='Such as: name ilike "a%" & status == "RUNNING".')
     @click.option("--order", metavar="FIELDS", help="Such as -created_at.  [default: last changed first]")
     @click.option("--access-key", help="Another user's sessions; for administrators.")
     def listing(
         status: str | None, running: bool, dead: bool, name_only: bool, detail: bool, format_: str | None, all_: bool,
-        limit: int, offset: int, filter_: str | None, order: str | None, access_key: str | None,
+        limit: int, offset: int, order: str | None, **narrowed: Any,
     ) -> None:  # fmt: skip
         """List sessions, those whose status changed last first.
 
@@ -187,12 +163,10 @@ def _list(name: str) -> click.Command:
         if status:
             statuses = [part.strip().upper() for part in status.split(",") if part.strip()]
         fields = ("name",) if name_only else _fields(screen, format_=format_, is_detailed=detail, is_dead=dead)
+        narrowed |= {"limit": None if all_ else limit, "offset": offset, "order": order or "-status_changed"}
 
         async def work(api: AsyncSession) -> None:
-            items, total = await fetch(
-                api, statuses, fields, limit=None if all_ else limit, offset=offset, access_key=access_key,
-                filter=filter_, order=order or "-status_changed",
-            )  # fmt: skip
+            items, total = await fetch(api, statuses, fields, **narrowed)
             if screen.is_json:
                 screen.json({"count": len(items), "total_count": total, "items": items})
             elif name_only:

@@ -1,7 +1,7 @@
 """OpenSSH's programs on a session: ssh, scp, sftp (spec 03-11, "Accessing sessions via native SSH/SFTP").
 
 The session's private key is fetched into a directory that only this user can enter, and removed with it. The tunnel
-says who is at the other end: host keys, which every session makes anew, are not asked for.
+authenticates the other end: host keys, which every session makes anew, are not checked.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import click
 
 from ai.backend.cli.framework.invoke import call
 from ai.backend.cli.framework.lazy import CONTEXT_SETTINGS, Leaf, screen_of
+from ai.backend.cli.framework.params import options
 from ai.backend.cli.session.commands import owner_option
 
 if TYPE_CHECKING:
@@ -27,42 +28,44 @@ if TYPE_CHECKING:
 KEY = "id_container"
 USER = "work"
 FAILURE = 255
-"""As OpenSSH ends where it cannot do what it is for."""
+"""The exit code of OpenSSH for errors of its own."""
 _HOST = "127.0.0.1"
 _OPTIONS = (
-    "StrictHostKeyChecking=no",
-    "UserKnownHostsFile=/dev/null",
-    "GlobalKnownHostsFile=/dev/null",
-    "IdentitiesOnly=yes",
+    "StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "GlobalKnownHostsFile=/dev/null", "IdentitiesOnly=yes",
     "LogLevel=ERROR",
-)
+)  # fmt: skip
+_VALUED = frozenset("BbcDEeFIiJLlmOopQRSWw")
+"""Options of ssh that have a value."""
 _PASS_ON = {**CONTEXT_SETTINGS, "ignore_unknown_options": True}
-_port_option = click.option(
-    "-p", "--port", type=click.IntRange(0, 65_535), default=0, help="Local port of the tunnel; any free one by default."
+_arguments = options(
+    click.argument("session"),
+    click.argument("arguments", nargs=-1, type=click.UNPROCESSED),
+    click.option(
+        "-p",
+        "--port",
+        type=click.IntRange(0, 65_535),
+        default=0,
+        help="Local port of the tunnel; any free one by default.",
+    ),
+    owner_option,
 )
 
 
 @click.command(cls=Leaf, context_settings=_PASS_ON)
-@click.argument("session")
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@_port_option
-@owner_option
+@_arguments
 def ssh(session: str, arguments: tuple[str, ...], port: int, owner: str | None) -> None:
     """Open a shell in SESSION by OpenSSH, or run the command in ARGUMENTS there.
 
     What begins with a dash is an option of ssh; put -- before a command that has options of its own.
     """
-    options = _leading_options(arguments)
-    command = list(arguments[len(options) :])
-    _run("ssh", session, owner, port, lambda chosen: ["-p", str(chosen), *options, f"{USER}@{_HOST}", *command])
+    flags = _leading_options(arguments)
+    command = list(arguments[len(flags) :])
+    _run("ssh", session, owner, port, lambda chosen: ["-p", str(chosen), *flags, f"{USER}@{_HOST}", *command])
 
 
 @click.command(cls=Leaf, context_settings=_PASS_ON)
-@click.argument("session")
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@_port_option
+@_arguments
 @click.option("-r", "--recursive", is_flag=True, help="Copy folders with what is in them.")
-@owner_option
 def scp(session: str, arguments: tuple[str, ...], port: int, recursive: bool, owner: str | None) -> None:
     """Copy files to or from SESSION by OpenSSH; a path in the session begins with a colon.
 
@@ -70,43 +73,36 @@ def scp(session: str, arguments: tuple[str, ...], port: int, recursive: bool, ow
       backend.ai scp mysession results.csv :data/
       backend.ai scp -r mysession :outputs .
     """
-    paths = [inside(one, session) for one in arguments]
-    if len([one for one in paths if not one.startswith("-")]) < 2:
+    paths = [inside(path, session) for path in arguments]
+    if len([path for path in paths if not path.startswith("-")]) < 2:
         raise click.UsageError("what is to be copied, and where to?")
     extra = ["-r"] if recursive else []
     _run("scp", session, owner, port, lambda chosen: ["-P", str(chosen), *extra, *paths])
 
 
 @click.command(cls=Leaf, context_settings=_PASS_ON)
-@click.argument("session")
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@_port_option
-@owner_option
+@_arguments
 def sftp(session: str, arguments: tuple[str, ...], port: int, owner: str | None) -> None:
     """Browse and transfer the files of SESSION by OpenSSH; ARGUMENTS are options of sftp."""
     _run("sftp", session, owner, port, lambda chosen: ["-P", str(chosen), *arguments, f"{USER}@{_HOST}"])
 
 
-_VALUED = frozenset("BbcDEeFIiJLlmOopQRSWw")
-"""Options of ssh that have a value."""
-
-
 def _leading_options(arguments: Sequence[str]) -> list[str]:
     """Returns the options of ssh that come before a command."""
-    options: list[str] = []
-    rest = list(arguments)
-    while rest and rest[0].startswith("-") and rest[0] != "-":
-        options.append(rest.pop(0))
-        if len(options[-1]) == 2 and options[-1][1] in _VALUED and rest:
-            options.append(rest.pop(0))
-    return options
+    flags: list[str] = []
+    remaining = list(arguments)
+    while remaining and remaining[0].startswith("-") and remaining[0] != "-":
+        flags.append(remaining.pop(0))
+        if len(flags[-1]) == 2 and flags[-1][1] in _VALUED and remaining:
+            flags.append(remaining.pop(0))
+    return flags
 
 
 def inside(path: str, session: str) -> str:
-    """A path as scp wants it: one of the session's may be written as ``:PATH``, with the session's name or a user."""
+    """Returns a path as scp takes it; one in the session is written ``:PATH``, also after its name or a user."""
     prefixes = ("", session, "localhost", _HOST, USER, f"{USER}@localhost", f"{USER}@{_HOST}", f"{USER}@{session}")
-    before, colon, after = path.partition(":")
-    return f"{USER}@{_HOST}:{after}" if colon and before in prefixes else path
+    prefix, colon, inner = path.partition(":")
+    return f"{USER}@{_HOST}:{inner}" if colon and prefix in prefixes else path
 
 
 def _run(program: str, session: str, owner: str | None, port: int, line: Callable[[int], list[str]]) -> None:
@@ -121,8 +117,8 @@ def _run(program: str, session: str, owner: str | None, port: int, line: Callabl
             key = await _key_of(handle, Path(folder))
             key.chmod(0o600)
             async with handle.forward_app("sshd", (_HOST, port), report=lambda error: screen.error(str(error))) as end:
-                options = [part for option in _OPTIONS for part in ("-o", option)]
-                return await _attend(executable, "-i", str(key), *options, *line(end.port))
+                fixed = [part for option in _OPTIONS for part in ("-o", option)]
+                return await _run_on_terminal(executable, "-i", str(key), *fixed, *line(end.port))
 
     call(screen, work, failure=FAILURE)
 
@@ -132,11 +128,7 @@ class NoServer(click.ClickException):
 
 
 async def _key_of(session: AsyncComputeSession, folder: Path) -> Path:
-    """Returns the session's own key, for its user.
-
-    Raises:
-        NoServer: the session has none for SSH.
-    """
+    """Returns the file of the session's own private key. Raises NoServer: the session has none for SSH."""
     from ai.backend.client.exceptions import BackendAPIError
 
     try:
@@ -147,11 +139,11 @@ async def _key_of(session: AsyncComputeSession, folder: Path) -> Path:
         raise NoServer("that session offers no sshd: its agent needs the extra `ssh`") from None
 
 
-async def _attend(*command: str) -> int:
-    """Run a program that has the terminal; signals of ours are its. Its exit code, as a shell counts it."""
+async def _run_on_terminal(*command: str) -> int:
+    """Runs a program on the terminal, passes signals on to it, and returns its exit code as a shell counts it."""
     child = await asyncio.create_subprocess_exec(*command)
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGINT, lambda: None)  # the terminal tells the child too
+    loop.add_signal_handler(signal.SIGINT, lambda: None)  # the terminal sends it to the child too
     for number in (signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, child.terminate)
     try:

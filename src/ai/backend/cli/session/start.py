@@ -9,7 +9,7 @@ import click
 from ai.backend.cli.framework.invoke import call
 from ai.backend.cli.framework.lazy import Leaf, screen_of
 from ai.backend.cli.framework.output import MutedScreen
-from ai.backend.cli.session.options import creation_options, take_creation
+from ai.backend.cli.session.options import creation_of, creation_options
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @click.option("-q", "--quiet", is_flag=True, help="Print no progress.")
 @click.option("--max-wait", type=click.IntRange(0), default=0, metavar="SECONDS", help="Wait no longer for the start.")
 @creation_options
-def start(image: str, enqueue_only: bool, quiet: bool, max_wait: int, **given: Any) -> None:
+def start(image: str, enqueue_only: bool, quiet: bool, max_wait: int, **options: Any) -> None:
     """Start a session of IMAGE and leave it running.
 
     Exits with 1 if it does not start, and with 124 if --max-wait runs out first (it stays in the queue then).
@@ -43,17 +43,17 @@ def start(image: str, enqueue_only: bool, quiet: bool, max_wait: int, **given: A
     """
     screen = screen_of()
     notes = MutedScreen(screen.mode) if quiet else screen
-    creation = take_creation(given)
-    if creation.type_ == "batch" and not creation.startup_command:
+    creation = creation_of(options)
+    if creation["type_"] == "batch" and not creation["startup_command"]:
         raise click.UsageError("a batch session needs --startup-command")
-    if creation.batch_timeout and creation.type_ != "batch":
+    if creation["batch_timeout"] and creation["type_"] != "batch":
         raise click.UsageError("--batch-timeout is for batch sessions (--type batch)")
 
     async def work(api: AsyncSession) -> int:
         from ai.backend.cli.session.progress import NotStarted, create_running, print_start
 
         if enqueue_only:
-            session = await api.ComputeSession.get_or_create(image, **creation.options(enqueue_only=True))
+            session = await api.ComputeSession.get_or_create(image, **creation | {"enqueue_only": True})
         else:
             try:
                 session = await create_running(api, notes, image, creation, max_wait=max_wait)
@@ -68,7 +68,7 @@ def start(image: str, enqueue_only: bool, quiet: bool, max_wait: int, **given: A
             screen.say(f"session {session.name} ({session.id}) is {session.status or 'queued'}")
         else:
             screen.say(f"session {session.name} is {session.status}")
-            services = ", ".join(str(one.get("name")) for one in session.service_ports)
+            services = ", ".join(str(service.get("name")) for service in session.service_ports)
             if services:
                 screen.say(f"services: {services}")
             notes.inform(f"next: backend.ai info {session.name} | backend.ai rm {session.name}")

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ai.backend.cli.framework.invoke import call
 from ai.backend.cli.framework.lazy import ListCommand, screen_of
-from ai.backend.cli.framework.output import Column
+from ai.backend.cli.framework.output import Column, columns
 from ai.backend.cli.framework.values import cell, readable_metric
 from ai.backend.cli.session.commands import owner_option
 
@@ -27,28 +26,15 @@ def _shortened(command: Any) -> str:
 @click.command(cls=ListCommand)
 @click.argument("session")
 @owner_option
-def top(session: str, owner: str | None) -> None:
+async def top(api: AsyncSession, session: str, owner: str | None) -> None:
     """Show the busiest processes of SESSION, at most 20 of each kernel, and what they use now."""
     screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        processes = await api.ComputeSession(session, owner).processes()
-        if screen.is_json:
-            screen.json(processes)
-            return
-        metrics = {key for process in processes for key in process["metrics"]}
-        keys = [*(key for key in _FIRST if key in metrics), *sorted(metrics.difference(_FIRST))]
-        rows = [
-            {**process, **{key: readable_metric(process["metrics"].get(key)) for key in keys}} for process in processes
-        ]
-        screen.table(
-            rows,
-            [
-                Column("kernel", "Kernel"),
-                Column("pid", "Process"),
-                *(Column(key, key, is_number=True) for key in keys),
-                Column("command", "Command", _shortened),
-            ],
-        )
-
-    call(screen, work)
+    processes = await api.ComputeSession(session, owner).processes()
+    if screen.is_json:
+        screen.json(processes)
+        return
+    metrics = {key for process in processes for key in process["metrics"]}
+    keys = [*(key for key in _FIRST if key in metrics), *sorted(metrics.difference(_FIRST))]
+    rows = [{**process, **{key: readable_metric(process["metrics"].get(key)) for key in keys}} for process in processes]
+    usage = [Column(key, key, is_number=True) for key in keys]
+    screen.table(rows, [*columns("kernel | pid: Process"), *usage, Column("command", "Command", _shortened)])

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ai.backend.cli.framework.invoke import call
 from ai.backend.cli.framework.lazy import Leaf, screen_of
-from ai.backend.cli.framework.printing import print_result
 from ai.backend.cli.framework.values import cell, harmless
 from ai.backend.cli.session.commands import find_session, owner_option
 
@@ -27,7 +25,7 @@ _ENDS = frozenset({"session_terminated", "session_cancelled", "kernel_cancelled"
 @click.option("--scope", type=click.Choice(["*", "session", "kernel"]), default="*", show_default=True)
 @click.option("--follow", is_flag=True, help="Go on after the session has ended.")
 @owner_option
-def events(session: str, scope: str, follow: bool, owner: str | None) -> None:
+async def events(api: AsyncSession, session: str, scope: str, follow: bool, owner: str | None) -> None:
     """Print the events of SESSION as they happen, until it ends; `*` is all sessions.
 
     Events before "Listening" is printed (to stderr) are not shown.
@@ -39,75 +37,69 @@ def events(session: str, scope: str, follow: bool, owner: str | None) -> None:
     def listening() -> None:
         print(f"Listening to {harmless(session)}; Ctrl-C ends that.", file=sys.stderr, flush=True)
 
-    async def work(api: AsyncSession) -> None:
-        handle = api.ComputeSession(session, owner)
-        async for event in handle.events(scope, opened=listening):
-            if screen.is_json:
-                print(json.dumps({"event": event.name, "data": event.data}), flush=True)
-            else:
-                values = [f"{name}={value}" for name, value in event.data.items() if value not in (None, "", {}, [])]
-                print(cell(f"{event.name} {' '.join(values)}"), flush=True)
-            if event.name in _ENDS and session != "*" and not follow:
-                return
-
-    call(screen, work)
+    async for event in api.ComputeSession(session, owner).events(scope, opened=listening):
+        if screen.is_json:
+            print(json.dumps({"event": event.name, "data": event.data}), flush=True)
+        else:
+            values = [f"{name}={value}" for name, value in event.data.items() if value not in (None, "", {}, [])]
+            print(cell(f"{event.name} {' '.join(values)}"), flush=True)
+        if event.name in _ENDS and session != "*" and not follow:
+            return
 
 
 @click.command(cls=Leaf)
 @click.argument("session")
 @click.option("--max-wait", type=click.FloatRange(0), default=0, metavar="SECONDS", help="Give up after that time.")
 @owner_option
-def watch(session: str, max_wait: float, owner: str | None) -> None:
+async def watch(api: AsyncSession, session: str, max_wait: float, owner: str | None) -> int:
     """Wait until SESSION ends.
 
     Exits as its program did: with its exit code, or 1 for any failure; with 124 where --max-wait ran out.
     """
+    try:
+        async with asyncio.timeout(max_wait or None):
+            return await _watch(api, session, owner)
+    except TimeoutError:
+        screen_of().error(f"{session} has not ended within {max_wait:g} s", code="timeout")
+        return 124
+
+
+async def _watch(api: AsyncSession, session: str, owner: str | None) -> int:
+    """Prints the statuses of a session until it ends; returns the exit code of the command."""
+    from ai.backend.cli.session.progress import FINAL
+
     screen = screen_of()
-
-    async def until_end(api: AsyncSession) -> int:
-        from ai.backend.cli.session.progress import FINAL
-
-        handle = await find_session(api, session, owner)
-        await handle.resolve_id()
-        stream = handle.events("session")
-        pending = asyncio.ensure_future(anext(stream, None))
-        last = ""
-        try:
-            while True:
-                detail = await handle.detail(("status", "result", "containers { role exit_code }")) or {}
-                if detail.get("status") != last:
-                    last = str(detail.get("status"))
-                    screen.inform(last)
-                if last in FINAL:
-                    code, result = _exit_code(detail), detail.get("result")
-                    document = {"session": session, "status": last, "result": result, "exit_code": code}
-                    print_result(screen, document, f"{session}: {last}, {result or 'no result'}")
-                    return code or (0 if last == "TERMINATED" and result != "FAILURE" else 1)
-                await asyncio.wait({pending}, timeout=2.0)
-                if pending.done():
-                    if pending.result() is not None:
-                        pending = asyncio.ensure_future(anext(stream, None))
-                    else:
-                        await asyncio.sleep(0.5)
-        finally:
-            pending.cancel()
-
-    async def work(api: AsyncSession) -> int:
-        try:
-            async with asyncio.timeout(max_wait or None):
-                return await until_end(api)
-        except TimeoutError:
-            screen.error(f"{session} has not ended within {max_wait:g} s", code="timeout")
-            return 124
-
-    call(screen, work)
+    handle = await find_session(api, session, owner)
+    await handle.resolve_id()
+    stream = handle.events("session")
+    pending = asyncio.ensure_future(anext(stream, None))
+    last = ""
+    try:
+        while True:
+            detail = await handle.detail(("status", "result", "containers { role exit_code }")) or {}
+            if detail.get("status") != last:
+                last = str(detail.get("status"))
+                screen.inform(last)
+            if last in FINAL:
+                code, result = _exit_code(detail), detail.get("result")
+                document = {"session": session, "status": last, "result": result, "exit_code": code}
+                screen.result(document, f"{session}: {last}, {result or 'no result'}")
+                return code or (0 if last == "TERMINATED" and result != "FAILURE" else 1)
+            await asyncio.wait({pending}, timeout=2.0)
+            if pending.done():
+                if pending.result() is not None:
+                    pending = asyncio.ensure_future(anext(stream, None))
+                else:
+                    await asyncio.sleep(0.5)
+    finally:
+        pending.cancel()
 
 
 def _exit_code(session: Mapping[str, Any]) -> int | None:
-    """Return the exit code of a batch session's program; None where it had none or did not end by itself."""
+    """Returns the exit code of a batch session's program; None if it had none or did not end by itself."""
     if session.get("result") not in ("SUCCESS", "FAILURE"):
         return None
     containers: list[Mapping[str, Any]] = session.get("containers") or []
-    main: Mapping[str, Any] = next((one for one in containers if one.get("role") == "main"), {})
+    main: Mapping[str, Any] = next((kernel for kernel in containers if kernel.get("role") == "main"), {})
     code = main.get("exit_code")
     return int(code) if code is not None else None

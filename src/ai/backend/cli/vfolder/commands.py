@@ -7,81 +7,65 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ai.backend.cli.framework.confirmation import confirm, yes_option
-from ai.backend.cli.framework.invoke import call
-from ai.backend.cli.framework.lazy import screen_of
-from ai.backend.cli.framework.objects import print_reply
-from ai.backend.cli.framework.output import Column
-from ai.backend.cli.framework.printing import follow_task, print_result, print_rows
+from ai.backend.cli.framework.lazy import ListCommand, Outcome, screen_of
+from ai.backend.cli.framework.objects import follow_task, print_reply
+from ai.backend.cli.framework.output import columns
+from ai.backend.cli.framework.params import confirm, options, yes_option
 from ai.backend.cli.framework.progress import TransferBar
-from ai.backend.cli.framework.values import readable_size, relative_time, short_id
+from ai.backend.cli.framework.values import readable_size
 from ai.backend.cli.vfolder import files, sharing
-from ai.backend.cli.vfolder.group import PERMISSION, change_folder, command, list_command, open_folder, vfolder
+from ai.backend.cli.vfolder.group import NAME, NAMES, PERMISSION, change_folder, open_folder, vfolder
 
 if TYPE_CHECKING:
     from ai.backend.client.func.bgtask import Progress
-    from ai.backend.client.func.vfolder import AsyncVFolder
     from ai.backend.client.session import AsyncSession
 
 __all__ = ["files", "sharing", "vfolder"]
 _USAGE = click.Choice(["general", "data", "model"])
-COLUMNS = [
-    Column("name", "Name"),
-    Column("id", "ID", short_id),
-    Column("host", "Host"),
-    Column("ownership_type", "Owner Type", is_wide=True),
-    Column("owner", "Owner"),
-    Column("permission", "Access"),
-    Column("usage_mode", "Usage", is_wide=True),
-    Column("created_at", "Created", relative_time),
-]
+_PERMISSION = click.option(
+    "-p", "--permission", type=PERMISSION, default="rw", show_default=True, help="What members may do."
+)
+COLUMNS = columns(
+    "name | id/short: ID | host | ownership_type/wide: Owner Type | owner | permission: Access | "
+    "usage_mode/wide: Usage | created_at/time: Created"
+)
 
 
-@list_command("list")
+@vfolder.command("list", cls=ListCommand)
 @click.option("-a", "--list-all", is_flag=True, help="Those of all users; for superadmins.")
 @click.option("--trash", is_flag=True, help="Those that were deleted and can be restored.")
-def list_(list_all: bool, trash: bool) -> None:
+async def list_(api: AsyncSession, list_all: bool, trash: bool) -> None:
     """List the folders that you may use."""
-    list_folders(list_all, trash)
+    await list_folders(api, list_all, trash)
 
 
 def _describe(folder: dict[str, Any]) -> dict[str, Any]:
     return {**folder, "owner": folder.get("user_email") or folder.get("group_name")}
 
 
-def list_folders(list_all: bool, trash: bool) -> None:
-    """Print the folders that the caller may use, or with ``list_all`` those of all users."""
-    screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        folders = await api.VFolder.list(list_all, trash=trash)
-        empty = "the trash is empty" if trash else "there are no folders"
-        print_rows(screen, folders, COLUMNS, empty, describe=_describe)
-
-    call(screen, work)
+async def list_folders(api: AsyncSession, list_all: bool, trash: bool) -> None:
+    """Prints the folders that the caller may use, or with ``list_all`` those of all users."""
+    folders = await api.VFolder.list(list_all, trash=trash)
+    empty = "the trash is empty" if trash else "there are no folders"
+    screen_of().rows(folders, COLUMNS, empty, describe=_describe)
 
 
-def _add_list(kind: str, what: str) -> None:
-    def list_some(filter_: str | None, order: str | None) -> None:
-        screen = screen_of()
+def _add_list(kind: str, folders_help: str) -> None:
+    async def list_some(api: AsyncSession, **query: Any) -> None:
+        folders: list[dict[str, Any]] = []
+        total, root = 1, f"vfolder_{kind}_list"
+        while len(folders) < total:
+            page = await api.VFolder.paginated_list(root=root, page_offset=len(folders), page_size=100, **query)
+            total = page.total_count if page.items else 0
+            folders += page.items
+        shown = [column for column in COLUMNS if column.key != "owner"]
+        screen_of().rows(folders, shown, "there are no folders")
 
-        async def work(api: AsyncSession) -> None:
-            folders: list[dict[str, Any]] = []
-            total = 1
-            while len(folders) < total:
-                page = await api.VFolder.paginated_list(
-                    root=f"vfolder_{kind}_list", page_offset=len(folders), page_size=100, filter=filter_, order=order
-                )
-                total = page.total_count if page.items else 0
-                folders += page.items
-            columns = [column for column in COLUMNS if column.key != "owner"]
-            print_rows(screen, folders, columns, "there are no folders")
-
-        call(screen, work)
-
-    list_some.__doc__ = f"List {what}."
-    option = click.option("--filter", "filter_", help="Such as 'name ilike \"data%\"'.")
-    list_command(f"list-{kind}")(option(click.option("--order", help="Such as name or -created_at.")(list_some)))
+    declare = options(
+        click.option("--filter", "filter", help="Such as 'name ilike \"data%\"'."),
+        click.option("--order", help="Such as name or -created_at."),
+    )
+    vfolder.command(f"list-{kind}", cls=ListCommand, help=f"List {folders_help}.")(declare(list_some))
 
 
 _add_list("own", "your own folders")
@@ -89,80 +73,70 @@ _add_list("invited", "folders that others share with you")
 _add_list("project", "folders of your groups")
 
 
-@command("list-hosts")
-def list_hosts() -> None:
+@vfolder.command("list-hosts")
+async def list_hosts(api: AsyncSession) -> None:
     """List the storage hosts that you may use."""
     screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        hosts = await api.VFolder.list_hosts()
-        if screen.is_json:
-            screen.json(hosts)
-        for host in hosts["allowed"]:
-            screen.say(f"{host} (default)" if host == hosts["default"] else host)
-        if not hosts["allowed"]:
-            screen.inform("no storage host is open to you")
-
-    call(screen, work)
+    hosts = await api.VFolder.list_hosts()
+    if screen.is_json:
+        screen.json(hosts)
+    for host in hosts["allowed"]:
+        screen.say(f"{host} (default)" if host == hosts["default"] else host)
+    if not hosts["allowed"]:
+        screen.inform("no storage host is open to you")
 
 
-@command("list-allowed-types")
+@vfolder.command("list-allowed-types")
 def list_allowed_types() -> None:
     """List whose folders can be made."""
     print_reply(lambda api: api.VFolder.list_allowed_types(), "\n".join)
 
 
-@command("create")
-@click.argument("name")
+@vfolder.command("create")
+@NAME
 @click.argument("host", required=False)
 @click.option("-g", "--group", metavar="GROUP", help="Make it a folder of this group; for administrators.")
 @click.option("-m", "--usage-mode", type=_USAGE, default="general", show_default=True, help="What it is for.")
-@click.option("-p", "--permission", type=PERMISSION, default="rw", show_default=True, help="What members may do.")
+@_PERMISSION
 @click.option("-q", "--quota", metavar="SIZE", help="Such as 10g, where the storage host has quotas.")
 @click.option("--cloneable", is_flag=True, help="Let others who use it make copies.")
 @click.option("--unmanaged-path", metavar="PATH", help="A directory of the nodes instead; for superadmins.")
-def create(name: str, host: str | None, **options: Any) -> None:
+async def create(api: AsyncSession, name: str, host: str | None, **props: Any) -> Outcome:
     """Make a folder NAME on HOST, by default the default host."""
-    print_reply(
-        lambda api: api.VFolder.create(name, host, **options),
-        lambda made: f"created {made['name']} on {made['host']} ({made['id']})",
+    folder = await api.VFolder.create(name, host, **props)
+    return folder, f"created {folder['name']} on {folder['host']} ({folder['id']})"
+
+
+@vfolder.command("info")
+@NAME
+async def info(api: AsyncSession, name: str) -> None:
+    """Show the details of a folder, and how much is in it."""
+    screen = screen_of()
+    folder = await (await open_folder(api, name)).info()
+    if screen.is_json:
+        screen.json(folder)
+        return
+    used = folder.get("used_bytes")
+    screen.facts(
+        [
+            ("Name", folder["name"]),
+            ("ID", folder["id"]),
+            ("Host", folder["host"]),
+            ("Status", folder["status"]),
+            ("Owner", folder.get("user_email") or folder.get("group_name")),
+            ("You are the owner", folder["is_owner"]),
+            ("Permission", folder["permission"]),
+            ("Usage", folder["usage_mode"]),
+            ("Cloneable", folder["cloneable"]),
+            ("Files", folder.get("num_files")),
+            ("Used", readable_size(used) if used is not None else None),
+            ("Created", folder["created_at"]),
+            ("Last used", folder.get("last_used")),
+        ]
     )
 
 
-@command("info")
-@click.argument("name")
-def info(name: str) -> None:
-    """Show the details of a folder, and how much is in it."""
-    screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        folder = await (await open_folder(api, name)).info()
-        if screen.is_json:
-            screen.json(folder)
-            return
-        used = folder.get("used_bytes")
-        screen.facts(
-            [
-                ("Name", folder["name"]),
-                ("ID", folder["id"]),
-                ("Host", folder["host"]),
-                ("Status", folder["status"]),
-                ("Owner", folder.get("user_email") or folder.get("group_name")),
-                ("You are the owner", folder["is_owner"]),
-                ("Permission", folder["permission"]),
-                ("Usage", folder["usage_mode"]),
-                ("Cloneable", folder["cloneable"]),
-                ("Files", folder.get("num_files")),
-                ("Used", readable_size(used) if used is not None else None),
-                ("Created", folder["created_at"]),
-                ("Last used", folder.get("last_used")),
-            ]
-        )
-
-    call(screen, work)
-
-
-@command("rename")
+@vfolder.command("rename")
 @click.argument("old_name")
 @click.argument("new_name")
 def rename(old_name: str, new_name: str) -> None:
@@ -171,81 +145,65 @@ def rename(old_name: str, new_name: str) -> None:
     change_folder(old_name, lambda folder: folder.rename(new_name), {"renamed": new_name}, text)
 
 
-@command("update-options")
-@click.argument("name")
+@vfolder.command("update-options")
+@NAME
 @click.option("-p", "--permission", type=PERMISSION, help="What members of the group may do.")
 @click.option("-m", "--usage-mode", type=_USAGE, help="What it is for.")
-@click.option("--set-cloneable", type=bool, metavar="true|false", help="Whether copies may be made.")
-def update_options(name: str, permission: str | None, usage_mode: str | None, set_cloneable: bool | None) -> None:
+@click.option("--set-cloneable", "cloneable", type=bool, metavar="true|false", help="Whether copies may be made.")
+def update_options(name: str, **props: Any) -> None:
     """Change the options of a folder."""
-
-    async def act(folder: AsyncVFolder) -> None:
-        await folder.update_options(cloneable=set_cloneable, permission=permission, usage_mode=usage_mode)
-
-    change_folder(name, act, {"updated": name}, f"updated {name}")
+    change_folder(name, lambda folder: folder.update_options(**props), {"updated": name}, f"updated {name}")
 
 
-def _each(names: Sequence[str], done: str, method: str) -> None:
+async def _for_each(api: AsyncSession, names: Sequence[str], done: str, method: str) -> Outcome:
+    """Calls a method of each folder, and prints that it is done as soon as it is."""
     screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        for name in names:
-            await getattr(await open_folder(api, name), method)()
-            screen.say(f"{done} {name}")
-        if screen.is_json:
-            screen.json({done: list(names)})
-
-    call(screen, work)
+    for name in names:
+        await getattr(await open_folder(api, name), method)()
+        screen.say(f"{done} {name}")
+    return {done: list(names)}, ""
 
 
-@command("delete")
-@click.argument("names", nargs=-1, required=True)
-def delete(names: tuple[str, ...]) -> None:
+@vfolder.command("delete")
+@NAMES
+async def delete(api: AsyncSession, names: tuple[str, ...]) -> Outcome:
     """Move folders into the trash. `restore` takes them out, `purge` removes them for good."""
-    _each(names, "deleted", "delete")
+    return await _for_each(api, names, "deleted", "delete")
 
 
-@command("restore")
-@click.argument("names", nargs=-1, required=True)
-def restore(names: tuple[str, ...]) -> None:
+@vfolder.command("restore")
+@NAMES
+async def restore(api: AsyncSession, names: tuple[str, ...]) -> Outcome:
     """Take folders out of the trash."""
-    _each(names, "restored", "restore")
+    return await _for_each(api, names, "restored", "restore")
+
+
+@vfolder.command("purge")
+@NAMES
+@yes_option
+async def purge(api: AsyncSession, names: tuple[str, ...], yes: bool) -> Outcome:
+    """Remove folders from the trash for good, with all their files."""
+    confirm(f"Remove {', '.join(names)} with all files for good", is_confirmed=yes)
+    return await _for_each(api, names, "purged", "purge")
 
 
 vfolder.add_command(restore, "recover")
-
-
-@command("purge")
-@click.argument("names", nargs=-1, required=True)
-@yes_option
-def purge(names: tuple[str, ...], yes: bool) -> None:
-    """Remove folders from the trash for good, with all their files."""
-    confirm(f"Remove {', '.join(names)} with all files for good", is_confirmed=yes)
-    _each(names, "purged", "purge")
-
-
 vfolder.add_command(purge, "delete-trash")
 
 
-@command("clone")
-@click.argument("name")
+@vfolder.command("clone")
+@NAME
 @click.argument("target_name")
 @click.argument("target_host", required=False)
 @click.option("-m", "--usage-mode", type=_USAGE, default="general", show_default=True, help="What the copy is for.")
-@click.option("-p", "--permission", type=PERMISSION, default="rw", show_default=True, help="What members may do.")
-def clone(name: str, target_name: str, target_host: str | None, usage_mode: str, permission: str) -> None:
+@_PERMISSION
+async def clone(api: AsyncSession, name: str, target_name: str, target_host: str | None, **props: Any) -> Outcome:
     """Make a folder TARGET_NAME with the files of NAME."""
-    screen = screen_of()
+    copy = await (await open_folder(api, name)).clone(target_name, target_host, **props)
+    with TransferBar(screen_of()) as bar:
 
-    async def work(api: AsyncSession) -> None:
-        folder = await open_folder(api, name)
-        made = await folder.clone(target_name, target_host, permission=permission, usage_mode=usage_mode)
-        with TransferBar(screen) as bar:
+        def show(step: Progress) -> None:
+            bar.update(target_name, int(step.current), int(step.total))
 
-            def show(step: Progress) -> None:
-                bar.update(target_name, int(step.current), int(step.total))
-
-            await follow_task(api, screen, made["bgtask_id"], name="the clone", on_step=show)
-        print_result(screen, await api.VFolder(made["id"]).info(), f"cloned {name} to {target_name}")
-
-    call(screen, work)
+        await follow_task(api, copy["bgtask_id"], name="the clone", on_step=show)
+    return await api.VFolder(copy["id"]).info(), f"cloned {name} to {target_name}"

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypedDict, Unpack
 
 from ai.backend.client.exceptions import BackendAPIError, UnusableReply
-from ai.backend.client.portal import Facade, blocking
+from ai.backend.client.portal import Remote
 from ai.backend.client.transport import Transport
 from ai.backend.client.wire import Call, new_token
+
+_STRUCTURED = frozenset(
+    (
+        "allowed_vfolder_hosts", "total_resource_slots", "max_pending_session_resource_slots", "resource_slots",
+        "driver_opts", "scheduler_opts",
+    )
+)  # fmt: skip
+"""Fields of inputs that are JSON in a string."""
+
+Arguments = Mapping[str, tuple[str, Any]]
+"""Name -> GraphQL type and value; an argument whose value is None is omitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +42,17 @@ class Paging(TypedDict, total=False):
     order: str | None
 
 
-class AsyncAdmin:
-    """GraphQL queries of the caller's own making."""
+def _operation(kind: str, root: str, arguments: Arguments, selection: str) -> tuple[str, dict[str, Any]]:
+    """Returns the text of a query or mutation of one root field, and its variables."""
+    present = {name: argument for name, argument in arguments.items() if argument[1] is not None}
+    declared = ", ".join(f"${name}: {type_}" for name, (type_, _) in present.items())
+    passed = ", ".join(f"{name}: ${name}" for name in present)
+    head = f"{kind}({declared}) {{ {root}({passed})" if present else f"{kind} {{ {root}"
+    return f"{head} {{ {selection} }} }}", {name: value for name, (_, value) in present.items()}
+
+
+class AsyncAdmin(Remote):
+    """``api_session.Admin``: GraphQL queries of the caller's own making."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -39,8 +60,7 @@ class AsyncAdmin:
     async def query(self, query: str, variables: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Returns the ``data`` of a GraphQL query.
 
-        Raises:
-            BackendAPIError: the server refused it, or answered with GraphQL errors (code ``graphql-error``).
+        Raises BackendAPIError: the server refused it, or answered with GraphQL errors (code ``graphql-error``).
         """
         body = {"query": query, "variables": dict(variables or {})}
         token = new_token() if query.lstrip().startswith("mutation") else None
@@ -56,15 +76,14 @@ class AsyncAdmin:
             raise UnusableReply("the GraphQL answer has no data")
         return data
 
+    async def select(self, root: str, fields: Sequence[str], /, **arguments: tuple[str, Any]) -> Any:
+        """Returns the value of a root field."""
+        return (await self.query(*_operation("query", root, arguments, " ".join(fields)))).get(root)
+
     async def fetch_page(
-        self,
-        root: str,
-        fields: Sequence[str],
-        arguments: Mapping[str, tuple[str, Any]],
-        **paging: Unpack[Paging],
+        self, root: str, fields: Sequence[str], arguments: Arguments, **paging: Unpack[Paging]
     ) -> PaginatedResult:
-        """Returns a page of a paginated root field, by default the first 20 items; ``arguments`` maps a name to its
-        type and value (None: left out)."""
+        """Returns a page of a paginated root field, by default the first 20 items."""
         all_arguments = {
             **arguments,
             "filter": ("String", paging.get("filter")),
@@ -72,14 +91,39 @@ class AsyncAdmin:
             "limit": ("Int!", paging.get("page_size", 20)),
             "offset": ("Int!", paging.get("page_offset", 0)),
         }
-        present = {name: pair for name, pair in all_arguments.items() if pair[1] is not None}
-        declared = ", ".join(f"${name}: {kind}" for name, (kind, _) in present.items())
-        passed = ", ".join(f"{name}: ${name}" for name in present)
-        query = f"query({declared}) {{ {root}({passed}) {{ items {{ {' '.join(fields)} }} total_count }} }}"
-        page = (await self.query(query, {name: value for name, (_, value) in present.items()})).get(root) or {}
+        selection = f"items {{ {' '.join(fields)} }}", "total_count"
+        page = await self.select(root, selection, **all_arguments) or {}
         return PaginatedResult(int(page.get("total_count", 0)), list(page.get("items") or []), tuple(fields))
 
+    async def mutate(
+        self,
+        root: str,
+        arguments: Arguments,
+        input_type: str | None = None,
+        props: Mapping[str, Any] | None = None,
+        *,
+        result: str = "",
+    ) -> dict[str, Any]:
+        """Runs a mutation and returns its whole answer.
 
-class Admin(Facade[AsyncAdmin]):
-    query = blocking(AsyncAdmin.query)
-    fetch_page = blocking(AsyncAdmin.fetch_page)
+        Args:
+            root: the field of the root type.
+            arguments: its arguments without ``props``.
+            input_type: the type of ``props``; None where the mutation takes none.
+            props: fields of the input.
+            result: what to select besides ``ok`` and ``msg``.
+
+        Raises:
+            BackendAPIError: with the server's sentence where it answers ``ok: false``.
+        """
+        if input_type is not None:
+            encoded = {
+                name: json.dumps(value) if name in _STRUCTURED and not isinstance(value, str | None) else value
+                for name, value in (props or {}).items()
+            }
+            arguments = {**arguments, "props": (f"{input_type}!", encoded)}
+        answer = dict((await self.query(*_operation("mutation", root, arguments, f"ok msg {result}")))[root])
+        if not answer["ok"]:
+            problem = {"type": "https://api.backend.ai/probs/refused", "title": answer["msg"], "msg": answer["msg"]}
+            raise BackendAPIError(400, "Refused", problem)
+        return answer

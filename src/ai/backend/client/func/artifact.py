@@ -15,59 +15,35 @@ from pathlib import Path
 from typing import Any
 
 from ai.backend.client.exceptions import BackendClientError, EndpointUnreachable
-from ai.backend.client.portal import Facade, blocking, iterating
-from ai.backend.client.transfer import PARALLEL, Progress, Ticket, Transfers, collect, in_parallel, inside
-from ai.backend.client.transport import Transport
-from ai.backend.client.wire import Call, new_token, segment
+from ai.backend.client.func.base import Area
+from ai.backend.client.transfer import PARALLEL, Progress, Ticket, collect, in_parallel, inside
+from ai.backend.client.wire import segment
 
 _PAGE = 100
 _FIRST_POLL_S, _LAST_POLL_S = 0.1, 2.0
 _WATCHED = 16
 _PATIENCE_S = 120.0
-"""How long a manager that does not answer is waited for."""
+"""Maximal silence of the manager during a wait."""
 _ON_ITS_WAY = frozenset({"PULLING", "PULLED"})
 
 Step = Callable[[Mapping[str, Any]], None]
-"""Told a revision each time that it was looked at."""
+"""Called with a revision each time that its state was read."""
 
 
-def _change(method: str, path: str, body: Mapping[str, Any] | None = None) -> Call:
-    """A change that may be sent again: the client token tells the server that it is the same one."""
-    return Call(
-        method=method, path=path, json=dict(body) if body is not None else None, repeatable=True, token=new_token()
-    )
-
-
-def _read(path: str, /, **params: Any) -> Call:
-    query = {name: str(value) for name, value in params.items() if value is not None}
-    return Call(method="GET", path=path, params=query or None, repeatable=True)
-
-
-def _ask(path: str, body: Mapping[str, Any]) -> Call:
-    """A question that is posted: repeated, it is answered anew."""
-    return Call(method="POST", path=path, json=dict(body), repeatable=True)
-
-
-def _given(**values: Any) -> dict[str, Any]:
+def _present(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-class AsyncArtifacts:
+class AsyncArtifacts(Area):
     """``api_session.Artifact``. ``ref`` is the id of a revision, or ``ARTIFACT[@VERSION]`` with the name or id of an
     artifact; without a version it means the only one, else ``main``, else ``latest``."""
 
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
-
-    async def _do(self, call: Call) -> dict[str, Any]:
-        reply = await self._transport.request(call)
-        return reply.object() if reply.body else {}
-
-    def _transfers(self) -> Transfers:
-        return Transfers(self._transport.session, verify=not self._transport.config.skip_sslcert_validation)
+    async def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Posts a question, which is answered anew if it is repeated."""
+        return await self._send("POST", path, body, repeatable=True)
 
     async def _revisions(self, path: str, body: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
-        return list((await self._do(_change("POST", path, body)))["revisions"])
+        return list((await self._change("POST", path, body))["revisions"])
 
     # ---- artifacts ----
 
@@ -83,13 +59,13 @@ class AsyncArtifacts:
     ) -> dict[str, Any]:
         """Returns a page of ``items``, by name, and the ``total_count``; most users see what is available only."""
         query = {"artifact_type": artifact_type, "registry": registry, "status": status, "search": search}
-        return await self._do(_read("/artifacts", **query, limit=limit, offset=offset))
+        return await self._get("/artifacts", **query, limit=limit, offset=offset)
 
-    async def iterate(self, /, **wanted: Any) -> AsyncIterator[dict[str, Any]]:
+    async def iterate(self, /, **query: Any) -> AsyncIterator[dict[str, Any]]:
         """Yields every artifact, page by page; takes what :meth:`list` takes."""
         offset = 0
         while True:
-            page = await self.list(**wanted, limit=_PAGE, offset=offset)
+            page = await self.list(**query, limit=_PAGE, offset=offset)
             for item in page["items"]:
                 yield item
             offset += _PAGE
@@ -98,36 +74,37 @@ class AsyncArtifacts:
 
     async def info(self, artifact: str) -> dict[str, Any]:
         """Returns an artifact, by name or id, with its revisions and its README."""
-        return await self._do(_read(f"/artifacts/{segment(artifact)}"))
+        return await self._get(f"/artifacts/{segment(artifact)}")
 
     async def delete(self, artifact: str) -> None:
-        """Forget an artifact until the next scan; refused while its files are stored."""
-        await self._do(_change("DELETE", f"/artifacts/{segment(artifact)}"))
+        """Removes an artifact until the next scan; refused while its files are stored."""
+        await self._change("DELETE", f"/artifacts/{segment(artifact)}")
 
     # ---- revisions ----
 
     async def revision(self, ref: str) -> dict[str, Any]:
         """Returns a revision, with the ``progress`` of its import."""
-        return await self._do(_read(f"/artifacts/revisions/{segment(ref)}"))
+        return await self._get(f"/artifacts/revisions/{segment(ref)}")
 
     async def import_revisions(self, refs: Sequence[str], *, delegate: bool = False) -> Sequence[dict[str, Any]]:
-        """Have revisions imported, for superadmins; returns at once. ``delegate``: the other installation that they
-        come from is to import first what it has not."""
+        """Starts imports, for superadmins, and returns the revisions at once.
+
+        ``delegate``: the other installation that they come from first imports what it has not.
+        """
         return await self._revisions("/artifacts/import", {"revisions": [*refs], "delegate": delegate})
 
     async def cancel(self, refs: Sequence[str]) -> Sequence[dict[str, Any]]:
-        """End imports that are under way."""
+        """Ends imports that are under way."""
         return await self._revisions("/artifacts/cancel", {"revisions": [*refs]})
 
     async def cleanup(self, refs: Sequence[str]) -> Sequence[dict[str, Any]]:
-        """Remove the files and keep the records; refused while a session mounts one."""
+        """Removes the files and keeps the records; refused while a session mounts one."""
         return await self._revisions("/artifacts/cleanup", {"revisions": [*refs]})
 
     async def wait(self, refs: Sequence[str], *, progress: Step | None = None) -> Sequence[dict[str, Any]]:
-        """Wait until imports are over, also through a restart of the manager.
+        """Waits until imports are over, also through a restart of the manager.
 
-        Raises:
-            BackendClientError: one of them did not become available; the message has the reasons.
+        Raises BackendClientError: one of them did not become available; the message has the reasons.
         """
         revisions = await in_parallel((self._wait(ref, progress) for ref in refs), _WATCHED)
         failed = [r for r in revisions if r["status"] != "AVAILABLE"]
@@ -168,23 +145,28 @@ class AsyncArtifacts:
         parallel: int = PARALLEL,
         progress: Progress | None = None,
     ) -> dict[str, Any]:
-        """Make a revision of files and directories, each at its path relative to ``basedir`` (the working directory);
-        the revision, whose import then goes on by itself: see :meth:`wait`.
+        """Makes a revision of files and directories in a local registry; its import then goes on by itself.
 
-        Args:
-            registry: a local one.
+        Each file has its path relative to ``basedir`` (the working directory). :meth:`wait` waits for the import.
         """
         collected, _ = await asyncio.to_thread(collect, files, basedir, True)
         local = dict(collected)
         announced = await asyncio.to_thread(lambda: [_announced(path, file) for path, file in collected])
-        body = {"registry": registry, "artifact_type": artifact_type, "name": name, "version": version}
-        answer = await self._do(_ask("/artifacts/upload", {**body, "description": description, "files": announced}))
+        body = {
+            "registry": registry,
+            "artifact_type": artifact_type,
+            "name": name,
+            "version": version,
+            "description": description,
+            "files": announced,
+        }
+        answer = await self._post("/artifacts/upload", body)
         sizes = {file["path"]: file["size"] for file in announced}
         transfers = self._transfers()
         await in_parallel(
             (
-                transfers.put(one["path"], one["url"], local[one["path"]], sizes[one["path"]], progress=progress)
-                for one in answer["files"]
+                transfers.put(file["path"], file["url"], local[file["path"]], sizes[file["path"]], progress=progress)
+                for file in answer["files"]
             ),
             parallel,
         )
@@ -194,16 +176,16 @@ class AsyncArtifacts:
 
     async def files(self, ref: str) -> Sequence[dict[str, Any]]:
         """Returns ``path``, ``size`` and ``sha256`` of every file of an available revision."""
-        return list((await self._do(_read(f"/artifacts/revisions/{segment(ref)}/files")))["files"])
+        return list((await self._get(f"/artifacts/revisions/{segment(ref)}/files"))["files"])
 
     async def presign(self, ref: str, paths: Sequence[str] = ()) -> Sequence[dict[str, Any]]:
-        """As :meth:`files`, with a ``url`` by which anybody can fetch the file for a while; no paths mean all."""
-        answer = await self._do(_ask(f"/artifacts/revisions/{segment(ref)}/presign", {"paths": [*paths]}))
+        """Returns :meth:`files` with a ``url`` by which anybody can fetch each for a while; no paths mean all."""
+        answer = await self._post(f"/artifacts/revisions/{segment(ref)}/presign", {"paths": [*paths]})
         return list(answer["files"])
 
     async def ticket(self, ref: str) -> str:
         """Returns a URL by which another installation can fetch the revision."""
-        return str((await self._do(_ask(f"/artifacts/revisions/{segment(ref)}/ticket", {})))["ticket"])
+        return str((await self._post(f"/artifacts/revisions/{segment(ref)}/ticket", {}))["ticket"])
 
     async def download(
         self,
@@ -214,10 +196,9 @@ class AsyncArtifacts:
         parallel: int = PARALLEL,
         progress: Progress | None = None,
     ) -> Sequence[Path]:
-        """Fetch files of an available revision (no paths: all) into ``basedir``; returns the written paths.
+        """Fetches files of an available revision (no paths: all) into ``basedir``; returns the written paths.
 
-        Raises:
-            BackendClientError: a file came, but it is not what the archive has.
+        Raises BackendClientError: a file came, but it is not what the archive has.
         """
         base = Path(basedir or ".")
         by_path = {file["path"]: file for file in await self.files(ref)}
@@ -244,10 +225,10 @@ class AsyncArtifacts:
 
     async def registries(self) -> Sequence[dict[str, Any]]:
         """Lists the registries; for superadmins and monitors, as all of the following."""
-        return list((await self._transport.request(_read("/artifact-registries"))).json())
+        return list((await self._read("/artifact-registries")).json())
 
     async def registry(self, name: str) -> dict[str, Any]:
-        return await self._do(_read(f"/artifact-registries/{segment(name)}"))
+        return await self._get(f"/artifact-registries/{segment(name)}")
 
     async def add_registry(
         self,
@@ -258,12 +239,18 @@ class AsyncArtifacts:
         credentials: Mapping[str, str] | None = None,
         storages: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        """``type_``: ``huggingface`` (credentials: ``token``), ``reservoir`` (``access_key``, ``secret_key``), or
-        ``local``, which has no URL and takes uploads.
-        ``storages``: stage (``download``, ``verify``, ``archive``) -> ``proxy:storage``."""
+        """Adds a registry of artifacts.
+
+        Args:
+            name: its name.
+            type_: ``huggingface``, ``reservoir``, or ``local``, which has no URL and takes uploads.
+            url: its address.
+            credentials: ``token`` of a hub, or ``access_key`` and ``secret_key`` of a reservoir.
+            storages: stage (``download``, ``verify``, ``archive``) -> ``proxy:storage``.
+        """
         body = {"name": name, "type": type_, "url": url}
-        body |= _given(credentials=credentials, storages=storages)
-        return await self._do(_change("POST", "/artifact-registries", body))
+        body |= _present(credentials=credentials, storages=storages)
+        return await self._change("POST", "/artifact-registries", body)
 
     async def change_registry(
         self,
@@ -273,13 +260,13 @@ class AsyncArtifacts:
         credentials: Mapping[str, str] | None = None,
         storages: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        """Change the values that are not None."""
-        body = _given(url=url, credentials=credentials, storages=storages)
-        return await self._do(_change("PATCH", f"/artifact-registries/{segment(name)}", body))
+        """Changes the values that are not None."""
+        body = _present(url=url, credentials=credentials, storages=storages)
+        return await self._change("PATCH", f"/artifact-registries/{segment(name)}", body)
 
     async def remove_registry(self, name: str) -> None:
-        """Remove a registry with its artifacts; refused while files of them are stored."""
-        await self._do(_change("DELETE", f"/artifact-registries/{segment(name)}"))
+        """Removes a registry with its artifacts; refused while files of them are stored."""
+        await self._change("DELETE", f"/artifact-registries/{segment(name)}")
 
     async def scan(
         self,
@@ -293,7 +280,7 @@ class AsyncArtifacts:
         closely: bool = True,
         delegate_to: str | None = None,
     ) -> str:
-        """Scan a registry; returns the id of the background task.
+        """Scans a registry; returns the id of the background task.
 
         Args:
             names: only these artifacts.
@@ -301,14 +288,14 @@ class AsyncArtifacts:
             delegate_to: a registry of the other installation, which it is to scan first.
         """
         body = {"names": [*names], "limit": limit, "closely": closely}
-        body |= _given(artifact_type=artifact_type, search=search, author=author, remote_registry=delegate_to)
+        body |= _present(artifact_type=artifact_type, search=search, author=author, remote_registry=delegate_to)
         operation = "delegate-scan" if delegate_to is not None else "scan"
-        answer = await self._do(_change("POST", f"/artifact-registries/{segment(registry)}/{operation}", body))
+        answer = await self._change("POST", f"/artifact-registries/{segment(registry)}/{operation}", body)
         return str(answer["bgtask_id"])
 
     async def storages(self) -> Sequence[dict[str, Any]]:
         """Lists the storages that a stage of an import can use."""
-        return list((await self._transport.request(_read("/artifact-storages"))).json())
+        return list((await self._read("/artifact-storages")).json())
 
 
 def _announced(path: str, local: Path) -> dict[str, Any]:
@@ -318,29 +305,3 @@ def _announced(path: str, local: Path) -> dict[str, Any]:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-class Artifacts(Facade[AsyncArtifacts]):
-    """``api_session.Artifact`` of a blocking session."""
-
-    list = blocking(AsyncArtifacts.list)
-    iterate = iterating(AsyncArtifacts.iterate)
-    info = blocking(AsyncArtifacts.info)
-    delete = blocking(AsyncArtifacts.delete)
-    revision = blocking(AsyncArtifacts.revision)
-    import_revisions = blocking(AsyncArtifacts.import_revisions)
-    upload = blocking(AsyncArtifacts.upload)
-    cancel = blocking(AsyncArtifacts.cancel)
-    cleanup = blocking(AsyncArtifacts.cleanup)
-    wait = blocking(AsyncArtifacts.wait)
-    files = blocking(AsyncArtifacts.files)
-    presign = blocking(AsyncArtifacts.presign)
-    ticket = blocking(AsyncArtifacts.ticket)
-    download = blocking(AsyncArtifacts.download)
-    registries = blocking(AsyncArtifacts.registries)
-    registry = blocking(AsyncArtifacts.registry)
-    add_registry = blocking(AsyncArtifacts.add_registry)
-    change_registry = blocking(AsyncArtifacts.change_registry)
-    remove_registry = blocking(AsyncArtifacts.remove_registry)
-    scan = blocking(AsyncArtifacts.scan)
-    storages = blocking(AsyncArtifacts.storages)

@@ -1,88 +1,101 @@
-"""Base classes of the areas of the API over REST."""
+"""Base classes of the areas of the API: requests over REST, and objects that GraphQL changes."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+from uuid import UUID
 
-from ai.backend.client.exceptions import BackendAPIError
 from ai.backend.client.func.admin import AsyncAdmin
+from ai.backend.client.portal import Remote
+from ai.backend.client.transfer import Transfers
 from ai.backend.client.transport import Transport
-from ai.backend.client.wire import Call
+from ai.backend.client.wire import Call, Reply, new_token
 
 
-class ResourceClient:
-    """A part of the API that answers with objects."""
+class Area(Remote):
+    """A part of the API."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-
-    async def _get(self, path: str, **params: str) -> dict[str, Any]:
-        call = Call(method="GET", path=path, params=params or None, repeatable=True)
-        return (await self._transport.request(call)).object()
-
-    async def _read(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """Returns the answer to a GET, with parameters in a body, as the published client sends them."""
-        call = Call(method="GET", path=path, json=body, repeatable=True)
-        return (await self._transport.request(call)).json()
-
-    async def _send(self, method: str, path: str, body: dict[str, Any], *, repeatable: bool = False) -> dict[str, Any]:
-        call = Call(method=method, path=path, json=body, repeatable=repeatable)
-        return (await self._transport.request(call)).object()
-
-
-_STRUCTURED = frozenset(
-    {
-        "allowed_vfolder_hosts",
-        "total_resource_slots",
-        "max_pending_session_resource_slots",
-        "resource_slots",
-        "driver_opts",
-        "scheduler_opts",
-    }
-)
-
-
-class Mutations:
-    """An area of the API that changes objects over GraphQL."""
-
-    def __init__(self, transport: Transport) -> None:
         self._admin = AsyncAdmin(transport)
 
-    async def mutate(
-        self,
-        field: str,
-        arguments: Mapping[str, tuple[str, Any]],
-        kind: str | None = None,
-        props: Mapping[str, Any] | None = None,
-        *,
-        result: str = "",
-    ) -> dict[str, Any]:
-        """Runs a mutation and returns its whole answer.
+    async def _read(self, path: str, body: Any = None, /, **params: Any) -> Reply:
+        """Returns the answer to a GET without the parameters that are None.
 
-        Args:
-            field: of the root type.
-            arguments: name -> its type, and what it is.
-            kind: the type of ``props``; None where the mutation takes none.
-            props: fields of the input; those that are structured become JSON in a string.
-            result: what to select besides ``ok`` and ``msg``.
-
-        Raises:
-            BackendAPIError: with the server's sentence where it answers ``ok: false``.
+        ``body``: parameters in a body, as the published client sends them.
         """
-        values = dict(arguments)
-        if kind is not None:
-            told = {
-                k: json.dumps(v) if k in _STRUCTURED and v is not None and not isinstance(v, str) else v
-                for k, v in (props or {}).items()
-            }
-            values["props"] = (f"{kind}!", told)
-        types = ", ".join(f"${name}: {type_}" for name, (type_, _) in values.items())
-        passed = ", ".join(f"{name}: ${name}" for name in values)
-        query = f"mutation({types}) {{ {field}({passed}) {{ ok msg {result} }} }}"
-        answer = dict((await self._admin.query(query, {name: value for name, (_, value) in values.items()}))[field])
-        if not answer["ok"]:
-            problem = {"type": "https://api.backend.ai/probs/refused", "title": answer["msg"], "msg": answer["msg"]}
-            raise BackendAPIError(400, "Refused", problem)
-        return answer
+        query = {name: str(value) for name, value in params.items() if value is not None}
+        call = Call(method="GET", path=path, params=query or None, json=body, repeatable=True)
+        return await self._transport.request(call)
+
+    async def _get(self, path: str, /, **params: Any) -> dict[str, Any]:
+        """Returns the object that answers a GET without the parameters that are None."""
+        return (await self._read(path, **params)).object()
+
+    async def _send(
+        self, method: str, path: str, body: Mapping[str, Any], *, repeatable: bool = False, signed: bool = True
+    ) -> dict[str, Any]:
+        call = Call(method=method, path=path, json=dict(body), repeatable=repeatable, signed=signed)
+        return (await self._transport.request(call)).object()
+
+    async def _change(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Makes a change that may be sent again: the client token tells the server that it is the same one."""
+        content = dict(body) if body is not None else None
+        call = Call(method=method, path=path, json=content, repeatable=True, token=new_token())
+        return (await self._transport.request(call)).object()
+
+    def _transfers(self) -> Transfers:
+        return Transfers(self._transport.session, verify=not self._transport.config.skip_sslcert_validation)
+
+
+class Objects(Area):
+    """Objects that are changed over GraphQL; ``props`` are fields of the mutation's input, and others stay as they are.
+
+    Attributes:
+        noun: the name of the type in the mutations, and the root field of one object.
+        key: the argument that names an object in mutations, and its type.
+        inputs: the types of ``props`` of the mutations that create and modify.
+        fields: the fields that lists and details select by default.
+    """
+
+    noun: ClassVar[str]
+    key: ClassVar[tuple[str, str]] = ("name", "String!")
+    inputs: ClassVar[tuple[str, str]]
+    fields: ClassVar[Sequence[str]]
+
+    async def _mutate(
+        self, verb: str, ref: UUID | str, input_type: str | None = None, props: Any = None, *, result: str = ""
+    ) -> dict[str, Any]:
+        name, type_ = self.key
+        arguments = {name: (type_, str(ref))}
+        return await self._admin.mutate(f"{verb}_{self.noun}", arguments, input_type, props, result=result)
+
+    async def update(self, ref: UUID | str, /, **props: Any) -> None:
+        """Changes the fields that are in ``props``."""
+        await self._mutate("modify", ref, self.inputs[1], props)
+
+    async def delete(self, ref: UUID | str) -> None:
+        """Deletes an object; users, domains and groups only become inactive until they are purged."""
+        await self._mutate("delete", ref)
+
+
+class NamedObjects(Objects):
+    """Objects with a name of their own that are listed all at once.
+
+    Attributes:
+        plural: the root field of the list.
+    """
+
+    plural: ClassVar[str]
+
+    async def list(self, fields: Sequence[str] = ()) -> list[dict[str, Any]]:
+        return list(await self._admin.select(self.plural, fields or self.fields))
+
+    async def detail(self, name: str | None = None, fields: Sequence[str] = ()) -> dict[str, Any] | None:
+        """Returns an object, or None; without a name the caller's own domain or policy."""
+        item = await self._admin.select(self.noun, fields or self.fields, name=("String", name))
+        return dict(item) if item is not None else None
+
+    async def create(self, name: str, /, **props: Any) -> None:
+        await self._mutate("create", name, self.inputs[0], props)

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from ai.backend.client.events import follow
 from ai.backend.client.exceptions import BackendClientError
-from ai.backend.client.portal import Facade, blocking, iterating
+from ai.backend.client.portal import Remote
 from ai.backend.client.transport import Transport
 
 
@@ -26,7 +26,7 @@ class Progress:
         return self.state != "updated"
 
 
-class AsyncBackgroundTask:
+class AsyncBackgroundTask(Remote):
     """Follows a background task by the id that the call which started it returned."""
 
     def __init__(self, transport: Transport, task_id: UUID | str) -> None:
@@ -38,7 +38,7 @@ class AsyncBackgroundTask:
         family = ""
         async for event in follow(self._transport, "/events/background-task", {"task_id": str(self.task_id)}):
             prefix, _, state = event.name.rpartition("_")
-            # A server may tell each step twice: as `bgtask_*` of the published client and as `task_*` of the spec.
+            # A server may send each step twice: as `bgtask_*` of the published client and as `task_*` of the spec.
             family = family or prefix
             if prefix != family:
                 continue
@@ -53,8 +53,7 @@ class AsyncBackgroundTask:
     async def wait(self) -> Progress:
         """Waits for the end of the task and returns the last step.
 
-        Raises:
-            BackendClientError: the task failed or was cancelled.
+        Raises BackendClientError: the task failed or was cancelled.
         """
         last: Progress | None = None
         async for last in self.progress():
@@ -64,8 +63,3 @@ class AsyncBackgroundTask:
             state = last.state if last else "unknown"
             raise BackendClientError(f"the background task {self.task_id} is {state}: {last.message if last else ''}")
         return last
-
-
-class BackgroundTask(Facade[AsyncBackgroundTask]):
-    progress = iterating(AsyncBackgroundTask.progress)
-    wait = blocking(AsyncBackgroundTask.wait)

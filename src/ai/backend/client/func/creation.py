@@ -53,7 +53,8 @@ class CreateOptions(TypedDict, total=False):
     assign_agent: Sequence[str] | None
 
 
-def _creation_body(config: APIConfig, image: str, name: str, options: CreateOptions) -> dict[str, Any]:
+def creation_call(config: APIConfig, image: str, **options: Unpack[CreateOptions]) -> Call:
+    """Returns the call that creates a session; its token makes it the same creation however often it is sent."""
     creation: dict[str, Any] = {
         "mounts": [*config.vfolder_mounts, *(options.get("mounts") or ())],
         "mount_map": dict(options.get("mount_map") or {}),
@@ -63,19 +64,16 @@ def _creation_body(config: APIConfig, image: str, name: str, options: CreateOpti
         "scalingGroup": options.get("scaling_group"),
         "preopen_ports": [str(port) for port in options.get("preopen_ports") or ()],
     }
-    if options.get("mount_options"):
-        creation["mount_options"] = {name: dict(one) for name, one in (options["mount_options"] or {}).items()}
-    if options.get("variant_requirements"):
-        creation["variant_requirements"] = list(options["variant_requirements"] or ())
-    if options.get("assign_agent"):
-        creation["agentList"] = list(options["assign_agent"] or ())
-    chosen, priority = options.get("runtime_class"), options.get("priority")
-    timeout = options.get("batch_timeout")
-    return {
-        **({"batchTimeout": timeout} if timeout is not None else {}),
-        **({"runtimeClass": chosen} if chosen else {}),
-        **({"priority": priority} if priority is not None else {}),
-        "name": name,
+    # Older servers do not know these: they are sent only if they say something.
+    mount_options = {name: dict(values) for name, values in (options.get("mount_options") or {}).items()}
+    extra = {
+        "mount_options": mount_options,
+        "variant_requirements": list(options.get("variant_requirements") or ()),
+        "agentList": list(options.get("assign_agent") or ()),
+    }
+    creation |= {name: value for name, value in extra.items() if value}
+    body = {
+        "name": options.get("name") or options.get("client_token") or f"pysdk-{uuid.uuid4().hex[:12]}",
         "image": image,
         "type": options.get("type_", "interactive"),
         "tag": options.get("tag"),
@@ -95,10 +93,10 @@ def _creation_body(config: APIConfig, image: str, name: str, options: CreateOpti
         "owner_access_key": options.get("owner_access_key"),
         "config": creation,
     }
-
-
-def creation_call(config: APIConfig, image: str, **options: Unpack[CreateOptions]) -> Call:
-    """Returns the call that creates a session; its token makes it the same creation however often it is sent."""
-    name = options.get("name") or options.get("client_token") or f"pysdk-{uuid.uuid4().hex[:12]}"
-    body = _creation_body(config, image, name, options)
+    extra_body: dict[str, Any] = {
+        "batchTimeout": options.get("batch_timeout"),
+        "runtimeClass": options.get("runtime_class") or None,
+        "priority": options.get("priority"),
+    }
+    body |= {name: value for name, value in extra_body.items() if value is not None}
     return Call(method="POST", path="/session", json=body, repeatable=True, token=new_token())

@@ -9,6 +9,7 @@ import os
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 from uuid import UUID
@@ -16,43 +17,36 @@ from uuid import UUID
 from ai.backend.client.early_request import PendingReply
 from ai.backend.client.events import Event, follow
 from ai.backend.client.exceptions import BackendClientError, UnusableReply
-from ai.backend.client.func.admin import AsyncAdmin, PaginatedResult, Paging
+from ai.backend.client.func.admin import PaginatedResult, Paging
+from ai.backend.client.func.base import Area
 from ai.backend.client.func.creation import CreateOptions, creation_call
+from ai.backend.client.portal import Blocking
 from ai.backend.client.streams import ExecuteStream, PtyStream
 from ai.backend.client.transport import Transport
 from ai.backend.client.tunnels import AppStream, ArgumentValue, LocalPort, Report, tunnel_query
-from ai.backend.client.wire import Call, new_token, segment
+from ai.backend.client.wire import Call, Reply, new_token, segment
 
 LIST_FIELDS = (
-    "name",
-    "id",
-    "group_name",
-    "main_kernel_id",
-    "image",
-    "type",
-    "status",
-    "status_info",
-    "status_changed",
-    "result",
-)
+    "name", "id", "group_name", "main_kernel_id", "image", "type", "status", "status_info", "status_changed", "result",
+)  # fmt: skip
 UPLOAD_BATCH = 20
 DOWNLOAD_BATCH = 5
 _MODES = {"continued": "continue"}
 
 
-class AsyncComputeSession:
+class AsyncComputeSession(Area):
     """A handle of a session, by name or id. Constructing it sends no request.
 
     Attributes:
         name: the name or id that calls use.
         id: the session's id; None for a handle that was made by name.
-        created: whether ``get_or_create`` made it (False: it was there).
+        created: whether ``get_or_create`` created it (False: it existed).
         status: the status that ``get_or_create`` saw.
         service_ports: the services that the session offers.
     """
 
     def __init__(self, transport: Transport, name: str, owner_access_key: str | None = None) -> None:
-        self._transport = transport
+        super().__init__(transport)
         self.name = name
         self.owner_access_key = owner_access_key
         self.id: UUID | None = _as_uuid(name)
@@ -60,45 +54,38 @@ class AsyncComputeSession:
         self.status: str | None = None
         self.service_ports: list[dict[str, Any]] = []
 
-    def _path(self, rest: str = "") -> str:
-        return f"/session/{segment(str(self.id or self.name))}{rest}"
+    def _path(self, operation: str = "") -> str:
+        return f"/session/{segment(str(self.id or self.name))}{operation}"
 
     def _owner(self, **params: str) -> dict[str, str]:
         return {**({"owner_access_key": self.owner_access_key} if self.owner_access_key else {}), **params}
 
-    def _read(self, rest: str = "", *, body: Any = None, **params: str) -> Call:
-        return Call(method="GET", path=self._path(rest), params=self._owner(**params), json=body, repeatable=True)
-
-    def _change(self, method: str, rest: str = "", *, body: Any = None, **params: str) -> Call:
-        """A change that may be sent again: the client token tells the server that it is the same one."""
-        return Call(
-            method=method,
-            path=self._path(rest),
-            params=self._owner(**params),
-            json=body,
-            repeatable=True,
-            token=new_token(),
-        )
+    async def _act(
+        self, method: str, operation: str = "", *, json: Any = None, form: Any = None, **params: str
+    ) -> Reply:
+        """Makes a change; the client token tells the server that a repetition is the same one."""
+        path, query = self._path(operation), self._owner(**params)
+        call = Call(method=method, path=path, params=query, json=json, form=form, repeatable=True, token=new_token())
+        return await self._transport.request(call)
 
     async def get_info(self) -> dict[str, Any]:
         """Returns the details of the session."""
-        return (await self._transport.request(self._read())).object()
+        return await self._get(self._path(), **self._owner())
 
     async def get_logs(self, kernel: str | None = None) -> str:
         """Returns the console log of the session's main kernel, or of that with the host name or id ``kernel``."""
-        query = {"kernel": kernel} if kernel is not None else {}
-        answer = (await self._transport.request(self._read("/logs", **query))).object()
+        answer = await self._get(self._path("/logs"), **self._owner(), kernel=kernel)
         result = answer.get("result")
         return str(result.get("logs") or "") if isinstance(result, dict) else ""
 
     async def processes(self) -> list[dict[str, Any]]:
         """Returns the busiest processes now: ``kernel``, ``pid``, ``command`` and ``metrics`` by name."""
-        answer = (await self._transport.request(self._read("/processes"))).object()
+        answer = await self._get(self._path("/processes"), **self._owner())
         return [dict(row) for row in answer.get("result") or []]
 
     async def status_history(self) -> dict[str, Any]:
-        """Status to the time at which the session came to it, in ISO 8601, in order."""
-        answer = (await self._transport.request(self._read("/status-history"))).object()
+        """Returns the time (ISO 8601) at which the session entered each status, in order."""
+        answer = await self._get(self._path("/status-history"), **self._owner())
         return dict(answer.get("result") or {})
 
     get_status_history = status_history
@@ -106,12 +93,11 @@ class AsyncComputeSession:
     async def detail(self, fields: Sequence[str] = LIST_FIELDS) -> dict[str, Any] | None:
         """Returns the session's GraphQL object with these fields, or None."""
         session_id = self.id or await self.resolve_id()
-        query = f"query($id: UUID!) {{ compute_session(id: $id) {{ {' '.join(fields)} }} }}"
-        session = (await AsyncAdmin(self._transport).query(query, {"id": str(session_id)})).get("compute_session")
+        session = await self._admin.select("compute_session", fields, id=("UUID!", str(session_id)))
         return dict(session) if session else None
 
     async def resolve_id(self) -> UUID:
-        """Returns the session's id, which is requested by name if it is not known."""
+        """Returns the session's id, which is requested by name if it is unknown."""
         if self.id is None:
             info = await self.get_info()
             own_id = _as_uuid(str(info.get("id") or info.get("sessionId") or info.get("session_id") or ""))
@@ -121,41 +107,39 @@ class AsyncComputeSession:
         return self.id
 
     async def destroy(self, *, forced: bool = False, recursive: bool = False) -> dict[str, Any]:
-        """End the session (PENDING ones are cancelled); returns its last statistics, if any."""
+        """Ends the session (PENDING ones are cancelled); returns its last statistics, if any."""
         params = {**({"forced": "true"} if forced else {}), **({"recursive": "true"} if recursive else {})}
-        return (await self._transport.request(self._change("DELETE", **params))).object()
+        return (await self._act("DELETE", **params)).object()
 
     async def restart(self) -> None:
-        """Restart in place: same devices, same home, fresh processes."""
-        await self._transport.request(self._change("PATCH"))
+        """Restarts in place: same devices, same home, fresh processes."""
+        await self._act("PATCH")
 
     async def rename(self, new_name: str) -> None:
-        await self._transport.request(self._change("POST", "/rename", name=new_name))
+        await self._act("POST", "/rename", name=new_name)
         self.name = new_name
 
     async def commit(self) -> dict[str, Any]:
-        """Begin to make an archive of the session on its agent: ``bgtask_id`` and ``path`` of the answer (03-18)."""
-        return (await self._transport.request(self._change("POST", "/commit"))).object()
+        """Begins to make an archive of the session on its agent; returns ``bgtask_id`` and ``path`` (03-18)."""
+        return (await self._act("POST", "/commit")).object()
 
     async def imagify(self, image_name: str) -> dict[str, Any]:
-        """Begin to push an image of the session, for its owner: as :meth:`commit`, with the image's name as path."""
+        """Begins to push an image of the session, for its owner; returns ``bgtask_id`` and the name as ``path``."""
         call = Call(method="POST", path=self._path("/imagify"), params=self._owner(), json={"image_name": image_name})
         return (await self._transport.request(call)).object()
 
     async def interrupt(self) -> None:
-        """Send the running code an interrupt (what Ctrl-C does)."""
-        await self._transport.request(self._change("POST", "/interrupt"))
+        """Interrupts the running code, as Ctrl-C does."""
+        await self._act("POST", "/interrupt")
 
     async def complete(self, code: str, opts: Mapping[str, Any] | None = None) -> list[str]:
-        """Possible completions; ``opts`` (row, col, line, post; spec 03-08) say where: else at the end of ``code``."""
-        *before, line = code.split("\n")
-        where = {"row": len(before), "col": len(line), "line": line, "post": ""}
-        body = {"code": code, "options": {**where, **(opts or {})}}
+        """Returns completions at the end of ``code``, or as ``opts`` says (row, col, line, post; spec 03-08)."""
+        *lines, line = code.split("\n")
+        position = {"row": len(lines), "col": len(line), "line": line, "post": ""}
+        body = {"code": code, "options": {**position, **(opts or {})}}
         call = Call(method="POST", path=self._path("/complete"), params=self._owner(), json=body, repeatable=True)
         result = (await self._transport.request(call)).object().get("result") or []
-        return (
-            list(result.get("completions") or result.get("matches") or []) if isinstance(result, dict) else list(result)
-        )
+        return list(result.get("completions") or result.get("matches") or () if isinstance(result, dict) else result)
 
     async def execute(
         self,
@@ -176,7 +160,7 @@ class AsyncComputeSession:
         body: dict[str, Any] = {"mode": mode, "code": code or "", "runId": run_id or uuid.uuid4().hex[:16]}
         if mode == "batch":
             body["options"] = batch_options(opts)
-        result = (await self._transport.request(self._change("POST", body=body))).object().get("result")
+        result = (await self._act("POST", json=body)).object().get("result")
         if not isinstance(result, dict):
             raise UnusableReply("the server's answer has no result")
         return result
@@ -185,7 +169,7 @@ class AsyncComputeSession:
     async def stream_execute(
         self, code: str = "", *, mode: str = "query", opts: Mapping[str, Any] | None = None
     ) -> AsyncIterator[ExecuteStream]:
-        """A run that streams: output comes as it is made, input is sent on the same stream."""
+        """Starts a run whose output and input are on one stream."""
         if mode not in {"query", "batch"}:
             raise BackendClientError(f"mode is {mode!r}: a stream starts with query or batch")
         path = f"/stream/session/{await self.resolve_id()}/execute"
@@ -196,23 +180,17 @@ class AsyncComputeSession:
 
     @asynccontextmanager
     async def stream_pty(self) -> AsyncIterator[PtyStream]:
-        """A terminal in the session."""
+        """Opens a terminal in the session."""
         path = f"/stream/session/{await self.resolve_id()}/pty"
         async with self._transport.websocket(path, self._owner()) as socket:
             yield PtyStream(socket)
 
     async def stream_app_info(self) -> list[dict[str, Any]]:
-        """The services of the session: ``name``, ``protocol``, ``ports`` and what else the server tells of them."""
-        call = Call(
-            method="GET",
-            path=f"/stream/session/{segment(str(self.id or self.name))}/apps",
-            params=self._owner(),
-            repeatable=True,
-        )
-        apps = (await self._transport.request(call)).json()
+        """Returns the services of the session: ``name``, ``protocol``, ``ports`` and further properties."""
+        apps = (await self._read(f"/stream{self._path('/apps')}", **self._owner())).json()
         if not isinstance(apps, list):
             raise UnusableReply("the server does not list the services of the session")
-        return [dict(one) for one in apps]
+        return [dict(app) for app in apps]
 
     list_apps = stream_app_info
 
@@ -225,12 +203,11 @@ class AsyncComputeSession:
         envs: Mapping[str, str] | None = None,
         arguments: Mapping[str, ArgumentValue] | None = None,
     ) -> AsyncIterator[AppStream]:
-        """A connection to a service of the session, which is started with ``envs`` and ``arguments`` if need be.
+        """Connects to a service of the session, which is started with ``envs`` and ``arguments`` if it does not run.
 
-        Raises:
-            BackendAPIError: the server refuses. EndpointUnreachable: it does not answer.
+        Raises BackendAPIError: the server refuses. EndpointUnreachable: it does not answer.
         """
-        path = f"/stream/session/{segment(str(self.id or self.name))}/tcpproxy"
+        path = f"/stream{self._path('/tcpproxy')}"
         query = self._owner(**tunnel_query(app, port, envs, arguments))
         async with self._transport.websocket(path, query, for_bytes=True) as socket:
             yield AppStream(socket)
@@ -247,7 +224,7 @@ class AsyncComputeSession:
     ) -> AbstractAsyncContextManager[LocalPort]:
         """Opens a local port, while the block lasts, that leads to a service of the session.
 
-        ``report`` is told of each connection that failed. Raises BackendClientError if ``bind`` is taken.
+        ``report`` is called with the error of each failed connection. Raises BackendClientError if ``bind`` is taken.
         """
         local = LocalPort(lambda: self.connect_app(app, port=port, envs=envs, arguments=arguments), report)
         return local.listening(*bind)
@@ -255,7 +232,7 @@ class AsyncComputeSession:
     async def events(self, scope: str = "*", *, opened: Callable[[], None] = lambda: None) -> AsyncIterator[Event]:
         """Yields the session's events from now on; ``scope`` is ``*``, ``session`` or ``kernel``.
 
-        ``opened`` is called when whatever happens next will be told.
+        ``opened`` is called once the server listens: later events are not missed.
         """
         which = {"sessionId": str(self.id)} if self.id else self._owner(sessionName=self.name)
         async for event in follow(self._transport, "/events/session", {**which, "scope": scope}, opened=opened):
@@ -266,10 +243,9 @@ class AsyncComputeSession:
     async def list_files(self, path: str = ".") -> list[dict[str, Any]]:
         """Returns the files in a directory of the session: ``filename``, ``size``, ``mode``, ``mtime``.
 
-        Raises:
-            BackendClientError: the directory cannot be read.
+        Raises BackendClientError: the directory cannot be read.
         """
-        answer = (await self._transport.request(self._read("/files", body={"path": path}))).object()
+        answer = (await self._read(self._path("/files"), {"path": path}, **self._owner())).object()
         if answer.get("errors"):
             raise BackendClientError(f"cannot list {path}: {str(answer['errors']).strip()}")
         files = answer.get("files") or "[]"
@@ -278,51 +254,38 @@ class AsyncComputeSession:
     async def upload(
         self, files: Sequence[str | os.PathLike[str]], basedir: str | os.PathLike[str] | None = None
     ) -> None:
-        """Put files into the session's home, each at its path relative to ``basedir`` (the working directory).
+        """Puts files into the session's home, each at its path relative to ``basedir`` (the working directory).
 
-        Raises:
-            BackendClientError: a file is missing, no regular file, or outside of ``basedir``.
+        Raises BackendClientError: a file is missing, no regular file, or outside of ``basedir``.
         """
         from ai.backend.client.multipart import collect
 
         await self.upload_contents(await asyncio.to_thread(collect, files, basedir))
 
     async def upload_contents(self, contents: Mapping[str, bytes]) -> None:
-        """Put data into files of the session's home: path to content."""
+        """Writes files of the session's home: path to content."""
         from ai.backend.client.multipart import upload_form
 
         items = list(contents.items())
         for start in range(0, len(items), UPLOAD_BATCH):
-            batch = items[start : start + UPLOAD_BATCH]
-            await self._transport.request(
-                Call(
-                    method="POST",
-                    path=self._path("/upload"),
-                    params=self._owner(),
-                    form=lambda batch=batch: upload_form(batch),
-                    repeatable=True,
-                    token=new_token(),
-                )
-            )
+            await self._act("POST", "/upload", form=partial(upload_form, items[start : start + UPLOAD_BATCH]))
 
     async def download(self, files: Sequence[str], dest: str | os.PathLike[str] = ".") -> list[Path]:
-        """Fetch files of the session into the directory ``dest``; returns the paths that were written."""
+        """Fetches files of the session into the directory ``dest``; returns the paths that were written."""
         from ai.backend.client.multipart import extract, tar_parts
 
         written: list[Path] = []
         for start in range(0, len(files), DOWNLOAD_BATCH):
-            call = self._read("/download", body={"files": list(files[start : start + DOWNLOAD_BATCH])})
+            body, path = {"files": list(files[start : start + DOWNLOAD_BATCH])}, self._path("/download")
+            call = Call(method="GET", path=path, params=self._owner(), json=body, repeatable=True)
             async with self._transport.stream(call) as response:
                 async for archive in tar_parts(response):
                     written += extract(io.BytesIO(archive), Path(dest))
         return written
 
 
-class AsyncComputeSessions:
-    """``api_session.ComputeSession``: finds, lists and makes sessions. Call it with a name or id for a handle."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
+class AsyncComputeSessions(Area):
+    """``api_session.ComputeSession``: finds, lists and creates sessions. Call it with a name or id for a handle."""
 
     def __call__(self, name: str, owner_access_key: str | None = None) -> AsyncComputeSession:
         return AsyncComputeSession(self._transport, name, owner_access_key)
@@ -338,7 +301,7 @@ class AsyncComputeSessions:
         return await self.create(creation_call(self._transport.config, image, **options))
 
     async def create(self, call: Call, *, early: PendingReply | None = None) -> AsyncComputeSession:
-        """As :meth:`get_or_create`, for a call that is made already and may be under way already."""
+        """Creates a session by a call of :func:`creation_call`; ``early`` is its reply if it was sent before."""
         reply = await early.wait() if early is not None else None
         answer = (reply or await self._transport.request(call)).object()
         session = AsyncComputeSession(self._transport, call.json["name"], call.json["owner_access_key"])
@@ -363,7 +326,7 @@ class AsyncComputeSessions:
             "status": ("String", status if status is None or isinstance(status, str) else ",".join(status)),
             "access_key": ("String", access_key),
         }
-        return await AsyncAdmin(self._transport).fetch_page("compute_session_list", fields, arguments, **paging)
+        return await self._admin.fetch_page("compute_session_list", fields, arguments, **paging)
 
 
 def batch_options(opts: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -382,3 +345,7 @@ def _as_uuid(text: str) -> UUID | None:
         return UUID(text) if len(text) == 36 else None
     except ValueError:
         return None
+
+
+ComputeSession = Blocking[AsyncComputeSession]
+"""The blocking handle of a compute session."""

@@ -1,70 +1,93 @@
-"""Session and cluster templates (client wire contract 2.1.2 and 2.6).
+"""Session and cluster templates, and dotfiles (client wire contract 2.1.2, 2.6 and 2.7).
 
-(made,) = api.SessionTemplate.create(open("template.yaml").read())
-api.SessionTemplate.start(made, name="mine")
+(template_id,) = api.SessionTemplate.create(open("template.yaml").read())
+api.SessionTemplate.start(template_id, name="mine")
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 from ai.backend.client.exceptions import UnusableReply
-from ai.backend.client.portal import Facade, blocking
-from ai.backend.client.transport import Transport
+from ai.backend.client.func.base import Area
 from ai.backend.client.wire import Call
 
 Kind = Literal["session", "cluster"]
 
 
-class AsyncSessionTemplate:
+class AsyncSessionTemplate(Area):
     """``api_session.SessionTemplate``: templates of sessions, or with ``kind`` of clusters."""
 
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
-
     async def create(self, payload: str, *, group: str | None = None, kind: Kind = "session") -> list[str]:
-        """Store the templates of a text in YAML or JSON; returns their ids."""
+        """Stores the templates of a text in YAML or JSON; returns their ids."""
         body = {"payload": payload, "group_name": group}
         call = Call(method="POST", path=f"/template/{kind}", json=body)
-        made = (await self._transport.request(call)).json()
-        if not isinstance(made, list):
+        templates = (await self._transport.request(call)).json()
+        if not isinstance(templates, list):
             raise UnusableReply("the server's answer is not a list of templates")
-        return [str(one["id"]) for one in made]
+        return [str(template["id"]) for template in templates]
 
     async def paginated_list(self, *, everybodys: bool = False, kind: Kind = "session") -> list[dict[str, Any]]:
         """Returns the caller's templates; with ``everybodys`` also visible ones of others."""
-        params = {"all": "true"} if everybodys else None
-        call = Call(method="GET", path=f"/template/{kind}", params=params, repeatable=True)
-        return list((await self._transport.request(call)).json())
+        return list((await self._read(f"/template/{kind}", all="true" if everybodys else None)).json())
 
     async def get(self, template_id: str, *, form: Literal["yaml", "json"] = "yaml", kind: Kind = "session") -> str:
         """Returns the text of a template."""
-        path = f"/template/{kind}/{template_id}"
-        call = Call(method="GET", path=path, params={"format": form}, repeatable=True)
-        return (await self._transport.request(call)).body.decode()
+        return (await self._read(f"/template/{kind}/{template_id}", format=form)).body.decode()
 
     async def update(self, template_id: str, payload: str, *, kind: Kind = "session") -> None:
-        """Replace the text of a template."""
+        """Replaces the text of a template."""
         path = f"/template/{kind}/{template_id}"
         await self._transport.request(Call(method="PUT", path=path, json={"payload": payload}, repeatable=True))
 
     async def delete(self, template_id: str, *, kind: Kind = "session") -> None:
-        """Remove a template; its sessions stay."""
+        """Removes a template; its sessions stay."""
         await self._transport.request(Call(method="DELETE", path=f"/template/{kind}/{template_id}", repeatable=True))
 
     async def start(self, template_id: str, /, *, kind: Kind = "session", **fields: Any) -> dict[str, Any]:
-        """Create a session of a template; ``fields`` as in ``POST /session`` override the template's."""
+        """Creates a session of a template; ``fields`` as in ``POST /session`` override the template's."""
         verb = "create-cluster" if kind == "cluster" else "create-from-template"
-        call = Call(method="POST", path=f"/session/_/{verb}", json={"template_id": template_id, **fields})
-        return (await self._transport.request(call)).object()
+        return await self._send("POST", f"/session/_/{verb}", {"template_id": template_id, **fields})
 
 
-class SessionTemplate(Facade[AsyncSessionTemplate]):
-    """``api_session.SessionTemplate`` of a blocking session."""
+class DotfileOwner(TypedDict, total=False):
+    """Selects a group's or a domain's dotfiles, for administrators of it; the caller's own by default."""
 
-    create = blocking(AsyncSessionTemplate.create)
-    paginated_list = blocking(AsyncSessionTemplate.paginated_list)
-    get = blocking(AsyncSessionTemplate.get)
-    update = blocking(AsyncSessionTemplate.update)
-    delete = blocking(AsyncSessionTemplate.delete)
-    start = blocking(AsyncSessionTemplate.start)
+    group: str | None
+    domain: str | None
+
+
+class AsyncDotfile(Area):
+    """``api_session.Dotfile``: small files in the home directory of sessions."""
+
+    async def create(self, path: str, data: str, permission: str = "644", **owner: Unpack[DotfileOwner]) -> None:
+        """Stores a new dotfile; it is in sessions that start from now on."""
+        await self._request("POST", owner, {"path": path, "data": data, "permission": permission})
+
+    async def update(self, path: str, data: str, permission: str = "644", **owner: Unpack[DotfileOwner]) -> None:
+        """Replaces a dotfile."""
+        await self._request("PATCH", owner, {"path": path, "data": data, "permission": permission})
+
+    async def get(self, path: str, **owner: Unpack[DotfileOwner]) -> dict[str, str]:
+        """Returns ``path``, ``data`` and ``permission``."""
+        return dict(await self._request("GET", owner, {"path": path}))
+
+    async def paginated_list(self, **owner: Unpack[DotfileOwner]) -> list[dict[str, str]]:
+        """Returns all dotfiles."""
+        return list(await self._request("GET", owner, {}))
+
+    async def delete(self, path: str, **owner: Unpack[DotfileOwner]) -> None:
+        await self._request("DELETE", owner, {"path": path})
+
+    async def _request(self, method: str, owner: DotfileOwner, fields: dict[str, str]) -> Any:
+        owners = {name: str(value) for name, value in owner.items() if value is not None}
+        scope = next((name for name in ("group", "domain") if name in owners), "user")
+        parameters, has_body = {**fields, **owners}, method in ("POST", "PATCH")
+        call = Call(
+            method=method,
+            path=f"/{scope}-config/dotfiles",
+            json=parameters if has_body else None,
+            params=None if has_body else parameters,
+            repeatable=not has_body,
+        )
+        return (await self._transport.request(call)).json()

@@ -1,58 +1,61 @@
-"""Storage volumes over GraphQL (client wire contract 3).
-
-usage = api.QuotaScope.get("local:volume1", "user:dfa9da54-4b28-432f-be29-c0d680c7a412")
-"""
+"""Volumes of the storage proxies, and the usage and limits of quota scopes on them (client wire contract 3)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Unpack
 
-from ai.backend.client.func.admin import AsyncAdmin, PaginatedResult, Paging
-from ai.backend.client.portal import Facade, blocking
-from ai.backend.client.transport import Transport
-from ai.backend.client.wire import Call
+from ai.backend.client.func.admin import PaginatedResult, Paging
+from ai.backend.client.func.base import Area
 
 VOLUME_FIELDS = ("id", "backend", "path", "fsprefix", "capabilities", "usage")
 DETAIL_FIELDS = (*VOLUME_FIELDS, "hardware_metadata", "performance_metric")
+_TYPES = "$host: String!, $scope: String!"
+_SCOPE = "storage_host_name: $host, quota_scope_id: $scope"
 
 
-class AsyncStorage:
+class AsyncStorage(Area):
     """``api_session.Storage``: the volumes of the cluster, for superadmins."""
 
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
-        self._admin = AsyncAdmin(transport)
-
     async def paginated_list(
-        self,
-        *,
-        fields: Sequence[str] = VOLUME_FIELDS,
-        **paging: Unpack[Paging],
+        self, *, fields: Sequence[str] = VOLUME_FIELDS, **paging: Unpack[Paging]
     ) -> PaginatedResult:
         return await self._admin.fetch_page("storage_volume_list", fields, {}, **paging)
 
     async def detail(self, host: str, fields: Sequence[str] = DETAIL_FIELDS) -> dict[str, Any] | None:
         """Returns a volume, or None."""
-        query = f"query($host: String!) {{ storage_volume(id: $host) {{ {' '.join(fields)} }} }}"
-        volume = (await self._admin.query(query, {"host": host}))["storage_volume"]
+        volume = await self._admin.select("storage_volume", fields, id=("String!", host))
         return dict(volume) if volume is not None else None
 
     async def performance_metric(self, host: str) -> dict[str, Any]:
         """Returns the read and write counters of the volume."""
-        call = Call(method="GET", path="/folders/_/perf-metric", params={"folder_host": host}, repeatable=True)
-        return dict((await self._transport.request(call)).object()["metric"])
+        return dict((await self._get("/folders/_/perf-metric", folder_host=host))["metric"])
 
     async def list_mounts(self) -> dict[str, Any]:
         """Returns the mounts under the volumes of each storage proxy."""
-        call = Call(method="GET", path="/folders/_/mounts", repeatable=True)
-        return (await self._transport.request(call)).object()
+        return await self._get("/folders/_/mounts")
 
 
-class Storage(Facade[AsyncStorage]):
-    """``api_session.Storage`` of a blocking session."""
+class AsyncQuotaScope(Area):
+    """``api_session.QuotaScope``: ``host`` is ``proxy:volume``, ``scope`` is ``user:<uuid>`` or ``project:<uuid>``."""
 
-    paginated_list = blocking(AsyncStorage.paginated_list)
-    detail = blocking(AsyncStorage.detail)
-    performance_metric = blocking(AsyncStorage.performance_metric)
-    list_mounts = blocking(AsyncStorage.list_mounts)
+    async def get(self, host: str, scope: str) -> dict[str, Any]:
+        """Returns ``usage_bytes``, ``usage_count``, ``hard_limit_bytes`` (None: no limit) and ``enforcement``.
+
+        It is enforced ``hard`` by the volume itself, or ``soft`` by the storage proxy where it adds bytes.
+        """
+        query = f"""query({_TYPES}) {{ quota_scope({_SCOPE}) {{
+            details {{ usage_bytes usage_count hard_limit_bytes enforcement }} }} }}"""
+        reply = await self._admin.query(query, {"host": host, "scope": scope})
+        return dict(reply["quota_scope"]["details"])
+
+    async def set(self, host: str, scope: str, hard_limit_bytes: int) -> None:
+        """Sets the scope's own limit; for superadmins."""
+        query = f"""mutation({_TYPES}, $props: QuotaScopeInput!) {{
+            set_quota_scope({_SCOPE}, props: $props) {{ quota_scope {{ quota_scope_id }} }} }}"""
+        await self._admin.query(query, {"host": host, "scope": scope, "props": {"hard_limit_bytes": hard_limit_bytes}})
+
+    async def unset(self, host: str, scope: str) -> None:
+        """Restores the limit of the owner's policy; for superadmins."""
+        query = f"mutation({_TYPES}) {{ unset_quota_scope({_SCOPE}) {{ quota_scope {{ quota_scope_id }} }} }}"
+        await self._admin.query(query, {"host": host, "scope": scope})

@@ -1,4 +1,4 @@
-"""Users over GraphQL (client wire contract 3)."""
+"""Users, keypairs, and the caller's own credentials (client wire contract 3)."""
 
 from __future__ import annotations
 
@@ -7,33 +7,29 @@ from typing import Any, Unpack
 from uuid import UUID
 
 from ai.backend.client.func.admin import PaginatedResult, Paging
-from ai.backend.client.func.base import Mutations
-from ai.backend.client.portal import Facade, blocking
+from ai.backend.client.func.base import Area, Objects
 
 USER_FIELDS = (
-    "uuid",
-    "username",
-    "role",
-    "email",
-    "full_name",
-    "need_password_change",
-    "status",
-    "status_info",
-    "created_at",
-    "domain_name",
-    "groups { id name }",
-    "main_access_key",
-    "allowed_client_ip",
-)
+    "uuid", "username", "role", "email", "full_name", "need_password_change", "status", "status_info", "created_at",
+    "domain_name", "groups { id name }", "main_access_key", "allowed_client_ip",
+)  # fmt: skip
+KEYPAIR_FIELDS = (
+    "user_id", "access_key", "is_active", "is_admin", "created_at", "last_used", "resource_policy", "rate_limit",
+    "concurrency_used",
+)  # fmt: skip
 
 
-class AsyncUser(Mutations):
-    """``api_session.User``.
+class AsyncUser(Objects):
+    """``api_session.User``; an e-mail address names a user.
 
     ``props``: username, full_name, role, status (``active``, ``inactive``, ``deleted``, ``before-verification``),
     need_password_change, description, domain_name, group_ids, resource_policy, main_access_key, password,
     allowed_client_ip (a list of networks; empty: from anywhere).
     """
+
+    noun = "user"
+    key = ("email", "String!")
+    inputs = ("UserInput", "ModifyUserInput")
 
     async def paginated_list(
         self,
@@ -44,48 +40,101 @@ class AsyncUser(Mutations):
         **paging: Unpack[Paging],
     ) -> PaginatedResult:
         """Returns a page of users; ``group`` is the id of one."""
-        arguments = {
-            "status": ("String", status),
-            "group_id": ("UUID", group),
-        }
+        arguments = {"status": ("String", status), "group_id": ("UUID", group)}
         return await self._admin.fetch_page("user_list", fields, arguments, **paging)
 
     async def detail(self, email: str | None = None, fields: Sequence[str] = USER_FIELDS) -> dict[str, Any]:
         """Returns a user, the caller without an address."""
-        query = f"query($email: String) {{ user(email: $email) {{ {' '.join(fields)} }} }}"
-        return dict((await self._admin.query(query, {"email": email}))["user"])
+        return dict(await self._admin.select("user", fields, email=("String", email)))
 
     async def detail_by_uuid(self, user_uuid: UUID | str, fields: Sequence[str] = USER_FIELDS) -> dict[str, Any]:
-        query = f"query($id: ID) {{ user_from_uuid(user_id: $id) {{ {' '.join(fields)} }} }}"
-        return dict((await self._admin.query(query, {"id": str(user_uuid)}))["user_from_uuid"])
+        return dict(await self._admin.select("user_from_uuid", fields, user_id=("ID", str(user_uuid))))
 
     async def create(self, domain_name: str, email: str, password: str, /, **props: Any) -> dict[str, Any]:
         """Creates a user: ``uuid``, ``email``, ``username``, ``domain_name`` and ``main_access_key``."""
         props = {"domain_name": domain_name, "password": password, **props}
         selection = "user { uuid email username domain_name main_access_key }"
-        named = {"email": ("String!", email)}
-        return dict((await self.mutate("create_user", named, "UserInput", props, result=selection))["user"])
-
-    async def update(self, email: str, /, **props: Any) -> None:
-        await self.mutate("modify_user", {"email": ("String!", email)}, "ModifyUserInput", props)
-
-    async def delete(self, email: str) -> None:
-        """Deactivate the keypairs and end the sessions at once; the rest stays until :meth:`purge`."""
-        await self.mutate("delete_user", {"email": ("String!", email)})
+        return dict((await self._mutate("create", email, self.inputs[0], props, result=selection))["user"])
 
     async def purge(self, email: str, *, purge_shared_vfolders: bool = False) -> None:
-        """Remove a user for good. Folders that others share become the caller's, unless they are removed too."""
-        props = {"purge_shared_vfolders": purge_shared_vfolders}
-        await self.mutate("purge_user", {"email": ("String!", email)}, "PurgeUserInput", props)
+        """Removes a user for good. Folders that others share become the caller's, unless they are removed too."""
+        await self._mutate("purge", email, "PurgeUserInput", {"purge_shared_vfolders": purge_shared_vfolders})
 
 
-class User(Facade[AsyncUser]):
-    """``api_session.User`` of a blocking session."""
+class AsyncKeyPair(Objects):
+    """``api_session.KeyPair``; an access key names a keypair.
 
-    paginated_list = blocking(AsyncUser.paginated_list)
-    detail = blocking(AsyncUser.detail)
-    detail_by_uuid = blocking(AsyncUser.detail_by_uuid)
-    create = blocking(AsyncUser.create)
-    update = blocking(AsyncUser.update)
-    delete = blocking(AsyncUser.delete)
-    purge = blocking(AsyncUser.purge)
+    ``props``: is_active, is_admin, resource_policy, rate_limit (requests in 15 minutes; 0: any number).
+    """
+
+    noun = "keypair"
+    key = ("access_key", "String!")
+    inputs = ("KeyPairInput", "ModifyKeyPairInput")
+
+    async def create(self, user_id: str, /, **props: Any) -> dict[str, Any]:
+        """Creates a keypair for the user of an e-mail address: ``access_key`` and, this once, ``secret_key``."""
+        arguments, selection = {"user_id": ("String!", user_id)}, "keypair { access_key secret_key }"
+        answer = await self._admin.mutate("create_keypair", arguments, self.inputs[0], props, result=selection)
+        return dict(answer["keypair"])
+
+    async def activate(self, access_key: str) -> None:
+        await self.update(access_key, is_active=True)
+
+    async def deactivate(self, access_key: str) -> None:
+        await self.update(access_key, is_active=False)
+
+    async def info(self, *, fields: Sequence[str] = KEYPAIR_FIELDS) -> dict[str, Any]:
+        """Returns the caller's own keypair."""
+        return dict(await self._admin.select("keypair", fields) or {})
+
+    async def paginated_list(
+        self,
+        *,
+        is_active: bool | None = None,
+        user_id: str | None = None,
+        domain_name: str | None = None,
+        fields: Sequence[str] = KEYPAIR_FIELDS,
+        **paging: Unpack[Paging],
+    ) -> PaginatedResult:
+        arguments = {
+            "is_active": ("Boolean", is_active),
+            "email": ("String", user_id),
+            "domain_name": ("String", domain_name),
+        }
+        return await self._admin.fetch_page("keypair_list", fields, arguments, **paging)
+
+
+class AsyncAuth(Area):
+    """``api_session.Auth``: passwords, keypairs and SSH keys of the caller."""
+
+    async def authorize(self, user_id: str, password: str) -> dict[str, Any]:
+        """Returns the keypair of a user, by e-mail address and password: ``access_key``, ``secret_key``, ``role``."""
+        body = {"type": "keypair", "domain": self._transport.config.domain, "username": user_id, "password": password}
+        return dict((await self._send("POST", "/auth/authorize", body, signed=False)).get("data", {}))
+
+    async def update_password(self, old_password: str, new_password: str, new_password2: str) -> None:
+        """Changes the caller's password."""
+        body = {"old_password": old_password, "new_password": new_password, "new_password2": new_password2}
+        await self._send("POST", "/auth/update-password", body)
+
+    async def update_password_no_auth(self, domain: str, user_id: str, current: str, new: str) -> None:
+        """Changes a password that must be changed before its user signs in; without a signature."""
+        body = {"domain": domain, "username": user_id, "current_password": current, "new_password": new}
+        await self._send("POST", "/auth/update-password-no-auth", body, signed=False)
+
+    async def ssh_public_key(self) -> str:
+        """Returns the key that opens the sessions of the caller's keypair; empty if there is none."""
+        return str((await self._get("/auth/ssh-keypair")).get("ssh_public_key") or "")
+
+    async def generate_ssh_keypair(self) -> dict[str, str]:
+        """Replaces the SSH key; returns ``ssh_public_key`` and, this once, ``ssh_private_key``."""
+        return await self._send("PATCH", "/auth/ssh-keypair", {})
+
+    async def upload_ssh_keypair(self, public_key: str, private_key: str = "") -> str:
+        """Lets an existing key open sessions; the private half is only compared. Returns the public key as stored."""
+        body = {"pubkey": public_key, "privkey": private_key}
+        return str((await self._send("POST", "/auth/ssh-keypair", body))["ssh_public_key"])
+
+    async def check(self) -> dict[str, Any]:
+        """Verifies the configured keypair and returns it."""
+        return await AsyncKeyPair(self._transport).info()

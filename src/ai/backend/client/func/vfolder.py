@@ -14,21 +14,22 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Unpack
 from uuid import UUID
 
-from ai.backend.client.func.admin import AsyncAdmin, PaginatedResult, Paging
+from ai.backend.client.func.admin import PaginatedResult, Paging
+from ai.backend.client.func.base import Area
+from ai.backend.client.portal import Blocking
 from ai.backend.client.transfer import (
     CHUNK,
     PARALLEL,
     Progress,
     Ticket,
-    Transfers,
-    UploadNote,
+    UploadRecord,
     collect,
     in_parallel,
     inside,
     state_directory,
 )
 from ai.backend.client.transport import Transport
-from ai.backend.client.wire import Call, new_token, segment
+from ai.backend.client.wire import segment
 
 LIST_FIELDS = (
     "id", "name", "status", "host", "usage_mode", "permission", "ownership_type", "user", "group", "creator",
@@ -37,66 +38,50 @@ LIST_FIELDS = (
 _PAGE = 1_000
 
 
-def _change(method: str, path: str, body: Mapping[str, Any] | None = None) -> Call:
-    """A change that may be sent again: the client token tells the server that it is the same one."""
-    return Call(
-        method=method, path=path, json=dict(body) if body is not None else None, repeatable=True, token=new_token()
-    )
-
-
-def _read(path: str, /, **params: Any) -> Call:
-    query = {name: str(value) for name, value in params.items() if value is not None}
-    return Call(method="GET", path=path, params=query or None, repeatable=True)
-
-
-class AsyncVFolder:
+class AsyncVFolder(Area):
     """A handle of a folder, by name or id. Constructing it sends no request."""
 
     def __init__(self, transport: Transport, name: str | UUID) -> None:
-        self._transport = transport
+        super().__init__(transport)
         self.name = str(name)
 
-    def _path(self, rest: str = "") -> str:
-        return f"/folders/{segment(self.name)}{rest}"
-
-    async def _do(self, call: Call) -> dict[str, Any]:
-        reply = await self._transport.request(call)
-        return reply.object() if reply.body else {}
+    def _path(self, operation: str = "") -> str:
+        return f"/folders/{segment(self.name)}{operation}"
 
     # ---- the folder ----
 
     async def info(self) -> dict[str, Any]:
         """Returns the folder's properties and usage."""
-        return await self._do(_read(self._path()))
+        return await self._get(self._path())
 
     async def rename(self, new_name: str) -> None:
-        await self._do(_change("POST", self._path("/rename"), {"new_name": new_name}))
+        await self._change("POST", self._path("/rename"), {"new_name": new_name})
         self.name = new_name
 
     async def update_options(
         self, *, cloneable: bool | None = None, permission: str | None = None, usage_mode: str | None = None
     ) -> None:
-        """Change the options that are not None."""
+        """Changes the options that are not None."""
         options = {"cloneable": cloneable, "permission": permission, "usage_mode": usage_mode}
         body = {name: value for name, value in options.items() if value is not None}
-        await self._do(_change("POST", self._path("/update-options"), body))
+        await self._change("POST", self._path("/update-options"), body)
 
     async def delete(self) -> None:
-        """Move the folder into the trash; refused while a session mounts it."""
-        await self._do(_change("DELETE", self._path()))
+        """Moves the folder into the trash; refused while a session mounts it."""
+        await self._change("DELETE", self._path())
 
     async def get_id(self) -> UUID:
         """Returns the id of the folder, also if it is in the trash."""
-        return UUID(str((await self._do(_read("/folders/_/id", name=self.name)))["id"]))
+        return UUID(str((await self._get("/folders/_/id", name=self.name))["id"]))
 
     async def restore(self) -> None:
-        """Take the folder out of the trash."""
+        """Takes the folder out of the trash."""
         folder_id = await self.get_id()
-        await self._do(_change("POST", "/folders/restore-from-trash-bin", {"id": str(folder_id)}))
+        await self._change("POST", "/folders/restore-from-trash-bin", {"id": str(folder_id)})
 
     async def purge(self) -> None:
-        """Remove the folder from the trash for good, with its files."""
-        await self._do(_change("POST", "/folders/purge", {"id": str(await self.get_id())}))
+        """Removes the folder from the trash for good, with its files."""
+        await self._change("POST", "/folders/purge", {"id": str(await self.get_id())})
 
     async def clone(
         self,
@@ -107,36 +92,31 @@ class AsyncVFolder:
         usage_mode: str = "general",
         cloneable: bool = False,
     ) -> dict[str, Any]:
-        """Make a folder with the same files; ``bgtask_id`` names the background task that fills it."""
-        body = {
-            "target_name": target_name,
-            "target_host": target_host,
-            "permission": permission,
-            "usage_mode": usage_mode,
-            "cloneable": cloneable,
-        }
-        return await self._do(_change("POST", self._path("/clone"), body))
+        """Makes a folder with the same files; ``bgtask_id`` names the background task that fills it."""
+        options = {"permission": permission, "usage_mode": usage_mode, "cloneable": cloneable}
+        body = {"target_name": target_name, "target_host": target_host, **options}
+        return await self._change("POST", self._path("/clone"), body)
 
     # ---- others ----
 
     async def invite(self, perm: str, emails: Sequence[str]) -> list[str]:
-        """Offer the folder to other users; returns those who were not invited before."""
-        answer = await self._do(_change("POST", self._path("/invite"), {"perm": perm, "emails": list(emails)}))
+        """Offers the folder to other users; returns those who were not invited before."""
+        answer = await self._change("POST", self._path("/invite"), {"perm": perm, "emails": list(emails)})
         return list(answer.get("invited_ids") or ())
 
     async def share(self, perm: str, emails: Sequence[str]) -> list[str]:
-        """Set what single members of a group may do with the group's folder."""
+        """Sets what single members of a group may do with the group's folder."""
         body = {"permission": perm, "emails": list(emails)}
-        return list((await self._do(_change("POST", self._path("/share"), body))).get("shared_emails") or ())
+        return list((await self._change("POST", self._path("/share"), body)).get("shared_emails") or ())
 
     async def unshare(self, emails: Sequence[str]) -> list[str]:
-        """Restore what all members may do."""
-        answer = await self._do(_change("DELETE", self._path("/unshare"), {"emails": list(emails)}))
+        """Restores what all members may do."""
+        answer = await self._change("DELETE", self._path("/unshare"), {"emails": list(emails)})
         return list(answer.get("unshared_emails") or ())
 
     async def leave(self, shared_user_uuid: str | None = None) -> None:
-        """Give up a share."""
-        await self._do(_change("POST", self._path("/leave"), {"shared_user_uuid": shared_user_uuid}))
+        """Ends the share of the caller, or of another user for owners."""
+        await self._change("POST", self._path("/leave"), {"shared_user_uuid": shared_user_uuid})
 
     # ---- files ----
 
@@ -145,10 +125,10 @@ class AsyncVFolder:
         return [item async for item in self.iterate_files(path)]
 
     async def iterate_files(self, path: str = ".") -> AsyncIterator[dict[str, Any]]:
-        """As :meth:`list_files`, page by page, however large the directory is."""
+        """Yields the entries of :meth:`list_files` page by page, however large the directory is."""
         cursor: str | None = None
         while True:
-            answer = await self._do(_read(self._path("/files"), path=path, limit=_PAGE, cursor=cursor))
+            answer = await self._get(self._path("/files"), path=path, limit=_PAGE, cursor=cursor)
             for item in answer.get("items") or json.loads(answer.get("files") or "[]"):
                 yield dict(item)
             cursor = answer.get("cursor")
@@ -158,42 +138,38 @@ class AsyncVFolder:
     async def mkdir(
         self, path: str | Sequence[str], *, parents: bool = False, exist_ok: bool = False
     ) -> dict[str, Any]:
-        """Make directories: ``success`` and ``failed``, each a list of ``item`` and ``msg``.
+        """Makes directories; returns ``success`` and ``failed``, each a list of ``item`` and ``msg``.
 
-        Raises:
-            BackendAPIError: none of them could be made.
+        Raises BackendAPIError: none of them could be made.
         """
         body = {"path": path if isinstance(path, str) else list(path), "parents": parents, "exist_ok": exist_ok}
-        return dict((await self._do(_change("POST", self._path("/mkdir"), body))).get("results") or {})
+        return dict((await self._change("POST", self._path("/mkdir"), body)).get("results") or {})
 
     async def rename_file(self, target_path: str, new_name: str) -> None:
         body = {"target_path": target_path, "new_name": new_name}
-        await self._do(_change("POST", self._path("/rename-file"), body))
+        await self._change("POST", self._path("/rename-file"), body)
 
     async def move_file(self, src: str, dst: str) -> None:
-        """Move a file, into ``dst`` if that is a directory."""
-        await self._do(_change("POST", self._path("/move-file"), {"src": src, "dst": dst}))
+        """Moves a file, into ``dst`` if that is a directory."""
+        await self._change("POST", self._path("/move-file"), {"src": src, "dst": dst})
 
     async def delete_files(self, files: Sequence[str], *, recursive: bool = False) -> None:
-        await self._do(_change("DELETE", self._path("/delete-files"), {"files": list(files), "recursive": recursive}))
+        await self._change("DELETE", self._path("/delete-files"), {"files": list(files), "recursive": recursive})
 
     # ---- transfers ----
 
     async def request_upload(self, path: str, size: int) -> Ticket:
         """Returns the URL to send a file of that size to by tus; one of size 0 is created at once."""
-        answer = await self._do(_change("POST", self._path("/request-upload"), {"path": path, "size": size}))
+        answer = await self._change("POST", self._path("/request-upload"), {"path": path, "size": size})
         return self._ticket(answer)
 
     async def request_download(self, path: str, *, archive: bool = False) -> Ticket:
         """Returns the URL of a file, or with ``archive`` of a directory as a zip."""
         body = {"path": path, "archive": archive}
-        return self._ticket(await self._do(_change("POST", self._path("/request-download"), body)))
+        return self._ticket(await self._change("POST", self._path("/request-download"), body))
 
     def _ticket(self, answer: Mapping[str, Any]) -> Ticket:
         return Ticket(str(answer["url"]), str(answer["token"]))
-
-    def _transfers(self) -> Transfers:
-        return Transfers(self._transport.session, verify=not self._transport.config.skip_sslcert_validation)
 
     async def upload(
         self,
@@ -207,7 +183,7 @@ class AsyncVFolder:
         resume: bool = True,
         progress: Progress | None = None,
     ) -> list[str]:
-        """Put files into the folder, each at its path relative to ``basedir`` (the working directory); their paths.
+        """Puts files into the folder at their paths relative to ``basedir`` (the working directory); returns the paths.
 
         A transfer that breaks goes on where it broke; with ``resume`` also in the next run of the program. Files that
         are there are replaced.
@@ -234,7 +210,7 @@ class AsyncVFolder:
                     file,
                     status.st_size,
                     lambda: self.request_upload(path, status.st_size),
-                    note=self._upload_note(folder_id, path, local, status) if resume else None,
+                    record=self._upload_record(folder_id, path, local, status) if resume else None,
                     chunk_size=chunk_size,
                     progress=progress,
                 )
@@ -242,8 +218,8 @@ class AsyncVFolder:
 
         return await in_parallel((one(remote, local) for remote, local in collected), parallel)
 
-    def _upload_note(self, folder_id: str, path: str, local: Path, status: os.stat_result) -> UploadNote:
-        """Returns the note of an upload, the same for the same unchanged file to the same place."""
+    def _upload_record(self, folder_id: str, path: str, local: Path, status: os.stat_result) -> UploadRecord:
+        """Returns the record of an upload, the same for the same unchanged file to the same place."""
         identity = {
             "endpoint": str(self._transport.config.endpoint),
             "folder": folder_id,
@@ -252,7 +228,7 @@ class AsyncVFolder:
             "size": status.st_size,
             "mtime": status.st_mtime_ns,
         }
-        return UploadNote(state_directory(), identity)
+        return UploadRecord(state_directory(), identity)
 
     async def download(
         self,
@@ -263,10 +239,9 @@ class AsyncVFolder:
         parallel: int = PARALLEL,
         progress: Progress | None = None,
     ) -> list[Path]:
-        """Fetch files into ``basedir`` (the working directory), each at its path in the folder; returns the paths.
+        """Fetches files into ``basedir`` (the working directory), each at its path in the folder; returns the paths.
 
-        Raises:
-            BackendAPIError: there is no such file, or a directory without ``recursive``.
+        Raises BackendAPIError: there is no such file, or a directory without ``recursive``.
         """
         base = Path(basedir or ".")
         remote_files = [path.strip("/") for path in paths]
@@ -285,7 +260,7 @@ class AsyncVFolder:
     async def download_archive(
         self, path: str, target: str | os.PathLike[str], *, progress: Progress | None = None
     ) -> Path:
-        """Fetch a directory as one zip."""
+        """Fetches a directory as one zip."""
         await self._transfers().download(
             path, Path(target), lambda: self.request_download(path, archive=True), progress=progress
         )
@@ -306,17 +281,11 @@ class AsyncVFolder:
         return paths
 
 
-class AsyncVFolders:
+class AsyncVFolders(Area):
     """``api_session.VFolder``: finds and makes folders. Call it with a name or id for a handle."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
 
     def __call__(self, name: str | UUID) -> AsyncVFolder:
         return AsyncVFolder(self._transport, name)
-
-    async def _object(self, call: Call) -> dict[str, Any]:
-        return (await self._transport.request(call)).object()
 
     async def create(
         self,
@@ -330,8 +299,10 @@ class AsyncVFolders:
         quota: str | int | None = None,
         unmanaged_path: str | None = None,
     ) -> dict[str, Any]:
-        """Creates a folder of the caller, or of a group (name or id); ``quota`` in bytes, or as ``10g``. An
-        ``unmanaged_path`` is a directory of the nodes, for superadmins where the manager's settings open it."""
+        """Creates a folder of the caller, or of a group (name or id); ``quota`` in bytes, or as ``10g``.
+
+        An ``unmanaged_path`` is a directory of the nodes, for superadmins where the manager's settings open it.
+        """
         body = {
             "name": name,
             "host": host,
@@ -342,12 +313,12 @@ class AsyncVFolders:
             "quota": quota,
             "unmanaged_path": unmanaged_path,
         }
-        return await self._object(_change("POST", "/folders", body))
+        return await self._change("POST", "/folders", body)
 
     async def list(self, list_all: bool = False, *, trash: bool = False) -> Sequence[dict[str, Any]]:
         """Lists the folders that the caller may use; ``list_all`` is for superadmins, ``trash`` shows deleted ones."""
         query = {"all": "true" if list_all else None, "trash": "true" if trash else None}
-        return list((await self._transport.request(_read("/folders", **query))).json())
+        return list((await self._read("/folders", **query)).json())
 
     async def paginated_list(
         self,
@@ -357,54 +328,57 @@ class AsyncVFolders:
         fields: Sequence[str] = LIST_FIELDS,
         **paging: Unpack[Paging],
     ) -> PaginatedResult:
-        """Returns a page by GraphQL; ``root`` may be ``vfolder_own_list``, ``vfolder_invited_list`` or
-        ``vfolder_project_list`` too."""
+        """Returns a page; other ``root``s: ``vfolder_own_list``, ``vfolder_invited_list``, ``vfolder_project_list``."""
         arguments = {"group_id": ("UUID", group)}
-        return await AsyncAdmin(self._transport).fetch_page(root, fields, arguments, **paging)
+        return await self._admin.fetch_page(root, fields, arguments, **paging)
 
     async def list_hosts(self) -> dict[str, Any]:
         """Returns the ``default`` and ``allowed`` storage hosts."""
-        return await self._object(_read("/folders/_/hosts"))
+        return await self._get("/folders/_/hosts")
 
     async def list_all_hosts(self) -> dict[str, Any]:
         """Lists the storage hosts of the whole cluster, for superadmins."""
-        return await self._object(_read("/folders/_/all_hosts"))
+        return await self._get("/folders/_/all_hosts")
 
     async def list_allowed_types(self) -> Sequence[str]:
-        return list((await self._transport.request(_read("/folders/_/allowed_types"))).json())
+        return list((await self._read("/folders/_/allowed_types")).json())
 
     async def delete_by_id(self, folder_id: UUID | str) -> None:
-        """Move a folder into the trash."""
-        await self._transport.request(_change("DELETE", "/folders", {"id": str(folder_id)}))
+        """Moves a folder into the trash."""
+        await self._change("DELETE", "/folders", {"id": str(folder_id)})
 
     async def invitations(self) -> Sequence[dict[str, Any]]:
         """Lists the open invitations of the caller."""
-        return list((await self._object(_read("/folders/invitations/list")))["invitations"])
+        return list((await self._get("/folders/invitations/list"))["invitations"])
 
     async def sent_invitations(self) -> Sequence[dict[str, Any]]:
         """Lists the open invitations that the caller has sent."""
-        return list((await self._object(_read("/folders/invitations/list-sent")))["invitations"])
+        return list((await self._get("/folders/invitations/list-sent"))["invitations"])
 
     async def accept_invitation(self, inv_id: str) -> None:
-        await self._object(_change("POST", "/folders/invitations/accept", {"inv_id": inv_id}))
+        await self._change("POST", "/folders/invitations/accept", {"inv_id": inv_id})
 
     async def delete_invitation(self, inv_id: str) -> None:
-        """Decline an invitation, or withdraw one's own."""
-        await self._object(_change("DELETE", "/folders/invitations/delete", {"inv_id": inv_id}))
+        """Declines an invitation, or withdraws one's own."""
+        await self._change("DELETE", "/folders/invitations/delete", {"inv_id": inv_id})
 
     async def update_invitation(self, inv_id: str, perm: str) -> None:
-        """Change what an invitation of the caller's offers."""
-        await self._object(_change("POST", f"/folders/invitations/update/{segment(inv_id)}", {"perm": perm}))
+        """Changes what an invitation of the caller's offers."""
+        await self._change("POST", f"/folders/invitations/update/{segment(inv_id)}", {"perm": perm})
 
     async def change_ownership(self, vfolder: UUID | str, user_email: str) -> None:
-        """Give a user's folder to another user; for superadmins."""
+        """Gives a user's folder to another user; for superadmins."""
         body = {"vfolder": str(vfolder), "user_email": user_email}
-        await self._object(_change("POST", "/folders/_/change-ownership", body))
+        await self._change("POST", "/folders/_/change-ownership", body)
 
     async def list_shared(self, vfolder_id: str | None = None) -> Sequence[dict[str, Any]]:
         """Lists the users with whom the caller's folders are shared."""
-        return list((await self._object(_read("/folders/_/shared", vfolder_id=vfolder_id)))["shared"])
+        return list((await self._get("/folders/_/shared", vfolder_id=vfolder_id))["shared"])
 
     async def update_shared(self, vfolder: str, user: str, perm: str | None) -> None:
-        """Change, or with None end, a share."""
-        await self._object(_change("POST", "/folders/_/shared", {"vfolder": vfolder, "user": user, "perm": perm}))
+        """Changes a share, or with None ends it."""
+        await self._change("POST", "/folders/_/shared", {"vfolder": vfolder, "user": user, "perm": perm})
+
+
+VFolder = Blocking[AsyncVFolder]
+"""The blocking handle of a folder."""

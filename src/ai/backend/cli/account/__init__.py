@@ -1,1 +1,0 @@
-"""Commands on the user's own password, keys and configuration."""

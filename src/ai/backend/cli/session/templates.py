@@ -1,0 +1,156 @@
+"""`backend.ai sesstpl`, `backend.ai start-template` and `backend.ai dotfile`."""
+
+from __future__ import annotations
+
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from ai.backend.cli.framework.lazy import LazyGroup, Leaf, ListCommand, Outcome
+from ai.backend.cli.framework.objects import change, list_objects
+from ai.backend.cli.framework.output import columns
+from ai.backend.cli.framework.params import options
+from ai.backend.cli.framework.references import resolve
+
+if TYPE_CHECKING:
+    from ai.backend.client.session import AsyncSession
+
+sesstpl = LazyGroup("sesstpl", help="Templates that sessions are made from.")
+dotfile = LazyGroup("dotfile", help="Small files that are in the home directory of every new session.")
+_TEXT = click.option("-f", "--file", "source", type=click.File("r"), default="-", help="Standard input if not given.")
+_TEMPLATE = click.argument("template_id")
+_CLUSTER = click.option(
+    "--cluster",
+    "kind",
+    is_flag=True,
+    callback=lambda _ctx, _param, value: "cluster" if value else "session",
+    help="A template of clusters, which have roles.",
+)
+
+
+async def _template_id(api: AsyncSession, reference: str, kind: Any) -> str:
+    async def load() -> list[dict[str, Any]]:
+        return await api.SessionTemplate.paginated_list(everybodys=True, kind=kind)
+
+    return await resolve(reference, load, kind="template")
+
+
+@sesstpl.command("create")
+@_TEXT
+@click.option("-g", "--group", default=None, help="Where its sessions run unless they say otherwise.")
+@_CLUSTER
+async def template_create(api: AsyncSession, source: IO[str], group: str | None, kind: Any) -> Outcome:
+    """Keep the templates of a file in YAML or JSON."""
+    ids = await api.SessionTemplate.create(source.read(), group=group, kind=kind)
+    return {"ids": ids}, "\n".join(f"Template {template_id} is kept." for template_id in ids)
+
+
+@sesstpl.command("list", cls=ListCommand)
+@click.option("-a", "--all", "everybodys", is_flag=True, help="Also those of others that you may see.")
+@_CLUSTER
+def template_list(**query: Any) -> None:
+    """List templates."""
+    fields = columns("id/short: ID | name | user_email: User | group_name: Group")
+    list_objects(lambda api: api.SessionTemplate.paginated_list(**query), fields, "there are no templates")
+
+
+@sesstpl.command("get")
+@_TEMPLATE
+@click.option("-f", "--format", "form", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True)
+@_CLUSTER
+async def template_get(api: AsyncSession, template_id: str, form: Any, kind: Any) -> Outcome:
+    """Print a template."""
+    full_id = await _template_id(api, template_id, kind)
+    text = await api.SessionTemplate.get(full_id, form=form, kind=kind)
+    return {"id": full_id, "text": text}, text.rstrip("\n")
+
+
+@sesstpl.command("update")
+@_TEMPLATE
+@_TEXT
+@_CLUSTER
+async def template_update(api: AsyncSession, template_id: str, source: IO[str], kind: Any) -> Outcome:
+    """Replace what a template says."""
+    full_id = await _template_id(api, template_id, kind)
+    await api.SessionTemplate.update(full_id, source.read(), kind=kind)
+    return {"id": full_id}, f"Template {template_id} is changed."
+
+
+@sesstpl.command("delete")
+@_TEMPLATE
+@_CLUSTER
+async def template_delete(api: AsyncSession, template_id: str, kind: Any) -> Outcome:
+    """Forget a template; its sessions stay."""
+    full_id = await _template_id(api, template_id, kind)
+    await api.SessionTemplate.delete(full_id, kind=kind)
+    return {"id": full_id}, f"Template {template_id} is removed."
+
+
+@click.command("start-template", cls=Leaf)
+@_TEMPLATE
+@click.option("-t", "--name", default=None, help="Name of the session.")
+@click.option("--enqueue-only", is_flag=True, help="Do not wait until it runs.")
+@_CLUSTER
+async def start_template(
+    api: AsyncSession, template_id: str, name: str | None, enqueue_only: bool, kind: Any
+) -> Outcome:
+    """Start a session as a template says."""
+    fields: dict[str, Any] = {"enqueueOnly": enqueue_only, **({"name": name} if name else {})}
+    reply = await api.SessionTemplate.start(await _template_id(api, template_id, kind), kind=kind, **fields)
+    return reply, f"Session {reply.get('sessId', reply.get('sessionId'))} is {reply.get('status')}."
+
+
+# ---- dotfiles ----
+
+_PATH = click.argument("path")
+_PERMISSION = click.option("--perm", default="644", show_default=True, help="Permission in octal digits.")
+_owner = options(
+    click.option("-g", "--group", default=None, help="Of a group, for its administrators."),
+    click.option("-d", "--domain", default=None, help="Of a domain, for its administrators."),
+)
+
+
+@dotfile.command("create")
+@_PATH
+@_TEXT
+@_PERMISSION
+@_owner
+def dotfile_create(path: str, source: IO[str], perm: str, **owner: Any) -> None:
+    """Keep a dotfile; it is in sessions that start from now on."""
+    data = source.read()
+    change(lambda api: api.Dotfile.create(path, data, perm, **owner), {"path": path}, f"{path} is kept.")
+
+
+@dotfile.command("update")
+@_PATH
+@_TEXT
+@_PERMISSION
+@_owner
+def dotfile_update(path: str, source: IO[str], perm: str, **owner: Any) -> None:
+    """Replace a dotfile; sessions that run keep theirs."""
+    data = source.read()
+    change(lambda api: api.Dotfile.update(path, data, perm, **owner), {"path": path}, f"{path} is changed.")
+
+
+@dotfile.command("get")
+@_PATH
+@_owner
+async def dotfile_get(api: AsyncSession, path: str, **owner: Any) -> Outcome:
+    """Print a dotfile."""
+    reply = await api.Dotfile.get(path, **owner)
+    return reply, reply["data"].rstrip("\n")
+
+
+@dotfile.command("list", cls=ListCommand)
+@_owner
+def dotfile_list(**owner: Any) -> None:
+    """List dotfiles."""
+    list_objects(lambda api: api.Dotfile.paginated_list(**owner), columns("path | permission"), "there are no dotfiles")
+
+
+@dotfile.command("delete")
+@_PATH
+@_owner
+def dotfile_delete(path: str, **owner: Any) -> None:
+    """Forget a dotfile; sessions that run keep theirs."""
+    change(lambda api: api.Dotfile.delete(path, **owner), {"path": path}, f"{path} is gone.")

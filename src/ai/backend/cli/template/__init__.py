@@ -1,1 +1,0 @@
-"""Commands on session templates and dotfiles."""
