@@ -151,7 +151,7 @@ async def test_a_listener_is_told_without_reading(shim: Listener) -> None:
 async def test_a_relay_that_answers_byte_by_byte_holds_two_threads_for_a_limited_time(
     shim: Listener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask, under_way, most = connect._ask, [0], [0]
+    ask, under_way, most = connect._request_socket, [0], [0]
 
     def counted(directory: Path) -> Any:
         under_way[0] += 1
@@ -161,7 +161,7 @@ async def test_a_relay_that_answers_byte_by_byte_holds_two_threads_for_a_limited
         finally:
             under_way[0] -= 1
 
-    monkeypatch.setattr(connect, "_ask", counted)
+    monkeypatch.setattr(connect, "_request_socket", counted)
     monkeypatch.setattr(connect, "_TIMEOUT_S", 1.0)
     asked = [asyncio.create_task(connect.exposure_of(tmp_path)) for _ in range(5)]
 

@@ -1,1 +1,1 @@
-"""The agent: holds the devices and workloads of one node, does what the manager commands and reports what it sees."""
+"""The agent: runs the workloads of one node for the manager, manages the node's devices, and reports both."""

@@ -41,6 +41,9 @@ from ai.backend.node.linux.ipsec import SecuredLine
 from ai.backend.plugin.discovery import PluginSource, find_plugins
 from ai.backend.plugin.runtime import AbstractRuntime, RuntimeInfo
 
+log = logging.getLogger(__name__)
+_KITS_S = 3600.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
@@ -55,10 +58,6 @@ class Host:
     overlay: Callable[[RuntimeInfo], OverlayReport]
     secure: Callable[[Collection[SecuredLine]], None] | None = None
     wall_clock: Callable[[], float] = time.time
-
-
-log = logging.getLogger(__name__)
-_KITS_S = 3600.0
 
 
 def this_host(settings: AgentSettings) -> Host:
@@ -128,15 +127,9 @@ class Agent:
         if (sources := self._sources) is None:
             allowed, blocked = node.allow_compute_plugins, node.block_compute_plugins
             sources = find_plugins(allowed, blocked, INTRINSIC_PLUGINS, node.in_process_compute_plugins)
-        plugins = PluginSet(
-            sources,
-            settings=settings.plugin_settings,
-            order=settings.resource.allocation_order,
-            timeout_s=settings.kernel_lifecycles.plugin_timeout,
-            environment=node.plugin_environment,
-        )
+        plugins = PluginSet(sources, settings)
         parts.push_async_callback(plugins.stop)
-        inventory = Inventory(plugins, epoch, settings.resource.allocation_order)
+        inventory = Inventory(plugins, epoch)
         ports = PortForwarder(runtime, settings.services)
         host.kits.open()
         context = AgentContext(

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from ai.backend.agent.devices.health import SETTLE_FIRST_S, SETTLE_MAX_S, DeviceHealthTracker
+from ai.backend.agent.devices.health import STABLE_FIRST_S, STABLE_MAX_S, DeviceHealthTracker
 from ai.backend.common.devices import ComputeDevice, DeviceHealth, DeviceSlot
 from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.common.states import SlotType
@@ -44,8 +44,8 @@ def test_an_answer_to_a_later_question_is_the_truth() -> None:
     tracker = DeviceHealthTracker()
     tracker.on_change(change(U, "Xid 79"), 10.0)
     assert state(tracker, 10.2, asked_at=10.1) == ("unhealthy", "Xid 79"), "good news must last first"
-    assert tracker.due() == 10.2 + SETTLE_FIRST_S
-    assert state(tracker, 10.2 + SETTLE_FIRST_S, asked_at=10.1) == ("healthy", "")
+    assert tracker.due() == 10.2 + STABLE_FIRST_S
+    assert state(tracker, 10.2 + STABLE_FIRST_S, asked_at=10.1) == ("healthy", "")
     assert tracker.due() is None
 
 
@@ -57,7 +57,7 @@ def test_a_device_that_flips_stays_out_until_it_calms_down_with_its_first_reason
         tracker.on_change(change(U if n % 2 == 0 else H, f"reason {n}" if n % 2 == 0 else ""), now)
         seen.add(state(tracker, now))
     assert seen == {("unhealthy", "reason 0")}
-    assert state(tracker, 14.99 + SETTLE_FIRST_S) == ("healthy", "")
+    assert state(tracker, 14.99 + STABLE_FIRST_S) == ("healthy", "")
 
 
 def test_relapses_settle_ever_longer_and_a_long_good_time_is_credited() -> None:
@@ -72,10 +72,10 @@ def test_relapses_settle_ever_longer_and_a_long_good_time_is_credited() -> None:
         assert state(tracker, now) == ("healthy", "")
         now += 0.1
     assert waits[:4] == pytest.approx([1, 2, 4, 8])
-    assert max(waits) == pytest.approx(SETTLE_MAX_S)
+    assert max(waits) == pytest.approx(STABLE_MAX_S)
     tracker.on_change(change(U, "again"), now + 3600)
     tracker.on_change(change(H), now + 3600)
-    assert tracker.due() == pytest.approx(now + 3600 + SETTLE_FIRST_S)
+    assert tracker.due() == pytest.approx(now + 3600 + STABLE_FIRST_S)
 
 
 def test_a_device_that_is_gone_is_forgotten() -> None:

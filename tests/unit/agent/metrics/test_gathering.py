@@ -11,6 +11,7 @@ from uuid import UUID
 
 import pytest
 
+from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.agent.devices.inventory import Inventory
 from ai.backend.agent.devices.plugins import PluginSet
 from ai.backend.agent.kernels.kernel import Kernel
@@ -157,8 +158,8 @@ class Scene:
 @pytest.fixture
 async def scene() -> Scene:
     gpu = type("OneGpu", (Gpu,), {})
-    plugins = PluginSet([PluginSource("gpu", partial(lambda cls: cls, gpu))], settings={}, order=[], timeout_s=30.0)
-    inventory = Inventory(plugins, 1, [])
+    plugins = PluginSet([PluginSource("gpu", partial(lambda cls: cls, gpu))], AgentSettings())
+    inventory = Inventory(plugins, 1)
     await inventory.refresh(0.0)
     runtime, host = ScriptedRuntime(), ScriptedHost()
     statistics = Statistics(cast("AbstractRuntime", runtime), plugins, inventory, host, clock=lambda: made.now)

@@ -12,9 +12,12 @@ from ai.backend.infra.settings import Settings
 from ai.backend.infra.settings.tables import Address, EtcdSettings, HostPort, Ignored, LoggingSettings, TlsSettings
 from ai.backend.plugin.settings import Size
 
+INTRINSIC_PLUGINS = ("ai.backend.accelerator.cpu", "ai.backend.accelerator.mem")
+"""Every node has these slots; they are loaded unless they are blocked."""
+
 
 class WatcherSettings(TlsSettings):
-    """The table ``[watcher]``: who restarts the agent on request."""
+    """The table ``[watcher]``: the daemon that restarts the agent on request."""
 
     service_addr: Address = Field(HostPort(host="127.0.0.1", port=6009), description="Where the watcher listens.")
     target_service: str = Field("backendai-agent.service", description="The unit of systemd that is the agent.")
@@ -37,10 +40,6 @@ class PublishedNode(Settings):
     pid_file: Path | None = Field(None, description="Where the process id is written.")
     rpc_listen_addr: Any = Field(None, description="Read and not used: agents connect to managers.")
     event_loop: Literal["asyncio", "uvloop"] = Field("asyncio", description="Read and not used: asyncio.")
-
-
-INTRINSIC_PLUGINS = ("ai.backend.accelerator.cpu", "ai.backend.accelerator.mem")
-"""Every node has these slots; they are loaded unless they are blocked."""
 
 
 class NodeSettings(PublishedNode):
@@ -100,10 +99,10 @@ class NodeSettings(PublishedNode):
         if isinstance(data, dict) and data.get("mode") in ("docker", "process"):
             data = {**data, "runtime": data["mode"]}
         spellings = ("allow-compute-plugins", "allowed-compute-plugins", "allow_compute_plugins")
-        given = [data[key] for key in spellings if key in data] if isinstance(data, dict) else []
-        if len(given) == 0 or not all(isinstance(names, list | tuple) for names in given):
+        plugins = [data[key] for key in spellings if key in data] if isinstance(data, dict) else []
+        if len(plugins) == 0 or not all(isinstance(names, list | tuple) for names in plugins):
             return data
-        names = dict.fromkeys(name for part in given for name in part)
+        names = dict.fromkeys(name for part in plugins for name in part)
         return {**{k: v for k, v in data.items() if k not in spellings}, spellings[0]: list(names)}
 
 
@@ -277,8 +276,8 @@ class AgentSettings(Settings):
             reserved["cpu"] = {"reserved-cpu": resource.reserved_cpu}
         if resource.reserved_mem:
             reserved["mem"] = {"reserved-mem": resource.reserved_mem}
-        given = {key: {**values, **self.plugins.get(key, {})} for key, values in reserved.items()}
-        return {**self.plugins, **given}
+        plugins = {key: {**values, **self.plugins.get(key, {})} for key, values in reserved.items()}
+        return {**self.plugins, **plugins}
 
     @property
     def data_dir(self) -> Path:

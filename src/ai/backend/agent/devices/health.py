@@ -9,7 +9,7 @@ from ai.backend.common.devices import ComputeDevice, DeviceHealth
 from ai.backend.common.ids import DeviceId
 from ai.backend.plugin.accelerator import DeviceHealthChange
 
-SETTLE_FIRST_S, SETTLE_MAX_S = 1.0, 60.0
+STABLE_FIRST_S, STABLE_MAX_S = 1.0, 60.0
 _RELAPSE = 10
 """A failure within this many settling times after a recovery doubles the settling time."""
 
@@ -22,7 +22,7 @@ class _Failure:
     """
 
     reason: str
-    settle_s: float
+    stable_s: float
     recovers_at: float | None = None
     recovered_at: float | None = None
 
@@ -65,14 +65,14 @@ class DeviceHealthTracker:
         failure = self._failures.get(device_id)
         if health is DeviceHealth.HEALTHY:
             if failure is not None and failure.recovers_at is None and failure.recovered_at is None:
-                failure.recovers_at = now + failure.settle_s
+                failure.recovers_at = now + failure.stable_s
             return
         if failure is None:
-            self._failures[device_id] = _Failure(reason, SETTLE_FIRST_S)
+            self._failures[device_id] = _Failure(reason, STABLE_FIRST_S)
         elif failure.recovered_at is not None:
-            is_relapse = now - failure.recovered_at < _RELAPSE * failure.settle_s
-            settle_s = min(2 * failure.settle_s, SETTLE_MAX_S) if is_relapse else SETTLE_FIRST_S
-            self._failures[device_id] = _Failure(reason, settle_s)
+            is_relapse = now - failure.recovered_at < _RELAPSE * failure.stable_s
+            stable_s = min(2 * failure.stable_s, STABLE_MAX_S) if is_relapse else STABLE_FIRST_S
+            self._failures[device_id] = _Failure(reason, stable_s)
         else:
             failure.recovers_at = None
             failure.reason = failure.reason or reason

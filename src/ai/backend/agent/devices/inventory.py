@@ -69,7 +69,7 @@ class DeviceKind:
     spec: AllocMapSpec | None = None
     namespaces: tuple[VariantNamespace, ...] = ()
     answered: tuple[ComputeDevice, ...] = field(default=(), compare=False)
-    asked_at: float = field(default=0.0, compare=False)
+    queried_at: float = field(default=0.0, compare=False)
     info: dict[str, str] | None = field(default=None, compare=False)
 
     @property
@@ -92,9 +92,8 @@ class Inventory:
     ``generation`` grows with every change of devices, their health or their slots, also over restarts of the agent.
     """
 
-    def __init__(self, plugins: PluginSet, epoch: int, order: Sequence[str]) -> None:
+    def __init__(self, plugins: PluginSet, epoch: int) -> None:
         self._plugins = plugins
-        self._order = order
         self.generation = epoch << 20
         self.kinds: dict[str, DeviceKind] = {}
         self._health: dict[str, DeviceHealthTracker] = {}
@@ -130,7 +129,7 @@ class Inventory:
 
     async def _refresh(self, handle: PluginHandle) -> bool:
         foreign = partial(self._foreign, handle.key)
-        asked_at = asyncio.get_running_loop().time()
+        queried_at = asyncio.get_running_loop().time()
         displays = await handle.call(
             "configurable_slots", lambda p: p.configurable_slots(), check=partial(responses.displays, foreign=foreign)
         )
@@ -149,7 +148,7 @@ class Inventory:
         kind = DeviceKind(
             devices=tuple(answered),
             answered=tuple(answered),
-            asked_at=asked_at,
+            queried_at=queried_at,
             displays=tuple(displays),
             slots=dict(slots),
             spec=spec,
@@ -160,7 +159,7 @@ class Inventory:
             return self._keep_without(handle, old, lost)
         self._update_health(handle.key, kind)
         if old is not None and kind == old:
-            old.answered, old.asked_at = kind.answered, kind.asked_at
+            old.answered, old.queried_at = kind.answered, kind.queried_at
             old.info = await self._info(handle) if old.info is None else old.info
             return False
         kind.info = await self._info(handle)
@@ -207,7 +206,7 @@ class Inventory:
             replace(d, health=DeviceHealth.UNHEALTHY, health_reason=_LOST) if d.device_id in lost else d
             for d in old.answered
         )
-        old.asked_at = asyncio.get_running_loop().time()
+        old.queried_at = asyncio.get_running_loop().time()
         self._update_health(handle.key, old)
         return old.devices != before
 
@@ -219,7 +218,7 @@ class Inventory:
             device
             if (reason := self._withheld.get((key, device.device_id))) is None
             else replace(device, health=DeviceHealth.UNHEALTHY, health_reason=reason)
-            for device in tracker.evaluate(kind.answered, kind.asked_at, asyncio.get_running_loop().time())
+            for device in tracker.evaluate(kind.answered, kind.queried_at, asyncio.get_running_loop().time())
         )
         kind.slots = {**kind.slots, **slot_totals(kind.devices)}
 
@@ -293,7 +292,7 @@ class Inventory:
                     maps[key] = ExternalAllocMap(kind.devices, own.get(key, _unavailable), complain=complain)
             except BackendError as e:
                 log.error("nothing of %s can be allocated: %s", key, e)
-        self._allocator = NodeAllocator(maps, order=self._order)
+        self._allocator = NodeAllocator(maps, order=self._plugins.order)
         for key in maps:
             self._allocator.locate(key, self.kinds[key].devices, self.kinds[key].namespaces)
         for kernel_id, holding in self._held.items():

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.common.errors import BackendError, DeadlineExceeded, PluginError
 from ai.backend.core.allocation.node import order_plugins
 from ai.backend.infra.retry import Backoff
@@ -228,21 +229,16 @@ def _described(error: BaseException) -> str:
 class PluginSet:
     """The plugins of this agent in allocation order. ``changed`` is called when :meth:`start` is due again."""
 
-    def __init__(
-        self,
-        sources: Iterable[PluginSource],
-        *,
-        settings: Mapping[str, Mapping[str, Any]],
-        order: Sequence[str],
-        timeout_s: float,
-        environment: Sequence[str] = (),
-    ) -> None:
-        self._order = order
-        self._settings = settings
+    def __init__(self, sources: Iterable[PluginSource], settings: AgentSettings) -> None:
+        self.order = settings.resource.allocation_order
+        self._settings = settings.plugin_settings
         self._warned: set[str] = set()
         self._starting: dict[PluginHandle, asyncio.Task[None]] = {}
         self.changed: Callable[[], None] = lambda: None
-        self.handles = [PluginHandle(source, settings, timeout_s, environment, self._notify) for source in sources]
+        timeout_s, environment = settings.kernel_lifecycles.plugin_timeout, settings.agent.plugin_environment
+        self.handles = [
+            PluginHandle(source, self._settings, timeout_s, environment, self._notify) for source in sources
+        ]
 
     def _notify(self) -> None:
         self.changed()
@@ -258,8 +254,8 @@ class PluginSet:
         for handle in self.handles:
             if handle.started and seen.setdefault(handle.key, handle) is not handle:
                 await handle.refuse(f"another plugin already serves {handle.key}")
-        places = {key: i for i, key in enumerate(order_plugins({h.key for h in self.handles}, self._order))}
-        self.handles.sort(key=lambda h: places[h.key])
+        positions = {key: i for i, key in enumerate(order_plugins({h.key for h in self.handles}, self.order))}
+        self.handles.sort(key=lambda h: positions[h.key])
         for key in self._unused_settings() - self._warned:
             self._warned.add(key)
             log.warning("the settings plugins.%s are for no plugin of this agent", key)

@@ -49,14 +49,8 @@ async def survey(settings: AgentSettings, only: str | None = None) -> list[Plugi
     candidates = list({**installed, **allowed}.values())
     # A device name is known only after its plugin was loaded, so all are loaded if no source matches.
     sources = [source for source in candidates if only is not None and _is_meant(only, source)] or candidates
-    plugins = PluginSet(
-        sources,
-        settings=settings.plugin_settings,
-        order=settings.resource.allocation_order,
-        timeout_s=settings.kernel_lifecycles.plugin_timeout,
-        environment=node.plugin_environment,
-    )
-    inventory = Inventory(plugins, 0, settings.resource.allocation_order)
+    plugins = PluginSet(sources, settings)
+    inventory = Inventory(plugins, 0)
     try:
         await inventory.refresh(asyncio.get_running_loop().time())
         packages = _packages()

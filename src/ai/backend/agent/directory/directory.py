@@ -14,7 +14,12 @@ from typing import IO, Any
 from ai.backend.common.errors import Conflict
 from ai.backend.infra.files import write_atomically
 
+log = logging.getLogger(__name__)
 _SECRET_BYTES = 32
+_CACHE_KIB = 256
+_SETTINGS = ("journal_mode = WAL", "synchronous = NORMAL", f"cache_size = -{_CACHE_KIB}")
+_DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_FILES = ("", "-wal", "-shm")  # what SQLite appends to the name of its file
 
 
 class DataDirectory:
@@ -62,13 +67,6 @@ class DataDirectory:
             write_atomically(path, secret)
             path.chmod(0o600)
         return secret
-
-
-log = logging.getLogger(__name__)
-_CACHE_KIB = 256
-_SETTINGS = ("journal_mode = WAL", "synchronous = NORMAL", f"cache_size = -{_CACHE_KIB}")
-_DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
-_FILES = ("", "-wal", "-shm")  # what SQLite appends to the name of its file
 
 
 class RecordDatabase:

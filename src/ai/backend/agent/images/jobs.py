@@ -32,6 +32,8 @@ from ai.backend.plugin.runtime import AbstractRuntime, CommitRequest, ImageReque
 _MAX_JOBS = 256
 _RETENTION_S = 600.0
 _MAX_WAIT_S = 10.0
+log = logging.getLogger(__name__)
+_RETRY_S = 5.0
 
 
 @dataclass(slots=True)
@@ -138,10 +140,6 @@ def _state_of(job: _Job) -> ImageJobState:
     if not isinstance(error, BackendError):
         error = InternalError(f"{type(error).__name__}: {error}"[:300])
     return ImageJobState(state="failed", code=error.code, message=error.message)
-
-
-log = logging.getLogger(__name__)
-_RETRY_S = 5.0
 
 
 def request_of(kernel: Kernel) -> ImageRequest:

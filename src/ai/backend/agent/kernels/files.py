@@ -16,6 +16,8 @@ from ai.backend.common.wire.reports import KernelObservation
 from ai.backend.infra.files import write_atomically
 
 _LARGE_OUTBOX = 1024 * 1024
+log = logging.getLogger(__name__)
+T = TypeVar("T", KernelRecord, RunsRecord)
 
 
 class FileOutbox:
@@ -64,10 +66,6 @@ class FileOutbox:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
-
-
-log = logging.getLogger(__name__)
-T = TypeVar("T", KernelRecord, RunsRecord)
 
 
 class FileKernelRecords:

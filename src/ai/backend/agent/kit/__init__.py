@@ -1,1 +1,1 @@
-"""The kit: an interpreter of ours, with libraries, in which the services that every session has run (ADR 0130)."""
+"""The kit: our interpreter with libraries, in which the services of every session run (decision 0130)."""

@@ -33,7 +33,7 @@ _LATER = ("libnss_files.so.2", "libnss_dns.so.2", "libresolv.so.2")
 
 
 class KitFailed(Exception):
-    """No kit can be made; the text says why."""
+    """Raised when no kit can be made; the text says why."""
 
 
 def build_kit(directory: Path) -> Path:
@@ -94,9 +94,9 @@ def _digest(facts: dict[str, Any]) -> str:
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     for text in (*facts["packages"].values(), *facts["libraries"]):
         path = Path(text)
-        for one in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            status = one.stat()
-            digest.update(f"{one} {status.st_size} {status.st_mtime_ns}\n".encode())
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            status = file.stat()
+            digest.update(f"{file} {status.st_size} {status.st_mtime_ns}\n".encode())
     for path in sorted(PROGRAMS.rglob("*")):
         if path.is_file() and path.suffix != ".pyc":
             digest.update(path.name.encode() + path.read_bytes())

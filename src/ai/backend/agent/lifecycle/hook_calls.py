@@ -58,8 +58,8 @@ class HookCalls:
             BackendError: what the hook raises (CreationDenied ...), and PluginError for every other failure.
             TerminationDeferred: only from ``pre_terminate``.
         """
-        usual_s = self._context.settings.kernel_lifecycles.plugin_timeout
-        deadline_s = usual_s if timeout_s is None else min(usual_s, timeout_s)
+        plugin_timeout_s = self._context.settings.kernel_lifecycles.plugin_timeout
+        deadline_s = plugin_timeout_s if timeout_s is None else min(plugin_timeout_s, timeout_s)
         began = kernel.record.begun.get(key, {})
         if method not in began:
             begun = {**kernel.record.begun, key: {**began, method: self._context.epoch}}

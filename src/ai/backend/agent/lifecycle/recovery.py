@@ -16,6 +16,7 @@ from ai.backend.core.lifecycle.kernel_phase import Phase
 from ai.backend.plugin.runtime import AbstractRuntime, WorkloadKey, WorkloadView
 
 log = logging.getLogger(__name__)
+_RETRY_S = 1.0
 
 
 class Recovery:
@@ -41,14 +42,14 @@ class Recovery:
             self._context.inventory.adopt(kernel_id, record.device_allocation)
         self._forget_ended()
         self._supervisor.restore_leftovers()
-        await self.remove_strangers(await self._context.runtime.list_workloads())
+        await self.remove_orphans(await self._context.runtime.list_workloads())
         await self._sweep_networks()
         await self._rejoin(multi_node)
         for kernel in self._supervisor.live():
             self._supervisor.resume(kernel)
 
-    async def remove_strangers(self, views: Iterable[WorkloadView]) -> None:
-        """Removes every workload that belongs to no kernel of this agent."""
+    async def remove_orphans(self, views: Iterable[WorkloadView]) -> None:
+        """Removes every workload without a kernel of this agent."""
         for view in views:
             kernel = self._supervisor.kernels.get(str(view.key.kernel_id))
             if kernel is not None and view.key.attempt in (kernel.attempt, kernel.record.restarted_from):
@@ -94,7 +95,7 @@ class Recovery:
                 if view is None or view.exit is not None:
                     self._supervisor.lost(kernel, view.exit if view is not None else None)
         await self._end_disconnected(running)
-        await self.remove_strangers(views.values())
+        await self.remove_orphans(views.values())
         await self._sweep_networks()
         self._forget_ended()
 
@@ -107,9 +108,6 @@ class Recovery:
 
 def _is_running(kernel: Kernel) -> bool:
     return kernel.phase is Phase.RUNNING and (kernel.task is None or kernel.task.done())
-
-
-_RETRY_S = 1.0
 
 
 async def watch_exits(runtime: AbstractRuntime, supervisor: Supervisor) -> None:

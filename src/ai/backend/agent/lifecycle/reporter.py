@@ -15,6 +15,9 @@ from ai.backend.common.wire.agent import DestroyKernel
 from ai.backend.common.wire.reports import UnhealthyDevice
 from ai.backend.plugin.runtime import WorkloadExit
 
+log = logging.getLogger(__name__)
+_LOG_TAIL = 65_536
+
 
 def exit_code_of(ended: WorkloadExit | None) -> int | None:
     """Returns the exit code as a shell does: the code, or 128 plus the signal."""
@@ -45,10 +48,6 @@ def ending_of(error: Exception, ended: WorkloadExit | None, *, restarting: bool 
             KernelEventReason.FAILED_TO_START if isinstance(error, StartFailed) else KernelEventReason.FAILED_TO_CREATE
         )
     return Termination(status=KernelStatus.ERROR, reason=reason, message=message)
-
-
-log = logging.getLogger(__name__)
-_LOG_TAIL = 65_536
 
 
 class StatusReporter:

@@ -30,7 +30,8 @@ class Tombstones:
     def discard(self, kernel_id: str) -> None:
         """Removes a kernel, if it is stored."""
         if (index := self._find(kernel_id)) >= 0:
-            self._remove(index)
+            del self._ids[_SIZE * index : _SIZE * (index + 1)]
+            del self._ended[index]
 
     def older_than(self, limit: float) -> list[str]:
         """Returns the kernels that ended before ``limit``."""
@@ -46,7 +47,3 @@ class Tombstones:
         while offset % _SIZE and offset >= 0:  # the same bytes may lie across two ids
             offset = self._ids.find(encoded, offset + 1)
         return offset // _SIZE
-
-    def _remove(self, index: int) -> None:
-        del self._ids[_SIZE * index : _SIZE * (index + 1)]
-        del self._ended[index]

@@ -25,12 +25,18 @@ NEEDS_CONSENT = frozenset({"io_uring_enter", "io_uring_register", "io_uring_setu
 """System calls that do not open the sandbox by themselves, but lead to kernel code with a history of exploits."""
 
 _Part = tuple[str, WorkloadConfig]
+CONFIG_DIR = "/home/config"
+BOOTSTRAP_PATH = f"{CONFIG_DIR}/bootstrap.sh"
+VM_RUNTIMES = ("kata", "firecracker", "runq")
+"""Parts of the names of runtimes that start virtual machines."""
+VM_MEMORY = 150 * 1024 * 1024
+"""The default memory overhead of a virtual machine (spec 03-19: 15 to 150 MB)."""
 
 
 def _conflict(what: str, key: object, first: str, second: str) -> CreationDenied:
-    who = f"the plugins {first} and {second} want" if first != second else f"the plugin {first} wants"
+    subject = f"the plugins {first} and {second} want" if first != second else f"the plugin {first} wants"
     return CreationDenied(
-        f"{who} different values of {what} {key}",
+        f"{subject} different values of {what} {key}",
         data={"plugins": [first, second], "field": what, "key": str(key)},
     )
 
@@ -47,7 +53,7 @@ def _merge(what: str, parts: Iterable[tuple[str, Iterable[tuple[str, T]]]]) -> d
     return merged
 
 
-def _one(what: str, parts: Iterable[tuple[str, T | None]]) -> T | None:
+def _single(what: str, parts: Iterable[tuple[str, T | None]]) -> T | None:
     return _merge(what, ((author, [(what, value)]) for author, value in parts if value is not None)).get(what)
 
 
@@ -56,7 +62,7 @@ def _union(parts: Iterable[Sequence[H]]) -> tuple[H, ...]:
 
 
 def _only_one_sets(what: str, parts: Iterable[tuple[str, tuple[int, ...]]]) -> tuple[int, ...]:
-    return _one(what, ((author, tuple(sorted(value)) or None) for author, value in parts)) or ()
+    return _single(what, ((author, tuple(sorted(value)) or None) for author, value in parts)) or ()
 
 
 def _device_key(device: DeviceMapping) -> str:
@@ -79,8 +85,8 @@ def merge_configs(parts: Sequence[_Part]) -> WorkloadConfig:
         extra_syscalls=_union(c.extra_syscalls for _, c in parts),
         cpuset=_only_one_sets("cpuset", ((a, c.cpuset) for a, c in parts)),
         memory_nodes=_only_one_sets("memory_nodes", ((a, c.memory_nodes) for a, c in parts)),
-        cpu_limit=_one("cpu_limit", ((a, c.cpu_limit) for a, c in parts)),
-        memory_limit_bytes=_one("memory_limit_bytes", ((a, c.memory_limit_bytes) for a, c in parts)),
+        cpu_limit=_single("cpu_limit", ((a, c.cpu_limit) for a, c in parts)),
+        memory_limit_bytes=_single("memory_limit_bytes", ((a, c.memory_limit_bytes) for a, c in parts)),
     )
 
 
@@ -116,10 +122,6 @@ def blame(error: CreationDenied, parts: Sequence[_Part]) -> CreationDenied:
     return CreationDenied(
         f"the plugin {' and '.join(authors)}: {error.message}", data={**error.data, "plugins": authors}
     )
-
-
-CONFIG_DIR = "/home/config"
-BOOTSTRAP_PATH = f"{CONFIG_DIR}/bootstrap.sh"
 
 
 def platform_environ(spec: KernelSpec) -> dict[str, str]:
@@ -219,12 +221,6 @@ def user_mounts(spec: KernelSpec) -> WorkloadConfig:
     )
 
 
-VM_RUNTIMES = ("kata", "firecracker", "runq")
-"""Parts of the names of runtimes that start virtual machines."""
-VM_MEMORY = 150 * 1024 * 1024
-"""The default memory overhead of a virtual machine (spec 03-19: 15 to 150 MB)."""
-
-
 def _undeclared(runtime: str) -> RuntimeClassSettings:
     is_vm = any(name in runtime.lower() for name in VM_RUNTIMES)
     return RuntimeClassSettings(runtime=runtime, kind="vm" if is_vm else "container")
@@ -235,35 +231,36 @@ def classes_of(
 ) -> dict[str, tuple[RuntimeClassSettings, str]]:
     """Maps each name to its declaration and the runtime's own name. Classes that the runtime lacks are left out."""
     classes = {name: (_undeclared(name), name) for name in info.runtime_classes if _is_offered(name, declared)}
-    for name, one in declared.items():
-        runtime = one.runtime or name
+    for name, declaration in declared.items():
+        runtime = declaration.runtime or name
         if runtime in info.runtime_classes:
-            classes[name] = one, runtime
+            classes[name] = declaration, runtime
     return classes
 
 
 def _is_offered(runtime: str, declared: Mapping[str, RuntimeClassSettings]) -> bool:
     """Returns whether a runtime is offered by its own name, which it is not if it is declared."""
-    return all((one.runtime or name) != runtime for name, one in declared.items())
+    return all((declaration.runtime or name) != runtime for name, declaration in declared.items())
 
 
 def reports_of(declared: Mapping[str, RuntimeClassSettings], info: RuntimeInfo) -> list[RuntimeClassReport]:
     return [
         RuntimeClassReport(
             name=name,
-            kind=one.kind,
-            overhead={slot: format_quantity(amount) for slot, amount in overhead_of(one).items() if amount},
-            whole_devices=one.needs_whole_devices,
-            max_devices=one.device_limit,
+            kind=declaration.kind,
+            overhead={slot: format_quantity(amount) for slot, amount in overhead_of(declaration).items() if amount},
+            whole_devices=declaration.needs_whole_devices,
+            max_devices=declaration.device_limit,
         )
-        for name, (one, _) in sorted(classes_of(declared, info).items())
+        for name, (declaration, _) in sorted(classes_of(declared, info).items())
     ]
 
 
-def overhead_of(one: RuntimeClassSettings) -> dict[str, Decimal]:
+def overhead_of(declaration: RuntimeClassSettings) -> dict[str, Decimal]:
     """Returns the overhead of one workload of the class by slot."""
-    memory = one.overhead_mem if one.overhead_mem is not None else VM_MEMORY if one.kind == "vm" else 0
-    return {"cpu": Decimal(str(one.overhead_cpu)), "mem": Decimal(memory)}
+    default = VM_MEMORY if declaration.kind == "vm" else 0
+    memory = default if declaration.overhead_mem is None else declaration.overhead_mem
+    return {"cpu": Decimal(str(declaration.overhead_cpu)), "mem": Decimal(memory)}
 
 
 def oci_runtime_of(name: str, declared: Mapping[str, RuntimeClassSettings], info: RuntimeInfo) -> str:

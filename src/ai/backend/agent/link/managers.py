@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 PLUGINS = "config/plugins/accelerator"
-_ASK_S = 2.0
+_RETRY_S = 2.0
 
 
 def named_managers(link: LinkSettings) -> dict[str, str]:
@@ -82,7 +82,7 @@ class SharedConfiguration:
             if managers:
                 return managers
             log.info("no manager is listed yet")
-            await asyncio.sleep(_ASK_S)
+            await asyncio.sleep(_RETRY_S)
 
     async def follow(self, endpoints: ManagerFanout) -> None:
         """Connects to the listed managers whenever the list changes, until cancelled."""
@@ -96,7 +96,7 @@ class SharedConfiguration:
                     await endpoints.change(_read(await self._store.get_prefix(MANAGERS)))
             except BackendError as e:
                 log.warning("the list of managers cannot be read: %s", e)
-                await asyncio.sleep(_ASK_S)
+                await asyncio.sleep(_RETRY_S)
 
     async def merged(self, settings: AgentSettings) -> AgentSettings:
         """Returns the settings with the shared configuration's plugin settings; those of the file take precedence."""

@@ -51,16 +51,16 @@ class Exposition:
         for m in measurements:
             self._add("node", m, m.value, m.capacity, {}, "of the node")
 
-    def devices(self, device_name: str, places: Mapping[str, int], measurements: Iterable[Measurement]) -> None:
+    def devices(self, device_name: str, indexes: Mapping[str, int], measurements: Iterable[Measurement]) -> None:
         """Adds measurements of devices. ``places`` maps a device id to its index in the plugin's list."""
         for m in measurements:
             device_id = str(m.device_id)
-            labels = {"device_name": device_name, "device_id": device_id, "index": str(places.get(device_id, ""))}
+            labels = {"device_name": device_name, "device_id": device_id, "index": str(indexes.get(device_id, ""))}
             self._add("device", m, m.value, m.capacity, labels, "of each device")
             if m.exported is not None:
                 kind = "gauge" if m.kind is MetricKind.GAUGE else "unknown"  # its name is not ours to end in _total
-                known = {"device_name": device_name, "gpu": labels["index"], "UUID": device_id}
-                self._sample(m.exported.name, kind, m.exported.help, known, m.value * m.exported.factor)
+                dcgm_labels = {"device_name": device_name, "gpu": labels["index"], "UUID": device_id}
+                self._sample(m.exported.name, kind, m.exported.help, dcgm_labels, m.value * m.exported.factor)
 
     def workloads(self, totals: Iterable[WorkloadTotal]) -> None:
         """Adds sums over the workloads of this node."""

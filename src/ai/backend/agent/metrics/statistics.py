@@ -57,7 +57,7 @@ class _Answer:
     source: str
     node: list[Measurement] = field(default_factory=list)
     workloads: dict[WorkloadKey, list[Measurement]] = field(default_factory=dict)
-    places: Mapping[str, int] = field(default_factory=dict)
+    indexes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -83,7 +83,7 @@ class Statistics:
     _of_node: dict[str | tuple[str, str], Series] = field(default_factory=dict, init=False)
     """By the key of a metric, or by the key and the device."""
     _of_workloads: dict[WorkloadKey, SeriesOfWorkload] = field(default_factory=dict, init=False)
-    _places: dict[str, int] = field(default_factory=dict, init=False)
+    _indexes: dict[str, int] = field(default_factory=dict, init=False)
     _filters: dict[str, MeasurementFilter] = field(default_factory=dict, init=False)
     _complaints: dict[str, str | None] = field(default_factory=dict, init=False)
     _counted: dict[str, WorkloadTotal] = field(default_factory=dict, init=False)
@@ -99,9 +99,9 @@ class Statistics:
                 measured = await self.runtime.measure([kernel.key])
         except (BackendError, TimeoutError):
             measured = {}
-        good = self._filters.setdefault(_RUNTIME, MeasurementFilter()).passed(measured.get(kernel.key, ()))
+        usable = self._filters.setdefault(_RUNTIME, MeasurementFilter()).passed(measured.get(kernel.key, ()))
         key = kernel.key
-        now = self._workload(key, kernel, totals(good).values(), self.clock())
+        now = self._workload(key, kernel, totals(usable).values(), self.clock())
         self._of_workloads.pop(key, None)
         return {**last, **now} or None
 
@@ -115,34 +115,34 @@ class Statistics:
         by_key = {kernel.key: kernel for kernel in kernels}
         held = {kernel.key.kernel_id: self.inventory.holding(kernel.id) for kernel in kernels}
         answers = await asyncio.gather(
-            self._ask_runtime(list(by_key)),
-            self._ask_host(),
-            *(self._ask_plugin(handle, by_key, held) for handle in self.plugins.started()),
+            self._query_runtime(list(by_key)),
+            self._query_host(),
+            *(self._query_plugin(handle, by_key, held) for handle in self.plugins.started()),
         )
         self._take_in(answers, by_key, self.clock())
 
-    async def _ask_runtime(self, keys: list[WorkloadKey]) -> _Answer:
-        async def ask(checks: MeasurementFilter) -> _Answer:
+    async def _query_runtime(self, keys: list[WorkloadKey]) -> _Answer:
+        async def query(checks: MeasurementFilter) -> _Answer:
             measured = await self.runtime.measure(keys) if keys else {}
             return _Answer(_RUNTIME, workloads={key: checks.passed(values) for key, values in measured.items()})
 
-        return await self._ask(_RUNTIME, ask, _Answer(_RUNTIME), _OWN_PATIENCE_S)
+        return await self._query(_RUNTIME, query, _Answer(_RUNTIME), _OWN_PATIENCE_S)
 
-    async def _ask_host(self) -> _Answer:
-        async def ask(checks: MeasurementFilter) -> _Answer:
+    async def _query_host(self) -> _Answer:
+        async def query(checks: MeasurementFilter) -> _Answer:
             return _Answer(_HOST, node=checks.passed(await asyncio.to_thread(self.host.measure)))
 
-        return await self._ask(_HOST, ask, _Answer(_HOST), _OWN_PATIENCE_S)
+        return await self._query(_HOST, query, _Answer(_HOST), _OWN_PATIENCE_S)
 
-    async def _ask_plugin(
+    async def _query_plugin(
         self, handle: PluginHandle, by_key: Mapping[WorkloadKey, Kernel], held: Mapping[KernelId, DeviceAllocation]
     ) -> _Answer:
         kind = self.inventory.kinds.get(handle.key)
         names = kind.slot_names if kind is not None else frozenset()
-        places = {str(d.device_id): i for i, d in enumerate(kind.devices)} if kind is not None else {}
+        indexes = {str(d.device_id): i for i, d in enumerate(kind.devices)} if kind is not None else {}
         keys = {key.kernel_id: key for key in by_key if not names.isdisjoint(held[key.kernel_id].slots)}
 
-        async def ask(checks: MeasurementFilter) -> _Answer:
+        async def query(checks: MeasurementFilter) -> _Answer:
             has_processes = handle.plugin.capabilities.process_metrics
             context = StatContext(
                 at=self.wall_clock(),
@@ -157,17 +157,17 @@ class Statistics:
                 )
             return _Answer(
                 handle.key,
-                node=checks.passed(of_node, places.keys()),
+                node=checks.passed(of_node, indexes.keys()),
                 workloads={keys[k]: checks.passed(values) for k, values in of_workloads.items() if k in keys},
-                places=places,
+                indexes=indexes,
             )
 
-        return await self._ask("statistics", ask, _Answer(handle.key), PATIENCE_S, handle)
+        return await self._query("statistics", query, _Answer(handle.key), PATIENCE_S, handle)
 
-    async def _ask(
+    async def _query(
         self,
         subject: str,
-        ask: Callable[[MeasurementFilter], Awaitable[T]],
+        query: Callable[[MeasurementFilter], Awaitable[T]],
         default: T,
         patience_s: float,
         handle: PluginHandle | None = None,
@@ -179,7 +179,7 @@ class Statistics:
         answer = default
         try:
             async with asyncio.timeout(patience_s):
-                answer = await ask(checks)
+                answer = await query(checks)
         except TimeoutError:
             checks.complain(f"it took longer than {patience_s:g} s")
         except BackendError as e:
@@ -223,14 +223,14 @@ class Statistics:
             if not self.inventory.holding_of(kernel.id, handle.key).slots:
                 continue
 
-            async def ask(checks: MeasurementFilter, handle: PluginHandle = handle) -> None:
+            async def query(checks: MeasurementFilter, handle: PluginHandle = handle) -> None:
                 of = dict.fromkeys(pids, kernel_id)
                 answer = await handle.call("gather_process_metrics", lambda p: p.gather_process_metrics(context, of))
                 for pid in pids:
                     values = totals(checks.passed(answer.get(pid, ()))).values()
                     metrics[pid].update({m.key: Series().add(m, 0.0) for m in values})
 
-            await self._ask("statistics of processes", ask, None, PATIENCE_S, handle)
+            await self._query("statistics of processes", query, None, PATIENCE_S, handle)
         return metrics
 
     def _take_in(self, answers: Iterable[_Answer], by_key: Mapping[WorkloadKey, Kernel], at: float) -> None:
@@ -240,7 +240,7 @@ class Statistics:
         of_workloads: dict[WorkloadKey, dict[str, Measurement]] = {key: {} for key in by_key}
         exposition = Exposition()
         for answer in answers:
-            exposition.devices(answer.source, answer.places, [m for m in answer.node if m.device_id is not None])
+            exposition.devices(answer.source, answer.indexes, [m for m in answer.node if m.device_id is not None])
             sums = {key: m for key, m in totals(answer.node).items() if key not in node}
             exposition.node(sums.values())
             node.update({key: self._add(m, at) for key, m in sums.items()})
@@ -257,8 +257,8 @@ class Statistics:
         exposition.workloads([*_sums(of_workloads.values()), *self._counted.values()])
         self.node, self.devices, self.kernels, self.families = node, devices, metrics, exposition.families()
         self._of_node = {k: s for k, s in self._of_node.items() if at - s.last_at < _FORGET_S}
-        if len(self._places) > _MOST_KEYS:
-            self._places, self._of_workloads = {}, {}
+        if len(self._indexes) > _MOST_KEYS:
+            self._indexes, self._of_workloads = {}, {}
         self._of_workloads = {key: s for key in by_key if (s := self._of_workloads.get(key)) is not None}
 
     def _workload(
@@ -268,11 +268,11 @@ class Statistics:
 
         The first value of a workload that began under this agent counts as growth; that of an adopted one does not.
         """
-        series = self._of_workloads.setdefault(key, SeriesOfWorkload(self._places))
-        is_ours = kernel.created_at >= self._since
+        series = self._of_workloads.setdefault(key, SeriesOfWorkload(self._indexes))
+        began_here = kernel.created_at >= self._since
         metrics: dict[str, Metric] = {}
         for m in measurements:
-            is_new = is_ours and m.key not in series
+            is_new = began_here and m.key not in series
             metrics[m.key] = series[m.key].add(m, at)
             if m.kind is not MetricKind.GAUGE:
                 grown = m.value if is_new else series[m.key].diff

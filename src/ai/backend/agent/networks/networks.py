@@ -128,7 +128,7 @@ class Networks:
             log.warning("the network of session %s is not guarded: %s", session_id, e.strerror or e)
 
     async def broken(self) -> frozenset[SessionId]:
-        """Returns the sessions of this node whose network was removed by somebody else."""
+        """Returns the sessions whose network on this node was removed outside of the agent."""
         if not self._holders:
             return frozenset()
         return frozenset(await self._runtime.broken_networks()) & self._holders.keys()

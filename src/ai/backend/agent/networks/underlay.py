@@ -33,7 +33,7 @@ def overlay_report(settings: AgentSettings, info: RuntimeInfo) -> OverlayReport:
     except OSError as error:
         return OverlayReport(why_not=f"{error.strerror or error}: set `underlay.address`")
     if ipaddress.ip_address(address).is_loopback:
-        why = _why_none_here(settings)
+        why = _local_problem(settings)
         if why:
             return OverlayReport(why_not=why)
     return OverlayReport(
@@ -45,7 +45,7 @@ def overlay_report(settings: AgentSettings, info: RuntimeInfo) -> OverlayReport:
     )
 
 
-def _why_none_here(settings: AgentSettings) -> str:
+def _local_problem(settings: AgentSettings) -> str:
     """Returns why an agent whose peers are on its own node cannot create multi-node networks; empty if it can."""
     name = overlay.device_name("underlay ", f"{settings.data_dir} {os.getpid()}", "u")
     return overlay.why_none(name, within_node=True)

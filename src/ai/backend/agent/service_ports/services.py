@@ -19,6 +19,14 @@ from ai.backend.common.wire.link import ByteStream
 from ai.backend.plugin.accelerator import Mount, WorkloadConfig
 from ai.backend.plugin.runtime import AbstractRuntime, PortExposure
 
+MAX_PORT = 65_535
+KIT = "/opt/backend.ai/kit"
+"""Where every workload sees the kits."""
+START_TIMEOUT_S = 35.0
+"""As the published platform waits (peer facts 3.4)."""
+_STOP_TIMEOUT_S = 12.0
+_INTRINSIC = frozenset(service.name for service in INTRINSIC)
+
 
 class Kits(Protocol):
     """Makes kits in ``directory``, which every workload mounts; ``services`` are the names that a kit can serve."""
@@ -38,9 +46,6 @@ class Kits(Protocol):
 
     async def clean(self) -> None:
         """Removes unused kits of earlier versions of the agent. Raises Unavailable."""
-
-
-MAX_PORT = 65_535
 
 
 class PortForwarder:
@@ -75,14 +80,6 @@ class PortForwarder:
         return await self._runtime.open_port(kernel.key, port)
 
 
-KIT = "/opt/backend.ai/kit"
-"""Where every workload sees the kits."""
-START_TIMEOUT_S = 35.0
-"""As the published platform waits (peer facts 3.4)."""
-_STOP_TIMEOUT_S = 12.0
-_INTRINSIC = frozenset(service.name for service in INTRINSIC)
-
-
 class ServiceManager:
     """Declares, starts, stops and lists the services of kernels."""
 
@@ -111,13 +108,13 @@ class ServiceManager:
         """Returns the services of a kernel in wire form. Raises CreationDenied if a preopened port is a service's."""
         if not self._serves:
             return []
-        known = self._kits.services
-        intrinsic = [service for service in INTRINSIC if service.name in known]
+        available = self._kits.services
+        intrinsic = [service for service in INTRINSIC if service.name in available]
         labels = await self._labels_of(spec.image)
         try:
             kernel_services(labels)
         except InvalidInput:
-            labels = {}  # an image that nobody has judged: what it says of its services cannot be used
+            labels = {}  # labels that nobody has checked: they declare no usable services
         try:
             services = kernel_services(labels, spec.preopen_ports, intrinsic=intrinsic)
         except InvalidInput as e:
@@ -127,7 +124,7 @@ class ServiceManager:
     async def _labels_of(self, name: str) -> Mapping[str, str]:
         if name not in self._labels:
             images = await self._runtime.list_images()
-            self._labels = {known: image.labels for image in images for known in (image.name, *image.aliases)}
+            self._labels = {alias: image.labels for image in images for alias in (image.name, *image.aliases)}
         return self._labels.get(name, {})
 
     def forget_images(self) -> None:
@@ -152,7 +149,8 @@ class ServiceManager:
             "arguments": dict(req.arguments),
         }
         if service.name in _INTRINSIC:
-            frame["kit"] = f"{self._place()}/{await self._kits.ensure()}"
+            has_mounts = "mounts" in self._runtime.info().capabilities
+            frame["kit"] = f"{KIT if has_mounts else self._kits.directory}/{await self._kits.ensure()}"
         data, _ = await channel.request(frame, START_TIMEOUT_S)
         return _state(data)
 
@@ -178,19 +176,16 @@ class ServiceManager:
             return []
         frame = {"t": "service-list", "services": declared}
         data, _ = await channel.request(frame, self._settings.request_timeout)
-        found = data.get("services")
-        return [_state(item) for item in found] if isinstance(found, list) else []
-
-    def _place(self) -> str:
-        return KIT if "mounts" in self._runtime.info().capabilities else str(self._kits.directory)
+        states = data.get("services")
+        return [_state(item) for item in states] if isinstance(states, list) else []
 
     @staticmethod
     def _find(kernel: Kernel, name: str) -> ServicePort:
         for service in _services(kernel):
             if service.name == name:
                 return service
-        known = ", ".join(service.name for service in _services(kernel)) or "none"
-        raise NotFound(f"the session has no service {name[:64]!r}; it has: {known}", data={"app": name[:64]})
+        names = ", ".join(service.name for service in _services(kernel)) or "none"
+        raise NotFound(f"the session has no service {name[:64]!r}; it has: {names}", data={"app": name[:64]})
 
 
 def _services(kernel: Kernel) -> list[ServicePort]:

@@ -38,7 +38,7 @@ class Watcher:
         self._settings = settings
         self._token = settings.token
         self._end_sessions = end_sessions if settings.soft_reset_available else None
-        self._under_way: asyncio.Task[Any] | None = None
+        self._running: asyncio.Task[Any] | None = None
 
     def application(self) -> web.Application:
         app = web.Application(client_max_size=4096)
@@ -63,20 +63,20 @@ class Watcher:
         return handle
 
     async def _status(self, _: web.Request) -> web.Response:
-        code, said = await self._run("is-active")
-        return web.json_response({"agent-status": said.strip()[:64] or ("active" if code == 0 else "unknown")})
+        code, output = await self._run("is-active")
+        return web.json_response({"agent-status": output.strip()[:64] or ("active" if code == 0 else "unknown")})
 
     async def _act(self, request: web.Request) -> web.Response:
         action = request.match_info["action"]
         if action not in ACTIONS:
             raise InvalidInput(f"no such action; there are {', '.join(ACTIONS)}", data={"action": "unknown"})
-        await self._alone(self._do(action))
+        await self._run_alone(self._do(action))
         return web.json_response({"result": "ok"})
 
     async def _reset(self, _: web.Request) -> web.Response:
         if self._end_sessions is None:
             raise NotSupported("There are no soft resets here: watcher.soft-reset-available is false.")
-        ended = await self._alone(self._do_reset(self._end_sessions))
+        ended = await self._run_alone(self._do_reset(self._end_sessions))
         return web.json_response({"result": "ok", "ended": ended})
 
     async def _do_reset(self, end_sessions: Callable[[], Awaitable[int]]) -> int:
@@ -88,24 +88,24 @@ class Watcher:
         log.info("%d sessions were ended by a soft reset", ended)
         return ended
 
-    async def _alone(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs it to its end, even if the caller goes away. Raises Conflict if another action is under way."""
-        if self._under_way is not None and not self._under_way.done():
+    async def _run_alone(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs an action to its end, even if the caller goes away. Raises Conflict if another one is under way."""
+        if self._running is not None and not self._running.done():
             work.close()
             raise Conflict("Something is being done to the agent already.")
-        task = self._under_way = asyncio.create_task(work)
-        task.add_done_callback(_tell)
+        task = self._running = asyncio.create_task(work)
+        task.add_done_callback(_log_failure)
         return await asyncio.shield(task)
 
     async def finish(self, _: web.Application | None = None) -> None:
         """Waits for the action under way."""
-        if self._under_way is not None:
-            await asyncio.wait([self._under_way])
+        if self._running is not None:
+            await asyncio.wait([self._running])
 
     async def _do(self, action: str) -> None:
-        code, said = await self._run(action)
+        code, output = await self._run(action)
         if code != 0:
-            raise Unavailable(f"The agent could not {action}: {said.strip()[-500:]}")
+            raise Unavailable(f"The agent could not {action}: {output.strip()[-500:]}")
         log.info("the agent was asked to %s", action)
 
     async def _run(self, action: str) -> tuple[int, str]:
@@ -130,7 +130,7 @@ class Watcher:
         return process.returncode or 0, out.decode(errors="replace")
 
 
-def _tell(task: asyncio.Task[Any]) -> None:
+def _log_failure(task: asyncio.Task[Any]) -> None:
     """Logs a failure, since the caller may have gone away."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.warning("what was asked of the agent failed: %s", error)

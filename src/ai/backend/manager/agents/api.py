@@ -13,6 +13,8 @@ from ai.backend.infra.http.routes import Call, Nothing, Schema, route
 from ai.backend.manager.access.requests import caller_of
 from ai.backend.manager.agents.service import AgentService, WatcherService
 
+AgentName = Annotated[str, Meta(min_length=1, max_length=64)]
+
 
 class DeviceOperationBody(Schema, frozen=True):
     action: Name
@@ -55,9 +57,6 @@ class AgentsApi:
         """Let agents take new sessions, or none."""
         is_included = call.body.op == "include-agents"
         await self._agents.set_schedulable(caller_of(call), call.body.args, is_included)
-
-
-AgentName = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
 class WatcherBody(Schema, frozen=True):

@@ -78,7 +78,7 @@ def with_networks(agents: Sequence[Agent], resource_group: str, needs: frozenset
             "that takes root and bubblewrap. Ask for one kernel, or for agents with the Docker runtime.",
             data={"clusterSize": "not possible here", "feature": NETWORKS},
         )
-    reasons = {agent.id: _why_not(agent)[:_MAX_REASON_LENGTH] for agent in agents[:_MAX_REASONS]}
+    reasons = {agent.id: _overlay_problem(agent)[:_MAX_REASON_LENGTH] for agent in agents[:_MAX_REASONS]}
     shown = "; ".join(f"{agent_id}: {reason}" for agent_id, reason in reasons.items())
     more = f" (and {len(agents) - _MAX_REASONS} more)" if len(agents) > _MAX_REASONS else ""
     what, field = ("an encrypted", "config.resource_opts") if ENCRYPTED in needs else ("a", "clusterMode")
@@ -88,7 +88,7 @@ def with_networks(agents: Sequence[Agent], resource_group: str, needs: frozenset
     )
 
 
-def _why_not(agent: Agent) -> str:
+def _overlay_problem(agent: Agent) -> str:
     if agent.overlay is None:
         return "it does not report an address for other agents"
     return agent.overlay.why_not or agent.overlay.why_plain

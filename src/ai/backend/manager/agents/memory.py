@@ -17,10 +17,9 @@ from ai.backend.manager.query.model import ListQuery, Page
 
 
 class MemoryAgentStore:
-    """Implements :class:`ai.backend.manager.agents.store.AgentStore`."""
+    """Stores agents in memory. The dictionary is shared with the store of sessions, which writes occupied slots."""
 
     def __init__(self, agents: dict[AgentId, Agent] | None = None) -> None:
-        """``agents`` is shared with the store of sessions, which records what kernels occupy."""
         self._agents = agents if agents is not None else {}
         self._slots: dict[str, SlotTypeInfo] = {}
 

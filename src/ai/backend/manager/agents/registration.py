@@ -30,6 +30,13 @@ from ai.backend.manager.resource_groups.store import ResourceGroupStore
 from ai.backend.manager.topics import LAUNCH, SCHEDULE
 
 _ASSIGNED = "manager/assigned-agents"
+MAX_PORT = 65_535
+_BROADCAST = IPv4Address("255.255.255.255")
+log = logging.getLogger(__name__)
+_REPORTED = ("epoch", "region", "addr", "version", "runtime", "tier", "generation", "overlay", "kernel_limit")
+_REPORTED_LISTS = ("devices", "plugins", "images", "runtime_classes", "location")
+_HEARTBEAT_WRITE_S = 5.0
+"""Seconds between two writes of the time of an agent's last heartbeat."""
 
 
 class _Assigned(msgspec.Struct, frozen=True):
@@ -69,10 +76,6 @@ class Assignments:
         return assigned.instead_of if assigned is not None and is_assigned else agent.scaling_group
 
 
-MAX_PORT = 65_535
-_BROADCAST = IPv4Address("255.255.255.255")
-
-
 def _invalid_reason(address: str, ports: Collection[int]) -> str:
     try:
         parsed = IPv4Address(address)
@@ -94,26 +97,19 @@ def admitted(report: OverlayReport, others: Mapping[AgentId, OverlayReport]) -> 
     if report.why_not:
         return report
     ports = {report.port, report.encrypted_port}
-    if why := _invalid_reason(report.address, ports):
-        return OverlayReport(why_not=why)
+    if problem := _invalid_reason(report.address, ports):
+        return OverlayReport(why_not=problem)
     neighbours = {agent_id: o for agent_id, o in others.items() if not o.why_not and o.address == report.address}
     for agent_id, other in neighbours.items():
         if ports & {other.port, other.encrypted_port}:
-            why = f"agent {agent_id} is at {report.address} with the same port: set `underlay` of one of them"
-            return OverlayReport(why_not=why)
+            problem = f"agent {agent_id} is at {report.address} with the same port: set `underlay` of one of them"
+            return OverlayReport(why_not=problem)
     encrypts = next((agent_id for agent_id, other in neighbours.items() if not other.why_plain), None)
     if report.why_plain or encrypts is None:
         return report
     return msgspec.structs.replace(
         report, why_plain=f"agent {encrypts} encrypts at {report.address}, and one at a time can"
     )
-
-
-log = logging.getLogger(__name__)
-_REPORTED = ("epoch", "region", "addr", "version", "runtime", "tier", "generation", "overlay", "kernel_limit")
-_REPORTED_LISTS = ("devices", "plugins", "images", "runtime_classes", "location")
-_BEAT_S = 5.0
-"""Seconds between two writes of the time of an agent's last heartbeat."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -156,7 +152,7 @@ class AgentRegistry:
             self._written[agent_id] = monotonic
             self.bus.publish(SCHEDULE)
             self.bus.publish(LAUNCH)
-        elif monotonic - self._written.get(agent_id, 0.0) >= _BEAT_S:
+        elif monotonic - self._written.get(agent_id, 0.0) >= _HEARTBEAT_WRITE_S:
             await self.agents.change(agent_id, last_heartbeat=self.clock.now())
             self._written[agent_id] = monotonic
         unknown = await self.presence.compare(agent_id, report.kernels) if self.leads() else []

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ai.backend.common.errors import Conflict, Forbidden, NotFound
+from ai.backend.common.errors import Conflict, NotFound
 from ai.backend.common.ids import AgentId, ResourceGroupName
 from ai.backend.common.states import AgentStatus
 from ai.backend.common.wire.agent import DeviceOperation, DeviceOptions, DeviceOptionsOf, OperateDevice
@@ -15,12 +15,17 @@ from ai.backend.common.wire.link import AgentCommands
 from ai.backend.infra.config_store import ConfigStore
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import is_permitted, require
+from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.agents.model import Agent, KernelOccupancy
 from ai.backend.manager.agents.registration import Assignments
 from ai.backend.manager.agents.store import AgentGateway, AgentStore, Occupancy, WatcherGateway
 from ai.backend.manager.metrics.live import LiveMetrics
 from ai.backend.manager.query.model import ListQuery, Page
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
+
+TOKEN_KEY = "config/watcher/token"
+DEFAULT_PORT = 6009
 
 
 @dataclass(slots=True, eq=False)
@@ -40,14 +45,14 @@ class AgentService:
         self, caller: Caller, query: ListQuery, *, status: str | None = None, scaling_group: str | None = None
     ) -> Page[Agent]:
         """Returns a page of agents with live statistics; an empty page unless the caller sees all."""
-        if not caller.sees_all:
+        if not is_permitted(caller, Operation.SEE_AGENTS):
             return Page(items=[], total_count=0)
         page = await self.store.page(query, status=status, scaling_group=scaling_group)
         return replace(page, items=[self._with_statistics(a) for a in page.items])
 
     async def agent(self, caller: Caller, agent_id: str) -> Agent:
         """Returns an agent with live statistics. Raises NotFound, also for callers who may not see agents."""
-        if not caller.sees_all:
+        if not is_permitted(caller, Operation.SEE_AGENTS):
             raise _not_found(agent_id)
         return self._with_statistics(await self._existing(agent_id))
 
@@ -58,8 +63,8 @@ class AgentService:
         return Counter(a.status for a in await self.store.agents())
 
     async def holdings(self, caller: Caller, agent_ids: Collection[str]) -> Mapping[str, Sequence[KernelOccupancy]]:
-        """Returns what occupies agents, by agent; nothing unless the caller sees all."""
-        if not caller.sees_all:
+        """Returns the kernels that occupy agents, by agent; nothing unless the caller sees all."""
+        if not is_permitted(caller, Operation.SEE_AGENTS):
             return {}
         holdings: dict[str, list[KernelOccupancy]] = {}
         for holding in await self.occupancy.held([AgentId(agent_id) for agent_id in agent_ids]):
@@ -90,8 +95,7 @@ class AgentService:
         return await (await self._commands(caller, agent_id)).device_options(DeviceOptionsOf(device_name=device_name))
 
     async def _commands(self, caller: Caller, agent_id: str) -> AgentCommands:
-        if not caller.is_superadmin:
-            raise Forbidden("Only superadmins may operate devices.")
+        require(caller, Operation.OPERATE_DEVICES)
         agent = await self._existing(agent_id)
         if agent.status is not AgentStatus.ALIVE:
             raise Conflict(f"The agent {agent.id} is {agent.status}.", data={"status": agent.status.value})
@@ -103,8 +107,7 @@ class AgentService:
         Raises Forbidden unless the caller is a superadmin, and NotFound if one agent does not exist; none is changed
         then.
         """
-        if not caller.is_superadmin:
-            raise Forbidden("Only superadmins decide which agents take sessions.")
+        require(caller, Operation.CHANGE_AGENTS)
         for agent_id in agent_ids:
             if await self.store.agent(AgentId(agent_id)) is None:
                 raise NotFound(f"There is no agent {agent_id[:64]!r}.", data={"args": "unknown agent"})
@@ -118,8 +121,7 @@ class AgentService:
 
         Raises Forbidden unless the caller is a superadmin, and NotFound for an unknown agent or resource group.
         """
-        if not caller.is_superadmin:
-            raise Forbidden("Only superadmins change agents.")
+        require(caller, Operation.CHANGE_AGENTS)
         agent = await self._existing(agent_id)
         if scaling_group is not None:
             if await self.resource_groups.resource_group(scaling_group) is None:
@@ -137,10 +139,6 @@ class AgentService:
 
 def _not_found(agent_id: str) -> NotFound:
     return NotFound(f"There is no agent {agent_id[:64]!r}.")
-
-
-TOKEN_KEY = "config/watcher/token"
-DEFAULT_PORT = 6009
 
 
 class WatcherService:
@@ -164,8 +162,7 @@ class WatcherService:
         return await self._call(caller, agent_id, "POST", f"/agent/{action}")
 
     async def _call(self, caller: Caller, agent_id: str, method: str, path: str) -> Mapping[str, Any]:
-        if not caller.is_superadmin:
-            raise Forbidden("Only superadmins start and stop agents.")
+        require(caller, Operation.CONTROL_AGENT_DAEMONS)
         agent = await self._agents.agent(AgentId(agent_id))
         if agent is None:
             raise NotFound(f"There is no agent {agent_id[:64]!r}.", data={"agent_id": "unknown"})

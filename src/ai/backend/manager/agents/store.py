@@ -1,4 +1,4 @@
-"""The ports of agents: their store, their commands, and what they need of sessions."""
+"""The ports of agents: their store, their commands, and the data of sessions that they need."""
 
 from __future__ import annotations
 

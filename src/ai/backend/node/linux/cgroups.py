@@ -27,6 +27,11 @@ STANDARD_DEVICES = (
     ("c", "5:2", "rwm"),  # ptmx
     ("c", "136:*", "rwm"),  # pts
 )
+Group = Mapping[str, Any]
+"""``path``, ``join`` (file to write "0" into), ``writes`` ([file, value, required], ...)."""
+_SIZE = 65536
+_likely: dict[str, int] = {}
+"""Maps each file to the index of the group that had it last; the workloads of a node are alike."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +55,6 @@ class Usage:
     io_read: int | None = None
     io_write: int | None = None
     pids: int | None = None
-
-
-Group = Mapping[str, Any]
-"""``path``, ``join`` (file to write "0" into), ``writes`` ([file, value, required], ...)."""
 
 
 class CgroupDriver:
@@ -189,9 +190,6 @@ def remove_base(base: Path) -> None:
             return
 
 
-_SIZE = 65536
-
-
 class Groups(Sequence[Group]):
     """Stores the ``path`` of each of a workload's groups in one text, because a node has thousands of them."""
 
@@ -215,10 +213,6 @@ class Groups(Sequence[Group]):
         return isinstance(other, Sequence) and list(self) == list(other)
 
     __hash__ = None  # type: ignore[assignment]  # as of a list
-
-
-_likely: dict[str, int] = {}
-"""Maps each file to the index of the group that had it last; the workloads of a node are alike."""
 
 
 class GroupFiles:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _ESCAPE = re.compile(r"\\([0-7]{3})")
+LEAST_SHARE = 20  # a twentieth of a small file system is enough of a reserve
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +51,6 @@ def parse_mountinfo(text: str) -> list[MountEntry]:
 
 def _unescape(text: str) -> str:
     return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), text)
-
-
-LEAST_SHARE = 20  # a twentieth of a small file system is enough of a reserve
 
 
 def is_low(path: Path, reserve_bytes: int) -> bool:

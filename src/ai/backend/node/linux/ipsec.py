@@ -25,6 +25,7 @@ _ALLOW, _REFUSE = 0, 1
 _EXTENDED_NUMBERS = 0x80
 _WINDOW_PACKETS = 128
 _CIPHER, _KEY_BYTES, _CHECK_BITS = b"rfc4106(gcm(aes))", 20, 128
+_ANYBODY, _NOWHERE = "", "0.0.0.0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +80,7 @@ def apply(mark: int, lines: Collection[SecuredLine]) -> None:
         policies = {policy for line in lines for policy in _policies(line)}
         held = ipsec.policies()
         for policy in sorted(policies.difference(held), key=lambda policy: policy.rule):
-            ipsec.set_policy(policy, is_ours=any(policy.place == other.place for other in held))
+            ipsec.set_policy(policy, is_update=any(policy.slot == other.slot for other in held))
         for policy in ipsec.policies():
             if policy not in policies:
                 ipsec.remove_policy(policy)
@@ -110,7 +111,6 @@ class _Rule(IntEnum):
 
 _PRIORITY = {_Rule.ENCRYPT: 0, _Rule.ADMIT: 0x7FFFFFFE, _Rule.BLOCK: 0x7FFFFFFF}
 """Priorities: the smallest applies first. An operator's own encryption rules precede what is admitted in plain."""
-_ANYBODY, _NOWHERE = "", "0.0.0.0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,28 +123,28 @@ class _Policy:
     rule: _Rule = _Rule.ENCRYPT
 
     @property
-    def place(self) -> tuple[object, ...]:
+    def slot(self) -> tuple[object, ...]:
         """The key of a policy: the kernel has one policy for each."""
         return self.direction, self.source, self.target, self.port
 
 
 def _states(line: SecuredLine) -> Iterable[_State]:
-    here, there = line.local[0], line.peer[0]
+    own, remote = line.local[0], line.peer[0]
     if not line.is_encrypted:
         return ()
-    return _State(here, there, line.key_out), _State(there, here, line.key_in)
+    return _State(own, remote, line.key_out), _State(remote, own, line.key_in)
 
 
 def _policies(line: SecuredLine) -> Iterable[_Policy]:
-    (here, port), (there, its_port) = line.local, line.peer
+    (own, port), (remote, remote_port) = line.local, line.peer
     if line.is_encrypted:
-        yield _Policy(_OUT, here, there, its_port)
-        yield _Policy(_IN, there, here, port)
+        yield _Policy(_OUT, own, remote, remote_port)
+        yield _Policy(_IN, remote, own, port)
     else:
-        yield _Policy(_IN, there, here, port, _Rule.ADMIT)
-        yield _Policy(_FORWARD, there, _ANYBODY, its_port, _Rule.ADMIT)
+        yield _Policy(_IN, remote, own, port, _Rule.ADMIT)
+        yield _Policy(_FORWARD, remote, _ANYBODY, remote_port, _Rule.ADMIT)
     yield _Policy(_IN, _ANYBODY, _ANYBODY, port, _Rule.BLOCK)
-    yield _Policy(_FORWARD, _ANYBODY, there, its_port, _Rule.BLOCK)
+    yield _Policy(_FORWARD, _ANYBODY, remote, remote_port, _Rule.BLOCK)
 
 
 def _end(address: str, mark: int) -> tuple[str, int]:
@@ -221,7 +221,7 @@ class Ipsec(AbstractContextManager["Ipsec"]):
         states = self._dump(self._library.GET_STATE, self._library.NEW_STATE)
         return [(state["daddr"], state["spi"]) for state in states if state["reqid"] == self.mark]
 
-    def set_policy(self, policy: _Policy, *, is_ours: bool = False) -> None:
+    def set_policy(self, policy: _Policy, *, is_update: bool = False) -> None:
         """Adds a policy, or replaces one of this agent (``is_ours``). Raises FileExistsError for another agent's."""
         everything = 0xFFFFFFFF
         template = {
@@ -243,7 +243,7 @@ class Ipsec(AbstractContextManager["Ipsec"]):
             attrs=[("XFRMA_TMPL", template)],
         )
         try:
-            self._do(self._library.UPDATE_POLICY if is_ours else self._library.NEW_POLICY, message)
+            self._do(self._library.UPDATE_POLICY if is_update else self._library.NEW_POLICY, message)
         except FileExistsError:
             what = f"goes from {policy.source or 'here'} to {policy.target or 'here'}, port {policy.port}"
             raise FileExistsError(errno.EEXIST, f"another agent of this node secures what {what}") from None

@@ -68,8 +68,8 @@ class Route:
     def add_place(self, name: str, hardware: str, address: str, port: int) -> None:
         """Assigns a hardware address to a peer of a VXLAN device. :data:`EVERYBODY` has many peers, others have one."""
         command = "append" if hardware == EVERYBODY else "replace"
-        place = {"ifindex": self._index(name), "lladdr": hardware, "dst": address, "port": port}
-        self._collect(self._route.fdb, command, **place, state=_STATIC, flags=_SELF)
+        entry = {"ifindex": self._index(name), "lladdr": hardware, "dst": address, "port": port}
+        self._collect(self._route.fdb, command, **entry, state=_STATIC, flags=_SELF)
 
     def set_alias(self, name: str, alias: str) -> None:
         self._link("set", index=self._index(name), ifalias=alias)

@@ -31,6 +31,15 @@ MESSAGE, DUMP, ONLY_NEW = NLM_F_REQUEST | NLM_F_ACK, NLM_F_REQUEST | NLM_F_DUMP,
 DumpRequest = nlmsg
 
 Fields = tuple[tuple[str, Any], ...]
+_LIFETIME: Fields = (
+    ("soft_byte_limit", "Q"),
+    ("hard_byte_limit", "Q"),
+    ("soft_packet_limit", "Q"),
+    ("hard_packet_limit", "Q"),
+    ("expiry_times", "32x"),
+    ("current_use", "32x"),
+)
+FOREVER = dict.fromkeys([name for name, kind in _LIFETIME if kind == "Q"], (1 << 64) - 1)
 
 
 class VxlanData(nla):
@@ -70,15 +79,6 @@ _SELECTOR: Fields = (
     ("sel_user", "I"),
 )
 _ID: Fields = (("daddr", Address), ("spi", ">I"), ("proto", "B"), ("id_pad", "3x"))
-_LIFETIME: Fields = (
-    ("soft_byte_limit", "Q"),
-    ("hard_byte_limit", "Q"),
-    ("soft_packet_limit", "Q"),
-    ("hard_packet_limit", "Q"),
-    ("expiry_times", "32x"),
-    ("current_use", "32x"),
-)
-FOREVER = dict.fromkeys([name for name, kind in _LIFETIME if kind == "Q"], (1 << 64) - 1)
 
 
 class AeadAlgorithm(nla):
@@ -143,7 +143,7 @@ class StateId(nlmsg):
 
 
 class PolicyMessage(nlmsg):
-    """A policy: what happens to the packets that a selector matches (xfrm_userpolicy_info)."""
+    """A policy: the treatment of the packets that a selector matches (xfrm_userpolicy_info)."""
 
     prefix = "XFRMA_"
     fields = (

@@ -18,6 +18,11 @@ from ai.backend.plugin.runtime import Overlay
 
 SMALLEST = 28
 _NOT_HOSTS = 3  # the network itself, its gateway, its broadcast address
+_SYSCTL = Path("/proc/sys/net")
+_FENCES = ("ipv6/conf/{}/disable_ipv6", "ipv4/conf/{}/rp_filter")
+"""Besides, the device does not answer ARP, and the host ignores what arrives there."""
+_PROBE_PORT, _PROBE_MTU = 4789, 1450
+_NO_SHORTCUT = "the kernel (older than Linux 6.5) leads no network from one agent to another of the same node"
 
 
 def prefix_for(hosts: int) -> int:
@@ -49,13 +54,6 @@ def busy_networks(routes: Path = Path("/proc/net/route")) -> list[IPv4Network]:
 def mac_of(address: str) -> str:
     """Returns the hardware address for an IPv4 address of a session's network, so that ARP is not needed."""
     return ":".join(f"{byte:02x}" for byte in b"\x02\x42" + IPv4Address(address).packed)
-
-
-_SYSCTL = Path("/proc/sys/net")
-_FENCES = ("ipv6/conf/{}/disable_ipv6", "ipv4/conf/{}/rp_filter")
-"""Besides, the device does not answer ARP, and the host ignores what arrives there."""
-_PROBE_PORT, _PROBE_MTU = 4789, 1450
-_NO_SHORTCUT = "the kernel (older than Linux 6.5) leads no network from one agent to another of the same node"
 
 
 def fence(name: str) -> None:

@@ -20,7 +20,7 @@ from .relay import Relay
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Sequence
+    from typing import Any, List, Optional
 
     from .peers import Peer
 
@@ -61,7 +61,9 @@ class Container:
     def run(self) -> int:
         """Relays until the runner has ended; returns its exit code as a shell does."""
         while self._status is None:
-            for fd, events in self._poll.poll(self._timeout_ms()):
+            kill_at = self._kill_at
+            timeout_ms = None if kill_at is None else max(0, int((kill_at - time.monotonic()) * 1000) + 1)
+            for fd, events in self._poll.poll(timeout_ms):
                 if fd == self._wakeup:
                     os.read(self._wakeup, 512)
                     self._reap()
@@ -75,9 +77,6 @@ class Container:
         if os.WIFSIGNALED(self._status):
             return 128 + os.WTERMSIG(self._status)
         return os.WEXITSTATUS(self._status)
-
-    def _timeout_ms(self) -> Optional[int]:
-        return None if self._kill_at is None else max(0, int((self._kill_at - time.monotonic()) * 1000) + 1)
 
     def _stop(self, *_args: Any) -> None:
         if not self._pid:
@@ -161,13 +160,9 @@ def _signal_all(number: int) -> None:
             return
 
 
-def _options(arguments: Sequence[str]) -> Dict[str, str]:
-    return dict(zip(arguments[::2], arguments[1::2]))
-
-
 def main(arguments: List[str]) -> int:
     """Parses `--directory DIR --replay-bytes N`, and passes the rest to the runner; returns 2 for wrong arguments."""
-    options = _options(arguments)
+    options = dict(zip(arguments[::2], arguments[1::2]))
     if not {"--directory", "--replay-bytes"} <= options.keys() or not options["--replay-bytes"].isdigit():
         sys.stderr.write("usage: main.py --directory DIR --replay-bytes N --runtime NAME --home DIR\n")
         return 2

@@ -8,8 +8,11 @@ import sys
 
 def load_packages():  # type: () -> None
     """Makes both folders importable without `sys.path`, where the user's packages are."""
-    here = __file__.rpartition("/")[0] or "."
-    for name, folder in (("_backendai_relay", here), ("_backendai_runner", here.rpartition("/")[0] or "..")):
+    folder_of_relay = __file__.rpartition("/")[0] or "."
+    for name, folder in (
+        ("_backendai_relay", folder_of_relay),
+        ("_backendai_runner", folder_of_relay.rpartition("/")[0] or ".."),
+    ):
         package = type(sys)(name)
         package.__path__ = [folder]
         sys.modules[name] = package

@@ -65,11 +65,6 @@ class Peer:
         self.sock.close()
 
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from .peers import Peer
-
-
 def hand_over_socket(peer: Peer) -> None:
     """Sends the agent a new socket of this process's network, or the reason of the failure."""
     try:

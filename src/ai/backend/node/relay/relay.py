@@ -67,7 +67,7 @@ class Relay:
         self._poll.register(self._runner, select.POLLIN)
 
     @property
-    def is_heard(self) -> bool:
+    def is_acknowledged(self) -> bool:
         """True if the controller has acknowledged everything."""
         all_sent = self._sent >= self._replay.last_seq and self._acked >= self._replay.last_seq
         return self._controller is not None and self._controller.queued == 0 and all_sent
@@ -78,7 +78,7 @@ class Relay:
         return [frame for frame in frames if frame is not None]
 
     def dispatch(self, fd: int, events: int) -> bool:
-        """Serves a descriptor that is ready; returns False if it is none of the relay's."""
+        """Serves a descriptor that is ready; returns False for a descriptor of the owner."""
         if fd == self._listener.fileno():
             self._accept()
         elif self._runner is not None and fd == self._runner.fileno():
@@ -119,12 +119,12 @@ class Relay:
             self._poll.modify(
                 self._runner, (select.POLLIN if takes else 0) | (select.POLLOUT if self._runner.queued else 0)
             )
-        stuffed = self._runner is not None and self._runner.queued > TO_RUNNER_LIMIT
+        is_full = self._runner is not None and self._runner.queued > TO_RUNNER_LIMIT
         for peer in list(self._peers.values()):
             if not peer.is_open:
                 self._forget(peer)
                 continue
-            takes = not (stuffed and peer is self._controller)
+            takes = not (is_full and peer is self._controller)
             self._poll.modify(peer, (select.POLLIN if takes else 0) | (select.POLLOUT if peer.queued else 0))
 
     def _read_runner(self) -> None:

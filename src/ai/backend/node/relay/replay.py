@@ -46,12 +46,15 @@ class Replay:
         kind = kind_of(body)
         frame = pack(stamp(body, self.last_seq + 1))
         self.last_seq += 1
-        self._put(self.last_seq, frame)
+        self._frames[self.last_seq] = frame
+        self._size += len(frame) + _OVERHEAD
         if kind in _CONSOLE:
             self._droppable[0].append(self.last_seq)
         elif kind in _BULK:
             self._droppable[1].append(self.last_seq)
-        self._shrink()
+        for series in self._droppable:
+            while self._size > self._limit and len(series) > 1:
+                self._drop(series.popleft())
         return self.last_seq
 
     def ack(self, seq: int) -> None:
@@ -73,17 +76,8 @@ class Replay:
         """Returns the stored numbers greater than ``seq``."""
         return (number for number in self._frames if number > seq)
 
-    def _put(self, seq: int, frame: bytes) -> None:
-        self._frames[seq] = frame
-        self._size += len(frame) + _OVERHEAD
-
     def _take(self, seq: int) -> None:
         self._size -= len(self._frames.pop(seq)) + _OVERHEAD
-
-    def _shrink(self) -> None:
-        for series in self._droppable:
-            while self._size > self._limit and len(series) > 1:
-                self._drop(series.popleft())
 
     def _drop(self, seq: int) -> None:
         """Replaces a message by a gap, which includes the gap just before it."""

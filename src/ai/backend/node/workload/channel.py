@@ -20,35 +20,35 @@ from ai.backend.plugin.runtime import RunnerChannel
 PROTOCOL = 1
 CONNECT_TIMEOUT_S = 5.0
 UNREAD_LIMIT = 1 << 20
-Hear = Callable[[dict[str, Any] | None], None]
+OnMessage = Callable[[dict[str, Any] | None], None]
 _decode = msgspec.json.decode
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _encode = msgspec.json.encode
 
 
 class RelayConnection(asyncio.Protocol):
-    """Sends and receives the frames of one shim, for one reader or for the callback ``hear``.
+    """Sends and receives the frames of one shim, for one reader or for the callback ``on_message``.
 
-    ``hear`` is called with each message, and with None at the end. asyncio's streams would cost some KiB more for each
-    of the thousands of connections of a node.
+    ``on_message`` is called with each message, and with None at the end. asyncio's streams would cost some KiB more for
+    each of the thousands of connections of a node.
     """
 
-    __slots__ = ("_buffer", "_hear", "_is_stuffed", "_transport", "_waiters")
+    __slots__ = ("_buffer", "_is_full", "_on_message", "_transport", "_waiters")
 
-    def __init__(self, hear: Hear | None = None) -> None:
-        self._hear = hear
+    def __init__(self, on_message: OnMessage | None = None) -> None:
+        self._on_message = on_message
         self._buffer = bytearray()
         self._transport: asyncio.Transport | None = None
         self._waiters: list[asyncio.Future[None]] = []
-        self._is_stuffed = False
+        self._is_full = False
 
     @classmethod
-    async def open(cls, directory: Path, hear: Hear | None = None) -> RelayConnection:
+    async def open(cls, directory: Path, on_message: OnMessage | None = None) -> RelayConnection:
         """Connects. Raises Unavailable if no shim listens there."""
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 sock = await _connect(directory)
-                _, self = await asyncio.get_running_loop().create_unix_connection(lambda: cls(hear), sock=sock)
+                _, self = await asyncio.get_running_loop().create_unix_connection(lambda: cls(on_message), sock=sock)
         except (OSError, TimeoutError) as error:
             raise Unavailable("the workload's shim does not answer") from error
         return self
@@ -60,7 +60,7 @@ class RelayConnection(asyncio.Protocol):
             raise Unavailable("a frame is too large for the channel")
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(len(body).to_bytes(4, "big") + body)
-            while self._is_stuffed and self._transport is not None:
+            while self._is_full and self._transport is not None:
                 await self._change()
             if self._transport is not None:
                 return
@@ -73,10 +73,10 @@ class RelayConnection(asyncio.Protocol):
             await self._change()
         return message
 
-    def listen(self, hear: Hear) -> None:
-        """Calls ``hear`` with every message from now on, at once with those that have arrived."""
-        self._hear = hear
-        self._tell()
+    def listen(self, on_message: OnMessage) -> None:
+        """Calls ``on_message`` with every message from now on, at once with those that have arrived."""
+        self._on_message = on_message
+        self._deliver()
         if self._transport is not None:
             self._transport.resume_reading()
         else:
@@ -122,8 +122,8 @@ class RelayConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        if self._hear is not None:
-            self._tell()
+        if self._on_message is not None:
+            self._deliver()
         elif self._transport is not None and len(self._buffer) > max(
             UNREAD_LIMIT, 4 + int.from_bytes(self._buffer[:4], "big")
         ):
@@ -131,10 +131,10 @@ class RelayConnection(asyncio.Protocol):
         self._wake()
 
     def pause_writing(self) -> None:
-        self._is_stuffed = True
+        self._is_full = True
 
     def resume_writing(self) -> None:
-        self._is_stuffed = False
+        self._is_full = False
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -142,14 +142,14 @@ class RelayConnection(asyncio.Protocol):
         self._wake()
         self._end()
 
-    def _tell(self) -> None:
-        while self._hear is not None and (message := self._take()) is not None:
-            self._hear(message)
+    def _deliver(self) -> None:
+        while self._on_message is not None and (message := self._take()) is not None:
+            self._on_message(message)
 
     def _end(self) -> None:
-        if (hear := self._hear) is not None:
-            self._hear = None
-            hear(None)
+        if (on_message := self._on_message) is not None:
+            self._on_message = None
+            on_message(None)
 
 
 class RelayChannel(RunnerChannel):
@@ -187,8 +187,8 @@ class RelayChannel(RunnerChannel):
             if message.get("t") == "exited":
                 return
 
-    def listen(self, hear: Hear) -> bool:
-        self._connection.listen(hear)
+    def listen(self, on_message: OnMessage) -> bool:
+        self._connection.listen(on_message)
         return True
 
     async def ack(self, seq: int) -> None:

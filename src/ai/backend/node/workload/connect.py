@@ -43,7 +43,7 @@ class SocketStream:
         self._sock = sock
         self._loop = asyncio.get_running_loop()
         self._waiters: dict[str, asyncio.Future[None]] = {}
-        self._room = _LEAST
+        self._read_size = _LEAST
         self._unsent: deque[memoryview] = deque()
         self._queued = 0
         self._is_waiting_to_send = False
@@ -56,16 +56,16 @@ class SocketStream:
     async def read(self) -> bytes:
         while not self._is_cut:
             try:
-                data = self._sock.recv(self._room, socket.MSG_DONTWAIT)
+                data = self._sock.recv(self._read_size, socket.MSG_DONTWAIT)
             except (BlockingIOError, InterruptedError):
                 await self._until("read")
             except OSError as error:
                 raise Unavailable(f"the connection was cut: {error.strerror}") from error
             else:
-                if len(data) == self._room:
-                    self._room = min(_MOST, 4 * self._room)
-                elif len(data) < self._room // 8:
-                    self._room = max(_LEAST, self._room // 2)
+                if len(data) == self._read_size:
+                    self._read_size = min(_MOST, 4 * self._read_size)
+                elif len(data) < self._read_size // 8:
+                    self._read_size = max(_LEAST, self._read_size // 2)
                 return data
         raise Unavailable("the connection was cut")
 
@@ -189,14 +189,14 @@ def _discard(working: asyncio.Future[Any]) -> None:
 
 
 def _exposure_of(directory: Path) -> PortExposure:
-    exposure, sock = _ask(directory)
+    exposure, sock = _request_socket(directory)
     if sock is not None:
         sock.close()
     return exposure
 
 
 def _connect_inside(directory: Path, port: int) -> socket.socket:
-    _, sock = _ask(directory)
+    _, sock = _request_socket(directory)
     if sock is None:
         raise Unavailable("the workload has no network of its own")
     return _connected(sock, port)
@@ -220,7 +220,7 @@ def _connected(sock: socket.socket, port: int) -> socket.socket:
     return sock
 
 
-def _ask(directory: Path) -> tuple[PortExposure, socket.socket | None]:
+def _request_socket(directory: Path) -> tuple[PortExposure, socket.socket | None]:
     deadline = time.monotonic() + _TIMEOUT_S
     try:
         handle = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

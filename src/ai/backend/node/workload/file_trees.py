@@ -11,6 +11,10 @@ from ai.backend.node.linux.open_beneath import BENEATH
 from ai.backend.plugin.accelerator import Mount
 from ai.backend.plugin.runtime import HOME
 
+RUNNER = "/opt/backend.ai/kernel"
+"""The path of the runner's files in every workload."""
+FORBIDDEN_TARGETS = ("/", "/proc", "/dev", "/sys", "/etc", "/usr", "/bin", "/lib", "/lib64", "/sbin", RUNNER, HOME)
+
 
 def place_files(
     files: dict[str, bytes],
@@ -175,11 +179,6 @@ def _lift(root: int, name: str, counter: int) -> int:
         os.close(child)
     os.rmdir(name, dir_fd=root)
     return counter
-
-
-RUNNER = "/opt/backend.ai/kernel"
-"""The path of the runner's files in every workload."""
-FORBIDDEN_TARGETS = ("/", "/proc", "/dev", "/sys", "/etc", "/usr", "/bin", "/lib", "/lib64", "/sbin", RUNNER, HOME)
 
 
 def check_mount(mount: Mount, *, staged: bool = False) -> None:

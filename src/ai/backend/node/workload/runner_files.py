@@ -25,14 +25,14 @@ COMPILE_TIMEOUT_S = 60.0
 
 def find_runner() -> Path:
     """Returns the directory of the runner, whose code is never imported here."""
-    here = Path(__file__).resolve().parents[2] / "runner"
-    if (here / "runner_main.py").is_file():
-        return here
+    runner = Path(__file__).resolve().parents[2] / "runner"
+    if (runner / "runner_main.py").is_file():
+        return runner
     for entry in sys.path:
         other = Path(entry, "ai", "backend", "runner")
         if (other / "runner_main.py").is_file():
             return other.resolve()
-    return here
+    return runner
 
 
 def find_relay() -> Path:

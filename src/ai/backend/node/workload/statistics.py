@@ -24,6 +24,13 @@ TICK_MS = 1000 / os.sysconf("SC_CLK_TCK")
 _COMMAND_LIMIT = 256
 _LIMIT = 1000
 """Limits the cost of listing a session that forks without end."""
+HOME_SIZE_DUTY = 0.02
+HOME_SIZE_MIN_AGE_S = 10.0
+_MAX_ALLOWANCE_S = 0.2
+_AVG_MAX = frozenset({"avg", "max"})
+_MAX = frozenset({"max"})
+Pids = Callable[[], Sequence[int]]
+"""Returns every process of a workload at present."""
 
 
 def transferred_bytes(pid: int) -> tuple[int, int] | None:
@@ -65,13 +72,6 @@ def _command(pid: int) -> str:
     return (words or cgroupfs.read(f"/proc/{pid}/comm").strip())[:_COMMAND_LIMIT]
 
 
-HOME_SIZE_DUTY = 0.02
-HOME_SIZE_MIN_AGE_S = 10.0
-_MAX_ALLOWANCE_S = 0.2
-_AVG_MAX = frozenset({"avg", "max"})
-_MAX = frozenset({"max"})
-
-
 class Measurable(Protocol):
     """The parameters for measuring a workload; ``cgroups`` have a ``path`` each."""
 
@@ -87,10 +87,6 @@ class Measurable(Protocol):
     def cpu_limit(self) -> float | None: ...
     @property
     def home_bytes(self) -> int | None: ...
-
-
-Pids = Callable[[], Sequence[int]]
-"""Returns every process of a workload at present."""
 
 
 @dataclass(slots=True)
@@ -234,7 +230,7 @@ def _network(state: _WorkloadState, pids: Pids) -> list[Measurement]:
 
 
 def _complete(usage: Usage, state: _WorkloadState, pids: Pids) -> Usage:
-    """Fills in what no group counts from the present processes, which include the use of their ended children."""
+    """Fills in missing values from the present processes, which include the use of their ended children."""
     if state.transferred is not None and usage.cpu_used_ms == state.cpu_used_ms:  # without a processor, no I/O
         usage = replace(usage, io_read=state.transferred[0], io_write=state.transferred[1])
     if None not in (usage.cpu_used_ms, usage.memory, usage.pids, usage.io_read, usage.io_write):

@@ -12,10 +12,10 @@ PACKAGE = "_backendai_kit"
 
 def main() -> None:
     """Runs the program that the first argument names."""
-    here = Path(__file__).resolve().parent
-    sys.path.append(str(here.parent / "site"))
+    folder = Path(__file__).resolve().parent
+    sys.path.append(str(folder.parent / "site"))
     package = type(sys)(PACKAGE)
-    package.__path__ = [str(here)]
+    package.__path__ = [str(folder)]
     sys.modules[PACKAGE] = package
     name = sys.argv.pop(1)
     import_module(f"{PACKAGE}.{name}").run()

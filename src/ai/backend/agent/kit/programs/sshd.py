@@ -22,7 +22,7 @@ import asyncssh
 from .terminal import Terminal, open_terminal, shell_argv
 
 HOST_KEY = ".ssh-host/host_ed25519"
-GIVEN_KEYS = Path("/home/config/ssh")
+SESSION_KEYS = Path("/home/config/ssh")
 OWN_KEY = "id_container.pub"
 MAX_KEYS = 256 * 1024
 _PIECE = 64 * 1024
@@ -71,21 +71,21 @@ class Files(asyncssh.SFTPServer):
 def authorized_keys(home: Path) -> asyncssh.SSHAuthorizedKeys | None:
     """Returns all accepted keys; None without any. A malformed line does not exclude the others."""
     lines: list[str] = []
-    for path in (home / ".ssh/authorized_keys", home / OWN_KEY, *sorted(GIVEN_KEYS.glob("*.pub"))):
+    for path in (home / ".ssh/authorized_keys", home / OWN_KEY, *sorted(SESSION_KEYS.glob("*.pub"))):
         try:
             with path.open("rb") as file:
                 lines += file.read(MAX_KEYS).decode("utf-8", "replace").splitlines()
         except OSError:
             continue  # not there, or not ours to read
-    good: list[str] = []
+    valid: list[str] = []
     for line in lines:
         try:
             asyncssh.import_authorized_keys(line + "\n")
         except ValueError:
             print(f"sshd: a line of the authorized keys is no key: {line[:40]!r}", file=sys.stderr, flush=True)
             continue
-        good.append(line)
-    text = "\n".join(good)
+        valid.append(line)
+    text = "\n".join(valid)
     return asyncssh.import_authorized_keys(text + "\n") if text.strip() else None
 
 

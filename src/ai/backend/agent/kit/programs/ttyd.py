@@ -18,7 +18,7 @@ from aiohttp import WSMsgType, web
 
 from .terminal import Terminal, open_terminal, shell_argv
 
-HERE = Path(__file__).resolve().parent
+FOLDER = Path(__file__).resolve().parent
 MAX_SHELLS = 16
 STORED_OUTPUT = 256 * 1024
 """The bytes of output that a reconnected page shows again."""
@@ -95,12 +95,12 @@ class Server:
         return app
 
     async def page(self, request: web.Request) -> web.Response:
-        return _file(HERE / "ttyd" / "index.html")
+        return _file(FOLDER / "ttyd" / "index.html")
 
     async def file(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
         for folder in ("ttyd", "xterm"):
-            path = HERE / folder / name
+            path = FOLDER / folder / name
             if re.fullmatch(r"[a-z][a-z-]*\.(js|css)", name) and path.is_file():
                 return _file(path)
         raise web.HTTPNotFound
@@ -139,14 +139,14 @@ class Server:
             return None
         env = {name: text for name, text in os.environ.items() if not name.startswith("PYTHON")}
         env |= {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
-        rows, columns = (_size(request.query.get(name), usual) for name, usual in (("rows", 24), ("cols", 80)))
+        rows, columns = (_size(request.query.get(name), default) for name, default in (("rows", 24), ("cols", 80)))
         shell = self._shells[key] = Shell(await open_terminal(shell_argv(), env, rows, columns))
         shell.ended.add_done_callback(lambda _task: self._shells.pop(key, None))
         return shell
 
 
-def _size(text: str | None, usual: int) -> int:
-    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 5 else usual
+def _size(text: str | None, default: int) -> int:
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 5 else default
 
 
 def _file(path: Path) -> web.Response:

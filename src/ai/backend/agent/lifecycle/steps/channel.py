@@ -31,6 +31,8 @@ _CONNECT_RETRIES = 7
 _CONNECT_FIRST_S, _CONNECT_MAX_S = 0.02, 1.0
 _REQUESTS_PER_EPOCH = 1 << 24
 """Request numbers must differ after each start of the agent, because old replies are replayed."""
+log = logging.getLogger(__name__)
+RUN_ID = "bootstrap"
 
 
 class Channel(Step):
@@ -103,10 +105,6 @@ class _Opener:
 
     async def __call__(self, last_seq: int) -> RunnerChannel:
         return await self.runtime.open_channel(self.key, epoch=self.epoch, last_seq=last_seq)
-
-
-log = logging.getLogger(__name__)
-RUN_ID = "bootstrap"
 
 
 class Bootstrap(Step):

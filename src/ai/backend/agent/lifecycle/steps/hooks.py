@@ -52,7 +52,7 @@ class Hooks(Step):
             config = await self.calls.call(key, "pre_create", kernel, step)
             assert config is not None
             kernel.configs.append((key, config))
-            kernel.attached[key] = await self._attached(handle, allocation)
+            kernel.attached[key] = await _attached(handle, allocation)
         kernel.save(attached_devices={key: _attached_to_wire(devices) for key, devices in kernel.attached.items()})
 
     def _holders(self, kernel: Kernel) -> list[tuple[PluginHandle, DeviceAllocation]]:
@@ -65,11 +65,6 @@ class Hooks(Step):
         if missing := sorted(set(self.context.inventory.holding(kernel.id).slots) - served):
             raise CreationDeferred(f"no plugin of the agent serves {', '.join(missing)} at the moment")
         return holders
-
-    @staticmethod
-    async def _attached(handle: PluginHandle, allocation: DeviceAllocation) -> list[AttachedDevice]:
-        check = partial(responses.attached, held=allocation)
-        return list(await handle.call("alloc_to_devices", lambda p: p.alloc_to_devices(allocation), check=check))
 
     async def release(self, kernel: Kernel, step: StepContext) -> None:
         for key in reversed(kernel.record.hooked):
@@ -101,6 +96,11 @@ class Hooks(Step):
                 log.info("post_terminate of %s for kernel %s failed and is repeated: %s", key, kernel.id, e)
             await asyncio.sleep(delay_s)
             remaining_s = deadline - clock()
+
+
+async def _attached(handle: PluginHandle, allocation: DeviceAllocation) -> list[AttachedDevice]:
+    check = partial(responses.attached, held=allocation)
+    return list(await handle.call("alloc_to_devices", lambda p: p.alloc_to_devices(allocation), check=check))
 
 
 def _attached_to_wire(devices: list[AttachedDevice]) -> list[dict[str, Any]]:

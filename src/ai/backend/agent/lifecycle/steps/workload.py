@@ -31,7 +31,6 @@ from ai.backend.agent.networks.cluster_keys import (
 from ai.backend.common.devices import VariantProperty
 from ai.backend.common.errors import CreationDeferred, CreationDenied, DeadlineExceeded, WorkloadError
 from ai.backend.common.slots import ResourceSlot
-from ai.backend.common.wire.agent import KernelSpec
 from ai.backend.plugin.accelerator import WorkloadConfig
 from ai.backend.plugin.runtime import WorkloadKey, WorkloadSpec
 
@@ -44,6 +43,8 @@ class CreateWorkload(Step):
     def workload_spec(self, kernel: Kernel, step: StepContext) -> WorkloadSpec:
         """Builds the spec. Raises CreationDenied if the configs of plugins and of the session contradict each other."""
         spec, services = kernel.record.spec, self.context.services
+        cluster = spec.cluster
+        secret = self.context.secret if cluster.overlay is None else cluster.overlay.secret
         config = merge_configs([*kernel.configs, (AGENT, user_mounts(spec)), (AGENT, services.mounts())])
         declared, info = self.context.settings.runtime_classes, self.context.runtime.info()
         cpu, memory = without_overhead(config, spec.runtime_class, declared, info)
@@ -58,7 +59,7 @@ class CreateWorkload(Step):
             files={
                 **config_files(spec, environ, kernel.record.device_allocation, config),
                 **(container_key_files(self.context.secret, spec.session_id) if services.has_sshd else {}),
-                **(self._cluster_keys(spec) if kernel.network is not None else {}),
+                **(cluster_key_files(secret, spec.session_id, cluster.hosts) if kernel.network is not None else {}),
                 **({USER_KEY: f"{spec.ssh_public_key}\n".encode()} if spec.ssh_public_key else {}),
             },
             private_files=frozenset({PRIVATE_KEY, CONTAINER_KEY}),
@@ -73,11 +74,6 @@ class CreateWorkload(Step):
                 "ai.backend.owner": spec.access_key,
             },
         )
-
-    def _cluster_keys(self, spec: KernelSpec) -> dict[str, bytes]:
-        overlay = spec.cluster.overlay
-        secret = self.context.secret if overlay is None else overlay.secret
-        return cluster_key_files(secret, spec.session_id, spec.cluster.hosts)
 
     async def acquire(self, kernel: Kernel, step: StepContext) -> None:
         if kernel.record.workload_id:  # resumed

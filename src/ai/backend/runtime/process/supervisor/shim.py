@@ -62,7 +62,7 @@ class Shim:
 
     def run(self) -> None:
         """Runs until the workload has ended and its end is acknowledged."""
-        while self._relay.exit is None or not (self._dismissed or self._relay.is_heard):
+        while self._relay.exit is None or not (self._dismissed or self._relay.is_acknowledged):
             for fd, events in self._poll.poll(self._timeout_ms()):
                 self._dispatch(fd, events)
             self._tick()
