@@ -297,7 +297,7 @@ async def test_an_import_that_nobody_answers_is_given_up(house: House, monkeypat
 async def test_stages_come_from_registry_settings_and_proxy(house: House) -> None:
     settings = ArtifactSettings(archive_storage="local:bucket")
     registries = type(house.artifacts.registries)(
-        house.manager._stores.artifacts,  # type: ignore[arg-type]  # there is one
+        house.manager.stores.artifacts,  # type: ignore[arg-type]  # there is one
         house.depot,
         settings,
         *(house.artifacts.registries._clock, house.artifacts.registries._id_generator),
@@ -508,7 +508,7 @@ async def test_a_change_that_was_seen_too_late_is_not_written(house: House) -> N
     await house.scan()
     house.depot.hold = ImportPhase.DOWNLOADING
     [row] = await house.begin("acme/small")
-    writer = RevisionWriter(house.manager._stores.artifacts, SystemClock())  # type: ignore[arg-type]  # there is one
+    writer = RevisionWriter(house.manager.stores.artifacts, SystemClock())  # type: ignore[arg-type]  # there is one
     assert await writer.update(row.revision, status_info="first") is not None
     assert await writer.update(row.revision, status_info="second") is None
     assert await writer.apply(row.revision, RevisionTrigger.DOWNLOADED) is None

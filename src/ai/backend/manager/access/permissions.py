@@ -48,6 +48,8 @@ class Operation(StrEnum):
     SEE_TEMPLATES = "see templates"
     CHANGE_TEMPLATES = "change templates"
     USE_GROUPS = "create sessions and templates in groups"
+    CHOOSE_AGENTS = "choose the agents of sessions"
+    EXCEED_PRIORITIES = "exceed the priority that a resource group allows"
     SEE_AGENTS = "see agents"
     CHANGE_AGENTS = "change agents and presets"
     CONTROL_AGENT_DAEMONS = "start and stop agents"
@@ -62,11 +64,14 @@ class Operation(StrEnum):
     SEE_SESSIONS = "see sessions and their events"
     CHANGE_SESSIONS = "change sessions"
     END_ALL_SESSIONS = "end the sessions of all users"
+    COMMIT_ALWAYS = "commit sessions where commits are forbidden"
+    SEE_ALL_REGISTRIES = "see all registries of images"
     SEE_TASKS = "see background tasks"
     SEE_USAGE = "see reports of usage"
     SEE_ERRORS = "see reported errors"
     CLEAR_ERRORS = "clear reported errors"
     READ_AUDIT_TRAIL = "read the audit trail"
+    SEE_SCHEMA = "query the GraphQL schema if it is for superadmins"
     CONFIGURE = "read or change the shared configuration"
     CHANGE_STATE = "change the state of the installation"
 
@@ -106,6 +111,8 @@ _TABLE: Mapping[Operation, tuple[Scope, Scope, Scope, Scope]] = {
     # Admins do not change the templates of superadmins.
     Operation.CHANGE_TEMPLATES: (_ALL, _DOMAIN, _OWN, _OWN),
     Operation.USE_GROUPS: (_ALL, _DOMAIN, _OWN, _OWN),
+    Operation.CHOOSE_AGENTS: (_ALL, _ALL, _NO, _NO),
+    Operation.EXCEED_PRIORITIES: (_ALL, _ALL, _NO, _NO),
     Operation.SEE_AGENTS: (_ALL, _NO, _ALL, _NO),
     Operation.CHANGE_AGENTS: (_ALL, _NO, _NO, _NO),
     Operation.CONTROL_AGENT_DAEMONS: (_ALL, _NO, _NO, _NO),
@@ -120,11 +127,14 @@ _TABLE: Mapping[Operation, tuple[Scope, Scope, Scope, Scope]] = {
     Operation.SEE_SESSIONS: (_ALL, _DOMAIN, _ALL, _OWN),
     Operation.CHANGE_SESSIONS: (_ALL, _DOMAIN, _OWN, _OWN),
     Operation.END_ALL_SESSIONS: (_ALL, _NO, _NO, _NO),
+    Operation.COMMIT_ALWAYS: (_ALL, _NO, _NO, _NO),
+    Operation.SEE_ALL_REGISTRIES: (_ALL, _NO, _NO, _NO),
     Operation.SEE_TASKS: (_ALL, _OWN, _ALL, _OWN),
     Operation.SEE_USAGE: (_ALL, _DOMAIN, _ALL, _NO),
     Operation.SEE_ERRORS: (_ALL, _DOMAIN, _ALL, _OWN),
     Operation.CLEAR_ERRORS: (_ALL, _DOMAIN, _OWN, _OWN),
     Operation.READ_AUDIT_TRAIL: (_ALL, _NO, _NO, _NO),
+    Operation.SEE_SCHEMA: (_ALL, _NO, _NO, _NO),
     Operation.CONFIGURE: (_ALL, _NO, _NO, _NO),
     Operation.CHANGE_STATE: (_ALL, _NO, _NO, _NO),
 }

@@ -1,4 +1,4 @@
-"""`backend.ai mgr image`: the catalogue of images, without a manager that runs (spec 03-02, 03-06)."""
+"""`backend.ai mgr image`: the catalogue of images, without a running manager (spec 03-02, 03-06)."""
 
 from __future__ import annotations
 
@@ -31,10 +31,7 @@ def image() -> None:
 
 
 def _on_images(settings: ManagerSettings, work: Callable[[SqlImageStore], Awaitable[T]]) -> T:
-    async def run(database: Database) -> T:
-        return await work(SqlImageStore(database))
-
-    return on_database(settings, run)
+    return on_database(settings, lambda database: work(SqlImageStore(database)))
 
 
 @image.command("list")
@@ -42,11 +39,11 @@ def _on_images(settings: ManagerSettings, work: Callable[[SqlImageStore], Awaita
 @click.pass_obj
 def list_(settings: ManagerSettings, registry: str | None) -> None:
     """List the images that are known of registries."""
-    found = _on_images(settings, lambda store: store.all(registry))
+    images = _on_images(settings, lambda store: store.all(registry))
     aliases = _on_images(settings, lambda store: store.aliases())
-    for one in found:
-        named = [a.alias for a in aliases if a.image == one.name and a.architecture in (None, one.architecture)]
-        click.echo("  ".join([one.name, one.architecture, one.digest, *([f"({', '.join(named)})"] if named else [])]))
+    for row in images:
+        names = [a.alias for a in aliases if a.image == row.name and a.architecture in (None, row.architecture)]
+        click.echo("  ".join([row.name, row.architecture, row.digest, *([f"({', '.join(names)})"] if names else [])]))
 
 
 @image.command("rescan")
@@ -59,23 +56,23 @@ def rescan(settings: ManagerSettings, registry: str | None) -> None:
         config = config_store(settings, database)
         if isinstance(config, SQLiteConfigStore):
             await config.setup()
-        book = ContainerRegistries(SealedConfigStore(config, sealer_of(settings), opens=True))
+        registries = ContainerRegistries(SealedConfigStore(config, sealer_of(settings), opens=True))
         try:
-            chosen = [await book.get(registry)] if registry else list((await book.all()).values())
+            chosen = [await registries.get(registry)] if registry else list((await registries.all()).values())
         finally:
             close = getattr(config, "close", None)
             if close is not None:
                 await close()
         if not chosen:
             raise NotFound("no registry is configured (config/docker/registry)")
-        scan = Rescan.alone(SqlImageStore(database), HttpRegistryScanner(), book, SystemClock())
-        return [await scan.scan(one, tell=_tell) for one in chosen]
+        scan = Rescan.alone(SqlImageStore(database), HttpRegistryScanner(), registries, SystemClock())
+        return [await scan.scan(one, tell=_print_problem) for one in chosen]
 
     for line in on_database(settings, work):
         click.echo(line)
 
 
-def _tell(step: ScanStep) -> None:
+def _print_problem(step: ScanStep) -> None:
     if step.skipped or step.failed:
         click.echo(f"{step.current}: {step.skipped or step.failed}", err=True)
 
@@ -91,11 +88,11 @@ def alias(settings: ManagerSettings, alias: str, target: str, arch: str | None) 
     async def work(store: SqlImageStore) -> None:
         check_alias(alias)
         architecture = architecture_name(arch) if arch else None
-        found = {i.name for i in await store.lookup(target) if architecture in (None, i.architecture)}
-        if len(found) != 1:
-            what = f"there are {', '.join(sorted(found)[:20])}" if found else "no registry had it"
+        matches = {i.name for i in await store.lookup(target) if architecture in (None, i.architecture)}
+        if len(matches) != 1:
+            what = f"there are {', '.join(sorted(matches)[:20])}" if matches else "no registry had it"
             raise ImageNotFound(f"{target} is no one image: {what}")
-        await store.put_alias(ImageAlias(alias=alias, image=found.pop(), architecture=architecture))
+        await store.put_alias(ImageAlias(alias=alias, image=matches.pop(), architecture=architecture))
 
     _on_images(settings, work)
 

@@ -75,7 +75,7 @@ def scheduler_explain(settings: ManagerSettings, session: str) -> None:
 
     async def work(database: Database) -> list[str]:
         manager = Manager(settings, database, Bus(), NoAgents())
-        return [await _explained(manager, found) for found in await manager.called(session)]
+        return [await _explained(manager, found) for found in await manager.live_sessions(session)]
 
     click.echo("\n".join(on_database(settings, work)))
 

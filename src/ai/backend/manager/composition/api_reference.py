@@ -1,4 +1,4 @@
-"""The generated references of the API: a page for people, a document for tools (`python -m tools.docs`)."""
+"""The generated references of the API (`python -m tools.docs`): pages for people, a document for tools."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ class _Unbound:
 
 
 def document() -> dict[str, Any]:
-    """The OpenAPI document of the manager, without a version of the software, so that releases do not change it."""
+    """Returns the OpenAPI document of the manager, without a version of the software, so that releases do not change
+    it."""
     services = cast(Services, _Unbound())
     endpoints = api_endpoints(services, Metrics("manager"), ApiOptions())
     return openapi_document(endpoints, title="Manager API", version="v7.20230615")
@@ -62,7 +63,7 @@ def rest_page() -> str:
 
 
 def graphql_definitions() -> str:
-    """Return the GraphQL definitions of all features, merged into one schema."""
+    """Returns the GraphQL definitions of all features, merged into one schema."""
     from graphql import print_schema
 
     from ai.backend.manager.composition.graphql_schema import load_definitions
@@ -73,10 +74,12 @@ def graphql_definitions() -> str:
 
 def graphql_page() -> str:
     from ai.backend.manager.graphql import limits
+    from ai.backend.manager.graphql.settings import GraphQLSettings
 
     head = _GRAPHQL
-    defaults = limits.QueryLimits()
-    numbers = {"PAGE": limits.MAX_PAGE, "TOKENS": limits.MAX_TOKENS, "DEPTH": defaults.depth, "COST": defaults.cost}
+    defaults = GraphQLSettings()
+    numbers = {"PAGE": limits.MAX_PAGE, "TOKENS": limits.MAX_TOKENS}
+    numbers |= {"DEPTH": defaults.max_depth, "COST": defaults.max_cost}
     for name, value in numbers.items():
         head = head.replace(f"MAX_{name}", f"{value:,}")
     schema = graphql_definitions()

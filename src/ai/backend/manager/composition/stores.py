@@ -34,8 +34,7 @@ from ai.backend.manager.resource_groups.sql import SqlResourceGroupStore, remove
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
 from ai.backend.manager.resources.sql import SqlPresetStore
 from ai.backend.manager.resources.store import PresetStore
-from ai.backend.manager.scheduling.memory import MemoryShareStore
-from ai.backend.manager.scheduling.sql import SqlShareStore
+from ai.backend.manager.scheduling.sql import MemoryShareStore, SqlShareStore
 from ai.backend.manager.scheduling.store import ShareStore
 from ai.backend.manager.secrets.sealer import Sealer
 from ai.backend.manager.sessions.sql import SqlSessionStore
@@ -46,13 +45,13 @@ from ai.backend.manager.tasks.store import TaskStore
 from ai.backend.manager.templates.memory import MemoryTemplateStore
 from ai.backend.manager.templates.sql import SqlTemplateStore
 from ai.backend.manager.templates.store import TemplateStore
+from ai.backend.manager.usage.service import UsageStore
 from ai.backend.manager.usage.sql import SqlUsageStore
-from ai.backend.manager.usage.store import UsageStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stores:
-    """Where the manager keeps things; one database in production, memory in simulations."""
+    """The stores of a manager: in one database in production, in memory in simulations."""
 
     sessions: SessionStore
     agents: AgentStore

@@ -13,13 +13,12 @@ from ai.backend.manager.agents.settings import AgentSettings
 from ai.backend.manager.artifacts.settings import ArtifactSettings
 from ai.backend.manager.config.published import DbSettings, ManagerProcessSettings, translated
 from ai.backend.manager.events.settings import WebhookSettings
-from ai.backend.manager.execution.settings import FileSettings
 from ai.backend.manager.folders.settings import FolderSettings
 from ai.backend.manager.graphql.settings import GraphQLSettings
 from ai.backend.manager.maintenance.settings import RetentionSettings
 from ai.backend.manager.secrets.settings import SecretSettings
 from ai.backend.manager.service_ports.settings import TunnelSettings
-from ai.backend.manager.sessions.settings import SessionSettings
+from ai.backend.manager.sessions.settings import FileSettings, SessionSettings
 
 
 class ListenSettings(Settings):

@@ -11,7 +11,7 @@ from ai.backend.infra.bus import Bus
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import is_permitted
 from ai.backend.manager.access.permissions import Operation
-from ai.backend.manager.sessions.events import Event
+from ai.backend.manager.sessions.changes import Event
 from ai.backend.manager.sessions.lookup import SessionFinder
 from ai.backend.manager.sessions.store import SessionStore
 from ai.backend.manager.tasks.service import RECHECK_S, wait_for_hint

@@ -15,7 +15,7 @@ from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.infra.retry import Backoff
 from ai.backend.manager.events.settings import WebhookSettings
 from ai.backend.manager.events.webhook_gateway import WebhookFailed, WebhookSender
-from ai.backend.manager.sessions.callbacks import Webhook
+from ai.backend.manager.sessions.changes import Webhook
 from ai.backend.manager.sessions.store import SessionStore
 
 log = logging.getLogger(__name__)

@@ -16,17 +16,31 @@ from ai.backend.manager.agents.model import Agent, KernelOccupancy
 from ai.backend.manager.db.fence import check_fence
 from ai.backend.manager.query.memory import select
 from ai.backend.manager.query.model import Page
-from ai.backend.manager.sessions.callbacks import Webhook, callback_body, owed_callbacks
-from ai.backend.manager.sessions.changes import Change, ObservationAck, slot_deltas
-from ai.backend.manager.sessions.events import Event, EventDraft
-from ai.backend.manager.sessions.model import OwnerLimits, Session, SessionQuery, SlotAudit, too_many_sessions
-from ai.backend.manager.sessions.network import SessionNetwork, lasting
+from ai.backend.manager.sessions.changes import (
+    Change,
+    Event,
+    EventDraft,
+    ObservationAck,
+    Webhook,
+    event_rows,
+    slot_deltas,
+    webhook_rows,
+)
+from ai.backend.manager.sessions.model import (
+    OwnerLimits,
+    Session,
+    SessionNetwork,
+    SessionQuery,
+    SlotAudit,
+    lasting,
+    too_many_sessions,
+)
 from ai.backend.manager.sessions.store import UNLIMITED
 
 
 @dataclass
 class Memory:
-    """Everything that the in-memory stores keep; they share one."""
+    """The contents of the in-memory stores of sessions and agents, which share one."""
 
     sessions: dict[SessionId, Session] = field(default_factory=dict)
     agents: dict[AgentId, Agent] = field(default_factory=dict)
@@ -55,24 +69,18 @@ class MemorySessionStore:
     def _named(self, access_key: AccessKey, name: str, *, but: SessionId | None = None) -> Session | None:
         return next((s for s in self._live if (s.access_key, s.name) == (access_key, name) and s.id != but), None)
 
-    async def insert(
-        self,
-        session: Session,
-        *,
-        events: Sequence[EventDraft],
-        limits: OwnerLimits = UNLIMITED,
-    ) -> None:
+    async def insert(self, session: Session, *, events: Sequence[EventDraft], limits: OwnerLimits = UNLIMITED) -> None:
         m = self._memory
         check_fence()
         existing = m.sessions.get(session.id) or self._named(session.access_key, session.name)
         if existing is not None:
             raise SessionAlreadyExists(data={"existingSessionId": str(existing.id)})
-        mine = [s for s in self._live if s.access_key == session.access_key]
-        if limits.max_live is not None and len(mine) >= limits.max_live:
+        own = [s for s in self._live if s.access_key == session.access_key]
+        if limits.max_live is not None and len(own) >= limits.max_live:
             raise too_many_sessions(limits.max_live)
-        waiting = [*(s for s in mine if s.status is SessionStatus.PENDING), session]
-        asked = sum((k.requested_slots for s in waiting for k in s.kernels), ResourceSlot())
-        limits.check_pending(len(waiting), asked)
+        waiting = [*(s for s in own if s.status is SessionStatus.PENDING), session]
+        requested = sum((k.requested_slots for s in waiting for k in s.kernels), ResourceSlot())
+        limits.check_pending(len(waiting), requested)
         m.sessions[session.id] = session
         self._emit(session, events, session.created_at)
 
@@ -99,8 +107,8 @@ class MemorySessionStore:
 
     def _check_numbers(self, changes: Sequence[Change]) -> None:
         after = {**{i: s.vni for i, s in self._memory.sessions.items()}, **{c.new.id: c.new.vni for c in changes}}
-        given = [vni for vni in after.values() if vni is not None]
-        if len(given) != len(set(given)):
+        numbers = [vni for vni in after.values() if vni is not None]
+        if len(numbers) != len(set(numbers)):
             raise StaleVersion("another session has the number of this one's network")
 
     async def networks(self) -> list[tuple[int, SessionNetwork]]:
@@ -122,32 +130,13 @@ class MemorySessionStore:
         return moved
 
     def _emit(self, session: Session, drafts: Sequence[EventDraft], at: datetime) -> None:
-        for draft in owed_callbacks(session, drafts):
-            self._memory.callback_id += 1
-            self._memory.callbacks[self._memory.callback_id] = Webhook(
-                id=self._memory.callback_id,
-                session_id=session.id,
-                access_key=session.access_key,
-                url=session.callback_url or "",
-                body=callback_body(draft, at),
-                attempts=0,
-                due_at=at,
-            )
-        for draft in drafts:
-            self._memory.event_id += 1
-            event = Event(
-                id=self._memory.event_id,
-                name=draft.name,
-                session_id=draft.session_id,
-                kernel_id=draft.kernel_id,
-                access_key=session.access_key,
-                domain_name=session.domain_name,
-                group_id=session.group_id,
-                user_id=session.user_id,
-                at=at,
-                payload=draft.payload,
-            )
-            self._memory.events.append(event)
+        m = self._memory
+        for row in webhook_rows(session, drafts, at):
+            m.callback_id += 1
+            m.callbacks[m.callback_id] = Webhook(id=m.callback_id, **row)
+        for row in event_rows(session, drafts, at):
+            m.event_id += 1
+            m.events.append(Event(id=m.event_id, **row))
 
     async def get(self, session_id: SessionId) -> Session | None:
         return self._memory.sessions.get(session_id)
@@ -157,11 +146,11 @@ class MemorySessionStore:
         return sorted((s for s in sessions if s is not None), key=_age)
 
     async def find_live(self, access_key: AccessKey | None, ref: str, *, limit: int = 10) -> list[Session]:
-        mine = [s for s in self._live if access_key is None or s.access_key == access_key]
-        exact = [s for s in mine if ref == s.name or ref.lower() == str(s.id)]
+        own = [s for s in self._live if access_key is None or s.access_key == access_key]
+        exact = [s for s in own if ref == s.name or ref.lower() == str(s.id)]
         if exact or not ref:
             return exact[:limit]
-        return [s for s in mine if s.name.startswith(ref) or str(s.id).startswith(ref.lower())][:limit]
+        return [s for s in own if s.name.startswith(ref) or str(s.id).startswith(ref.lower())][:limit]
 
     async def newest_named(self, access_key: AccessKey, name: str) -> Session | None:
         sessions = [s for s in self._memory.sessions.values() if (s.access_key, s.name) == (access_key, name)]
@@ -254,8 +243,8 @@ class MemorySessionStore:
         return self._memory.logs.get(kernel_id)
 
     async def acked(self, agent_id: AgentId, epoch: int) -> int:
-        known = self._memory.acks.get(agent_id)
-        return known[1] if known is not None and known[0] == epoch else 0
+        acked_epoch, seq = self._memory.acks.get(agent_id, (0, 0))
+        return seq if acked_epoch == epoch else 0
 
     async def audit(self) -> SlotAudit:
         drift: dict[AgentId, tuple[ResourceSlot, ResourceSlot]] = {}
@@ -268,14 +257,13 @@ class MemorySessionStore:
     async def purge(self, *, before: datetime) -> int:
         check_fence()
         m = self._memory
-        kept = [e for e in m.events if e.at >= before]
-        gone = len(m.events) - len(kept)
-        m.events = kept
+        stored = len(m.events)
+        m.events = [e for e in m.events if e.at >= before]
         for session in m.sessions.values():
             for kernel in session.kernels:
                 if kernel.terminated_at is not None and kernel.terminated_at < before:
                     m.logs.pop(kernel.id, None)
-        return gone
+        return stored - len(m.events)
 
     async def events_after(self, after_id: int, *, limit: int = 1000) -> list[Event]:
         return [e for e in self._memory.events if e.id > after_id][:limit]
@@ -285,15 +273,15 @@ class MemorySessionStore:
 
     async def due_callbacks(self, now: datetime, *, limit: int) -> list[Webhook]:
         first: dict[SessionId, Webhook] = {}
-        for one in self._memory.callbacks.values():
-            first.setdefault(one.session_id, one)
+        for webhook in self._memory.callbacks.values():
+            first.setdefault(webhook.session_id, webhook)
         return sorted((c for c in first.values() if c.due_at <= now), key=lambda c: (c.due_at, c.id))[:limit]
 
     async def put_off_callback(self, callback_id: int, *, attempts: int, due_at: datetime) -> None:
         check_fence()
-        one = self._memory.callbacks.get(callback_id)
-        if one is not None:
-            self._memory.callbacks[callback_id] = replace(one, attempts=attempts, due_at=due_at)
+        webhook = self._memory.callbacks.get(callback_id)
+        if webhook is not None:
+            self._memory.callbacks[callback_id] = replace(webhook, attempts=attempts, due_at=due_at)
 
     async def drop_callback(self, callback_id: int) -> None:
         check_fence()
@@ -301,7 +289,7 @@ class MemorySessionStore:
 
 
 def _with_side_fields(change: Change, stored: Session) -> Session:
-    """The new session; what ``bump`` wrote meanwhile stays unless the change itself touches it."""
+    """Returns the new session; what ``bump`` wrote meanwhile stays unless the change itself touches it."""
     stats = {k.id: k.last_stat for k in stored.kernels}
     before = {k.id: k.last_stat for k in change.old.kernels}
     kernels = tuple(

@@ -27,12 +27,18 @@ from ai.backend.manager.identity import tables as identity_tables
 from ai.backend.manager.query.model import Page
 from ai.backend.manager.query.sql import compile_filter, compile_order
 from ai.backend.manager.sessions import tables
-from ai.backend.manager.sessions.changes import Change, ObservationAck, slot_deltas
-from ai.backend.manager.sessions.events import EventDraft
-from ai.backend.manager.sessions.model import Kernel, OwnerLimits, Session, SessionQuery, SlotAudit, too_many_sessions
-from ai.backend.manager.sessions.network import SessionNetwork, lasting
+from ai.backend.manager.sessions.changes import Change, EventDraft, ObservationAck, slot_deltas
+from ai.backend.manager.sessions.model import (
+    Kernel,
+    OwnerLimits,
+    Session,
+    SessionNetwork,
+    SessionQuery,
+    SlotAudit,
+    lasting,
+    too_many_sessions,
+)
 from ai.backend.manager.sessions.sql_bulk import BatchWriter, check_versions, move_slots, update_many
-from ai.backend.manager.sessions.sql_logs import SqlKernelLogs
 from ai.backend.manager.sessions.sql_outbox import SqlOutbox, acknowledge, insert_events
 from ai.backend.manager.sessions.store import UNLIMITED
 
@@ -59,7 +65,7 @@ def _difference(
 
 
 def _load(s: Connection, rows: Sequence[Row[Any]]) -> list[Session]:
-    """Return sessions with their kernels, in the order of ``rows``."""
+    """Returns sessions with their kernels, in the order of ``rows``."""
     kernels: dict[UUID, list[Kernel]] = {}
     for ids in chunks([row.id for row in rows]):
         query = select(tables.kernels).where(tables.kernels.c.session_id.in_(ids)).order_by(tables.kernels.c.local_rank)
@@ -73,6 +79,12 @@ def _already_exists(error: IntegrityError, session_id: UUID | None) -> SessionAl
     return SessionAlreadyExists(data=data)
 
 
+def _equal(query: SessionQuery, *columns: ColumnElement[Any]) -> list[ColumnElement[bool]]:
+    """Returns the conditions of those columns that the query gives a value."""
+    values = ((column, getattr(query, str(column.key))) for column in columns)
+    return [column == value for column, value in values if value is not None]
+
+
 InsertStep: TypeAlias = Callable[[Connection, SessionId, Sequence[FolderMount], datetime], None]
 """Links the mounts of a new session: connection, session, mounts, time of creation."""
 
@@ -84,7 +96,7 @@ class _NewSession:
     limits: OwnerLimits
 
 
-class SqlSessionStore(SqlOutbox, SqlKernelLogs):
+class SqlSessionStore(SqlOutbox):
     """Implements :class:`ai.backend.manager.sessions.store.SessionStore`.
 
     Args:
@@ -95,18 +107,12 @@ class SqlSessionStore(SqlOutbox, SqlKernelLogs):
         super().__init__(database)
         self._insert_steps = insert_steps
         # On a shared database each transaction costs round trips; simultaneous creations share their statements.
-        self._batches = BatchWriter(self._insert_all, self._insert_one) if database.is_shared else None
+        self._batches = BatchWriter(self._insert_all) if database.is_shared else None
 
-    async def insert(
-        self,
-        session: Session,
-        *,
-        events: Sequence[EventDraft],
-        limits: OwnerLimits = UNLIMITED,
-    ) -> None:
+    async def insert(self, session: Session, *, events: Sequence[EventDraft], limits: OwnerLimits = UNLIMITED) -> None:
         new = _NewSession(session, events, limits)
         try:
-            await (self._batches.put(new) if self._batches is not None else self._insert_one(new))
+            await (self._batches.put(new) if self._batches is not None else self._insert_all([new]))
         except IntegrityError as e:
             existing = await self.get(session.id)
             if existing is None:
@@ -115,9 +121,6 @@ class SqlSessionStore(SqlOutbox, SqlKernelLogs):
             if existing is None:
                 raise
             raise _already_exists(e, existing.id) from None
-
-    async def _insert_one(self, new: _NewSession) -> None:
-        await self._insert_all([new])
 
     async def _insert_all(self, batch: Sequence[_NewSession]) -> None:
         def work(s: Connection) -> None:
@@ -142,13 +145,9 @@ class SqlSessionStore(SqlOutbox, SqlKernelLogs):
     def _check_limits(s: Connection, session: Session, limits: OwnerLimits) -> None:
         if limits.max_live is None and not limits.counts_pending:
             return
-        # SQLite has one writer; elsewhere the lock makes creations of one key wait for each other
-        key, c = session.access_key, tables.sessions.c
-        s.execute(
-            select(identity_tables.keypairs.c.access_key)
-            .where(identity_tables.keypairs.c.access_key == key)
-            .with_for_update()
-        )
+        key, c, owner = session.access_key, tables.sessions.c, identity_tables.keypairs.c.access_key
+        # SQLite has one writer; elsewhere the lock makes creations of one key wait for each other.
+        s.execute(select(owner).where(owner == key).with_for_update())
         if limits.max_live is not None:
             count = select(func.count()).select_from(tables.sessions).where(tables.LIVE, c.access_key == key)
             if s.execute(count).scalar_one() > limits.max_live:
@@ -179,7 +178,7 @@ class SqlSessionStore(SqlOutbox, SqlKernelLogs):
 
     @staticmethod
     def _write(s: Connection, changes: Sequence[Change]) -> None:
-        """Update rows; raise StaleVersion unless each session is at the version that its change was made from."""
+        """Updates rows; raise StaleVersion unless each session is at the version that its change was made from."""
         updates = [
             (c.old, {**_difference(_SESSION_FIELDS, _session_values, c.old, c.new), "version": c.old.version + 1})
             for c in changes
@@ -203,14 +202,10 @@ class SqlSessionStore(SqlOutbox, SqlKernelLogs):
     async def _select(
         self, *where: ColumnElement[bool] | TextClause, order: Any = None, limit: int | None = None
     ) -> list[Session]:
-        query = select(tables.sessions).where(*where)
-        query = query.order_by(*(order if order is not None else (tables.sessions.c.created_at, tables.sessions.c.id)))
-
-        def work(s: Connection) -> list[Session]:
-            rows = (s.execute(query.limit(limit) if limit is not None else query)).all()
-            return _load(s, rows)
-
-        return await self._db.run_read(work)
+        c = tables.sessions.c
+        query = select(tables.sessions).where(*where).order_by(*(order or (c.created_at, c.id)))
+        limited = query.limit(limit) if limit is not None else query
+        return await self._db.run_read(lambda s: _load(s, s.execute(limited).all()))
 
     async def get(self, session_id: SessionId) -> Session | None:
         sessions = await self._select(tables.sessions.c.id == session_id)
@@ -266,69 +261,33 @@ class SqlSessionStore(SqlOutbox, SqlKernelLogs):
         return await self._select(tables.LIVE, tables.sessions.c.id.in_(owners))
 
     async def held(self, agent_ids: Collection[AgentId]) -> list[KernelOccupancy]:
-        c = tables.kernels.c
+        k, access_key = tables.kernels.c, tables.sessions.c.access_key
+        renamed = k.id.label("kernel_id"), k.occupied_slots.label("slots")
         query = (
-            select(
-                c.id,
-                c.session_id,
-                c.agent,
-                tables.sessions.c.access_key,
-                c.status,
-                c.status_changed,
-                c.attempt,
-                c.occupied_slots,
-                c.devices,
-            )
-            .join(tables.sessions, tables.sessions.c.id == c.session_id)
-            .where(c.agent.in_(list(agent_ids)), c.status.in_(HOLDING))
+            select(*renamed, k.session_id, k.agent, access_key, k.status, k.status_changed, k.attempt, k.devices)
+            .join(tables.sessions, tables.sessions.c.id == k.session_id)
+            .where(k.agent.in_(list(agent_ids)), k.status.in_(HOLDING))
         )
-
-        def work(s: Connection) -> list[KernelOccupancy]:
-            return [
-                KernelOccupancy(
-                    kernel_id=kernel_id,
-                    session_id=session_id,
-                    agent=agent,
-                    access_key=access_key,
-                    status=status,
-                    status_changed=status_changed,
-                    attempt=attempt,
-                    slots=slots,
-                    devices=devices,
-                )
-                for kernel_id, session_id, agent, access_key, status, status_changed, attempt, slots, devices in (
-                    s.execute(query)
-                )
-            ]
-
-        return await self._db.run_read(work)
+        return await self._db.run_read(lambda s: [KernelOccupancy(**row._mapping) for row in s.execute(query)])
 
     async def networks(self) -> list[tuple[int, SessionNetwork]]:
         c = tables.sessions.c
         query = select(c.vni, c.network, c.status).where(c.vni.is_not(None))
-
-        def work(s: Connection) -> list[tuple[int, SessionNetwork]]:
-            return [(vni, lasting(network, status)) for vni, network, status in s.execute(query)]
-
-        return await self._db.run_read(work)
+        rows = await self._db.run_read(lambda s: s.execute(query).all())
+        return [(vni, lasting(network, status)) for vni, network, status in rows]
 
     async def search(self, query: SessionQuery) -> Page[Session]:
         c = tables.sessions.c
         where = compile_filter(tables.sessions, query.filter, hidden=_HIDDEN)
         if query.statuses is not None:
             where.append(c.status.in_(query.statuses))
-        if query.access_key is not None:
-            where.append(c.access_key == query.access_key)
-        if query.domain_name is not None:
-            where.append(c.domain_name == query.domain_name)
-        if query.group_id is not None:
-            where.append(c.group_id == query.group_id)
+        where += _equal(query, c.access_key, c.domain_name, c.group_id)
         order = compile_order(tables.sessions, query.order, (c.created_at.desc(), c.id.asc()), hidden=_HIDDEN)
 
         def work(s: Connection) -> Page[Session]:
-            total = (s.execute(select(func.count()).select_from(tables.sessions).where(*where))).scalar_one()
+            total = s.execute(select(func.count()).select_from(tables.sessions).where(*where)).scalar_one()
             page = select(tables.sessions).where(*where).order_by(*order).limit(query.limit).offset(query.offset)
-            return Page(items=_load(s, (s.execute(page)).all()), total_count=total)
+            return Page(items=_load(s, s.execute(page).all()), total_count=total)
 
         return await self._db.run_read(work)
 
@@ -343,11 +302,7 @@ class SqlSessionStore(SqlOutbox, SqlKernelLogs):
         query = select(c.access_key, func.count()).where(tables.LIVE).group_by(c.access_key)
         if access_keys is not None:
             query = query.where(c.access_key.in_(list(access_keys)))
-
-        def work(s: Connection) -> Mapping[AccessKey, int]:
-            return {AccessKey(key): count for key, count in s.execute(query)}
-
-        return await self._db.run_read(work)
+        return await self._db.run_read(lambda s: {AccessKey(key): count for key, count in s.execute(query)})
 
     async def occupied(
         self,
@@ -357,15 +312,11 @@ class SqlSessionStore(SqlOutbox, SqlKernelLogs):
         domain_name: DomainName | None = None,
     ) -> ResourceSlot:
         k, c = tables.kernels.c, tables.sessions.c
-        where: list[ColumnElement[bool]] = [k.agent.is_not(None), k.status.in_(HOLDING)]
         bounds = {c.access_key: access_key, c.group_id: group_id, c.domain_name: domain_name}
-        where += [column == value for column, value in bounds.items() if value is not None]
-        query = select(k.occupied_slots).join(tables.sessions, c.id == k.session_id).where(*where)
-
-        def work(s: Connection) -> ResourceSlot:
-            return sum(s.execute(query).scalars(), ResourceSlot())
-
-        return await self._db.run_read(work)
+        within = [column == value for column, value in bounds.items() if value is not None]
+        query = select(k.occupied_slots).join(tables.sessions, c.id == k.session_id)
+        query = query.where(k.agent.is_not(None), k.status.in_(HOLDING), *within)
+        return await self._db.run_read(lambda s: sum(s.execute(query).scalars(), ResourceSlot()))
 
     async def bump(self, queries: Mapping[SessionId, int], stats: Mapping[KernelId, Mapping[str, Any]]) -> None:
         c = tables.sessions.c

@@ -1,10 +1,10 @@
-"""Many sessions in few statements: what makes one commit hold hundreds of them."""
+"""Writes of many sessions in few statements, so that one commit holds hundreds of them."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, select, update
@@ -19,7 +19,7 @@ from ai.backend.manager.sessions import tables
 
 
 def check_versions(s: Connection, versions: Mapping[Any, int]) -> None:
-    """Lock sessions that are to change, by id, and raise StaleVersion unless each is at its version."""
+    """Locks sessions that are to change, by id. Raises StaleVersion unless each is at its version."""
     c = tables.sessions.c
     for part in chunks(versions):
         rows = s.execute(select(c.id, c.version).where(c.id.in_(part)).with_for_update())
@@ -30,7 +30,7 @@ def check_versions(s: Connection, versions: Mapping[Any, int]) -> None:
 
 
 def update_many(s: Connection, table: Any, changed: Sequence[tuple[Any, Mapping[str, Any]]]) -> None:
-    """Set columns of rows by their id; rows in which the same columns change share a statement."""
+    """Sets columns of rows by their id; rows in which the same columns change share a statement."""
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for row_id, values in changed:
         row = {f"new_{name}": value for name, value in values.items()}
@@ -42,7 +42,7 @@ def update_many(s: Connection, table: Any, changed: Sequence[tuple[Any, Mapping[
 
 
 def move_slots(s: Connection, deltas: Mapping[AgentId, ResourceSlot]) -> None:
-    """Add to the occupied slots of agents, in the order of their names.
+    """Adds to the occupied slots of agents, in the order of their names.
 
     Raises:
         InsufficientResource: an agent would hold more than it has, failed devices included.
@@ -71,25 +71,20 @@ class _Waiting:
     done: asyncio.Future[None]
 
 
+@dataclass(eq=False, repr=False)
 class BatchWriter:
     """Writes items that arrive during a write together in the next one.
 
-    If a batch fails, its items are written one by one, so that each gets its own result.
-
-    Args:
-        write_all: writes several or none. write_one: writes one.
+    ``write`` writes several items or none. If a batch fails, its items are written one by one, so that each gets its
+    own result.
     """
 
-    def __init__(
-        self, write_all: Callable[[Sequence[Any]], Awaitable[None]], write_one: Callable[[Any], Awaitable[None]]
-    ) -> None:
-        self._write_all = write_all
-        self._write_one = write_one
-        self._waiting: list[_Waiting] = []
-        self._worker: asyncio.Task[None] | None = None
+    write: Callable[[Sequence[Any]], Awaitable[None]]
+    _waiting: list[_Waiting] = field(default_factory=list, init=False)
+    _worker: asyncio.Task[None] | None = field(default=None, init=False)
 
     async def put(self, item: Any) -> None:
-        """Return once the item is written; raise the error of the write."""
+        """Returns once the item is written; raises the error of the write."""
         waiting = _Waiting(item, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         if self._worker is None or self._worker.done():
@@ -99,15 +94,15 @@ class BatchWriter:
     async def _work(self) -> None:
         while self._waiting:
             batch, self._waiting = self._waiting[:CHUNK], self._waiting[CHUNK:]
+            outcomes: list[BaseException | None] = [None] * len(batch)
             try:
-                if len(batch) > 1:
-                    await self._write_all([waiting.item for waiting in batch])
-            except Unavailable as error:
-                outcomes: list[BaseException | None] = [error] * len(batch)
-            except Exception:  # noqa: BLE001  # one item is at fault; each gets its own error
-                outcomes = await self._one_by_one(batch)
-            else:
-                outcomes = [None] * len(batch) if len(batch) > 1 else await self._one_by_one(batch)
+                await self.write([waiting.item for waiting in batch])
+            except Exception as error:  # noqa: BLE001  # each item gets its own error
+                if len(batch) == 1 or isinstance(error, Unavailable):
+                    outcomes = [error] * len(batch)
+                else:
+                    writes = (self.write([waiting.item]) for waiting in batch)
+                    outcomes = list(await asyncio.gather(*writes, return_exceptions=True))
             for waiting, outcome in zip(batch, outcomes, strict=True):
                 if waiting.done.cancelled():
                     continue
@@ -115,7 +110,3 @@ class BatchWriter:
                     waiting.done.set_result(None)
                 else:
                     waiting.done.set_exception(outcome)
-
-    async def _one_by_one(self, batch: Sequence[_Waiting]) -> list[BaseException | None]:
-        writes = (self._write_one(waiting.item) for waiting in batch)
-        return list(await asyncio.gather(*writes, return_exceptions=True))

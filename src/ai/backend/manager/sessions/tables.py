@@ -20,7 +20,7 @@ from ai.backend.infra.database import GUID, JSONText, QuantityMap, UTCDateTime, 
 from ai.backend.infra.database.columns import EnumText, JSONOf, JSONTuple
 from ai.backend.manager.db.metadata import metadata, required
 from ai.backend.manager.folders.model import FolderMount
-from ai.backend.manager.sessions.network import SessionNetwork
+from ai.backend.manager.sessions.model import SessionNetwork
 
 LIVE = text(f"status NOT IN ({', '.join(repr(s.value) for s in sorted(FINAL_SESSION_STATUSES))})")
 """In these words SQLite sees that the partial index of live sessions answers a query."""

@@ -24,7 +24,7 @@ def _replicas(session: Session) -> dict[str, int]:
 
 
 def kernel_environ(session: Session, kernel: Kernel) -> dict[str, str]:
-    """Return the environment of one kernel."""
+    """Returns the environment of one kernel."""
     environ = {
         **session.environ,
         **kernel.role_options.get("environ", {}),
@@ -52,7 +52,7 @@ def kernel_environ(session: Session, kernel: Kernel) -> dict[str, str]:
 def kernel_spec(
     session: Session, kernel: Kernel, files: InjectedFiles = _NOTHING, derive: Derive = no_secret
 ) -> KernelSpec:
-    """Return what an agent needs to create the kernel's current attempt. ``derive``: for networks over agents."""
+    """Returns what an agent needs to create the kernel's current attempt. ``derive``: for networks over agents."""
     is_main = kernel.id == session.main.id
     return KernelSpec(
         kernel_id=str(kernel.id),
