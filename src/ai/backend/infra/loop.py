@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import cached_property
+from typing import Any
 
 from ai.backend.common.errors import BackendError
 from ai.backend.infra.bus import Signal
@@ -15,6 +16,14 @@ log = logging.getLogger(__name__)
 
 _PAUSE_S = 1.0
 """The seconds after a failed round for which ``wake`` has no effect."""
+
+
+async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancels tasks and waits until they have ended."""
+    ending = list(tasks)
+    for task in ending:
+        task.cancel()
+    await asyncio.gather(*ending, return_exceptions=True)
 
 
 class PeriodicLoop(ABC):

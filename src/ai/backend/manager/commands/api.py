@@ -11,7 +11,7 @@ from ai.backend.manager.commands.running import output_option, write_text
 
 @click.group("api")
 def api() -> None:
-    """What the API is, as documents."""
+    """Print documents that describe the API."""
 
 
 @api.command("dump-openapi")

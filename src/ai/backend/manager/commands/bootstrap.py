@@ -18,7 +18,7 @@ from ai.backend.manager.config.settings import ManagerSettings
 @click.option("--vfolder-host", "hosts", multiple=True, help="A storage host (PROXY:VOLUME) that the domain may use.")
 @click.pass_obj
 def bootstrap(settings: ManagerSettings, resource_group: str, hosts: tuple[str, ...]) -> None:
-    """Make the default domain, group, resource group, an admin and a user, and print the keys of those that are new."""
+    """Create the default domain, group, resource group, an admin and a user, and print the keys of the new ones."""
 
     async def work(database: Database) -> BootstrapResult:
         manager = Manager(settings, database, Bus(), NoAgents(), sealer=sealer_of(settings))

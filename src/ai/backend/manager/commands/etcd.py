@@ -104,7 +104,7 @@ def delete(settings: ManagerSettings, key: str, prefix: bool, scope: ConfigScope
 @_scope_option
 @click.pass_obj
 def move_subtree(settings: ManagerSettings, old: str, new: str, scope: ConfigScope) -> None:
-    """Give what is at and below OLD the prefix NEW. Should this be broken off, run it again."""
+    """Replace the prefix OLD of all keys at and below it by NEW. If it is interrupted, run it again."""
     before, after = old.rstrip("/"), new.rstrip("/")
     if not before or not after or f"{after}/".startswith(f"{before}/") or f"{before}/".startswith(f"{after}/"):
         raise click.ClickException("OLD and NEW must be two places, and neither below the other")
@@ -122,12 +122,12 @@ def move_subtree(settings: ManagerSettings, old: str, new: str, scope: ConfigSco
 @etcd.command("quote")
 @click.argument("text")
 def quote(text: str) -> None:
-    """Print TEXT as it may be a part of a key."""
+    """Percent-encode TEXT for use as a part of a key."""
     click.echo(percent_quote(text, safe=""))
 
 
 @etcd.command("unquote")
 @click.argument("text")
 def unquote(text: str) -> None:
-    """Print what `quote` made TEXT of."""
+    """Decode a text that `quote` has encoded."""
     click.echo(percent_unquote(text))

@@ -35,7 +35,7 @@ Seal = Callable[[str, str], str]
 
 @click.group("fixture")
 def fixture() -> None:
-    """Rows to begin with."""
+    """Load initial rows."""
 
 
 @fixture.command("populate")
@@ -97,9 +97,8 @@ class _TableWriter:
             self._s.execute(update(self._table).where(*where).values(others))
             return "changed"
         if only_update:
-            raise InvalidInput(
-                f"{self._name}: there is no row {', '.join(str(values[c.name]) for c in keys)} to change"
-            )
+            message = f"{self._name}: there is no row {', '.join(str(values[c.name]) for c in keys)} to change"
+            raise InvalidInput(message)
         missing = [c for c in self._table.c if c.name not in values and not c.nullable and c.server_default is None]
         self._s.execute(insert(self._table).values({**{c.name: _default(c) for c in missing}, **values}))
         return "new"

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 @click.group("image")
 def image() -> None:
-    """Images of container registries."""
+    """Manage the images of container registries."""
 
 
 def _on_images(settings: ManagerSettings, work: Callable[[SqlImageStore], Awaitable[T]]) -> T:
@@ -38,7 +38,7 @@ def _on_images(settings: ManagerSettings, work: Callable[[SqlImageStore], Awaita
 @click.option("-r", "--registry", default=None, help="Only those of this registry.")
 @click.pass_obj
 def list_(settings: ManagerSettings, registry: str | None) -> None:
-    """List the images that are known of registries."""
+    """List the images that were found in registries."""
     images = _on_images(settings, lambda store: store.all(registry))
     aliases = _on_images(settings, lambda store: store.aliases())
     for row in images:
@@ -50,7 +50,7 @@ def list_(settings: ManagerSettings, registry: str | None) -> None:
 @click.argument("registry", required=False)
 @click.pass_obj
 def rescan(settings: ManagerSettings, registry: str | None) -> None:
-    """Read what REGISTRY, or every configured one, has now."""
+    """Read the present images of REGISTRY, or of every configured one."""
 
     async def work(database: Database) -> list[str]:
         config = config_store(settings, database)
@@ -66,7 +66,7 @@ def rescan(settings: ManagerSettings, registry: str | None) -> None:
         if not chosen:
             raise NotFound("no registry is configured (config/docker/registry)")
         scan = Rescan.alone(SqlImageStore(database), HttpRegistryScanner(), registries, SystemClock())
-        return [await scan.scan(one, tell=_print_problem) for one in chosen]
+        return [await scan.scan(registry_, tell=_print_problem) for registry_ in chosen]
 
     for line in on_database(settings, work):
         click.echo(line)
@@ -83,7 +83,7 @@ def _print_problem(step: ScanStep) -> None:
 @click.option("--arch", default=None, help="The processor architecture; whichever there is if not given.")
 @click.pass_obj
 def alias(settings: ManagerSettings, alias: str, target: str, arch: str | None) -> None:
-    """Let ALIAS stand for the image TARGET of a registry."""
+    """Make ALIAS a name of the image TARGET of a registry."""
 
     async def work(store: SqlImageStore) -> None:
         check_alias(alias)
@@ -101,7 +101,7 @@ def alias(settings: ManagerSettings, alias: str, target: str, arch: str | None) 
 @click.argument("alias")
 @click.pass_obj
 def dealias(settings: ManagerSettings, alias: str) -> None:
-    """Let ALIAS stand for nothing any more."""
+    """Remove ALIAS."""
     if not _on_images(settings, lambda store: store.drop_alias(alias)):
         raise click.ClickException(f"there is no alias {alias}")
 
@@ -111,6 +111,6 @@ def dealias(settings: ManagerSettings, alias: str) -> None:
 @click.option("--arch", default=None, help="Only of this processor architecture.")
 @click.pass_obj
 def forget(settings: ManagerSettings, name: str, arch: str | None) -> None:
-    """Let the image NAME be unknown until the next rescan."""
+    """Remove the image NAME until the next rescan."""
     if not _on_images(settings, lambda store: store.forget(name, architecture_name(arch) if arch else None)):
         raise click.ClickException(f"no registry had {name}")

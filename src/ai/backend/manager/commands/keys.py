@@ -17,10 +17,10 @@ from ai.backend.manager.config.settings import ManagerSettings
 @click.argument("name")
 @click.option("--overwrite", is_flag=True, help="Replace a pair of that name; whoever knows the old one is cut off.")
 def generate_rpc_keypair(folder: Path, name: str, overwrite: bool) -> None:
-    """Make the CURVE keys NAME.key (public) and NAME.key_secret in FOLDER.
+    """Create the CURVE keys NAME.key (public) and NAME.key_secret in FOLDER.
 
-    The secret one is `rpc-auth-manager-keypair` of manager.toml, the same for all managers; agents are given the public
-    one by `link.manager-key-file`.
+    The secret one is `rpc-auth-manager-keypair` of manager.toml, the same for all managers; agents get the public one
+    by `link.manager-key-file`.
     """
     from ai.backend.infra.rpc.zmq.keys import generate_keypair, load_keypair
 

@@ -84,10 +84,8 @@ def on_database(settings: ManagerSettings, work: Callable[[Database], Awaitable[
 
 
 def on_config(settings: ManagerSettings, work: Callable[[ConfigStore], Awaitable[T]], *, is_raw: bool = False) -> T:
-    """Runs ``work`` on the shared configuration, in etcd or in the database.
-
-    Unless ``is_raw``, secrets are encrypted when they are written; reads return them encrypted.
-    """
+    """Runs ``work`` on the shared configuration, in etcd or in the database. Unless ``is_raw``, secrets are encrypted
+    when they are written; reads return them encrypted."""
 
     async def with_store(database: Database) -> T:
         store = config_store(settings, database)

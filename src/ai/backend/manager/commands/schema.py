@@ -30,7 +30,7 @@ _UNITS = {"d": 1.0, "h": 1 / 24, "w": 7.0, "m": 30.0, "y": 365.0}
 
 @click.group("schema")
 def schema() -> None:
-    """The tables of the database."""
+    """Manage the tables of the database."""
 
 
 @schema.command("show")
@@ -46,7 +46,7 @@ def show(settings: ManagerSettings) -> None:
 @schema.command("oneshot")
 @click.pass_obj
 def oneshot(settings: ManagerSettings) -> None:
-    """Make the tables in a new database, or bring those that are there up to date."""
+    """Create the tables in a new database, or bring existing ones up to date."""
     revision = on_database(settings, lambda database: upgrade(database, MIGRATIONS), is_new=True)
     click.echo(f"the database is at {revision}")
 
@@ -67,7 +67,7 @@ def upgrade_(settings: ManagerSettings) -> None:
 @click.argument("version")
 @click.pass_context
 def apply_missing(context: click.Context, version: str) -> None:
-    """As `upgrade`: revisions here are one line, of which none can be missing."""
+    """The same as `upgrade`: revisions form one line, so none can be missing."""
     context.invoke(upgrade_)
 
 
@@ -115,7 +115,7 @@ def _days(_: click.Context, __: click.Parameter, value: str) -> float:
 @click.option("--vacuum-full", is_flag=True, help="Give the room back to the disk; locks the database meanwhile.")
 @click.pass_obj
 def clear_history(settings: ManagerSettings, retention: float, vacuum_full: bool) -> None:
-    """Forget sessions that ended longer ago, with their kernels and logs, events, and the audit trail."""
+    """Delete sessions that ended longer ago, with their kernels, logs, events and audit records."""
     before = datetime.now(UTC) - timedelta(days=retention)
 
     sessions, events, audit = tables.sessions, tables.session_events, logs_tables.audit_logs

@@ -1,4 +1,4 @@
-"""`backend.ai mgr secrets`: the keys that secrets in the database are sealed with (ADR 0180)."""
+"""`backend.ai mgr secrets`: the keys that encrypt secrets in the database (ADR 0180)."""
 
 from __future__ import annotations
 

@@ -29,13 +29,8 @@ async def serve(
     settings: ManagerSettings, stop: asyncio.Event, *, ready: Callable[[str], None] = log.info, number: int = 0
 ) -> None:
     """Runs a manager that agents reach by ZeroMQ and clients by HTTP until ``stop`` is set. Sessions continue.
-
-    Args:
-        number: of this process, if several serve on these settings; 0 is the first.
-
-    Raises:
-        OSError: an address cannot be bound. BackendError: the database cannot be used.
-    """
+    ``number`` is that of this process if several serve. Raises OSError if an address cannot be bound, BackendError if
+    the database cannot be used."""
     from ai.backend.infra.http.server import make_runner, serve_on
     from ai.backend.infra.http.tls import tls_of
     from ai.backend.infra.rpc.data.server import DataServer
@@ -106,10 +101,8 @@ async def _serve_first(settings: ManagerSettings, stop: asyncio.Event, worker: C
 def _check_several(settings: ManagerSettings) -> None:
     """Refuses settings that several processes cannot share. Raises InvalidInput."""
     if settings.database_url is None or not settings.database_url.startswith("postgresql"):
-        raise InvalidInput(
-            "manager.num-proc above 1 needs PostgreSQL, named in the table db: SQLite serves one process.",
-            data={"manager.num-proc": "not with SQLite"},
-        )
+        message = "manager.num-proc above 1 needs PostgreSQL, named in the table db: SQLite serves one process."
+        raise InvalidInput(message, data={"manager.num-proc": "not with SQLite"})
     if settings.redis is None:
         log.warning("without a table redis, each process counts rate limits alone and hears late of the others' work")
 

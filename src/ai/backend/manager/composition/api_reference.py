@@ -8,8 +8,9 @@ import msgspec
 
 from ai.backend.infra.http.openapi import openapi_document, reference_page
 from ai.backend.infra.telemetry import Metrics
-from ai.backend.manager.composition.app import ApiOptions, api_endpoints
+from ai.backend.manager.composition.app import api_endpoints
 from ai.backend.manager.composition.services import Services
+from ai.backend.manager.config.settings import ManagerSettings
 
 _GRAPHQL = """<!-- generated from schema.graphql of all features by ai.backend.manager.composition.api_reference -->
 
@@ -39,6 +40,8 @@ _HEAD = (
 class _Unbound:
     """Stands for a service: endpoints are bound to it and never called."""
 
+    settings = ManagerSettings()
+
     def __getattr__(self, name: str) -> _Unbound:
         return self
 
@@ -50,7 +53,7 @@ def document() -> dict[str, Any]:
     """Returns the OpenAPI document of the manager, without a version of the software, so that releases do not change
     it."""
     services = cast(Services, _Unbound())
-    endpoints = api_endpoints(services, Metrics("manager"), ApiOptions())
+    endpoints = api_endpoints(services, Metrics("manager"))
     return openapi_document(endpoints, title="Manager API", version="v7.20230615")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from importlib import metadata
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,6 @@ from ai.backend.manager.agents.watcher_api import WatchersApi
 from ai.backend.manager.artifacts.api import ArtifactRegistriesApi, ArtifactsApi
 from ai.backend.manager.composition.manager import Manager
 from ai.backend.manager.composition.services import Services
-from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.dotfiles.api import SessionDefaultsApi
 from ai.backend.manager.events.api import EventsApi
 from ai.backend.manager.execution.api import ExecutionApi
@@ -31,7 +29,6 @@ from ai.backend.manager.execution.commits_api import ImagesApi
 from ai.backend.manager.execution.streams_api import StreamsApi
 from ai.backend.manager.folders.api import FoldersApi, FolderSharingApi, FolderTypesApi
 from ai.backend.manager.graphql.endpoint import GraphQLApi
-from ai.backend.manager.graphql.settings import GraphQLSettings
 from ai.backend.manager.identity.api import AuthApi, PasswordsApi, RoleApi
 from ai.backend.manager.identity.signing_keys import KeypairStore
 from ai.backend.manager.logs.api import ErrorLogApi
@@ -41,7 +38,6 @@ from ai.backend.manager.resources.api import ResourcesApi
 from ai.backend.manager.service_ports.api import ServicePortsApi
 from ai.backend.manager.service_ports.tunnels_api import TunnelsApi
 from ai.backend.manager.sessions.api import SessionsApi
-from ai.backend.manager.sessions.settings import FileSettings
 from ai.backend.manager.system.api import StateApi
 from ai.backend.manager.system.config_api import ConfigApi
 from ai.backend.manager.tasks.api import TasksApi
@@ -56,42 +52,17 @@ COMPATIBLE_RELEASE = "23.09.10"
 """The release whose features this manager has; the published Web UI compares it (wire contract 5)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiOptions:
-    """Limits and texts of the API."""
-
-    files: FileSettings = field(default_factory=FileSettings)
-    http: HttpOptions = field(default_factory=HttpOptions)
-    graphql: GraphQLSettings = field(default_factory=GraphQLSettings)
-    announcement: str = ""
-
-    @classmethod
-    def of(cls, settings: ManagerSettings) -> ApiOptions:
-        """Returns the options that the manager's settings have."""
-        return cls(
-            files=settings.files,
-            http=HttpOptions(
-                anonymous_rate_limit=settings.api.anonymous_rate_limit,
-                trusted_proxies=frozenset(settings.api.trusted_proxies),
-            ),
-            graphql=settings.graphql,
-            announcement=settings.api.announcement,
-        )
-
-
-def api_endpoints(
-    services: Services, metrics: Metrics, options: ApiOptions, readiness: Readiness | None = None
-) -> list[Endpoint]:
+def api_endpoints(services: Services, metrics: Metrics, readiness: Readiness | None = None) -> list[Endpoint]:
     """Returns every endpoint of the manager except the OpenAPI document, which lists them."""
     sessions, images, commits = services.sessions, services.images, services.commits
-    folders, artifacts = services.folders, services.artifacts
+    folders, artifacts, settings = services.folders, services.artifacts, services.settings
     groups: list[tuple[str, tuple[object, ...]]] = [
         ("sessions", (SessionsApi(sessions), ServicePortsApi(services.service_ports))),
         ("streams", (StreamsApi(sessions, services.execution), TunnelsApi(services.tunnels))),
         ("events", (EventsApi(sessions, services.identity, services.events), TasksApi(services.tasks))),
         ("cluster", (ResourcesApi(services.resources, services.presets), AgentsApi(services.agents))),
         ("cluster", (ResourceGroupsApi(services.resource_groups),)),
-        ("cluster", (StateApi(services.state, sessions, announcement=options.announcement),)),
+        ("cluster", (StateApi(services.state, sessions, announcement=settings.api.announcement),)),
         ("auth", (RoleApi(services.identity), AuthApi(services.passwords, services.ssh_keys))),
         ("auth", (PasswordsApi(services.passwords),)),
         ("error log", (ErrorLogApi(services.errors, services.clock.now),)),
@@ -100,7 +71,7 @@ def api_endpoints(
         ("config", (ConfigApi(services.config),)),
         ("watchers", (WatchersApi(services.watchers),)),
         ("folders", (FolderTypesApi(has_folders=folders is not None),)),
-        ("graphql", (GraphQLApi(services.audit, options.graphql, lambda: _load_schema(services)),)),
+        ("graphql", (GraphQLApi(services.audit, settings.graphql, lambda: _load_schema(services)),)),
         ("health", (HealthApi(metrics, readiness or _always_ready, lambda: _gauges(services)),)),
         ("version", (VersionApi(manager=COMPATIBLE_RELEASE, build=_build()),)),
     ]
@@ -113,7 +84,7 @@ def api_endpoints(
     if services.usage is not None:
         groups.append(("usage", (UsageApi(services.usage),)))
     endpoints = [endpoint for tag, apis in groups for api in apis for endpoint in endpoints_of(api, tag=tag)]
-    return [*endpoints, *ExecutionApi(services.execution, options.files).endpoints()]
+    return [*endpoints, *ExecutionApi(services.execution, settings.files).endpoints()]
 
 
 async def _gauges(services: Services) -> Mapping[str, float]:
@@ -133,22 +104,14 @@ def _load_schema(services: Services) -> GraphQLSchema:
 
 
 def build_app(
-    manager: Manager,
-    *,
-    options: ApiOptions | None = None,
-    readiness: Readiness | None = None,
-    limiter: Limiter | None = None,
+    manager: Manager, *, readiness: Readiness | None = None, limiter: Limiter | None = None
 ) -> web.Application:
-    """Returns the application of a manager, to be run by an aiohttp runner.
-
-    Args:
-        options: by default those of the manager's settings.
-        readiness: what ``/readyz`` checks; nothing by default.
-        limiter: counts requests; this process by default.
-    """
-    options = options or ApiOptions.of(manager.settings)
-    services = manager.services
-    endpoints = api_endpoints(services, manager.metrics, options, readiness)
+    """Returns the application of a manager, to be run by an aiohttp runner. ``readiness`` is the check of ``/readyz``;
+    ``limiter`` counts requests, by default in this process."""
+    services, settings = manager.services, manager.settings.api
+    trusted = frozenset(settings.trusted_proxies)
+    options = HttpOptions(anonymous_rate_limit=settings.anonymous_rate_limit, trusted_proxies=trusted)
+    endpoints = api_endpoints(services, manager.metrics, readiness)
 
     def admit(access_key: str) -> None:
         services.identity.touch(AccessKey(access_key))
@@ -158,12 +121,10 @@ def build_app(
         [*endpoints, *endpoints_of(OpenApiApi(endpoints, title="Manager API", version=_build()), tag="health")],
         metrics=manager.metrics,
         # The identity service answers from memory, so keys are not cached here.
-        authenticator=Authenticator(
-            KeypairStore(services.identity), key_ttl_s=0, trusted_proxies=options.http.trusted_proxies
-        ),
+        authenticator=Authenticator(KeypairStore(services.identity), key_ttl_s=0, trusted_proxies=trusted),
         audit=CallAudit(services.audit),
         client_tokens=services.client_tokens,
-        options=options.http,
+        options=options,
         on_admitted=admit,
         limiter=limiter,
         active_keys=services.identity.active_keys,

@@ -16,6 +16,7 @@ from ai.backend.infra.bus import Bus
 from ai.backend.infra.config_store import MANAGERS, CachingConfigStore, ConfigStore, SQLiteConfigStore
 from ai.backend.infra.database import Database
 from ai.backend.infra.http.ratelimit import Limiter
+from ai.backend.infra.loop import cancel_all
 from ai.backend.infra.retry import Backoff
 from ai.backend.infra.telemetry import Metrics
 from ai.backend.manager.config.settings import ManagerSettings
@@ -46,20 +47,15 @@ def secrets_file(settings: ManagerSettings) -> Path:
 
 
 def sealer_of(settings: ManagerSettings) -> Sealer:
-    """Returns the sealer with the keys of the key file, which is created if it is missing.
-
-    Raises InvalidInput if the file is malformed or readable by others, OSError if it can be neither read nor created.
-    """
+    """Returns the sealer with the keys of the key file, which is created if it is missing. Raises InvalidInput if the
+    file is malformed or readable by others, OSError if it can be neither read nor created."""
     path = secrets_file(settings)
     return Sealer(load_or_make_keys(path), reload=lambda: read_keys(path))
 
 
 def of_process(settings: ManagerSettings, number: int) -> ManagerSettings:
     """Returns the settings of one of several processes: each has its own ports for agents, numbered consecutively.
-
-    Raises:
-        InvalidInput: the link's port is not a number, or exceeds the last port.
-    """
+    Raises InvalidInput if a port is not a number, or beyond the last port."""
     link = settings.agent_link
     update: dict[str, object] = {"data_port": link.data_port and _next_port(link.data_port, number)}
     for key in ("bind", "advertise"):
@@ -184,8 +180,7 @@ class BackingServices:
     async def _leave_list(self) -> None:
         if self._listing is None or self._listed is None:
             return
-        self._listing.cancel()
-        await asyncio.gather(self._listing, return_exceptions=True)
+        await cancel_all([self._listing])
         self._listing = None
         try:
             async with asyncio.timeout(1):

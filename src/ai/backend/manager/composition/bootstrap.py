@@ -38,10 +38,8 @@ class Bootstrap:
     id_generator: IdGenerator
 
     async def run(self, *, resource_group: str = "default", vfolder_hosts: Sequence[str] = ()) -> BootstrapResult:
-        """Creates the default domain, group, resource group, policy, an admin and a user, each if it is missing.
-
-        The default domain gets every permission on those of ``vfolder_hosts`` that it has no entry for.
-        """
+        """Creates the default domain, group, resource group, policy, an admin and a user, each if it is missing. The
+        default domain gets every permission on those of ``vfolder_hosts`` that it has no entry for."""
         now = self.clock.now()
         domain_name, name = DomainName("default"), ResourceGroupName(resource_group)
         domain = await self.identities.domain(domain_name) or Domain(name=domain_name, created_at=now)

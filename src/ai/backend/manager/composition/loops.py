@@ -23,10 +23,8 @@ _MAX_MESSAGES = 10_000
 
 
 class Loops:
-    """The loops of a manager, which run while it is the leader, and what wakes them.
-
-    A lost message of the bus only costs time, as every loop also runs periodically.
-    """
+    """The loops of a manager, which run while it is the leader, and what wakes them. A lost message of the bus only
+    costs time, as every loop also runs periodically."""
 
     def __init__(self, services: Services, sender: WebhookSender, rng: random.Random) -> None:
         stores, settings, clock, writer = services.stores, services.settings, services.clock, services.writer

@@ -14,6 +14,7 @@ from ai.backend.infra.bus import Bus
 from ai.backend.infra.clock import Clock, IdGenerator, RandomIds, SystemClock
 from ai.backend.infra.config_store import ConfigStore, SQLiteConfigStore
 from ai.backend.infra.database import Database, upgrade
+from ai.backend.infra.loop import cancel_all
 from ai.backend.infra.telemetry import Metrics
 from ai.backend.manager.agents.gateway import AgentGateway
 from ai.backend.manager.artifacts.client import StorageProxyArtifacts
@@ -169,9 +170,7 @@ class Manager:
     async def _end(self) -> None:
         """Stops the loops; the next leader continues unfinished work."""
         tasks, self._leader_tasks = self._leader_tasks, []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(tasks)
         await self.loops.stop()
 
     async def _fail_lost_tasks(self, leadership: Leadership) -> None:
@@ -186,9 +185,7 @@ class Manager:
     async def stop(self) -> None:
         """Stops the loops and writes pending data; sessions keep running. Safe without ``start`` and twice."""
         services = self.services
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_all(self._tasks)
         self._tasks = []
         await self._end()
         await services.tasks.stop()

@@ -67,10 +67,8 @@ from ai.backend.manager.volumes.service import VolumeService
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Services:
-    """The services of a manager, built from its settings, stores and gateways.
-
-    ``folders``, ``artifacts``, ``images``, ``commits`` and ``usage`` are None without their stores.
-    """
+    """The services of a manager, built from its settings, stores and gateways. ``folders``, ``artifacts``, ``images``,
+    ``commits`` and ``usage`` are None without their stores."""
 
     settings: ManagerSettings
     stores: Stores

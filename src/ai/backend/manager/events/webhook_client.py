@@ -16,10 +16,8 @@ ID_HEADER = "X-BackendAI-Callback-Id"
 
 
 class HttpCallbackSender:
-    """Implements :class:`ai.backend.manager.events.webhook_gateway.WebhookSender`.
-
-    Redirects are not followed, and the body of the response is not read.
-    """
+    """Implements :class:`ai.backend.manager.events.webhook_gateway.WebhookSender`. Redirects are not followed, and the
+    body of the response is not read."""
 
     def __init__(self, settings: WebhookSettings) -> None:
         self._client = OutboundClient(

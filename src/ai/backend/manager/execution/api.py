@@ -128,7 +128,7 @@ def run_result(result: RunResult) -> dict[str, Any]:
 
 
 def file_listing(listing: FileListing) -> dict[str, Any]:
-    """``files`` is JSON inside of JSON (spec 03-08)."""
+    """Returns the listing; ``files`` is JSON inside of JSON (spec 03-08)."""
     entries = [
         {"filename": e.filename, "size": e.size, "mtime": e.mtime, "mode": e.mode, "kind": e.kind}
         for e in listing.entries

@@ -38,10 +38,7 @@ _UNFIT = re.compile(r"[^A-Za-z0-9_@+.-]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """A started commit.
-
-    ``path`` is the name of the image, or of the archive below the agent's folder of archives.
-    """
+    """A started commit. ``path`` is the name of the image, or of the archive below the agent's folder of archives."""
 
     session: Session
     task_id: TaskId
@@ -62,12 +59,9 @@ class CommitService:
     id_generator: IdGenerator
 
     async def archive(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> Commit:
-        """Makes an archive on the agent's disk, named by the session and the time.
-
-        Raises:
-            SessionNotFound. Forbidden: users may not. Conflict: it does not run, or a commit is under way.
-            NotSupported: its agent's runtime makes no images.
-        """
+        """Makes an archive on the agent's disk, named by the session and the time. Raises SessionNotFound, Forbidden
+        (users may not), Conflict (the session does not run, or a commit is under way) and NotSupported (the runtime
+        makes no images)."""
         session = await self._session(caller, ref, owner_access_key)
         stamp = self.clock.now().strftime("%Y%m%dT%H%M%S")
         folder = _UNFIT.sub("-", session.user_email).lstrip(".")[:100] or "nobody"
@@ -83,16 +77,11 @@ class CommitService:
         return await self._begin(caller, session, job, f"{folder}/{filename}", None)
 
     async def image(self, caller: Caller, ref: str, name: str, *, owner_access_key: str | None = None) -> Commit:
-        """Pushes an image of the session for its owner, who alone may use it.
-
-        Raises:
-            InvalidInput: the name is malformed. NotSupported: no registry is configured. Else as :meth:`archive`.
-        """
+        """Pushes an image of the session for its owner, who alone may use it. Raises InvalidInput (malformed name),
+        NotSupported (no registry is configured), and as :meth:`archive`."""
         if not _NAME.fullmatch(name):
-            raise InvalidInput(
-                f"{name[:64]!r} cannot be the name of an image: lower case letters, digits, '.', '_' and '-'.",
-                data={"image_name": "malformed"},
-            )
+            message = f"{name[:64]!r} cannot be the name of an image: lower case letters, digits, '.', '_' and '-'."
+            raise InvalidInput(message, data={"image_name": "malformed"})
         session = await self._session(caller, ref, owner_access_key)
         registry, project = await self._place()
         base = ImageName.parse(session.main.image)

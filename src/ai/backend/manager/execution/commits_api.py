@@ -17,7 +17,7 @@ from ai.backend.manager.sessions.views import session_of
 
 
 class ImagifyBody(Schema, frozen=True):
-    """``image_name`` becomes a part of the image's tag."""
+    """The body of an image commit; ``image_name`` becomes a part of the image's tag."""
 
     image_name: Annotated[str, Meta(min_length=1, max_length=64)]
     image_visibility: str = "user"

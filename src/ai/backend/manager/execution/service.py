@@ -29,10 +29,8 @@ HOME = "/home/work"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """A step of a run.
-
-    ``run_id`` None creates an id, which the reply has. ``options`` of batch mode: clean, build, buildLog, exec.
-    """
+    """A step of a run. ``run_id`` None creates an id, which the reply has. ``options`` of batch mode: clean, build,
+    buildLog, exec."""
 
     mode: RunMode
     code: str = ""
@@ -41,11 +39,8 @@ class RunRequest:
 
 
 def home_path(name: str, *, field: str) -> str:
-    """Returns a path inside the home directory, relative to it; the workload resolves links.
-
-    Raises:
-        InvalidInput: the path is not below the home, has ``..`` or a NUL, or is too long; ``field`` is in the data.
-    """
+    """Returns a path inside the home directory, relative to it; the workload resolves links. Raises InvalidInput, with
+    ``field`` in its data, for a path that is not below the home, has ``..`` or a NUL, or is too long."""
     path = name
     if path.startswith("/"):
         if not (path + "/").startswith(HOME + "/"):
@@ -79,10 +74,8 @@ def kernel_of(session: Session, ref: str | None) -> Kernel:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class ExecutionService:
-    """Operates on the kernels of running sessions.
-
-    Every method raises SessionNotFound, TooManySessionsMatched, Conflict (not RUNNING) and Unavailable (agent away).
-    """
+    """Operates on the kernels of running sessions. Every method raises SessionNotFound, TooManySessionsMatched,
+    Conflict (not RUNNING) and Unavailable (agent away)."""
 
     store: SessionStore
     finder: SessionFinder
@@ -95,10 +88,8 @@ class ExecutionService:
     async def _running(self, caller: Caller, ref: str, owner: str | None) -> tuple[Session, AgentCommands]:
         session = await self.finder.one(caller, ref, owner_access_key=owner, to_change=True, may_be_recent=True)
         if session.status not in RUNNING_SESSION_STATUSES or session.main.agent is None:
-            raise Conflict(
-                f"The session is {session.status}, not RUNNING.",
-                data={"status": session.status.value, "reason": session.status_info},
-            )
+            message = f"The session is {session.status}, not RUNNING."
+            raise Conflict(message, data={"status": session.status.value, "reason": session.status_info})
         self.activity.touch(session.id)
         return session, self.gateway.agent(session.main.agent)
 
@@ -148,10 +139,8 @@ class ExecutionService:
     async def logs(
         self, caller: Caller, ref: str, *, kernel: str | None = None, owner_access_key: str | None = None
     ) -> str:
-        """Returns the log from the agent, or the stored tail once the session has ended.
-
-        ``kernel`` is a host name or an id, the main one if it is None. Raises InvalidInput if there is none.
-        """
+        """Returns the log from the agent, or the stored tail once the session has ended. ``kernel`` is a host name or
+        an id, the main one if it is None. Raises InvalidInput if there is none."""
         session = await self.finder.one(caller, ref, owner_access_key=owner_access_key)
         chosen = kernel_of(session, kernel)
         if session.started_at is None and chosen.agent is None:
@@ -200,9 +189,8 @@ class ExecutionService:
     ) -> list[wire.TarFile]:
         """Returns a tar archive for each path. Raises LimitExceeded."""
         if not 1 <= len(paths) <= self.files.max_download_files:
-            raise LimitExceeded(
-                f"1 to {self.files.max_download_files} files in one download.", data={"files": "too many or none"}
-            )
+            message = f"1 to {self.files.max_download_files} files in one download."
+            raise LimitExceeded(message, data={"files": "too many or none"})
         checked = [file_path(path, field="files") for path in paths]
         session, agent = await self._running(caller, ref, owner_access_key)
         return await agent.download_files(

@@ -26,6 +26,7 @@ from ai.backend.infra.http.decode import convert, parse_json_object, refuse
 from ai.backend.infra.http.errors import problem
 from ai.backend.infra.http.routes import Call, Nothing, Schema, route
 from ai.backend.infra.http.streams import open_socket
+from ai.backend.infra.loop import cancel_all
 from ai.backend.manager.execution.api import run_request, run_result
 from ai.backend.manager.execution.schemas import StreamRequest
 from ai.backend.manager.execution.service import ExecutionService, RunRequest
@@ -219,9 +220,7 @@ async def _bridge(socket: web.WebSocketResponse, stream: PtyStream) -> None:
         if not socket.closed:
             await socket.send_json({"type": "error", "data": error.message})
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(tasks)
 
 
 def _pty_frame(text: str) -> PtyFrame:

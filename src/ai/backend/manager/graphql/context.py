@@ -41,12 +41,8 @@ class AuditTrail(Protocol):
 
 @dataclass(eq=False, repr=False)
 class BatchLoader(Generic[T, V]):
-    """Loads a value for each item; the items of the resolvers of one level are loaded by one call.
-
-    Args:
-        load: returns the values of some items by their keys; an item without a value is left out.
-        key: returns the key of an item.
-    """
+    """Loads a value for each item; the items of the resolvers of one level are loaded by one call. ``load`` returns the
+    values of some items by their keys, which ``key`` returns; an item without a value is left out."""
 
     load: Callable[[Sequence[T]], Awaitable[Mapping[Any, V]]]
     key: Callable[[T], Hashable]
@@ -144,10 +140,8 @@ def context_of(info: Info) -> Context:
 
 
 def page_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of every list as fields of a ListQuery.
-
-    Raises InvalidInput for a page out of range, and for a malformed filter or order.
-    """
+    """Returns the arguments of every list as fields of a ListQuery. Raises InvalidInput for a page out of range, and
+    for a malformed filter or order."""
     limit, offset = arguments["limit"], arguments["offset"]
     if not 1 <= limit <= MAX_PAGE:
         raise refuse({"limit": f"must be between 1 and {MAX_PAGE}"})

@@ -30,7 +30,7 @@ class GraphQLBody(Schema, frozen=True, rename={"operation_name": "operationName"
 
 
 class GraphQLApi:
-    """Serves GraphQL queries. Builds the schema at the first query, which makes the manager start faster."""
+    """Serves GraphQL queries. The schema is built at the first query, so that the manager starts faster."""
 
     def __init__(self, audit: AuditTrail, settings: GraphQLSettings, load_schema: Callable[[], GraphQLSchema]) -> None:
         self._settings = settings

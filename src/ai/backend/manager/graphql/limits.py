@@ -75,9 +75,8 @@ class _Counter:
             if isinstance(node, graphql.FieldNode):
                 self._cost += weight
                 if self._cost > self.limits.max_cost:
-                    raise graphql.GraphQLError(
-                        f"The query costs more than {self.limits.max_cost}; ask for less at once."
-                    )
+                    message = f"The query costs more than {self.limits.max_cost}; ask for less at once."
+                    raise graphql.GraphQLError(message)
                 if node.selection_set is not None:
                     self.walk(node.selection_set, depth + 1, weight * self._width(node))
                 continue

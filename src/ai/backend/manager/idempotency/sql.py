@@ -33,11 +33,9 @@ _PRUNE_EVERY = 50
 
 
 class SqlAnswerStore:
-    """Implements :class:`ai.backend.manager.idempotency.store.AnswerStore`.
-
-    Bodies are sealed, since they may contain secrets; one that cannot be opened counts as too large to be stored.
-    Fingerprints are keyed digests, since passwords in calls could be guessed from plain SHA-256 digests.
-    """
+    """Implements :class:`ai.backend.manager.idempotency.store.AnswerStore`. Bodies are sealed, since they may contain
+    secrets; one that cannot be opened counts as too large to be stored. Fingerprints are keyed digests, since passwords
+    in calls could be guessed from plain SHA-256 digests."""
 
     def __init__(self, database: Database, sealer: Sealer | None = None) -> None:
         self._db = database

@@ -41,11 +41,9 @@ class IdleCheckResult:
 
 
 def utilization(kernels: Sequence[Kernel], names: Sequence[str]) -> dict[str, float]:
-    """Returns the utilization of a session in percent of its kernels' capacity; unreported metrics are left out.
-
-    If all kernels report capacities, amounts and capacities are added, so that kernels count by their size; else the
-    percentages are averaged.
-    """
+    """Returns the utilization of a session in percent of its kernels' capacity; unreported metrics are left out. If all
+    kernels report capacities, amounts and capacities are added, so that kernels count by their size; else the
+    percentages are averaged."""
     percents: dict[str, float] = {}
     for name in names:
         parts = [part for kernel in kernels if (part := _part(kernel, name)) is not None]
@@ -116,12 +114,8 @@ class IdleService:
     async def evaluate(
         self, sessions: Sequence[Session], windows: Mapping[SessionId, Window] | None = None, *, measure: bool = False
     ) -> list[IdleCheckResult]:
-        """Evaluates the running sessions that have limits.
-
-        Args:
-            windows: their usage where it is newer than what is stored.
-            measure: add their present usage.
-        """
+        """Evaluates the running sessions that have limits. ``windows`` is usage that is newer than what is stored;
+        ``measure`` adds the present usage."""
         running = [s for s in sessions if s.status in EVALUATED and s.started_at is not None]
         if not running:
             return []
@@ -168,9 +162,7 @@ class IdleService:
 
     async def reports(self, sessions: Sequence[Session]) -> Mapping[SessionId, Mapping[str, Any]]:
         """Returns session -> checker -> ``remaining``, ``remaining_time_type`` and ``extra`` (GraphQL ``idle_checks``).
-
-        Sessions without limits are left out.
-        """
+        Sessions without limits are left out."""
         return {
             result.session.id: {name: report.to_json() for name, report in result.verdict.reports.items()}
             for result in await self.evaluate(sessions)

@@ -12,11 +12,8 @@ from ai.backend.common.ids import SessionId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """The activity of a session.
-
-    ``last_access`` is the time of its user's last request, None if there was none; ``usage`` is a window of
-    :mod:`ai.backend.core.idle.window` as JSON.
-    """
+    """The activity of a session. ``last_access`` is the time of its user's last request, None if there was none;
+    ``usage`` is a window of :mod:`ai.backend.core.idle.window` as JSON."""
 
     session_id: SessionId
     last_access: datetime | None = None

@@ -23,11 +23,7 @@ class Leadership:
 
     The writes of all that ``begin`` starts are fenced by the lease. ``end`` is called before the lease can expire by
     this machine's monotonic clock; if the process is suspended meanwhile, the fence refuses its later writes.
-
-    Args:
-        leases: the store of leases.
-        holder: a unique id of this process.
-        ttl_s: the maximum time without a leader after one has crashed.
+    ``holder`` is a unique id of this process, ``ttl_s`` the maximum time without a leader after one has crashed.
     """
 
     leases: LeaseStore

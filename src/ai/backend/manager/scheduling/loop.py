@@ -1,4 +1,4 @@
-"""Places pending sessions: load, decide, apply."""
+"""Places pending sessions."""
 
 from __future__ import annotations
 
@@ -50,10 +50,8 @@ _MAX_RUNTIME_S = 10 * 365 * 86_400.0
 
 
 def group_policy(group: ResourceGroup | None) -> Policy:
-    """Returns the policy of a resource group, with defaults for unknown words.
-
-    A placement that is not built in is the name of a placement plugin.
-    """
+    """Returns the policy of a resource group, with defaults for unknown words. A placement that is not built in is the
+    name of a placement plugin."""
     if group is None:
         return Policy()
     options = read(group.scheduler_opts)
@@ -69,10 +67,8 @@ def group_policy(group: ResourceGroup | None) -> Policy:
 
 @dataclass(slots=True)
 class _GroupState:
-    """The state of a resource group between passes of the loop.
-
-    The scheduler is updated from the store in each pass, and compared with a new one in every hundredth.
-    """
+    """The state of a resource group between passes of the loop. The scheduler is updated from the store in each pass,
+    and compared with a new one in every hundredth."""
 
     node_classes: NodeClassCache
     last_agent: AgentId | None = None

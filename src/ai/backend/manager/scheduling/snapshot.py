@@ -61,11 +61,9 @@ def scope_of(session: Session) -> tuple[str, str, str]:
 def running_sessions(
     sessions: Iterable[Session], *, since: datetime, preemption: Preemption
 ) -> tuple[core.RunningSession, ...]:
-    """Returns the sessions that occupy slots, for preemption.
-
-    A session may be preempted if it has run since ``since`` or longer, unless its resource options say
-    ``preemptible: false``. Only a batch session can start over; see :class:`Preemption`.
-    """
+    """Returns the sessions that occupy slots, for preemption. A session may be preempted if it has run since ``since``
+    or longer, unless its resource options say ``preemptible: false``. Only a batch session can start over; see
+    :class:`Preemption`."""
     by_default = "true" if preemption.mode == "reschedule" else "false"
     return tuple(
         core.RunningSession(

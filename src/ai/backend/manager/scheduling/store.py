@@ -12,11 +12,9 @@ from ai.backend.common.slots import ResourceSlot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareHistory:
-    """The recent usage of a resource group.
-
-    ``used``: scope (``domain``, ``domain/project``, ``domain/project/user``) -> the decayed average of its slots as of
-    ``at``, see :func:`ai.backend.core.scheduling.ordering.fair_share.decayed`.
-    """
+    """The recent usage of a resource group. ``used``: scope (``domain``, ``domain/project``, ``domain/project/user``)
+    -> the decayed average of its slots as of ``at``, see
+    :func:`ai.backend.core.scheduling.ordering.fair_share.decayed`."""
 
     used: Mapping[str, ResourceSlot]
     at: datetime

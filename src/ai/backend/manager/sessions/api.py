@@ -84,8 +84,7 @@ class SessionsApi:
 
     @route("POST", "/resource/recalculate-usage", repeatable=True)
     async def recount(self, call: Call) -> dict[str, Any]:
-        """Recount the slots that kernels hold: ``drift`` names agents whose recorded slots differ, and should be empty.
-        """
+        """Recount the slots that kernels hold: ``drift`` names agents whose recorded slots differ, usually none."""
         audit = await self._sessions.recount(caller_of(call))
         drift = {
             agent: {"recorded": recorded.to_json(), "counted": counted.to_json()}
@@ -95,6 +94,6 @@ class SessionsApi:
 
     @route("GET", "/session/{s}/abusing-report")
     async def abusing_report(self, call: Call) -> None:
-        """Not offered by this server: 501 for a session of the caller, 404 for others."""
+        """Report that this is not supported: 501 for a session of the caller, 404 for others."""
         await self._sessions.get(**session_of(call))
         raise NotSupported("Agents of this server look for no abuse, so there is nothing to report.")

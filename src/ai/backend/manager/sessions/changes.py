@@ -30,11 +30,8 @@ class EventDraft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """An event of a session or kernel.
-
-    ``id`` increases over all events; clients resume after it (Last-Event-ID).
-    ``payload`` is sent to clients as JSON.
-    """
+    """An event of a session or kernel. ``id`` increases over all events; clients resume after it (Last-Event-ID).
+    ``payload`` is sent to clients as JSON."""
 
     id: int
     name: str
@@ -57,14 +54,8 @@ _PAYLOAD_FIELDS = ("reason", "result", "exitCode")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Webhook:
-    """An event that has not been posted to a session's ``callback_url`` yet.
-
-    Attributes:
-        id: increases; the events of a session are posted in this order.
-        body: what is posted, as JSON.
-        attempts: the number of failed posts.
-        due_at: not before.
-    """
+    """An event that has not been posted to a session's ``callback_url`` yet. The events of a session are posted in the
+    order of ``id``, not before ``due_at``; ``attempts`` is the number of failed posts."""
 
     id: int
     session_id: SessionId
@@ -112,12 +103,9 @@ def webhook_rows(session: Session, drafts: Iterable[EventDraft], at: datetime) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Replaces ``old`` by ``new`` if the stored version is still that of ``old``.
-
-    ``events`` are for the clients; ``commands`` are executed once the change is stored. The store sets ``new.version``
-    to ``old.version + 1``. Side fields (``num_queries``, ``last_stat``) that a loop does not change must be equal in
-    both.
-    """
+    """Replaces ``old`` by ``new`` if the stored version is still that of ``old``. ``events`` are for the clients;
+    ``commands`` are executed once the change is stored. The store sets ``new.version`` to ``old.version + 1``. Side
+    fields (``num_queries``, ``last_stat``) that a loop does not change must be equal in both."""
 
     old: Session
     new: Session

@@ -30,9 +30,7 @@ def _words(text: str | None) -> list[str]:
 
 def statuses_of(text: str | None) -> tuple[SessionStatus, ...] | None:
     """Returns the statuses of a comma-separated list; None for no list. Raises InvalidInput for an unknown status.
-
-    Statuses that only kernels have (spec 03-11: RESIZING, SUSPENDED) are accepted and match no session.
-    """
+    Statuses that only kernels have (spec 03-11: RESIZING, SUSPENDED) are accepted and match no session."""
     words = _words(text)
     if unknown := [word for word in words if word not in {*SessionStatus, *KernelStatus}]:
         raise refuse({"status": f"{unknown[0][:64]!r} is not one of {', '.join(SessionStatus)}"})

@@ -81,16 +81,8 @@ class SessionFinder:
         may_be_recent: bool = False,
     ) -> Session:
         """Returns a live session; a final one only by its full id, or the newest of that name if no live one has it.
-
-        Args:
-            ref: name, id or prefix.
-            owner_access_key: the owner of the session.
-            to_change: also require that the caller controls it.
-            may_be_recent: a cached copy is sufficient.
-
-        Raises:
-            SessionNotFound, TooManySessionsMatched, Forbidden.
-        """
+        ``ref`` is a name, id or prefix. ``to_change`` requires that the caller controls the session; with
+        ``may_be_recent`` a cached copy is sufficient. Raises SessionNotFound, TooManySessionsMatched and Forbidden."""
         owner = await self._identity.resolve_owner(caller, owner_access_key)
         scope = caller if owner_access_key is None else owner
         session = await self._find(scope, owner, ref, may_be_recent=may_be_recent)

@@ -16,6 +16,7 @@ from ai.backend.manager.agents.model import Agent, KernelOccupancy
 from ai.backend.manager.db.fence import check_fence
 from ai.backend.manager.query.memory import select
 from ai.backend.manager.query.model import Page
+from ai.backend.manager.sessions import model
 from ai.backend.manager.sessions.changes import (
     Change,
     Event,
@@ -26,15 +27,6 @@ from ai.backend.manager.sessions.changes import (
     slot_deltas,
     webhook_rows,
 )
-from ai.backend.manager.sessions.model import (
-    OwnerLimits,
-    Session,
-    SessionNetwork,
-    SessionQuery,
-    SlotAudit,
-    lasting,
-    too_many_sessions,
-)
 from ai.backend.manager.sessions.store import UNLIMITED
 
 
@@ -42,7 +34,7 @@ from ai.backend.manager.sessions.store import UNLIMITED
 class Memory:
     """The contents of the in-memory stores of sessions and agents, which share one."""
 
-    sessions: dict[SessionId, Session] = field(default_factory=dict)
+    sessions: dict[SessionId, model.Session] = field(default_factory=dict)
     agents: dict[AgentId, Agent] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     event_id: int = 0
@@ -52,7 +44,10 @@ class Memory:
     acks: dict[AgentId, tuple[int, int]] = field(default_factory=dict)
 
 
-def _age(session: Session) -> tuple[datetime, str]:
+_OCCUPANCY = ("session_id", "agent", "status", "status_changed", "attempt", "devices")
+
+
+def _age(session: model.Session) -> tuple[datetime, str]:
     return session.created_at, str(session.id)
 
 
@@ -63,13 +58,15 @@ class MemorySessionStore:
         self._memory = memory or Memory()
 
     @property
-    def _live(self) -> list[Session]:
+    def _live(self) -> list[model.Session]:
         return sorted((s for s in self._memory.sessions.values() if not s.status.is_final), key=_age)
 
-    def _named(self, access_key: AccessKey, name: str, *, but: SessionId | None = None) -> Session | None:
+    def _named(self, access_key: AccessKey, name: str, *, but: SessionId | None = None) -> model.Session | None:
         return next((s for s in self._live if (s.access_key, s.name) == (access_key, name) and s.id != but), None)
 
-    async def insert(self, session: Session, *, events: Sequence[EventDraft], limits: OwnerLimits = UNLIMITED) -> None:
+    async def insert(
+        self, session: model.Session, *, events: Sequence[EventDraft], limits: model.OwnerLimits = UNLIMITED
+    ) -> None:
         m = self._memory
         check_fence()
         existing = m.sessions.get(session.id) or self._named(session.access_key, session.name)
@@ -77,7 +74,7 @@ class MemorySessionStore:
             raise SessionAlreadyExists(data={"existingSessionId": str(existing.id)})
         own = [s for s in self._live if s.access_key == session.access_key]
         if limits.max_live is not None and len(own) >= limits.max_live:
-            raise too_many_sessions(limits.max_live)
+            raise model.too_many_sessions(limits.max_live)
         waiting = [*(s for s in own if s.status is SessionStatus.PENDING), session]
         requested = sum((k.requested_slots for s in waiting for k in s.kernels), ResourceSlot())
         limits.check_pending(len(waiting), requested)
@@ -111,9 +108,11 @@ class MemorySessionStore:
         if len(numbers) != len(set(numbers)):
             raise StaleVersion("another session has the number of this one's network")
 
-    async def networks(self) -> list[tuple[int, SessionNetwork]]:
+    async def networks(self) -> list[tuple[int, model.SessionNetwork]]:
         return [
-            (s.vni, lasting(s.network, s.status)) for s in self._live if s.vni is not None and s.network is not None
+            (s.vni, model.lasting(s.network, s.status))
+            for s in self._live
+            if s.vni is not None and s.network is not None
         ]
 
     def _moved(self, deltas: Mapping[AgentId, ResourceSlot]) -> dict[AgentId, Agent]:
@@ -129,7 +128,7 @@ class MemorySessionStore:
             moved[agent_id] = replace(agent, occupied_slots=occupied)
         return moved
 
-    def _emit(self, session: Session, drafts: Sequence[EventDraft], at: datetime) -> None:
+    def _emit(self, session: model.Session, drafts: Sequence[EventDraft], at: datetime) -> None:
         m = self._memory
         for row in webhook_rows(session, drafts, at):
             m.callback_id += 1
@@ -138,58 +137,53 @@ class MemorySessionStore:
             m.event_id += 1
             m.events.append(Event(id=m.event_id, **row))
 
-    async def get(self, session_id: SessionId) -> Session | None:
+    async def get(self, session_id: SessionId) -> model.Session | None:
         return self._memory.sessions.get(session_id)
 
-    async def get_many(self, ids: Iterable[SessionId]) -> list[Session]:
+    async def get_many(self, ids: Iterable[SessionId]) -> list[model.Session]:
         sessions = (self._memory.sessions.get(i) for i in dict.fromkeys(ids))
         return sorted((s for s in sessions if s is not None), key=_age)
 
-    async def find_live(self, access_key: AccessKey | None, ref: str, *, limit: int = 10) -> list[Session]:
+    async def find_live(self, access_key: AccessKey | None, ref: str, *, limit: int = 10) -> list[model.Session]:
         own = [s for s in self._live if access_key is None or s.access_key == access_key]
         exact = [s for s in own if ref == s.name or ref.lower() == str(s.id)]
         if exact or not ref:
             return exact[:limit]
         return [s for s in own if s.name.startswith(ref) or str(s.id).startswith(ref.lower())][:limit]
 
-    async def newest_named(self, access_key: AccessKey, name: str) -> Session | None:
+    async def newest_named(self, access_key: AccessKey, name: str) -> model.Session | None:
         sessions = [s for s in self._memory.sessions.values() if (s.access_key, s.name) == (access_key, name)]
         return max(sessions, key=lambda s: s.created_at, default=None)
 
-    async def by_status(self, statuses: Collection[SessionStatus]) -> list[Session]:
+    async def by_status(self, statuses: Collection[SessionStatus]) -> list[model.Session]:
         return sorted((s for s in self._memory.sessions.values() if s.status in statuses), key=_age)
 
     async def refreshed(
-        self, statuses: Collection[SessionStatus], cached: Callable[[SessionId], Session | None]
-    ) -> list[Session]:
+        self, statuses: Collection[SessionStatus], cached: Callable[[SessionId], model.Session | None]
+    ) -> list[model.Session]:
         return await self.by_status(statuses)
 
-    async def of_kernels(self, kernel_ids: Collection[KernelId]) -> list[Session]:
+    async def of_kernels(self, kernel_ids: Collection[KernelId]) -> list[model.Session]:
         ids = set(kernel_ids)
         return sorted((s for s in self._memory.sessions.values() if ids & {k.id for k in s.kernels}), key=_age)
 
-    async def on_agent(self, agent_id: AgentId) -> list[Session]:
+    async def on_agent(self, agent_id: AgentId) -> list[model.Session]:
         return [s for s in self._live if any(k.agent == agent_id for k in s.kernels)]
 
     async def held(self, agent_ids: Collection[AgentId]) -> list[KernelOccupancy]:
         return [
             KernelOccupancy(
+                **{name: getattr(k, name) for name in _OCCUPANCY},
                 kernel_id=k.id,
-                session_id=s.id,
-                agent=k.agent,
                 access_key=s.access_key,
-                status=k.status,
-                status_changed=k.status_changed,
-                attempt=k.attempt,
                 slots=k.occupied_slots,
-                devices=k.devices,
             )
             for s in self._live
             for k in s.kernels
             if k.agent in agent_ids and k.agent is not None and k.status in HOLDING
         ]
 
-    async def search(self, query: SessionQuery) -> Page[Session]:
+    async def search(self, query: model.SessionQuery) -> Page[model.Session]:
         sessions = [
             s
             for s in self._memory.sessions.values()
@@ -200,7 +194,7 @@ class MemorySessionStore:
         ]
         return select(sorted(sessions, key=lambda s: str(s.id)), query)
 
-    async def dependents(self, session_id: SessionId) -> list[Session]:
+    async def dependents(self, session_id: SessionId) -> list[model.Session]:
         return [s for s in self._live if session_id in s.dependencies]
 
     async def count_live(self, access_keys: Collection[AccessKey] | None = None) -> Mapping[AccessKey, int]:
@@ -246,13 +240,13 @@ class MemorySessionStore:
         acked_epoch, seq = self._memory.acks.get(agent_id, (0, 0))
         return seq if acked_epoch == epoch else 0
 
-    async def audit(self) -> SlotAudit:
+    async def audit(self) -> model.SlotAudit:
         drift: dict[AgentId, tuple[ResourceSlot, ResourceSlot]] = {}
         for agent in self._memory.agents.values():
             total = sum((h.slots for h in await self.held([agent.id])), ResourceSlot())
             if total != agent.occupied_slots:
                 drift[agent.id] = agent.occupied_slots, total
-        return SlotAudit(drift=drift)
+        return model.SlotAudit(drift=drift)
 
     async def purge(self, *, before: datetime) -> int:
         check_fence()
@@ -288,7 +282,7 @@ class MemorySessionStore:
         self._memory.callbacks.pop(callback_id, None)
 
 
-def _with_side_fields(change: Change, stored: Session) -> Session:
+def _with_side_fields(change: Change, stored: model.Session) -> model.Session:
     """Returns the new session; what ``bump`` wrote meanwhile stays unless the change itself touches it."""
     stats = {k.id: k.last_stat for k in stored.kernels}
     before = {k.id: k.last_stat for k in change.old.kernels}

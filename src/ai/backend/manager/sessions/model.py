@@ -11,33 +11,16 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from ai.backend.common import ids, states
 from ai.backend.common.errors import LimitExceeded
-from ai.backend.common.ids import (
-    AccessKey,
-    AgentId,
-    DomainName,
-    GroupId,
-    KernelId,
-    ResourceGroupName,
-    SessionId,
-    UserId,
-)
 from ai.backend.common.slots import ResourceSlot
-from ai.backend.common.states import (
-    ClusterMode,
-    KernelEventReason,
-    KernelStatus,
-    SessionResult,
-    SessionStatus,
-    SessionType,
-)
 from ai.backend.core.lifecycle.kernel import HOLDING
 from ai.backend.core.lifecycle.transition import Path
 from ai.backend.manager.folders.model import FolderMount
 from ai.backend.manager.query.model import ListQuery
 
 
-def line_between(first: AgentId, second: AgentId) -> str:
+def line_between(first: ids.AgentId, second: ids.AgentId) -> str:
     """Returns the name of the line between two agents; the same in both orders."""
     return " ".join(sorted((first, second)))
 
@@ -67,16 +50,16 @@ class SessionNetwork:
     subnet: str
     mtu: int
     addresses: Mapping[str, str]
-    places: Mapping[str, AgentId]
-    nodes: Mapping[AgentId, NetworkNode]
+    places: Mapping[str, ids.AgentId]
+    nodes: Mapping[ids.AgentId, NetworkNode]
     encrypted: bool = False
     lines: Mapping[str, str] = field(default_factory=dict)
     key_id: str = ""
 
 
-def lasting(network: SessionNetwork, status: SessionStatus) -> SessionNetwork:
+def lasting(network: SessionNetwork, status: states.SessionStatus) -> SessionNetwork:
     """Returns the part of a network that later sessions may share: without the lines of a session that is ending."""
-    return replace(network, lines={}) if status is SessionStatus.TERMINATING else network
+    return replace(network, lines={}) if status is states.SessionStatus.TERMINATING else network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,21 +76,21 @@ class Kernel:
         live_stat: the latest statistics in memory, filled at reads only.
     """
 
-    id: KernelId
-    session_id: SessionId
+    id: ids.KernelId
+    session_id: ids.SessionId
     cluster_role: str = "main"
     cluster_idx: int = 1
     local_rank: int = 0
     cluster_hostname: str = "main1"
     image: str
     architecture: str
-    status: KernelStatus = KernelStatus.PENDING
-    reason: KernelEventReason = KernelEventReason.UNKNOWN
+    status: states.KernelStatus = states.KernelStatus.PENDING
+    reason: states.KernelEventReason = states.KernelEventReason.UNKNOWN
     status_info: str | None = None
     status_data: Mapping[str, Any] = field(default_factory=dict)
     status_changed: datetime
     attempt: int = 0
-    agent: AgentId | None = None
+    agent: ids.AgentId | None = None
     requested_slots: ResourceSlot
     occupied_slots: ResourceSlot = field(default_factory=ResourceSlot)
     devices: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -150,27 +133,27 @@ class Session:
         story: its last transitions as this process has seen them; not stored.
     """
 
-    id: SessionId
+    id: ids.SessionId
     name: str
-    type: SessionType
-    status: SessionStatus
+    type: states.SessionType
+    status: states.SessionStatus
     status_info: str | None = None
     status_data: Mapping[str, Any] = field(default_factory=dict)
     status_history: Mapping[str, str] = field(default_factory=dict)
     status_changed: datetime
-    result: SessionResult = SessionResult.UNDEFINED
+    result: states.SessionResult = states.SessionResult.UNDEFINED
     version: int = 1
-    domain_name: DomainName
-    group_id: GroupId
+    domain_name: ids.DomainName
+    group_id: ids.GroupId
     group_name: str
-    user_id: UserId
+    user_id: ids.UserId
     user_email: str
-    access_key: AccessKey
-    created_by: AccessKey
+    access_key: ids.AccessKey
+    created_by: ids.AccessKey
     image: str
     architecture: str
     tag: str | None = None
-    cluster_mode: ClusterMode = ClusterMode.SINGLE_NODE
+    cluster_mode: states.ClusterMode = states.ClusterMode.SINGLE_NODE
     cluster_size: int = 1
     vni: int | None = None
     network: SessionNetwork | None = None
@@ -185,15 +168,15 @@ class Session:
     bootstrap_script: str | None = None
     callback_url: str | None = None
     starts_at: datetime | None = None
-    dependencies: tuple[SessionId, ...] = ()
-    scaling_group: ResourceGroupName
-    designated_agents: tuple[AgentId, ...] = ()
+    dependencies: tuple[ids.SessionId, ...] = ()
+    scaling_group: ids.ResourceGroupName
+    designated_agents: tuple[ids.AgentId, ...] = ()
     preopen_ports: tuple[int, ...] = ()
     batch_timeout_s: float | None = None
     exec_timeout_s: float | None = None
     priority: int = 10
     num_queries: int = 0
-    reason: KernelEventReason = KernelEventReason.UNKNOWN
+    reason: states.KernelEventReason = states.KernelEventReason.UNKNOWN
     not_before: datetime | None = None
     starting_over: bool = False
     created_at: datetime
@@ -218,7 +201,7 @@ class Session:
         return self.started_at is not None or self.status.is_final
 
     @property
-    def agent_ids(self) -> tuple[AgentId, ...]:
+    def agent_ids(self) -> tuple[ids.AgentId, ...]:
         return tuple(dict.fromkeys(k.agent for k in self.kernels if k.agent is not None))
 
     @property
@@ -259,13 +242,13 @@ class CreateSession:
 
     image: str
     name: str | None = None
-    type: SessionType = SessionType.INTERACTIVE
+    type: states.SessionType = states.SessionType.INTERACTIVE
     architecture: str | None = None
     tag: str | None = None
     domain: str | None = None
     group: str | None = None
     cluster_size: int = 1
-    cluster_mode: ClusterMode = ClusterMode.SINGLE_NODE
+    cluster_mode: states.ClusterMode = states.ClusterMode.SINGLE_NODE
     runtime_class: str = ""
     enqueue_only: bool = False
     max_wait_s: float = 0
@@ -294,10 +277,8 @@ class CreateSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerLimits:
-    """The limits of all sessions of an owner; None is no limit.
-
-    ``max_pending_slots``: the slots that all waiting sessions may request; slots without an entry are unbounded.
-    """
+    """The limits of all sessions of an owner; None is no limit. ``max_pending_slots``: the slots that all waiting
+    sessions may request; slots without an entry are unbounded."""
 
     max_live: int | None = None
     max_pending: int | None = None
@@ -331,22 +312,20 @@ class CreateReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionMatch:
-    id: SessionId
+    id: ids.SessionId
     name: str
-    status: SessionStatus
+    status: states.SessionStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DestroyReply:
-    """The reply to the end of a session; ``session`` is as it is after the request.
-
-    ``stats`` is version 2 of the client wire contract 2.1.3: metric name -> metric of the main kernel, with ``status``
-    and ``version`` beside them.
-    """
+    """The reply to the end of a session; ``session`` is as it is after the request. ``stats`` is version 2 of the
+    client wire contract 2.1.3: metric name -> metric of the main kernel, with ``status`` and
+    ``version`` beside them."""
 
     session: Session
     stats: Mapping[str, Any]
-    destroyed: tuple[SessionId, ...]
+    destroyed: tuple[ids.SessionId, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,13 +336,11 @@ class DependencyNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotAudit:
-    """The result of :meth:`SessionStore.audit`; all empty if the recorded slots are right.
+    """The result of :meth:`SessionStore.audit`; all empty if the recorded slots are right. ``drift``: agent ->
+    (recorded, recomputed). ``orphans``: kernels without a session."""
 
-    ``drift``: agent -> (recorded, recomputed). ``orphans``: kernels without a session.
-    """
-
-    drift: Mapping[AgentId, tuple[ResourceSlot, ResourceSlot]] = field(default_factory=dict)
-    orphans: tuple[KernelId, ...] = ()
+    drift: Mapping[ids.AgentId, tuple[ResourceSlot, ResourceSlot]] = field(default_factory=dict)
+    orphans: tuple[ids.KernelId, ...] = ()
 
     @property
     def is_clean(self) -> bool:
@@ -379,7 +356,7 @@ def too_many_sessions(limit: int) -> LimitExceeded:
 class SessionQuery(ListQuery):
     """Selects sessions; None selects any. The role of the caller restricts every query."""
 
-    statuses: tuple[SessionStatus, ...] | None = None
+    statuses: tuple[states.SessionStatus, ...] | None = None
     access_key: str | None = None
     domain_name: str | None = None
     group_id: str | None = None

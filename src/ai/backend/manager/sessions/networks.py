@@ -52,15 +52,9 @@ def assign_network(
 ) -> tuple[int, SessionNetwork]:
     """Returns the number and the network of a session whose kernels have their agents.
 
-    Args:
-        session: as it is to be saved.
-        agents: at least those of its kernels, with their reports.
-        taken: the networks of all live sessions.
-        rng: randomizes where the search begins, so that numbers that a lost agent still uses are not reused at once.
-        key_id: id of the key from which its secrets are derived.
-
-    Raises:
-        InsufficientResource: no numbers or addresses are free, or an agent does not support such networks any more.
+    ``agents`` are at least those of its kernels; ``taken`` are the networks of all live sessions. The search begins at
+    random, so that numbers that a lost agent still uses are not reused at once. Raises InsufficientResource if no
+    numbers or addresses are free, or an agent does not support such networks any more.
     """
     placed = [(kernel.cluster_hostname, kernel.agent) for kernel in session.kernels if kernel.agent is not None]
     members = list(dict.fromkeys(agent for _, agent in placed))
@@ -91,10 +85,8 @@ def assign_network(
 def _lines(
     members: Collection[AgentId], taken: Iterable[tuple[int, SessionNetwork]], rng: random.Random, key_id: str
 ) -> dict[str, str]:
-    """Returns a nonce with the id of its key for the line of each two agents: that of live sessions, or a new one.
-
-    A new line counts packets from zero and must not reuse a key; a line keeps its key while a session uses it.
-    """
+    """Returns a nonce with the id of its key for the line of each two agents: that of live sessions, or a new one. A
+    new line counts packets from zero and must not reuse a key; a line keeps its key while a session uses it."""
     existing = {line: life for _, other in taken for line, life in other.lines.items()}
     lines = (line_between(*pair) for pair in combinations(members, 2))
     return {line: existing.get(line) or f"{key_id}:{rng.getrandbits(64):016x}" for line in lines}
@@ -132,10 +124,8 @@ def _subnet(addresses: int, taken: Iterable[IPv4Network], settings: SessionSetti
 
 def overlay_info(session: Session, kernel: Kernel, derive: Derive) -> OverlayInfo | None:
     """Returns the session's network for the kernel's agent; None for a session without a network over several agents.
-
     Sessions share the encrypted line between two agents and its keys. The keys are derived from the ids that the link
-    has authenticated, not from reported addresses. A line that was unused for a while has new keys.
-    """
+    has authenticated, not from reported addresses. A line that was unused for a while has new keys."""
     network = session.network
     if network is None or session.vni is None or kernel.agent is None:
         return None

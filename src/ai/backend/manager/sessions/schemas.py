@@ -118,7 +118,8 @@ class ServicePort(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CreatedSession(msgspec.Struct, frozen=True, kw_only=True):
-    """``sessId`` is the session's name, as the spec has it; ``sessionId`` its id, as the published client reads it."""
+    """The reply to a creation: ``sessId`` is the session's name, as in the spec, ``sessionId`` its id, as in the
+    published client."""
 
     sessionId: str  # noqa: N815  # the wire's name
     sessId: str  # noqa: N815  # the wire's name
@@ -130,7 +131,7 @@ class CreatedSession(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """``age`` and ``cpuCreditUsed`` in ms, ``memoryLimit`` in KiB (spec 03-08)."""
+    """The reply about a session: ``age`` and ``cpuCreditUsed`` in ms, ``memoryLimit`` in KiB (spec 03-08)."""
 
     lang: str
     age: int
@@ -176,6 +177,6 @@ class RenameQuery(Schema, frozen=True):
 
 
 class MatchQuery(Schema, frozen=True):
-    """``id`` is the beginning of a name or id."""
+    """The query of a match; ``id`` is the beginning of a name or id."""
 
     id: Annotated[str, Meta(min_length=1, max_length=64)]

@@ -19,20 +19,10 @@ from ai.backend.manager.access.permissions import Operation, Scope
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.metrics.live import LiveMetrics
 from ai.backend.manager.query.model import Page
+from ai.backend.manager.sessions import model
 from ai.backend.manager.sessions.changes import Change
 from ai.backend.manager.sessions.creation.factory import SessionFactory
 from ai.backend.manager.sessions.lookup import SessionFinder, sees, with_live_statistics
-from ai.backend.manager.sessions.model import (
-    CreateReply,
-    CreateSession,
-    DependencyNode,
-    DestroyReply,
-    Kernel,
-    Session,
-    SessionMatch,
-    SessionQuery,
-    SlotAudit,
-)
 from ai.backend.manager.sessions.settings import SessionSettings
 from ai.backend.manager.sessions.store import SessionStore
 from ai.backend.manager.sessions.transitions import enqueued_event
@@ -43,11 +33,9 @@ _MAX_DEPTH = 16
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class SessionService:
-    """Use cases on sessions. ``ref`` is a name, an id or an unambiguous prefix of an id.
-
-    Another user's session is SessionNotFound unless the caller's role sees it (superadmin and monitor: all; admin: own
-    domain). Every method takes ``owner_access_key`` as IdentityService.resolve_owner does.
-    """
+    """Use cases of sessions. ``ref`` is a name, an id or an unambiguous prefix of an id. Another user's session is
+    SessionNotFound unless the caller's role sees it. Every method takes ``owner_access_key`` as
+    IdentityService.resolve_owner does."""
 
     store: SessionStore
     writer: SessionWriter
@@ -60,18 +48,18 @@ class SessionService:
 
     # ---- creation ----
 
-    async def create(self, caller: Caller, request: CreateSession, *, call_id: UUID | None = None) -> CreateReply:
+    async def create(
+        self, caller: Caller, request: model.CreateSession, *, call_id: UUID | None = None
+    ) -> model.CreateReply:
         """Enqueues a session and, unless ``enqueue_only``, waits until it has started, failed or the wait ran out.
 
         ``call_id`` becomes the id of the session. Two calls with the same ``call_id`` or the same name give one
         session; the later one gets ``created=False``, for a name only if ``reuse_if_exists`` and the image is the same.
 
-        Raises:
-            InvalidInput, InvalidName, InvalidQuantity: ``data`` maps the wire field to what is wrong.
-            ImageNotFound: ``data.available`` lists the images.
-            UnsupportedResource: no agent ever reported a requested slot.
-            InsufficientResource: no agent of the resource group, even if empty, could hold it.
-            SessionAlreadyExists, LimitExceeded, Forbidden, NotFound (group, domain, resource group).
+        Raises InvalidInput, InvalidName or InvalidQuantity (``data`` maps the wire field to the fault), ImageNotFound
+        (``data.available`` lists the images), UnsupportedResource (no agent ever reported a requested slot),
+        InsufficientResource (no agent of the resource group, even if empty, could hold it), SessionAlreadyExists,
+        LimitExceeded, Forbidden and NotFound (group, domain, resource group).
         """
         owner = await self.identity.resolve_owner(caller, request.owner_access_key)
         session_id = SessionId(call_id) if call_id is not None else None
@@ -88,7 +76,9 @@ class SessionService:
             return await self._started(existing, request, created=False)
         return await self._started(session, request, created=True)
 
-    async def _existing(self, owner: Caller, request: CreateSession, session_id: SessionId | None) -> Session | None:
+    async def _existing(
+        self, owner: Caller, request: model.CreateSession, session_id: SessionId | None
+    ) -> model.Session | None:
         """Returns the existing session that the request names. Raises SessionAlreadyExists if it must not be reused."""
         if session_id is not None:
             created = await self.store.get(session_id)
@@ -103,30 +93,28 @@ class SessionService:
             raise SessionAlreadyExists(data={"existingSessionId": str(named[0].id)})
         return named[0]
 
-    async def _started(self, session: Session, request: CreateSession, *, created: bool) -> CreateReply:
+    async def _started(
+        self, session: model.Session, request: model.CreateSession, *, created: bool
+    ) -> model.CreateReply:
         if request.enqueue_only or session.has_started:
-            return CreateReply(session=session, status=session.status.value, created=created)
+            return model.CreateReply(session=session, status=session.status.value, created=created)
         timeout_s = request.max_wait_s or None
         reached = await self.writer.wait_until(session.id, lambda s: s.has_started, timeout_s=timeout_s)
         if reached is None:
-            return CreateReply(session=await self.writer.load(session.id), status="TIMEOUT", created=created)
-        return CreateReply(session=reached, status=reached.status.value, created=created)
+            return model.CreateReply(session=await self.writer.load(session.id), status="TIMEOUT", created=created)
+        return model.CreateReply(session=reached, status=reached.status.value, created=created)
 
     # ---- reading ----
 
-    async def get(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> Session:
+    async def get(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> model.Session:
         """Returns a live session; a final one only by its full id, or the newest of that name if no live one has it.
-
-        Raises SessionNotFound and TooManySessionsMatched.
-        """
+        Raises SessionNotFound and TooManySessionsMatched."""
         session = await self.finder.one(caller, ref, owner_access_key=owner_access_key)
         return with_live_statistics(session, self.stats)
 
-    async def search(self, caller: Caller, query: SessionQuery) -> Page[Session]:
-        """Returns sessions with live statistics: users see their own, admins their domain, superadmins all.
-
-        Raises Forbidden for a plain user who names another access key.
-        """
+    async def search(self, caller: Caller, query: model.SessionQuery) -> Page[model.Session]:
+        """Returns sessions with live statistics: users see their own, admins their domain, superadmins all. Raises
+        Forbidden for a plain user who names another access key."""
         scope = scope_of(caller, Operation.SEE_SESSIONS)
         if scope is Scope.DOMAIN:
             query = replace(query, domain_name=caller.domain_name)
@@ -137,12 +125,14 @@ class SessionService:
         page = await self.store.search(query)
         return Page(items=[with_live_statistics(s, self.stats) for s in page.items], total_count=page.total_count)
 
-    async def match(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> list[SessionMatch]:
+    async def match(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> list[model.SessionMatch]:
         """Returns at most 10 live sessions whose name or id starts with ``ref``, or only the exact match."""
         sessions = await self.finder.several(caller, ref, owner_access_key=owner_access_key)
-        return [SessionMatch(id=s.id, name=s.name, status=s.status) for s in sessions]
+        return [model.SessionMatch(id=s.id, name=s.name, status=s.status) for s in sessions]
 
-    async def kernels_of_agent(self, caller: Caller, agent_id: str, *, statuses: tuple[str, ...] = ()) -> list[Kernel]:
+    async def kernels_of_agent(
+        self, caller: Caller, agent_id: str, *, statuses: tuple[str, ...] = ()
+    ) -> list[model.Kernel]:
         """Returns the kernels of live sessions on an agent; an empty list for users who do not see all."""
         if not is_permitted(caller, Operation.SEE_AGENTS):
             return []
@@ -150,7 +140,7 @@ class SessionService:
         kernels = [k for s in sessions for k in with_live_statistics(s, self.stats).kernels]
         return [k for k in kernels if k.agent == agent_id and (not statuses or k.status in statuses)]
 
-    async def get_many(self, caller: Caller, ids: tuple[SessionId, ...]) -> Mapping[SessionId, Session]:
+    async def get_many(self, caller: Caller, ids: tuple[SessionId, ...]) -> Mapping[SessionId, model.Session]:
         """Returns the sessions of ``ids`` that the caller may see (GraphQL ``dependencies``)."""
         return {s.id: s for s in await self.store.get_many(ids) if sees(caller, s)}
 
@@ -158,56 +148,51 @@ class SessionService:
         """Returns the number of live sessions of the cluster (``/manager/status``)."""
         return sum((await self.store.count_live()).values())
 
-    async def recount(self, caller: Caller) -> SlotAudit:
-        """Compares the recorded slots of agents with those that their kernels hold. Raises Forbidden.
-
-        Nothing is corrected: slots are recorded in the transactions that occupy and release them.
-        """
+    async def recount(self, caller: Caller) -> model.SlotAudit:
+        """Compares the recorded slots of agents with those that their kernels hold. Raises Forbidden. Nothing is
+        corrected: slots are recorded in the transactions that occupy and release them."""
         require(caller, Operation.RECOUNT_SLOTS)
         return await self.store.audit()
 
     async def status_history(
         self, caller: Caller, ref: str, *, owner_access_key: str | None = None
     ) -> Mapping[str, str | None]:
-        """Returns lower-case status -> ISO time of the last entry; ``preparing`` and ``terminated`` are always present.
-        """
+        """Returns lower-case status -> ISO time of the last entry; ``preparing`` and ``terminated`` are always set."""
         session = await self.finder.one(caller, ref, owner_access_key=owner_access_key)
         history = {name.lower(): at for name, at in session.status_history.items()}
         return {"preparing": None, "terminated": None, **history}
 
     async def dependency_graph(
         self, caller: Caller, ref: str, *, owner_access_key: str | None = None
-    ) -> DependencyNode:
+    ) -> model.DependencyNode:
         """Returns the session and its dependencies, to a depth of 16."""
         session = await self.finder.one(caller, ref, owner_access_key=owner_access_key)
         return await self._node(caller, session, _MAX_DEPTH)
 
-    async def _node(self, caller: Caller, session: Session, depth: int) -> DependencyNode:
+    async def _node(self, caller: Caller, session: model.Session, depth: int) -> model.DependencyNode:
         below = await self.get_many(caller, session.dependencies) if session.dependencies and depth else {}
         nodes = [await self._node(caller, below[d], depth - 1) for d in session.dependencies if d in below]
-        return DependencyNode(session=session, depends_on=tuple(nodes))
+        return model.DependencyNode(session=session, depends_on=tuple(nodes))
 
     # ---- changing ----
 
-    async def rename(self, caller: Caller, ref: str, new_name: str, *, owner_access_key: str | None = None) -> Session:
+    async def rename(
+        self, caller: Caller, ref: str, new_name: str, *, owner_access_key: str | None = None
+    ) -> model.Session:
         """Gives a live session another name. Raises SessionAlreadyExists if a live session of the owner has it."""
         check_session_name(new_name)
         session = await self.finder.one(caller, ref, owner_access_key=owner_access_key, to_change=True)
         if session.status.is_final:
             raise Conflict("The session has ended.", data={"status": session.status.value})
 
-        def make(now: Session) -> Change | None:
+        def make(now: model.Session) -> Change | None:
             return Change(old=now, new=replace(now, name=new_name)) if now.name != new_name else None
 
         return await self.writer.transition(session.id, make, point="commit-rename")
 
-    async def restart(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> Session:
-        """Restarts all kernels in place and waits until they run again.
-
-        Raises:
-            Conflict: the session is not RUNNING, or ended instead of running again.
-            DeadlineExceeded: it takes too long; the restart continues.
-        """
+    async def restart(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> model.Session:
+        """Restarts all kernels in place and waits until they run again. Raises Conflict (the session is not RUNNING, or
+        ended instead) and DeadlineExceeded (it takes too long and continues)."""
         session = await self.finder.one(caller, ref, owner_access_key=owner_access_key, to_change=True)
         request = SessionRestartRequested(stimulus_id=caller.stimulus_id)
         restarting = await self.writer.apply(session.id, request, self.clock, point="commit-restart")
@@ -230,11 +215,9 @@ class SessionService:
         owner_access_key: str | None = None,
         forced: bool = False,
         recursive: bool = False,
-    ) -> DestroyReply:
+    ) -> model.DestroyReply:
         """Ends a session and waits a few seconds: PENDING becomes CANCELLED at once, any other status TERMINATING.
-
-        ``recursive`` also ends every live session that depends on it. Repeating it is harmless.
-        """
+        ``recursive`` also ends every live session that depends on it. Repeating it is harmless."""
         session = await self.finder.one(caller, ref, owner_access_key=owner_access_key, to_change=True)
         sessions = [*(await self._dependents(session) if recursive else ()), session]
         reason = KernelEventReason.FORCE_TERMINATED if forced else KernelEventReason.USER_REQUESTED
@@ -248,7 +231,7 @@ class SessionService:
             last = await self.writer.wait_until(last.id, lambda s: s.status.is_final, timeout_s=timeout_s) or last
         metrics = last.main.last_stat or self.stats.of_kernel(last.main.id)
         stats = {**metrics, "status": last.status.value, "version": 2} if metrics else {}
-        return DestroyReply(session=last, stats=stats, destroyed=tuple(target.id for target in sessions))
+        return model.DestroyReply(session=last, stats=stats, destroyed=tuple(target.id for target in sessions))
 
     async def destroy_all(self, caller: Caller) -> int:
         """Ends every live session by force and returns their number. Raises Forbidden unless a superadmin calls."""
@@ -261,9 +244,9 @@ class SessionService:
                 await self.writer.apply(session.id, request, self.clock, point="commit-destroy")
         return len(live)
 
-    async def _dependents(self, session: Session) -> list[Session]:
+    async def _dependents(self, session: model.Session) -> list[model.Session]:
         """Returns live sessions that depend on this one, directly or indirectly, the furthest first."""
-        dependents: dict[SessionId, Session] = {}
+        dependents: dict[SessionId, model.Session] = {}
         frontier = [session]
         while frontier:
             below = [d for s in frontier for d in await self.store.dependents(s.id)]

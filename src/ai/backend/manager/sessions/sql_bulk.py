@@ -42,11 +42,8 @@ def update_many(s: Connection, table: Any, changed: Sequence[tuple[Any, Mapping[
 
 
 def move_slots(s: Connection, deltas: Mapping[AgentId, ResourceSlot]) -> None:
-    """Adds to the occupied slots of agents, in the order of their names.
-
-    Raises:
-        InsufficientResource: an agent would hold more than it has, failed devices included.
-    """
+    """Adds to the occupied slots of agents, in the order of their names. Raises InsufficientResource if an agent would
+    hold more than it has, failed devices included."""
     c = agents_tables.agents.c
     agent_ids = sorted(deltas)
     changed: list[tuple[Any, Mapping[str, Any]]] = []
@@ -73,11 +70,8 @@ class _Waiting:
 
 @dataclass(eq=False, repr=False)
 class BatchWriter:
-    """Writes items that arrive during a write together in the next one.
-
-    ``write`` writes several items or none. If a batch fails, its items are written one by one, so that each gets its
-    own result.
-    """
+    """Writes items that arrive during a write together in the next one. ``write`` writes several items or none. If a
+    batch fails, its items are written one by one, so that each gets its own result."""
 
     write: Callable[[Sequence[Any]], Awaitable[None]]
     _waiting: list[_Waiting] = field(default_factory=list, init=False)

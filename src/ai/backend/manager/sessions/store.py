@@ -24,22 +24,13 @@ class SessionStore(Protocol):
     """Stores sessions with their kernels, the outbox of events, and logs."""
 
     async def insert(self, session: Session, *, events: Sequence[EventDraft], limits: OwnerLimits = UNLIMITED) -> None:
-        """Writes a new session, or nothing.
-
-        Raises:
-            SessionAlreadyExists: a session has that id, or the owner has a live one of that name
-                (``data.existingSessionId``).
-            LimitExceeded: the access key would have more sessions than its limits allow.
-        """
+        """Writes a new session, or nothing. Raises SessionAlreadyExists for an existing id, or a live session of the
+        owner with that name (``data.existingSessionId``), and LimitExceeded."""
 
     async def save(self, changes: Sequence[Change], *, ack: ObservationAck | None = None) -> None:
-        """Applies all changes or none, with the slots of their agents.
-
-        Raises:
-            StaleVersion: one of the sessions was changed meanwhile, or another one has the number of its new network.
-            InsufficientResource: an agent would hold more than it has.
-            SessionAlreadyExists: a rename met a live session of that name.
-        """
+        """Applies all changes or none, with the slots of their agents. Raises StaleVersion if a session was changed
+        meanwhile or its network's number is taken, InsufficientResource if an agent would hold more than it has,
+        SessionAlreadyExists for a rename to the name of a live session."""
 
     async def get(self, session_id: SessionId) -> Session | None: ...
     async def get_many(self, ids: Iterable[SessionId]) -> list[Session]: ...
@@ -74,10 +65,8 @@ class SessionStore(Protocol):
         ...
 
     async def networks(self) -> list[tuple[int, SessionNetwork]]:
-        """Returns networks over several agents with their numbers.
-
-        Those of ending sessions have no ``lines``, since their agents leave them one after the other.
-        """
+        """Returns networks over several agents with their numbers. Those of ending sessions have no ``lines``, since
+        their agents leave them one after the other."""
         ...
 
     async def search(self, query: SessionQuery) -> Page[Session]: ...

@@ -198,17 +198,9 @@ def _statuses(transition: Transition) -> tuple[SessionStatus, SessionStatus]:
 def advance(
     session: Session, *events: SessionEvent, now: datetime, placed: Mapping[KernelId, Mapping[str, Any]] | None = None
 ) -> Change | None:
-    """Applies events to a session in their order.
-
-    Args:
-        placed: fields of kernels that change with their placement.
-
-    Returns:
-        The change to save, with the commands to execute afterwards; None if there is neither.
-
-    Raises:
-        InvalidTransition: the current status does not allow a request.
-    """
+    """Applies events to a session in their order and returns the change to save, with the commands to execute
+    afterwards; None if there is neither. ``placed`` are fields of kernels that change with their placement. Raises
+    InvalidTransition."""
     state = session_state(session)
     path: Path = ()
     effects: list[Effect] = []
@@ -260,10 +252,8 @@ def with_health(
     session: Session, kernel_id: KernelId, failed: Sequence[UnhealthyDevice]
 ) -> tuple[Session, tuple[EventDraft, ...]]:
     """Returns the session with a kernel's failed devices, and the events if they changed.
-
     ``status_data["unhealthy_devices"]`` of the kernel lists those that it holds, that of the session those of all its
-    kernels. The events are ``session_device_unhealthy`` and ``session_device_recovered``.
-    """
+    kernels. The events are ``session_device_unhealthy`` and ``session_device_recovered``."""
     kernel = _kernel_of(session, kernel_id)
     if kernel.status.is_final:
         return session, ()

@@ -139,10 +139,8 @@ class SessionWriter:
     async def commit(
         self, changes: Sequence[Change], *, point: str, ack: ObservationAck | None = None
     ) -> list[Session]:
-        """Saves all changes or none, executes their commands, and returns the saved sessions.
-
-        Cancelling the caller does not stop it. Raises StaleVersion; then the cached copies are dropped: load again.
-        """
+        """Saves all changes or none, executes their commands, and returns the saved sessions. Cancelling the caller
+        does not stop it. Raises StaleVersion; then the cached copies are dropped: load again."""
         return await asyncio.shield(self._commit(changes, point, ack))
 
     async def _commit(self, changes: Sequence[Change], point: str, ack: ObservationAck | None) -> list[Session]:
@@ -183,9 +181,7 @@ class SessionWriter:
 
     async def transition(self, session_id: SessionId, step: Step, *, point: str) -> Session:
         """Loads a session, applies ``step``, and returns the saved session; repeats while another change was faster.
-
-        Raises SessionNotFound, and whatever ``step`` raises; the story of an InvalidTransition is logged.
-        """
+        Raises SessionNotFound, and whatever ``step`` raises; the story of an InvalidTransition is logged."""
         for attempt in range(_TRIES):
             session = await self.load(session_id, fresh=attempt > 0)
             try:
@@ -218,10 +214,8 @@ class SessionWriter:
     async def wait_until(
         self, session_id: SessionId, reached: Callable[[Session], bool], *, timeout_s: float | None
     ) -> Session | None:
-        """Returns the session once ``reached`` holds for it; None when the time ran out.
-
-        A change made by this process is seen at once, one by another manager within half a second.
-        """
+        """Returns the session once ``reached`` holds for it; None when the time ran out. A change made by this process
+        is seen at once, one by another manager within half a second."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s if timeout_s is not None else math.inf
         poll_s = _POLL_SHARED_S if self.is_shared else _POLL_S

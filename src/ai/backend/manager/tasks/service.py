@@ -12,6 +12,7 @@ from ai.backend.common.errors import BackendError, NotFound, Unavailable
 from ai.backend.common.ids import TaskId
 from ai.backend.infra.bus import Bus, Subscription
 from ai.backend.infra.clock import Clock, IdGenerator
+from ai.backend.infra.loop import cancel_all
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import is_permitted
 from ai.backend.manager.access.permissions import Operation
@@ -58,10 +59,8 @@ class TaskProgress:
 
 @dataclass(eq=False, repr=False)
 class TaskService:
-    """Runs background tasks in the process that started them.
-
-    Their states and requests to cancel them are in the store, where every manager finds them.
-    """
+    """Runs background tasks in the process that started them. Their states and requests to cancel them are in the
+    store, where every manager finds them."""
 
     store: TaskStore
     bus: Bus
@@ -78,14 +77,8 @@ class TaskService:
     async def start(
         self, caller: Caller, name: str, body: Callable[[TaskProgress], Awaitable[str]], *, subject: str = ""
     ) -> TaskId:
-        """Runs ``body`` in the background; its result is the final message.
-
-        Args:
-            subject: the object of the task, if no other task of any manager may work on it at the same time.
-
-        Raises:
-            Conflict: another task works on the subject; its id is ``task`` in the data.
-        """
+        """Runs ``body`` in the background; its result is the final message. No other task of any manager works on the
+        ``subject`` at the same time: raises Conflict, with the other's id as ``task`` in the data."""
         return await asyncio.shield(self._start(caller, name, body, subject))  # a task that has been stored must be run
 
     async def _start(
@@ -184,7 +177,4 @@ class TaskService:
 
     async def stop(self) -> None:
         """Cancels the tasks of this process and waits until they have ended."""
-        running = list(self._running.values())
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await cancel_all(self._running.values())

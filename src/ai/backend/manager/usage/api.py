@@ -23,14 +23,14 @@ _MS = 1_000
 
 
 class MonthQuery(Schema, frozen=True):
-    """``month`` is YYYYMM. Without ``group_ids``, or with an empty list, all groups that the caller sees."""
+    """The month as YYYYMM, and groups; without ``group_ids``, or with an empty list, all that the caller sees."""
 
     month: Date
     group_ids: Annotated[list[UUID], Meta(max_length=1_000)] | None = None
 
 
 class PeriodQuery(Schema, frozen=True):
-    """Days are YYYYMMDD and both included; 100 of them at most."""
+    """A group and two days as YYYYMMDD, both included; 100 days at most."""
 
     group_id: UUID
     start_date: Date
@@ -107,10 +107,8 @@ _ATTRIBUTES = (
 
 
 def _container(kernel: UsedKernel) -> dict[str, Any]:
-    """Returns the view of a kernel. ``used_days`` counts begun days.
-
-    ``created_at`` and ``terminated_at`` are never null, since published clients print them.
-    """
+    """Returns the view of a kernel. ``used_days`` counts begun days. ``created_at`` and ``terminated_at`` are never
+    null, since published clients print them."""
     ended = kernel.terminated_at
     used = (ended - kernel.started_at) if ended is not None else None
     return {

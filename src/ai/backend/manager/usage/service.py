@@ -36,10 +36,8 @@ class UsageStore(Protocol):
     """Reads the history of kernels."""
 
     async def used(self, query: UsageQuery, *, after: Cursor | None = None, limit: int = 1_000) -> Sequence[UsedKernel]:
-        """Returns a page of the kernels that match, those that have ended first; empty at the end.
-
-        No kernel is returned twice. One that ends between two pages may be missed.
-        """
+        """Returns a page of the kernels that match, those that have ended first; empty at the end. No kernel is
+        returned twice. One that ends between two pages may be missed."""
         ...
 
 
@@ -53,22 +51,15 @@ class UsageService:
         self._administrators, self._others = _Limiter(), _Limiter()
 
     async def of_month(self, caller: Caller, month: str, group_ids: Sequence[GroupId] | None) -> list[GroupUsage]:
-        """Returns the usage of groups in a month (``YYYYMM``, UTC), without those that used nothing.
-
-        ``group_ids`` None selects all groups that the caller sees.
-
-        Raises:
-            InvalidInput, Forbidden, NotFound, RateLimitExceeded.
-        """
+        """Returns the usage of groups in a month (``YYYYMM``, UTC), without those that used nothing; by default of all
+        groups that the caller sees. Raises InvalidInput, Forbidden, NotFound and RateLimitExceeded."""
         start = _day(month + "01", "month")
         end = (start + timedelta(days=32)).replace(day=1)
         return await self._report(caller, start, end, group_ids)
 
     async def of_period(self, caller: Caller, group_id: GroupId, first: str, last: str) -> GroupUsage | None:
         """Returns the usage of a group between two days (``YYYYMMDD``, UTC), both included; None if there is none.
-
-        Raises: as :meth:`of_month`.
-        """
+        Raises as :meth:`of_month`."""
         start, end = _day(first, "start_date"), _day(last, "end_date") + timedelta(days=1)
         if end <= start:
             raise InvalidInput("The period ends before it begins.", data={"end_date": "before start_date"})

@@ -24,14 +24,8 @@ from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.images.model import Image
 from ai.backend.manager.images.service import ImageService, merge_images, resolve_image
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
+from ai.backend.manager.sessions.creation import feasibility
 from ai.backend.manager.sessions.creation import request as checks
-from ai.backend.manager.sessions.creation.feasibility import (
-    DEFAULT_SLOTS,
-    Candidates,
-    FeasibilityChecker,
-    PlannedKernel,
-    of_class,
-)
 from ai.backend.manager.sessions.creation.mounts import SessionMounts
 from ai.backend.manager.sessions.model import CreateSession, Kernel, OwnerLimits, Session
 from ai.backend.manager.sessions.settings import SessionSettings
@@ -64,15 +58,15 @@ class SessionFactory:
     images: ImageService | None
 
     def __post_init__(self) -> None:
-        self._feasibility = FeasibilityChecker(self.identities, self.resource_groups, self.agents, self.devices)
+        self._feasibility = feasibility.FeasibilityChecker(
+            self.identities, self.resource_groups, self.agents, self.devices
+        )
 
     async def build(
         self, caller: Caller, owner: Caller, request: CreateSession, session_id: SessionId | None = None
     ) -> tuple[Session, OwnerLimits]:
-        """Returns a session and the limits of its owner; its id is new if ``session_id`` is None.
-
-        Raises as ``SessionService.create``.
-        """
+        """Returns a session and the limits of its owner; its id is new if ``session_id`` is None. Raises as
+        ``SessionService.create``."""
         await self.state.check_running()
         checks.check_shape(request, self.settings)
         now = self.clock.now()
@@ -86,7 +80,7 @@ class SessionFactory:
         slots = self._slots(request.resources, image)
         planned = await self._planned_kernels(owner, request, image, slots, candidates)
         if request.runtime_class:
-            candidates, planned = of_class(request.runtime_class, candidates, planned, self.devices)
+            candidates, planned = feasibility.of_class(request.runtime_class, candidates, planned, self.devices)
         await self._feasibility.check_fits(request, planned, candidates)
         mounts = await self._resolve_mounts(owner, request)
         bootstrap_script = await self.dotfiles.bootstrap_script_of(
@@ -144,26 +138,33 @@ class SessionFactory:
         if self.mounts is not None:
             return await self.mounts.resolve(owner, request.mounts, request.mount_map, request.mount_options)
         for folder in (*request.mounts, *request.mount_map, *request.mount_options):
-            raise InvalidInput(
-                f"The folder {folder[:64]!r} cannot be mounted: this cluster has no folders.",
-                data={"config.mounts": f"no such folder: {folder[:64]}"},
-            )
+            message = f"The folder {folder[:64]!r} cannot be mounted: this cluster has no folders."
+            raise InvalidInput(message, data={"config.mounts": f"no such folder: {folder[:64]}"})
         return ()
 
-    async def _image(self, owner: Caller, candidates: Candidates, reference: str, architecture: str | None) -> Image:
+    async def _image(
+        self, owner: Caller, candidates: feasibility.Candidates, reference: str, architecture: str | None
+    ) -> Image:
         """Raises as :meth:`ImageService.choose`."""
         if self.images is None:
             return resolve_image(merge_images(candidates.agents), reference, architecture)
         return await self.images.choose(owner, candidates.domain, candidates.agents, reference, architecture)
 
     async def _planned_kernels(
-        self, owner: Caller, request: CreateSession, image: Image, slots: ResourceSlot, candidates: Candidates
-    ) -> tuple[PlannedKernel, ...]:
+        self,
+        owner: Caller,
+        request: CreateSession,
+        image: Image,
+        slots: ResourceSlot,
+        candidates: feasibility.Candidates,
+    ) -> tuple[feasibility.PlannedKernel, ...]:
         """Returns the kernels of the session, grouped by role."""
         if not request.roles:
             roles = [("main", 1), ("sub", request.cluster_size - 1)]
-            return tuple(PlannedKernel(role, i + 1, image, slots) for role, size in roles for i in range(size))
-        planned: list[PlannedKernel] = []
+            return tuple(
+                feasibility.PlannedKernel(role, i + 1, image, slots) for role, size in roles for i in range(size)
+            )
+        planned: list[feasibility.PlannedKernel] = []
         for role in request.roles:
             role_image = await self._image(owner, candidates, role.image, role.architecture)
             if role.name == "main" and role_image.name != image.name:
@@ -173,7 +174,10 @@ class SessionFactory:
             environ = checks.check_environ(role.environ, max_bytes=self.settings.max_environ_bytes)
             script = checks.check_text(role.bootstrap_script, "bootstrap_script", self.settings.max_script_bytes)
             options = {"environ": environ, **({"bootstrap_script": script} if script else {})}
-            planned += [PlannedKernel(role.name, i + 1, role_image, role_slots, options) for i in range(role.replicas)]
+            planned += [
+                feasibility.PlannedKernel(role.name, i + 1, role_image, role_slots, options)
+                for i in range(role.replicas)
+            ]
         return tuple(planned)
 
     async def _check_policy(self, owner: Caller, request: CreateSession) -> OwnerLimits:
@@ -215,13 +219,11 @@ class SessionFactory:
         minimum = image.min_slots
         for slot in ("cpu", "mem"):
             if slot in slot_types and slot not in requested:
-                requested[slot] = minimum[slot] or DEFAULT_SLOTS[SlotName(slot)]
+                requested[slot] = minimum[slot] or feasibility.DEFAULT_SLOTS[SlotName(slot)]
         for slot, least in minimum.items():
             if requested.setdefault(slot, least) < least:
-                raise InvalidInput(
-                    f"The image {image.name} needs at least {least} of {slot}.",
-                    data={"config.resources": f"{slot}: below the minimum of the image"},
-                )
+                message = f"The image {image.name} needs at least {least} of {slot}."
+                raise InvalidInput(message, data={"config.resources": f"{slot}: below the minimum of the image"})
         return ResourceSlot(requested).nonzero()
 
     def _options(self, request: CreateSession, slots: ResourceSlot) -> dict[str, str]:
@@ -234,9 +236,8 @@ class SessionFactory:
         except InvalidQuantity as e:
             raise InvalidQuantity(f"shmem: {e}", data={"config.resource_opts": "shmem: malformed"}) from None
         if "shmem" in options and slots["mem"] and shmem > slots["mem"]:
-            raise InvalidInput(
-                "shmem exceeds the memory of the session", data={"config.resource_opts": "shmem: too large"}
-            )
+            message = "shmem exceeds the memory of the session"
+            raise InvalidInput(message, data={"config.resource_opts": "shmem: too large"})
         return {
             **options,
             **checks.check_flags(request),
@@ -259,7 +260,9 @@ class SessionFactory:
             ids.append(session.id)
         return tuple(dict.fromkeys(ids))
 
-    def _kernels(self, session_id: SessionId, planned: Sequence[PlannedKernel], now: datetime) -> tuple[Kernel, ...]:
+    def _kernels(
+        self, session_id: SessionId, planned: Sequence[feasibility.PlannedKernel], now: datetime
+    ) -> tuple[Kernel, ...]:
         return tuple(
             Kernel(
                 id=KernelId(session_id if rank == 0 else self.id_generator.uuid()),

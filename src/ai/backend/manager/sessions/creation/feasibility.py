@@ -87,17 +87,13 @@ def _check_options(caller: Caller, request: CreateSession, group: ResourceGroup)
     options = read(group.scheduler_opts)
     if request.type not in options.allowed_session_types:
         allowed = sorted(options.allowed_session_types)
-        raise errors.InvalidInput(
-            f"Resource group {group.name} runs sessions of type {', '.join(allowed)} only.",
-            data={"type": "not allowed", "available": allowed},
-        )
+        message = f"Resource group {group.name} runs sessions of type {', '.join(allowed)} only."
+        raise errors.InvalidInput(message, data={"type": "not allowed", "available": allowed})
     if request.priority is None:
         return min(USUAL_PRIORITY, options.max_priority)
     if request.priority > options.max_priority and not is_permitted(caller, Operation.EXCEED_PRIORITIES):
-        raise errors.InvalidInput(
-            f"The priority may be at most {options.max_priority} in resource group {group.name}.",
-            data={"priority": "too large", "max": options.max_priority},
-        )
+        message = f"The priority may be at most {options.max_priority} in resource group {group.name}."
+        raise errors.InvalidInput(message, data={"priority": "too large", "max": options.max_priority})
     return request.priority
 
 
@@ -165,12 +161,9 @@ class FeasibilityChecker:
     async def check_fits(
         self, request: CreateSession, planned: Sequence[PlannedKernel], candidates: Candidates
     ) -> None:
-        """Refuses a request that no agent could hold even if it were empty, as it would wait forever.
-
-        Raises:
-            ImageNotFound: no agent has this architecture. UnsupportedResource: no agent has such a slot.
-            InsufficientResource, or what the allocator raises: no agent has as much.
-        """
+        """Refuses a request that no agent could hold even if it were empty, as it would wait forever. Raises
+        ImageNotFound (no agent has this architecture), UnsupportedResource (no agent has such a slot),
+        InsufficientResource, or what the allocator raises."""
         total = sum((kernel.slots for kernel in planned), ResourceSlot())
         is_together = request.cluster_mode is ClusterMode.SINGLE_NODE
         for kernel in {kernel.role: kernel for kernel in planned}.values():
@@ -189,9 +182,8 @@ class FeasibilityChecker:
             _check_devices(large_enough, slots, self.devices)
             return
         if not agents:
-            raise errors.ImageNotFound(
-                f"No agent of {candidates.resource_group} can run {image.name} ({image.architecture})."
-            )
+            message = f"No agent of {candidates.resource_group} can run {image.name} ({image.architecture})."
+            raise errors.ImageNotFound(message)
         await self._check_offered(slots, agents, candidates)
         shortages = {a.id: total.shortage(a.capacity) for a in agents}
         closest, lack = min(shortages.items(), key=lambda item: (len(item[1]), sum(item[1].values()), item[0]))

@@ -71,10 +71,8 @@ _WORDS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0"
 
 def check_flags(request: CreateSession) -> dict[str, str]:
     """Returns the boolean resource options in one spelling: preemptible, restartable and the encryption of the network.
-
     Raises InvalidInput for other values, and if an interactive session is to start over, which would lose its user's
-    work.
-    """
+    work."""
     flags: dict[str, str] = {}
     for name in ("preemptible", "restartable", ENCRYPTION):
         if (value := request.resource_opts.get(name)) is None:
@@ -83,24 +81,19 @@ def check_flags(request: CreateSession) -> dict[str, str]:
         if flag is None:
             raise InvalidInput(f"{name} is true or false", data={"config.resource_opts": f"{name}: malformed"})
         if flag and name == "restartable" and request.type is not SessionType.BATCH:
-            raise InvalidInput(
-                "Only a batch session can start over.",
-                data={"config.resource_opts": "restartable: not a batch session"},
-            )
+            message = "Only a batch session can start over."
+            raise InvalidInput(message, data={"config.resource_opts": "restartable: not a batch session"})
         flags[name] = str(flag).lower()
     return flags
 
 
 def check_requirements(texts: Sequence[str]) -> tuple[str, ...]:
-    """Returns requirements in their canonical form, each once; the scheduler decides if a device meets them.
-
-    Raises InvalidInput for too many, and for one that is not ``namespace::feature::value`` of printable text.
-    """
+    """Returns requirements in their canonical form, each once; the scheduler decides if a device meets them. Raises
+    InvalidInput for too many, and for one that is not ``namespace::feature::value`` of printable text."""
     field = "config.variant_requirements"
     if len(texts) > _MAX_REQUIREMENTS:
-        raise InvalidInput(
-            f"a session may have {_MAX_REQUIREMENTS} variant requirements at most", data={field: "too many"}
-        )
+        message = f"a session may have {_MAX_REQUIREMENTS} variant requirements at most"
+        raise InvalidInput(message, data={field: "too many"})
     for text in texts:
         if not text.isprintable():
             raise InvalidInput(f"{text[:64]!r} has characters that do not print", data={field: "malformed"})
@@ -113,10 +106,8 @@ def check_requirements(texts: Sequence[str]) -> tuple[str, ...]:
 def check_ports(ports: Sequence[int]) -> tuple[int, ...]:
     """Returns the ports if a session may open them at its start. Raises InvalidInput."""
     if len(ports) > _MAX_PORTS or len(set(ports)) != len(ports) or any(not 1024 <= p <= 65535 for p in ports):
-        raise InvalidInput(
-            f"preopen_ports takes up to {_MAX_PORTS} different ports of 1024 to 65535",
-            data={"config.preopen_ports": "out of range"},
-        )
+        message = f"preopen_ports takes up to {_MAX_PORTS} different ports of 1024 to 65535"
+        raise InvalidInput(message, data={"config.preopen_ports": "out of range"})
     return tuple(ports)
 
 

@@ -19,7 +19,7 @@ from ai.backend.common.states import KernelEventReason, KernelStatus, SessionSta
 from ai.backend.common.wire.agent import CreateKernels, RestartKernel
 from ai.backend.core.lifecycle.events import SessionCreationFailed, SessionDispatched
 from ai.backend.infra.clock import Clock
-from ai.backend.infra.loop import PeriodicLoop
+from ai.backend.infra.loop import PeriodicLoop, cancel_all
 from ai.backend.infra.retry import Backoff
 from ai.backend.manager.agents.gateway import AgentGateway
 from ai.backend.manager.dotfiles.model import InjectedFiles
@@ -37,13 +37,7 @@ from ai.backend.plugin.crash_points import crash_point
 
 log = logging.getLogger(__name__)
 
-_FOR_GOOD = (
-    errors.CreationDenied,
-    errors.UnsupportedResource,
-    errors.InvalidInput,
-    errors.NotFound,
-    errors.PluginError,
-)
+_FOR_GOOD = errors.CreationDenied, errors.UnsupportedResource, errors.InvalidInput, errors.NotFound, errors.PluginError
 """Refusals that another try cannot change. Any other one sends the session back to the scheduler, a few times."""
 _REQUIREMENTS = "requirements"
 """Key in the data of an UnsupportedResource if the slot exists, but no device meets the requirements any more; the
@@ -83,10 +77,7 @@ class LaunchLoop(PeriodicLoop):
 
     async def stop(self) -> None:
         """Cancels running launches; the next start sends them again."""
-        tasks = list(self._running.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(self._running.values())
 
     async def _launch(self, session: Session) -> None:
         try:

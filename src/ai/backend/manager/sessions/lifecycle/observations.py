@@ -39,11 +39,9 @@ def _as_kernel_id(text: str) -> KernelId | None:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class ObservationService:
-    """Applies the reports of agents; heartbeats go to the registry of agents.
-
-    Implements :class:`ai.backend.common.wire.link.ManagerReports`. The transport has checked that ``agent_id`` is the
-    peer's before it calls.
-    """
+    """Applies the reports of agents; heartbeats go to the registry of agents. Implements
+    :class:`ai.backend.common.wire.link.ManagerReports`. The transport has checked that ``agent_id`` is the peer's
+    before it calls."""
 
     sessions: SessionStore
     registry: AgentRegistry
@@ -62,10 +60,8 @@ class ObservationService:
     # ---- observations ----
 
     async def observe(self, report: ObservationReport) -> int:
-        """Applies observations in order and returns the highest ``seq`` that is durably applied.
-
-        Repeated ones are skipped; those of kernels that are not on this agent are acknowledged and ignored.
-        """
+        """Applies observations in order and returns the highest ``seq`` that is durably applied. Repeated ones are
+        skipped; those of kernels that are not on this agent are acknowledged and ignored."""
         agent, epoch = AgentId(report.agent_id), report.epoch
         self.registry.record_contact(agent)
         async with self._locks.setdefault(agent, asyncio.Lock()):

@@ -18,7 +18,7 @@ from ai.backend.common.wire.agent import DestroyKernel
 from ai.backend.core.lifecycle.effects import DestroyKernels, KernelTarget
 from ai.backend.core.lifecycle.events import KernelsAbandoned
 from ai.backend.infra.clock import Ages, Clock
-from ai.backend.infra.loop import PeriodicLoop
+from ai.backend.infra.loop import PeriodicLoop, cancel_all
 from ai.backend.manager.agents.gateway import AgentGateway
 from ai.backend.manager.agents.settings import AgentSettings
 from ai.backend.manager.agents.store import AgentStore
@@ -59,10 +59,7 @@ class TerminateLoop(PeriodicLoop):
         task.add_done_callback(self._tasks.discard)
 
     async def stop(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(self._tasks)
 
     async def once(self) -> None:
         lately = self.clock.monotonic() - _AGAIN_S

@@ -6,15 +6,9 @@ import logging
 import math
 from dataclasses import dataclass, replace
 
+from ai.backend.common import states
 from ai.backend.common.errors import BackendError
 from ai.backend.common.ids import AgentId, KernelId
-from ai.backend.common.states import (
-    STARTING_SESSION_STATUSES,
-    AgentStatus,
-    KernelEventReason,
-    KernelStatus,
-    SessionStatus,
-)
 from ai.backend.core.lifecycle import events
 from ai.backend.core.scheduling.options import read
 from ai.backend.infra.clock import Ages, Clock
@@ -33,8 +27,8 @@ from ai.backend.manager.sessions.writer import SessionWriter
 
 log = logging.getLogger(__name__)
 
-S = SessionStatus
-_TRANSIENT = (*STARTING_SESSION_STATUSES, S.RUNNING_DEGRADED, S.RESTARTING)
+S = states.SessionStatus
+_TRANSIENT = (*states.STARTING_SESSION_STATUSES, S.RUNNING_DEGRADED, S.RESTARTING)
 """Statuses that every round checks. PENDING is added where there is a limit, RUNNING while an agent is lost."""
 
 
@@ -87,13 +81,13 @@ class WatchdogLoop(PeriodicLoop):
 
     async def _watch(self, agent: Agent) -> Agent:
         is_silent = self._silence(agent.id) > self.agent_settings.heartbeat_timeout_s
-        if agent.status is AgentStatus.LOST and not is_silent:
+        if agent.status is states.AgentStatus.LOST and not is_silent:
             # A slow transaction has stored LOST after a heartbeat; the next heartbeat registers the agent again.
             self.registry.mark_lost(agent.id)
-        if agent.status is AgentStatus.ALIVE and is_silent:
+        if agent.status is states.AgentStatus.ALIVE and is_silent:
             log.warning("agent %s is silent and counts as lost", agent.id)
             self.registry.mark_lost(agent.id)
-            await self.agents.set_status(agent.id, AgentStatus.LOST, at=self.clock.now())
+            await self.agents.set_status(agent.id, states.AgentStatus.LOST, at=self.clock.now())
             return await self.agents.agent(agent.id) or agent
         return agent
 
@@ -116,13 +110,13 @@ class WatchdogLoop(PeriodicLoop):
                 since = max(since, session.status_changed)
             limit = pending.get(session.scaling_group)
             if limit is not None and self._ages.of(session.id, since) > limit:
-                return events.SessionDestroyRequested(reason=KernelEventReason.PENDING_TIMEOUT)
+                return events.SessionDestroyRequested(reason=states.KernelEventReason.PENDING_TIMEOUT)
             return None
         lost = [k for k in session.kernels if k.agent is not None and _is_lost(agents.get(k.agent))]
-        if session.status in STARTING_SESSION_STATUSES:
+        if session.status in states.STARTING_SESSION_STATUSES:
             return self._starting(session, age, frozenset(k.id for k in lost))
         if session.status is S.RESTARTING and age > self.session_settings.restart_timeout_s:
-            return events.SessionDestroyRequested(reason=KernelEventReason.RESTART_TIMEOUT)
+            return events.SessionDestroyRequested(reason=states.KernelEventReason.RESTART_TIMEOUT)
         given_up = frozenset(
             k.id
             for k in lost
@@ -138,11 +132,13 @@ class WatchdogLoop(PeriodicLoop):
 
     def _starting(self, session: Session, age: float, lost: frozenset[KernelId]) -> events.SessionEvent | None:
         if lost:
-            return events.SessionCreationFailed(kernel_ids=lost, reason=KernelEventReason.AGENT_LOST, retryable=True)
+            return events.SessionCreationFailed(
+                kernel_ids=lost, reason=states.KernelEventReason.AGENT_LOST, retryable=True
+            )
         limits = self.session_settings
         if age > (limits.pull_timeout_s if session.status is S.PULLING else limits.start_timeout_s):
-            late = frozenset(k.id for k in session.kernels if k.status is not KernelStatus.RUNNING)
-            reason = KernelEventReason.FAILED_TO_START
+            late = frozenset(k.id for k in session.kernels if k.status is not states.KernelStatus.RUNNING)
+            reason = states.KernelEventReason.FAILED_TO_START
             return events.SessionCreationFailed(kernel_ids=late, reason=reason, retryable=False)
         return None
 
@@ -167,4 +163,4 @@ class WatchdogLoop(PeriodicLoop):
 
 
 def _is_lost(agent: Agent | None) -> bool:
-    return agent is None or agent.status in (AgentStatus.LOST, AgentStatus.TERMINATED)
+    return agent is None or agent.status in (states.AgentStatus.LOST, states.AgentStatus.TERMINATED)
