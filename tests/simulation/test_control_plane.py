@@ -30,7 +30,7 @@ from tests.simulation.story import tell
 
 SEEDS = int(os.environ.get("SIMULATION_SEEDS", "1000"))
 """``python -m tests.simulation`` runs many more, and one again."""
-BLOCKS = 8
+BLOCKS = 20
 ROTATING = 5
 CALM = Plan(mean_manager_steps=None, mean_agent_steps=None)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
 
+from ai.backend.agent.lifecycle.device_failures import HealthLoop
 from ai.backend.common.devices import ComputeDevice, DeviceHealth
 from ai.backend.common.ids import DeviceId
 from ai.backend.common.states import KernelStatus
@@ -121,6 +123,26 @@ async def test_nothing_new_lands_on_a_failed_device(bench: Bench, plugin: type[W
     planned = bench.spec(slots={"cpu": "1"}, devices={"cpu": {"1": "1"}}, generation=before.generation)
     await agent.commands.create_kernels(CreateKernels(kernels=[planned]))
     assert (await bench.until(planned, S.RUNNING)).devices == {"cpu": {"0": "1"}}
+
+
+async def test_a_recovered_device_is_allocated_although_a_full_disk_cut_its_recovery_off(
+    bench: Bench, plugin: type[Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = await bench.start()
+    plugin.fail()
+    await report(bench, "2")
+    with monkeypatch.context() as full_disk:
+
+        def fail(_: HealthLoop) -> None:
+            raise OSError(errno.ENOSPC, "no space left")
+
+        full_disk.setattr(HealthLoop, "report", fail)
+        plugin.heal()
+        healed = await report(bench, "4")
+    await bench.manager.next_heartbeat()
+    spec = bench.spec(slots={"cpu": "2"}, devices={"cpu": {"1": "2"}}, generation=healed.generation)
+    await agent.commands.create_kernels(CreateKernels(kernels=[spec]))
+    assert (await bench.until(spec, S.RUNNING)).devices == {"cpu": {"1": "2"}}
 
 
 async def test_a_device_that_fails_while_its_kernel_waits_sends_it_back(bench: Bench, plugin: type[Watched]) -> None:

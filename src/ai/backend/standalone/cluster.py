@@ -70,11 +70,11 @@ class Sockets(NamedTuple):
 
 
 def prepare(layout: Layout, options: UpOptions) -> tuple[ClusterFile, Sockets]:
-    """Chooses the ports and writes the cluster file. A requested port must be free; otherwise another is chosen."""
+    """Chooses the ports and writes the cluster file. A requested port must be free (0: any); else another is chosen."""
     last = read_cluster_file(layout.cluster)
-    port = options.port or (last.port if last is not None and last.port else DEFAULT_PORT)
+    stored_port = last.port if last is not None and last.port else DEFAULT_PORT
     try:
-        sock = listen(options.host, port)
+        sock = listen(options.host, stored_port if options.port is None else options.port)
     except Conflict:
         if options.port is not None:
             raise

@@ -112,6 +112,7 @@ class Inventory:
         self._allocator = NodeAllocator({})
         self._held: dict[str, _Holding] = {}
         self._offering: frozenset[str] = frozenset()
+        self._built: dict[str, tuple[ComputeDevice, ...]] = {}
         self._refreshing = asyncio.Lock()
 
     async def refresh(self, now: float) -> bool:
@@ -133,10 +134,16 @@ class Inventory:
                 log.debug("the inventory of %s is not renewed: %s", handle.key, e)
         offering = frozenset(handle.key for handle in self._plugins.started())
         changed, self._offering = changed or offering != self._offering, offering
-        if changed:
+        if changed or self.is_stale:
             await self.rebuild()
+        if changed:
             self.generation += 1
         return changed
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the alloc maps were built from other devices than the present ones: a :meth:`rebuild` was cut off."""
+        return self._built != {key: kind.devices for key, kind in self.kinds.items()}
 
     async def _refresh(self, handle: PluginHandle) -> bool:
         foreign = partial(self._foreign, handle.key)
@@ -320,6 +327,7 @@ class Inventory:
             self._allocator.locate(key, self.kinds[key].devices, self.kinds[key].namespaces)
         for kernel_id, holding in self._held.items():
             self._held[kernel_id] = self._count(kernel_id, holding.allocation)
+        self._built = {key: kind.devices for key, kind in self.kinds.items()}
 
     def _complain(self, key: str, reason: str | None) -> None:
         for handle in self._plugins.started():

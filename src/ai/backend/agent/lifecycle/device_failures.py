@@ -96,9 +96,9 @@ class HealthLoop:
             is_changed |= self._inventory.on_health_changes(key, changes)
         if is_changed:
             self._beat()
-        self.report()
-        if is_changed:
+        if self._inventory.is_stale:
             await self._inventory.rebuild()
+        self.report()
 
     def report(self) -> None:
         """Report the failed devices of every running kernel for which they differ from the last report.

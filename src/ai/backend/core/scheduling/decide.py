@@ -15,7 +15,7 @@ Rules:
    place is reserved for it. See preemption.py.
 6. Every session that is not placed gets a reason that its owner can read.
 
-docs/decisions/0025-reserve-what-is-needed.md proves that no session starves, and states the cost.
+docs/decisions/0025-reservation-for-the-head-of-line.md proves that no session starves, and states the cost.
 """
 
 from __future__ import annotations

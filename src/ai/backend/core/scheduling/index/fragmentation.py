@@ -2,7 +2,7 @@
 
 A fragmentation gradient, in the sense of Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with
 Fragmentation Gradient Descent" (ATC'23): of all agents the one whose fragmentation grows least. What is measured
-differs from the paper; docs/decisions/0027-stranded-accelerators.md says how and why. Of one agent and one accelerator
+differs from the paper; docs/decisions/0027-fragmentation-measure.md says how and why. Of one agent and one accelerator
 slot with ``G`` units free, of which ``n`` devices are whole:
 
 * stranded: the units that will find no cores or memory. Requests of ``G`` units together need ``G * mean`` cores, with

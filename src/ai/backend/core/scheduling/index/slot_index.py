@@ -1,7 +1,7 @@
 """Indexes the free amount of one slot on every agent, so that a request touches only the agents it considers.
 
 A set of agents is an ``int`` with a bit for each, as devices are in :mod:`ai.backend.core.allocation.slot_pool`; see
-docs/decisions/0026-agents-as-masks.md. Quantities are integers, in millionths of the slot's unit.
+docs/decisions/0026-agent-sets-as-bit-masks.md. Quantities are integers, in millionths of the slot's unit.
 """
 
 from __future__ import annotations

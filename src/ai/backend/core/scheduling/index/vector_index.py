@@ -1,5 +1,5 @@
 """Orders agents by what they have free of several slots at once: the fullest or emptiest one that fits is found by a
-few comparisons, whatever the number of agents and requests; see docs/decisions/0121-free-vectors.md.
+few comparisons, whatever the number of agents and requests; see docs/decisions/0121-free-resource-vectors.md.
 
 What an agent has free is one integer, its *vector*: the level (see :mod:`slot_index`) of each slot in a field of its
 own, the scarcest slot in the highest bits. So integers compare as vectors do, the scarcest slot first, and one
