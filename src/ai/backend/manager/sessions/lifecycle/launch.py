@@ -28,7 +28,7 @@ from ai.backend.manager.images.pulls import ImagePulls
 from ai.backend.manager.sessions.changes import Change
 from ai.backend.manager.sessions.lifecycle.kernel_spec import kernel_spec
 from ai.backend.manager.sessions.model import Kernel, Session
-from ai.backend.manager.sessions.networks import Derive, no_secret
+from ai.backend.manager.sessions.networks import Derive
 from ai.backend.manager.sessions.settings import SessionSettings
 from ai.backend.manager.sessions.store import SessionStore
 from ai.backend.manager.sessions.transitions import MAX_RETRY_AFTER_S, advance
@@ -57,9 +57,9 @@ class LaunchLoop(PeriodicLoop):
     gateway: AgentGateway
     clock: Clock
     settings: SessionSettings
-    dotfiles: DotfileService | None = None
-    image_pulls: ImagePulls | None = None
-    derive: Derive = no_secret
+    dotfiles: DotfileService
+    image_pulls: ImagePulls | None
+    derive: Derive
     _running: dict[SessionId, asyncio.Task[None]] = field(default_factory=dict, init=False)
 
     def push(self, session: Session) -> None:
@@ -93,9 +93,8 @@ class LaunchLoop(PeriodicLoop):
         for kernel in session.kernels:
             if kernel.agent is not None and kernel.status is KernelStatus.SCHEDULED:
                 by_agent.setdefault(kernel.agent, []).append(kernel)
-        files, owner = InjectedFiles(), (session.domain_name, session.group_id, session.access_key)
-        if self.dotfiles is not None:
-            files = await self.dotfiles.injected_files(*owner)
+        owner = session.domain_name, session.group_id, session.access_key
+        files = await self.dotfiles.injected_files(*owner)
         crash_point("before-agent-create")
         agents = list(by_agent)
         outcomes = await asyncio.gather(*(self._send(session, a, by_agent[a], files) for a in agents))
