@@ -11,7 +11,7 @@ from typing import Any
 from ai.backend.common.devices import AllocationStrategy, AllocMapSpec, ComputeDevice, DeviceSlot
 from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.common.states import SlotType
-from ai.backend.core.allocation.build import build_alloc_map
+from ai.backend.core.allocation.stock_maps import build_alloc_map
 from bench.figures import Figure, benchmark, spread
 from bench.peer import Measure, peer
 from bench.plots import draw

@@ -23,7 +23,7 @@ from tools.layout import DAEMONS, FEATURES, LAYERS, NEIGHBOURS, PREFIX, STANDING
 
 # fmt: off
 IO_MODULES = (
-    "aiodocker", "aiohttp", "aiosqlite", "alembic", "ariadne", "asyncio", "asyncpg", "click",
+    "aiodocker", "aiohttp", "alembic", "ariadne", "asyncio", "asyncpg", "click",
     "concurrent", "ctypes", "fcntl", "http", "kubernetes_asyncio", "logging", "mmap",
     "multiprocessing", "os", "pathlib", "pty", "redis", "resource", "rich", "select", "selectors",
     "shutil", "signal", "socket", "socketserver", "sqlalchemy", "sqlite3", "ssl", "subprocess",
@@ -33,7 +33,7 @@ IO_MODULES = (
 
 # Libraries that only some files of a feature may import: contract name, patterns of those files, the libraries.
 LIBRARIES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
-    ("only-adapters-import-sql", ("sql", "sql_*", "tables"), ("sqlalchemy", "aiosqlite", "alembic")),
+    ("only-adapters-import-sql", ("sql", "sql_*", "tables"), ("sqlalchemy", "alembic")),
     ("only-wire-imports-graphql", ("graphql", "graphql_*"), ("ariadne", "graphql")),
 )
 

@@ -18,11 +18,11 @@ from pathlib import Path
 # file -> "module:function" that returns its text, or "module:function(word)" for a function of one word
 GENERATORS: dict[str, str] = {
     "docs/reference/state-machines.md": "ai.backend.core.lifecycle.diagram:render",
-    "docs/reference/rpc.md": "ai.backend.infra.rpc.methods:page",
+    "docs/reference/rpc.md": "tools.rpc_page:page",
     "docs/reference/permissions.md": "ai.backend.manager.access.permissions:page",
     "docs/reference/rooms.md": "tools.rooms_page:render",
-    "docs/reference/rest.md": "ai.backend.manager.composition.api_reference:rest_page",
-    "docs/reference/graphql.md": "ai.backend.manager.composition.api_reference:graphql_page",
+    "docs/reference/rest.md": "tools.api_pages:rest_page",
+    "docs/reference/graphql.md": "tools.api_pages:graphql_page",
     "docs/reference/openapi.json": "ai.backend.manager.composition.api_reference:openapi_json",
     "docs/reference/cli.md": "ai.backend.cli.reference:render",
     "docs/reference/accelerators/families.md": "ai.backend.accelerator.sysfs.reference:families_page",

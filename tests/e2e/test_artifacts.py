@@ -81,7 +81,7 @@ def test_a_branch_has_headquarters_scan_and_import_and_its_users_read(
     assert refused.returncode == 1
     assert "import it with delegation" in refused.stderr
     forbidden = at.branch.run("admin", "artifact", "import", "acme/tiny@main")
-    assert "You may not import artifacts" in forbidden.stderr
+    assert "Only superadmins scan, import and remove artifacts" in forbidden.stderr
     early = at.branch.run("run", "--rm", "-m", "artifact:acme/tiny", "-c", "1", "python")
     assert "'acme/tiny' cannot be mounted" in early.stderr
 

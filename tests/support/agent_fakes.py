@@ -31,7 +31,7 @@ from ai.backend.common.wire.reports import (
     ObservationReport,
     StatReport,
 )
-from ai.backend.core.allocation.build import build_alloc_map
+from ai.backend.core.allocation.stock_maps import build_alloc_map
 from ai.backend.plugin.accelerator import (
     AbstractAllocMap,
     AbstractComputePlugin,

@@ -11,7 +11,6 @@ from pathlib import Path
 from ai.backend.standalone.daemon import make_keys
 from ai.backend.standalone.instance import ClusterFile, write_cluster_file
 from ai.backend.standalone.layout import Layout
-from ai.backend.standalone.supervise import daemon_command
 from tests.support.cluster import Cluster, free_port, wait_until
 from tests.support.forked import ForkedPopen
 from tests.support.migrated import migrated
@@ -36,7 +35,7 @@ class SeparateCluster(Cluster):
         self.daemons: dict[str, ForkedPopen] = {}
 
     def command(self, name: str) -> list[str]:
-        return daemon_command(self.data_dir, *([MANAGER] if name == MANAGER else ["agent", name]))
+        return Layout(self.data_dir).daemon_command(*([MANAGER] if name == MANAGER else ["agent", name]))
 
     def start_daemon(self, name: str, *, env: Mapping[str, str] | None = None) -> ForkedPopen:
         with (self.layout.logs / f"{name}.out").open("ab") as output:

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from ai.backend.common.artifacts import ArtifactType, RevisionStatus
 from ai.backend.common.errors import ArtifactNotFound, BackendError, StaleAttempt, Unavailable
-from ai.backend.common.wire.artifacts import ImportPhase, ImportState, MountState
+from ai.backend.common.wire.artifacts import ImportPhase, ImportState, MountState, UploadFile
 from ai.backend.infra.http.errors import problem
 from ai.backend.manager.artifacts.gateway import Pages, Progress, RemoteRevision, ScanRequest
 from ai.backend.manager.artifacts.model import (
@@ -26,7 +26,6 @@ from ai.backend.manager.artifacts.model import (
     FoundArtifact,
     FoundRevision,
     RevisionRow,
-    UploadFile,
 )
 
 CONTENT = b"weights of a small model\n"

@@ -21,8 +21,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 DAEMONS = (
-    "ai.backend.accelerator.cpu.plugin",
-    "ai.backend.accelerator.mem.plugin",
+    "ai.backend.accelerator.intrinsic",
     "ai.backend.accelerator.mock.plugin",
     "ai.backend.agent.main",
     "ai.backend.cli.conflicts",
@@ -40,8 +39,7 @@ DAEMONS = (
     "ai.backend.standalone.manager_daemon",
     "ai.backend.standalone.main",
     "ai.backend.storage.main",
-    "ai.backend.volume.vfs",
-    "aiosqlite",
+    "ai.backend.volume.vfs.volume",
     "alembic.operations",
     "alembic.runtime.migration",
     "alembic.script",

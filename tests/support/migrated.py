@@ -14,7 +14,7 @@ from ai.backend.manager.db import MIGRATIONS, SCHEMA_HEAD
 
 
 async def _migrate(path: Path) -> None:
-    database = Database(f"sqlite+aiosqlite:///{path}")
+    database = Database(f"sqlite:///{path}")
     try:
         await upgrade(database, MIGRATIONS, head=SCHEMA_HEAD)
     finally:

@@ -30,7 +30,7 @@ from ai.backend.common.devices import (
 from ai.backend.common.errors import CreationDeferred, CreationDenied
 from ai.backend.common.ids import DeviceId, DeviceName, KernelId, SlotName
 from ai.backend.common.states import SlotType
-from ai.backend.core.allocation.discrete import DiscreteAllocMap
+from ai.backend.core.allocation.stock_maps import DiscreteAllocMap
 from ai.backend.plugin.accelerator import (
     AbstractAllocMap,
     AbstractComputePlugin,

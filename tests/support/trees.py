@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ai.backend.plugin.sysfs.recording import unpack
+from ai.backend.plugin.sysfs.tree import unpack
 
 TREES = Path(__file__).parent.parent / "data" / "sysfs"
 

@@ -117,7 +117,7 @@ async def test_a_failed_operation_gives_the_device_back(bench: Bench, slow: type
     async def burn(self: Slow, device_id: str) -> None:
         raise OSError("smoke")
 
-    slow.power_off = burn  # type: ignore[method-assign,assignment]  # a broken driver
+    slow.power_off = burn  # type: ignore[method-assign]  # a broken driver
     agent = await bench.start()
     with pytest.raises(PluginError, match="smoke"):
         await agent.commands.operate_device(op("power-off", "a"))

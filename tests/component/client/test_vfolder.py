@@ -17,7 +17,6 @@ from ai.backend.client.exceptions import BackendAPIError, BackendClientError
 from ai.backend.client.session import AsyncSession
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.database import Database
-from ai.backend.infra.http.server import serve
 from ai.backend.infra.rpc.memory import MemoryLink
 from ai.backend.manager.composition.app import build_app
 from ai.backend.manager.composition.manager import Manager
@@ -26,6 +25,7 @@ from ai.backend.storage.config.settings import StorageSettings
 from ai.backend.storage.main import StorageProxy
 from tests.support.cut_wire import CutWire
 from tests.support.migrated import migrated
+from tests.support.serving import serve
 
 SECRETS = "a secret of the tokens, of 32 bytes or more"
 MIB = 1024 * 1024
@@ -54,7 +54,7 @@ async def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     proxy = StorageProxy(StorageSettings.model_validate(settings))
     await proxy.start(client=("127.0.0.1", 0), manager=("127.0.0.1", 0))
     wire = CutWire(int(proxy.client_url.rpartition(":")[2]))
-    link, database = MemoryLink(), Database(f"sqlite+aiosqlite:///{migrated(tmp_path / 'manager.db')}")
+    link, database = MemoryLink(), Database(f"sqlite:///{migrated(tmp_path / 'manager.db')}")
     manager = Manager(ManagerSettings(), database, Bus(), link.manager, hash_password=str)
     await manager.start()
     keys = {"manager_api": proxy.manager_url, "secret": SECRETS, "client_api": await wire.start()}

@@ -33,8 +33,8 @@ things = Table(
 
 @pytest.fixture
 async def database(tmp_path: Path) -> AsyncIterator[Database]:
-    database = Database(f"sqlite+aiosqlite:///{tmp_path}/test.db")
-    await database.run_sync(metadata.create_all)
+    database = Database(f"sqlite:///{tmp_path}/test.db")
+    await database.run_write(metadata.create_all)
     yield database
     await database.close()
 
@@ -152,7 +152,7 @@ async def test_a_transaction_in_a_thread_commits_or_leaves_nothing(database: Dat
 
 
 async def test_a_full_disk_is_told_as_such(tmp_path: Path) -> None:
-    database = Database(f"sqlite+aiosqlite:///{tmp_path / 'full.db'}")
+    database = Database(f"sqlite:///{tmp_path / 'full.db'}")
 
     def fill(connection: Connection) -> None:
         connection.exec_driver_sql("CREATE TABLE big (data BLOB)")

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Column, Connection, Integer, MetaData, String, Table, func, insert, select, text, update
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.util import await_only
 
 from ai.backend.common.errors import InvalidInput, Unavailable
 from ai.backend.infra.config_store import SQLiteConfigStore
 from ai.backend.infra.database import Database
-from ai.backend.infra.database.postgres import is_committed
+from ai.backend.infra.database.postgres import PostgresTransactions
 from tests.support.postgres import PostgresServer
 
 pytestmark = pytest.mark.needs("postgres")
@@ -44,7 +45,7 @@ def server() -> Iterator[PostgresServer]:
 async def database(server: PostgresServer) -> AsyncIterator[Database]:
     name = server.create()
     database = Database(server.url(name), busy_timeout_s=60)
-    await database.run_sync(metadata.create_all)
+    await database.run_write(metadata.create_all)
     yield database
     await database.close()
 
@@ -148,9 +149,20 @@ async def test_kills_of_the_server_lose_nothing_and_repeat_nothing(server: Postg
     assert await database.run_read(lambda c: c.execute(select(func.max(things.c.n))).scalar_one()) == done
 
 
-async def test_a_transaction_that_a_dead_server_forgot_is_not_committed(database: Database) -> None:
-    """A server that is killed may lose the id of a transaction that never reached its log."""
-    assert not await is_committed(database.engine, "4000000000")
+async def test_a_batch_is_found_committed_by_the_row_of_its_writer(server: PostgresServer) -> None:
+    """A server that is killed may give the id of a forgotten transaction to another one, so the id proves nothing."""
+    engine = create_async_engine(server.url(server.create()).replace("postgresql:", "postgresql+asyncpg:"))
+    first, second = (PostgresTransactions(engine, patience_s=60) for _ in range(2))
+    assert not await first.has_committed(1)
+    await first.write(metadata.create_all)
+    with pytest.raises(IntegrityError):
+        await first.write(lambda c: c.execute(insert(things), [{"id": 1}, {"id": 1}]))
+    assert await first.has_committed(1), "the second batch was rolled back"
+    await second.write(lambda c: c.execute(insert(things), {"id": 1}))
+    await second.write(lambda c: c.execute(insert(things), {"id": 2}))
+    assert (await first.has_committed(1), await second.has_committed(2)) == (True, True)
+    assert not await second.has_committed(3)
+    await first.close()
 
 
 async def test_a_server_that_stays_away_is_told(tmp_path: Path) -> None:
@@ -161,6 +173,6 @@ async def test_a_server_that_stays_away_is_told(tmp_path: Path) -> None:
         with pytest.raises(Unavailable):
             await database.run_read(lambda c: c.execute(select(1)))
         with pytest.raises(Unavailable):
-            await database.run_sync(metadata.create_all)
+            await database.run_write(metadata.create_all)
     finally:
         await database.close()

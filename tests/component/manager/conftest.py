@@ -74,7 +74,7 @@ Restart = Callable[[], Awaitable[Cluster]]
 async def start_manager(
     path: Path, link: MemoryLink, settings: ManagerSettings, clock: Clock | None = None
 ) -> tuple[Manager, Database]:
-    database = Database(f"sqlite+aiosqlite:///{migrated(path)}")
+    database = Database(f"sqlite:///{migrated(path)}")
     manager = Manager(settings, database, Bus(), link.manager, clock=clock)
     await manager.start()
     await link.manager.start(manager.reports)

@@ -37,7 +37,7 @@ class Life:
     """One life of a manager on the files of ``path``, with one storage proxy and one hub."""
 
     def __init__(self, path: Path, proxy_url: str, hub_url: str) -> None:
-        self._database = Database(f"sqlite+aiosqlite:///{path / 'manager.db'}")
+        self._database = Database(f"sqlite:///{path / 'manager.db'}")
         self.manager = Manager(ManagerSettings(), self._database, Bus(), MemoryLink().manager, hash_password=str)
         self._proxy_url, self._hub_url = proxy_url, hub_url
 
@@ -65,7 +65,7 @@ class Life:
         return self.manager.services.artifacts
 
     async def row(self) -> RevisionRow:
-        return await self.artifacts.catalogue.revision(self.admin, "acme/tiny")
+        return await self.artifacts.service.revision(self.admin, "acme/tiny")
 
     async def until(self, status: S) -> Revision:
         """With nothing left over."""
@@ -104,7 +104,7 @@ class Life:
         await self.until(S.SCANNED)
 
     async def directory(self) -> Path:
-        state = await self.artifacts.mounts._depot.mount(await self.row())
+        state = await self.artifacts.mounts.gateway.mount(await self.row())
         assert state.path is not None
         return Path(state.path)
 

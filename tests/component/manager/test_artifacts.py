@@ -78,7 +78,7 @@ class House:
         return steps[-1]
 
     async def revision(self, ref: str) -> Revision:
-        return (await self.artifacts.catalogue.revision(self.admin, ref)).revision
+        return (await self.artifacts.service.revision(self.admin, ref)).revision
 
     async def begin(self, *refs: str, delegate: bool = False) -> list[RevisionRow]:
         return await self.artifacts.imports.begin(self.admin, refs, delegate=delegate)
@@ -102,7 +102,7 @@ async def eventually(condition: Callable[[], bool]) -> None:
 
 @pytest.fixture
 async def house(tmp_path: Path) -> AsyncIterator[House]:
-    link, database = MemoryLink(), Database(f"sqlite+aiosqlite:///{migrated(tmp_path / 'manager.db')}")
+    link, database = MemoryLink(), Database(f"sqlite:///{migrated(tmp_path / 'manager.db')}")
     depot, reservoirs = FakeDepot(tmp_path / "depot"), FakeReservoirs()
     depot.models = [model("acme/large", "main", "v1"), model("acme/small"), model("other/tiny")]
     manager = Manager(
@@ -137,11 +137,11 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
 async def test_a_scan_of_several_pages_is_idempotent(house: House) -> None:
     await house.add()
     assert (await house.scan()).message == ("hub has 3 artifacts with 4 revisions; 3 artifacts and 4 revisions are new")
-    before = await house.artifacts.catalogue.page(house.admin, ArtifactQuery())
+    before = await house.artifacts.service.page(house.admin, ArtifactQuery())
     house.depot.models[1] = replace(house.depot.models[1], description="another text", readme=None)
     house.depot.models.append(model("other/new"))
     assert (await house.scan()).message.endswith("; 1 artifacts and 1 revisions are new")
-    after = await house.artifacts.catalogue.page(house.admin, ArtifactQuery())
+    after = await house.artifacts.service.page(house.admin, ArtifactQuery())
     assert [row.artifact.name for row in after.items] == ["acme/large", "acme/small", "other/new", "other/tiny"]
     assert after.total_count == 4
     ids = {row.artifact.name: row.artifact.id for row in before.items}
@@ -153,7 +153,7 @@ async def test_a_scan_of_several_pages_is_idempotent(house: House) -> None:
 async def test_lists_are_filtered_and_paged(house: House) -> None:
     await house.add()
     await house.scan()
-    page = house.artifacts.catalogue.page
+    page = house.artifacts.service.page
 
     async def names(**wanted: object) -> list[str]:
         return [r.artifact.name for r in (await page(house.admin, ArtifactQuery(**wanted))).items]  # type: ignore[arg-type]  # fields by name
@@ -172,7 +172,7 @@ async def test_a_scan_that_fails_says_why_and_keeps_what_it_has_found(house: Hou
     task = await house.scan()
     assert task.status is TaskStatus.FAILED
     assert "does not answer" in (task.message or "")
-    assert (await house.artifacts.catalogue.page(house.admin, ArtifactQuery())).total_count == 1
+    assert (await house.artifacts.service.page(house.admin, ArtifactQuery())).total_count == 1
     house.depot.down, house.depot.down_after = False, None
     assert (await house.scan()).message.startswith("hub has 3 artifacts")
 
@@ -215,7 +215,7 @@ async def test_an_import_passes_every_status_and_is_cleaned_up(house: House) -> 
     await house.artifacts.imports.clean_up(house.admin, ["acme/small"])
     await house.until("acme/small", S.SCANNED)
     await house.artifacts.registries.remove(house.admin, "hub")
-    assert (await house.artifacts.catalogue.page(house.admin, ArtifactQuery())).total_count == 0
+    assert (await house.artifacts.service.page(house.admin, ArtifactQuery())).total_count == 0
 
 
 @pytest.mark.parametrize("phase", [ImportPhase.DOWNLOADING, ImportPhase.VERIFYING, ImportPhase.ARCHIVING])
@@ -296,12 +296,7 @@ async def test_an_import_that_nobody_answers_is_given_up(house: House, monkeypat
 
 async def test_stages_come_from_registry_settings_and_proxy(house: House) -> None:
     settings = ArtifactSettings(archive_storage="local:bucket")
-    registries = type(house.artifacts.registries)(
-        house.manager.stores.artifacts,  # type: ignore[arg-type]  # there is one
-        house.depot,
-        settings,
-        *(house.artifacts.registries._clock, house.artifacts.registries._id_generator),
-    )
+    registries = replace(house.artifacts.registries, settings=settings)
     await house.add()
     hub = await registries.find("hub")
     told = await registries.stages(hub)
@@ -340,7 +335,7 @@ async def test_whatever_is_asked_at_once_row_and_files_agree_in_the_end(house: H
     for ref in refs:
         async with asyncio.timeout(WITHIN_S):
             while True:
-                row = await house.artifacts.catalogue.revision(house.admin, ref)
+                row = await house.artifacts.service.revision(house.admin, ref)
                 if row.revision.status in (S.SCANNED, S.AVAILABLE) and not row.revision.residue:
                     break
                 house.artifacts.loop.wake()
@@ -409,7 +404,7 @@ async def test_a_ticket_that_has_expired_is_asked_for_again(house: House) -> Non
 async def test_references_name_one_revision(house: House) -> None:
     await house.add()
     await house.scan()
-    revision = house.artifacts.catalogue.revision
+    revision = house.artifacts.service.revision
     main = (await revision(house.admin, "acme/large")).revision
     assert main.version == "main"
     assert (await revision(house.admin, "acme/large@v1")).revision.version == "v1"

@@ -87,7 +87,7 @@ async def test_a_session_is_followed_through_a_restart_of_the_manager(
     settings = ManagerSettings(
         sessions=SessionSettings(destroy_wait_s=5.0), callbacks=WebhookSettings(refused_networks=[])
     )
-    link, database = MemoryLink(), Database(f"sqlite+aiosqlite:///{tmp_path / 'manager.db'}")
+    link, database = MemoryLink(), Database(f"sqlite:///{tmp_path / 'manager.db'}")
     manager = Manager(settings, database, Bus(), link.manager, hash_password=lambda p: p)
     await manager.start()
     await link.manager.start(manager.reports)

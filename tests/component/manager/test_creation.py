@@ -235,7 +235,7 @@ async def test_policies_bound_sessions(cluster: Cluster, agent: FakeAgent) -> No
     limited = ResourcePolicy(
         name="default", created_at=policy.created_at, max_concurrent_sessions=1, max_containers_per_session=1
     )
-    await cluster.manager.stores.identities.put_policy(limited)
+    await cluster.manager.stores.identities.put(limited)
     sessions = cluster.manager.services.sessions
     with pytest.raises(LimitExceeded):
         await sessions.create(cluster.user, request(cluster_size=2))

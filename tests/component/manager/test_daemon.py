@@ -24,7 +24,7 @@ from tests.support.certificates import self_signed
 
 
 async def test_stopping_is_safe_at_any_time(tmp_path: Path) -> None:
-    database = Database(f"sqlite+aiosqlite:///{tmp_path}/m.db")
+    database = Database(f"sqlite:///{tmp_path}/m.db")
     manager = Manager(ManagerSettings(), database, Bus(), MemoryLink().manager)
     await manager.stop()
     await manager.start()

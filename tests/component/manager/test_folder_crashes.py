@@ -33,7 +33,7 @@ class Life:
 
     def __init__(self, path: Path) -> None:
         self.storage = FakeStorage(path / "storage", HOST)
-        self._database = Database(f"sqlite+aiosqlite:///{migrated(path / 'manager.db')}")
+        self._database = Database(f"sqlite:///{migrated(path / 'manager.db')}")
         self.manager = Manager(
             ManagerSettings(), self._database, Bus(), MemoryLink().manager, storage=self.storage, hash_password=str
         )

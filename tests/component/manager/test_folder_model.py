@@ -194,7 +194,7 @@ class Server:
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
         self.storage = FakeStorage(root / "storage", *HOSTS)
-        self.database = Database(f"sqlite+aiosqlite:///{migrated(root / 'manager.db')}")
+        self.database = Database(f"sqlite:///{migrated(root / 'manager.db')}")
         self.users = itertools.count()
         self.manager: Manager
         self.admin: Caller

@@ -27,7 +27,7 @@ async def start(cluster: Cluster, name: str) -> Session:
 
 
 async def limit(cluster: Cluster, **values: int) -> None:
-    await cluster.manager.services.tenants.modify_policy(cluster.admin, POLICY, values)
+    await cluster.manager.services.tenants.modify_policy(cluster.admin, None, POLICY, values)
 
 
 async def checks(cluster: Cluster, session: Session) -> dict[str, object]:

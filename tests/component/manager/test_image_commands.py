@@ -34,7 +34,7 @@ class House:
     def __init__(self, folder: Path) -> None:
         self.environment = {
             "BACKEND_MANAGER_DATA_DIR": str(folder),
-            "BACKEND_MANAGER_DATABASE__URL": f"sqlite+aiosqlite:///{migrated(folder / 'manager.db')}",
+            "BACKEND_MANAGER_DATABASE__URL": f"sqlite:///{migrated(folder / 'manager.db')}",
         }
 
     def __call__(self, *words: str) -> tuple[int, str]:

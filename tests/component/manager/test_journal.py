@@ -199,8 +199,8 @@ async def test_presets_tell_what_fits_now(cluster: Cluster, agent: FakeAgent) ->
     await cluster.manager.services.sessions.create(cluster.user, CreateSession(image="python", resources={"cpu": 2}))
     check = await cluster.manager.services.resources.check_presets(cluster.user)
     assert {preset.name: fits for preset, fits in check.presets} == {"small": True, "huge": False}
-    assert check.keypair_using["cpu"] == 2
-    assert check.keypair_limits["cpu"].is_infinite()
+    assert check.quotas["keypair"].using["cpu"] == 2
+    assert check.quotas["keypair"].limits["cpu"].is_infinite()
     using, remaining = check.scaling_groups["default"]
     assert using["cpu"] == 2
     assert remaining["cpu"] == 6

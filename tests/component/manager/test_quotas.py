@@ -10,6 +10,7 @@ import pytest
 from ai.backend.common.errors import LimitExceeded
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import SessionStatus
+from ai.backend.manager.identity.model import Domain, Group
 from ai.backend.manager.resources.model import ResourcePreset
 from ai.backend.manager.sessions.model import CreateSession, Session
 from tests.component.manager.conftest import Cluster
@@ -37,12 +38,12 @@ async def test_quotas_hold_over_resource_groups(cluster: Cluster, agent: FakeAge
     identities, administration = cluster.manager.stores.identities, cluster.manager.services.tenants
     limit = ResourceSlot.parse({"cpu": "3"})
     if scope == "keypair":
-        await administration.modify_policy(cluster.admin, "default", {"total_resource_slots": limit})
+        await administration.modify_policy(cluster.admin, None, "default", {"total_resource_slots": limit})
     elif scope == "group":
         (group,) = await identities.groups(domain_name="default", name="default")
-        await identities.change_group(group.id, total_resource_slots=limit)
+        await identities.change(Group, group.id, total_resource_slots=limit)
     else:
-        await identities.change_domain("default", total_resource_slots=limit)
+        await identities.change(Domain, "default", total_resource_slots=limit)
     await cluster.manager.stores.presets.put_preset(
         ResourcePreset(name="small", resource_slots=ResourceSlot.parse({"cpu": "1"}))
     )
@@ -55,9 +56,9 @@ async def test_quotas_hold_over_resource_groups(cluster: Cluster, agent: FakeAge
     assert "3" in second.status_data["scheduler"]["message"], second.status_data
     told = await cluster.manager.services.resources.check_presets(cluster.user, group="default")
     remaining = {
-        "keypair": told.keypair_remaining,
-        "group": told.group_remaining,
-        "domain": told.domain_remaining,
+        "keypair": told.quotas["keypair"].remaining,
+        "group": told.quotas["group"].remaining,
+        "domain": told.quotas["domain"].remaining,
     }
     assert {name: str(left["cpu"]) for name, left in remaining.items()} == {
         **dict.fromkeys(remaining, "Infinity"),
@@ -72,7 +73,8 @@ async def test_quotas_hold_over_resource_groups(cluster: Cluster, agent: FakeAge
 
 
 async def test_only_so_many_sessions_wait(cluster: Cluster, agent: FakeAgent) -> None:
-    await cluster.manager.services.tenants.modify_policy(cluster.admin, "default", {"max_pending_session_count": 1})
+    limits = {"max_pending_session_count": 1}
+    await cluster.manager.services.tenants.modify_policy(cluster.admin, None, "default", limits)
     await enqueue(cluster, "later", starts_at="1h")
     with pytest.raises(LimitExceeded):
         await enqueue(cluster, "even-later", starts_at="1h")

@@ -16,7 +16,7 @@ from aiohttp import web
 from ai.backend.common.errors import AddressRefused, BackendError, NotFound, RegistryRefused, RegistryUnavailable
 from ai.backend.manager.images.client import http
 from ai.backend.manager.images.client.manifests import MAX_MANIFEST
-from ai.backend.manager.images.client.scanner import HttpRegistryScanner
+from ai.backend.manager.images.client.scanner import scan_registry
 from ai.backend.manager.images.model import ContainerRegistry, ContainerRegistryType, FoundImage, ScanStep
 from tests.support.docker_registry import CONFIG, INDEX, MANIFEST, PASSWORD, USER, DockerRegistry, running_registry
 from tests.support.fake_harbor import FakeHarbor, artifact, serving, told
@@ -31,7 +31,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def scan(registry: ContainerRegistry) -> tuple[dict[str, FoundImage], list[ScanStep]]:
-    steps = [step async for step in HttpRegistryScanner().scan(registry)]
+    steps = [step async for step in scan_registry(registry)]
     return {f"{i.name} {i.architecture}": i for step in steps for i in step.found}, steps
 
 

@@ -99,7 +99,7 @@ async def test_what_the_scheduler_sees_is_dumped_replayed_and_explained(
     await enqueue(cluster, "waiting", cpu=4)
 
     async def mgr(*words: str) -> Result:
-        environ = {"BACKEND_MANAGER_DATABASE__URL": str(cluster.database.engine.url)}
+        environ = {"BACKEND_MANAGER_DATABASE__URL": str(cluster.database.location)}
         return await asyncio.to_thread(CliRunner(env=environ).invoke, main, ["scheduler", *words])
 
     dumped = await mgr("dump")
@@ -127,7 +127,7 @@ async def test_what_the_scheduler_sees_is_dumped_replayed_and_explained(
 
 
 def test_a_database_without_a_manager_is_named(tmp_path: Path) -> None:
-    url = f"sqlite+aiosqlite:///{tmp_path}/other.db"
+    url = f"sqlite:///{tmp_path}/other.db"
     told = CliRunner(env={"BACKEND_MANAGER_DATABASE__URL": url}).invoke(main, ["scheduler", "dump"])
     assert told.exit_code == 1
     assert f"{url} is no database of a manager" in told.output

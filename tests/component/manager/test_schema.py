@@ -40,7 +40,7 @@ async def databases(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIter
     """Two empty databases."""
     names = ("migrated", "declared")
     if request.param == "sqlite":
-        urls = [f"sqlite+aiosqlite:///{tmp_path}/{name}.db" for name in names]
+        urls = [f"sqlite:///{tmp_path}/{name}.db" for name in names]
     else:
         server = shared_server()
         urls = [server.url(server.create()) for _ in names]
@@ -54,7 +54,7 @@ async def test_the_migrations_make_the_declared_tables(databases: tuple[Database
     migrated, declared = databases
     assert await upgrade(migrated, MIGRATIONS) == SCHEMA_HEAD
     assert await current_revision(migrated) == SCHEMA_HEAD
-    await declared.run_sync(metadata.create_all)
+    await declared.run_write(metadata.create_all)
     expected = await declared.run_read(_describe)
     assert len(expected) > len(metadata.tables)
     assert await migrated.run_read(_describe) == expected
@@ -71,6 +71,6 @@ async def test_the_migrations_make_the_declared_tables(databases: tuple[Database
 async def test_a_difference_of_the_schema_is_seen(databases: tuple[Database, Database], change: str) -> None:
     changed, declared = databases
     for database in databases:
-        await database.run_sync(metadata.create_all)
-    await changed.run_sync(lambda connection: connection.execute(text(change)))
+        await database.run_write(metadata.create_all)
+    await changed.run_write(lambda connection: connection.execute(text(change)))
     assert await changed.run_read(_describe) != await declared.run_read(_describe)

@@ -45,7 +45,7 @@ def _configured(path: Path) -> set[str]:
 
 
 async def _start(path: Path, sealer: Sealer) -> tuple[Manager, Database]:
-    database = Database(f"sqlite+aiosqlite:///{path}")
+    database = Database(f"sqlite:///{path}")
     manager = Manager(ManagerSettings(), database, Bus(), MemoryLink().manager, sealer=sealer)
     try:
         await manager.migrate()

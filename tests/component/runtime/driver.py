@@ -4,7 +4,7 @@ Usage: python driver.py STATE KERNEL_ID SETTINGS_JSON UNTIL [MOUNT_SOURCE CODE] 
 removed. A source is mounted at /mnt/data, and the code is run; if it prints a number, that port is connected to.
 
 Prints a line of JSON per step. The environment variable BACKENDAI_CRASH_POINT names the instruction to die at
-(``supervisor.crash_points``).
+(``tests.support.runtime_crash_points``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ai.backend.common.errors import BackendError
 from ai.backend.common.ids import KernelId, SessionId
 from ai.backend.plugin.accelerator import Mount, WorkloadConfig
 from ai.backend.plugin.runtime import WorkloadKey, WorkloadSpec
-from ai.backend.plugin.testing.runtime.runner_dialogue import Talk
+from ai.backend.plugin.testing.runtime.suite import Talk
 from ai.backend.runtime.process.runtime import ProcessRuntime
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
 

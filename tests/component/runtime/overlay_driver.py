@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 
 from ai.backend.common.ids import KernelId, SessionId
 from ai.backend.plugin.runtime import Overlay, WorkloadKey, WorkloadSpec
-from ai.backend.plugin.testing.runtime.runner_dialogue import Talk
+from ai.backend.plugin.testing.runtime.suite import Talk
 from tests.component.runtime.network_driver import make
 from tests.support.namespaces import enter
 

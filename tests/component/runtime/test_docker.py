@@ -28,8 +28,7 @@ from ai.backend.node.workload.channel import RelayConnection
 from ai.backend.plugin.accelerator import DeviceMapping, Mount, WorkloadConfig
 from ai.backend.plugin.crash_points import VARIABLE
 from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey, WorkloadSpec, WorkloadState
-from ai.backend.plugin.testing.runtime.runner_dialogue import Talk
-from ai.backend.runtime.docker.crash_points import WORKLOAD_POINTS
+from ai.backend.plugin.testing.runtime.suite import Talk
 from ai.backend.runtime.docker.engine import Engine
 from ai.backend.runtime.docker.runtime import DockerRuntime
 from ai.backend.runtime.docker.settings import DockerRuntimeSettings
@@ -43,6 +42,7 @@ from tests.support.docker_engine import (
     end_engine,
     remember_images,
 )
+from tests.support.runtime_crash_points import DOCKER_WORKLOAD_POINTS
 
 pytestmark = [pytest.mark.needs("docker")]
 PATIENCE_S = 30.0
@@ -353,7 +353,7 @@ async def test_a_full_disk_leaves_nothing(tmp_path: Path, docker_engine: DockerE
             assert ended is not None
 
 
-@pytest.mark.parametrize("point", WORKLOAD_POINTS)
+@pytest.mark.parametrize("point", DOCKER_WORKLOAD_POINTS)
 async def test_the_agent_dies(tmp_path: Path, docker_engine: DockerEngine, known_images: Path, point: str) -> None:
     kernel_id, state = str(uuid4()), tmp_path / "state"
     remember_images(state, known_images)

@@ -22,7 +22,7 @@ from ai.backend.node.linux import proc
 from ai.backend.node.workload.file_trees import remove_tree
 from ai.backend.plugin.accelerator import WorkloadConfig
 from ai.backend.plugin.runtime import WorkloadKey, WorkloadSpec, WorkloadState
-from ai.backend.plugin.testing.runtime.runner_dialogue import Talk
+from ai.backend.plugin.testing.runtime.suite import Talk
 from ai.backend.runtime.process.runtime import ProcessRuntime
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
 from tests.component.runtime.audit import eventually, traces_of

@@ -24,11 +24,12 @@ import pytest
 from ai.backend.common.ids import KernelId, SessionId
 from ai.backend.plugin.crash_points import VARIABLE
 from ai.backend.plugin.runtime import WorkloadKey, WorkloadSpec, WorkloadState
-from ai.backend.runtime.process.crash_points import AGENT_POINTS, SHIM_POINTS
 from ai.backend.runtime.process.runtime import ProcessRuntime
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
 from tests.component.runtime.audit import are_alive, eventually, processes_of, traces_of
 from tests.support import forked
+from tests.support.runtime_crash_points import PROCESS_AGENT_POINTS as AGENT_POINTS
+from tests.support.runtime_crash_points import PROCESS_SHIM_POINTS as SHIM_POINTS
 
 DRIVER = Path(__file__).with_name("driver.py")
 TIERS: dict[str, dict[str, Any]] = {

@@ -27,12 +27,10 @@ from ai.backend.common.ids import KernelId, SessionId
 from ai.backend.node.linux.netlink import Route
 from ai.backend.plugin.crash_points import VARIABLE
 from ai.backend.plugin.runtime import AbstractRuntime, NetworkView, WorkloadKey, WorkloadSpec
-from ai.backend.plugin.testing.runtime.runner_dialogue import Talk
-from ai.backend.runtime.docker.crash_points import NETWORK_POINTS as DOCKER_NETWORK_POINTS
+from ai.backend.plugin.testing.runtime.suite import Talk
 from ai.backend.runtime.docker.records import INSTANCE_LABEL
 from ai.backend.runtime.process import networks
 from ai.backend.runtime.process import runtime as process_runtime
-from ai.backend.runtime.process.crash_points import NETWORK_POINTS as PROCESS_NETWORK_POINTS
 from ai.backend.runtime.process.networks import SessionNetworks
 from ai.backend.runtime.process.runtime import ProcessRuntime
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
@@ -40,6 +38,7 @@ from tests.component.runtime.network_driver import HOSTS, make
 from tests.support import forked
 from tests.support.cluster import wait_until
 from tests.support.docker_engine import CACHE, PYTHON_IMAGE, DockerEngine, remember_images
+from tests.support.runtime_crash_points import DOCKER_NETWORK_POINTS, PROCESS_NETWORK_POINTS
 
 DRIVER = Path(__file__).with_name("network_driver.py")
 LISTENER = "import socket\nserver = socket.create_server(('', 4321))\nprint('listening', flush=True)\nserver.accept()\n"

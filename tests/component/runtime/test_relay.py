@@ -15,7 +15,7 @@ import pytest
 
 from ai.backend.node.workload.channel import RelayChannel, RelayConnection
 from ai.backend.node.workload.runner_files import copy_runner, find_relay, find_runner
-from ai.backend.plugin.testing.runtime.runner_dialogue import Talk
+from ai.backend.plugin.testing.runtime.suite import Talk
 from ai.backend.runtime.docker.channel import read_left
 
 OLD = [path for minor in (8, 9, 10) if (path := shutil.which(f"python3.{minor}"))]

@@ -21,7 +21,7 @@ from ai.backend.common.ids import KernelId, SessionId
 from ai.backend.common.states import Enforcement
 from ai.backend.plugin.accelerator import DeviceMapping, Mount, WorkloadConfig
 from ai.backend.plugin.runtime import WorkloadKey, WorkloadSpec
-from ai.backend.plugin.testing.runtime.runner_dialogue import Talk
+from ai.backend.plugin.testing.runtime.suite import Talk
 from ai.backend.runtime.process import rootfs
 from ai.backend.runtime.process.runtime import ProcessRuntime
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings

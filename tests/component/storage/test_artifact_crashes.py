@@ -18,7 +18,7 @@ import pytest
 from ai.backend.plugin.object_storage import StorageContext
 from ai.backend.storage.crash_points import IMPORT
 from ai.backend.storage.main import StorageProxy
-from ai.backend.volume.object import S3Storage
+from ai.backend.volume.object.s3 import S3Storage
 from tests.support.artifacts import ArtifactCaller
 from tests.support.fake_hub import FakeHub, Model
 from tests.support.s3_server import options, s3_url

@@ -15,7 +15,7 @@ from typing import Any
 import pynvml  # type: ignore[import-untyped,unused-ignore]  # the binding has no types
 import pytest
 
-from ai.backend.accelerator.cuda import links, nvml
+from ai.backend.accelerator.cuda import gpus, nvml
 from ai.backend.accelerator.cuda.library import plain
 from ai.backend.accelerator.cuda.plugin import CudaPlugin
 from ai.backend.accelerator.cuda.replay import Recording, ReplayHost, ReplayNvml
@@ -69,7 +69,7 @@ def test_every_code_is_the_bindings() -> None:
     assert pynvml.nvmlEventTypeXidCriticalError == nvml.XID_CRITICAL
     assert pynvml.nvmlEventTypeDoubleBitEccError == nvml.DOUBLE_BIT_ECC
     levels = ("INTERNAL", "SINGLE", "MULTIPLE", "HOSTBRIDGE", "NODE", "SYSTEM")
-    assert {getattr(pynvml, f"NVML_TOPOLOGY_{level}") for level in levels} == links.ANCESTORS.keys()
+    assert {getattr(pynvml, f"NVML_TOPOLOGY_{level}") for level in levels} == gpus.ANCESTORS.keys()
 
 
 @pytest.mark.parametrize("fixture", [H100, A100, T4])

@@ -6,10 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ai.backend.accelerator.cpu.host import CpuHost
-from ai.backend.accelerator.cpu.plugin import CPUPlugin, CPUSettings
-from ai.backend.accelerator.mem.host import MemoryHost
-from ai.backend.accelerator.mem.plugin import MemoryPlugin, MemorySettings
+from ai.backend.accelerator.intrinsic import CpuHost, CPUPlugin, CPUSettings, MemoryHost, MemoryPlugin, MemorySettings
 from ai.backend.plugin.accelerator import AbstractComputePlugin
 from ai.backend.plugin.testing.accelerator.contract import ComputePluginContract
 

@@ -37,7 +37,7 @@ async def buses(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Bus, Bus]
         bus = Bus()
         yield bus, bus
         return
-    from ai.backend.infra.redis.bus import RedisBus
+    from ai.backend.infra.redis import RedisBus
 
     stream = f"test{next(_numbers)}"
     ends = [RedisBus(request.getfixturevalue("redis").url, stream=stream) for _ in range(2)]
@@ -97,7 +97,7 @@ async def test_who_left_hears_nothing(buses: tuple[Bus, Bus]) -> None:
 
 @pytest.mark.needs("redis")
 async def test_a_lost_redis_costs_no_hint_for_ever(redis: RedisServer) -> None:
-    from ai.backend.infra.redis.bus import RedisBus
+    from ai.backend.infra.redis import RedisBus
 
     one, two = (RedisBus(redis.url, stream="restarted") for _ in range(2))
     with two.subscribe("a") as far, one.subscribe("a") as mine:
@@ -124,7 +124,7 @@ async def limiters(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Limite
         limiter = RateLimiter()
         yield limiter, limiter
         return
-    from ai.backend.infra.redis.ratelimit import RedisRateLimiter
+    from ai.backend.infra.redis import RedisRateLimiter
 
     prefix = f"test{next(_numbers)}:"
     url = request.getfixturevalue("redis").url
@@ -158,7 +158,7 @@ async def test_a_burst_is_counted_exactly(limiters: tuple[Limiter, Limiter]) -> 
 
 @pytest.mark.needs("redis")
 async def test_without_redis_a_process_counts_alone() -> None:
-    from ai.backend.infra.redis.ratelimit import RedisRateLimiter
+    from ai.backend.infra.redis import RedisRateLimiter
 
     limiter = RedisRateLimiter("redis://127.0.0.1:1/0")
     assert await limiter.count("k", 1) is not None

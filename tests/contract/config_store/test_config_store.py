@@ -59,7 +59,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         yield ours
         await ours.close()
         return
-    database = Database(f"sqlite+aiosqlite:///{tmp_path}/config.db")
+    database = Database(f"sqlite:///{tmp_path}/config.db")
     sqlite = SQLiteConfigStore(database, poll_interval_s=0.05)
     await sqlite.setup()
     yield sqlite
@@ -249,7 +249,7 @@ async def test_a_server_that_is_away_is_remembered(hangs: bool, caplog: pytest.L
             await asyncio.sleep(0.01)
         await server.put_many({"a": "2", "c": "3"})
         await server.delete("b")
-        while store._known is None or store._known.get("c", (GLOBAL,)) is None:  # noqa: ASYNC110  # the watch brings it
+        while store.copy is None or store.copy.get("c", (GLOBAL,)) is None:  # noqa: ASYNC110  # the watch brings it
             await asyncio.sleep(0.01)
     caplog.clear()
     server.hangs = hangs

@@ -17,7 +17,7 @@ from ai.backend.common.errors import (
 )
 from ai.backend.plugin.object_storage import ObjectStorage, StorageContext
 from ai.backend.plugin.testing.object_storage import ObjectStorageContract, content_of
-from ai.backend.volume.object import DirectoryStorage
+from ai.backend.volume.object.directory import DirectoryStorage
 
 
 class TestDirectory(ObjectStorageContract):

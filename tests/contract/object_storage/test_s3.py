@@ -20,8 +20,8 @@ from ai.backend.common.errors import (
 )
 from ai.backend.plugin.object_storage import ObjectStorage, StorageContext
 from ai.backend.plugin.testing.object_storage import ObjectStorageContract, content_of
-from ai.backend.volume.object import S3Storage
 from ai.backend.volume.object import s3 as module
+from ai.backend.volume.object.s3 import S3Storage
 from tests.support.cluster import free_port
 from tests.support.s3_server import options
 

@@ -48,7 +48,7 @@ class Adapter(ZmqAdapter):
 
     def manager(self) -> ZmqManagerEndpoint:
         end = super().manager()
-        self.server = end._data = Watched(self.socket if self.data == "unix" else None)
+        self.server = end.data = Watched(self.socket if self.data == "unix" else None)
         return end
 
 
@@ -130,7 +130,7 @@ class TestWhatCarries:
     ) -> None:
         """The manager has begun to carry by the connection, the agent has given it up."""
         await pair.join()
-        say, late = data_connection.DataConnection.say, asyncio.Event()
+        say, late = data_connection.DataConnection.send_first, asyncio.Event()
 
         def hesitate(self: data_connection.DataConnection, data: bytes) -> None:
             if data != data_connection.WELCOME:
@@ -138,7 +138,7 @@ class TestWhatCarries:
             else:
                 late.set()
 
-        monkeypatch.setattr(data_connection.DataConnection, "say", hesitate)
+        monkeypatch.setattr(data_connection.DataConnection, "send_first", hesitate)
         monkeypatch.setattr(dialer, "HANDSHAKE_S", 0.2)
         with pytest.raises((Unavailable, DeadlineExceeded)):
             await connect(pair)
@@ -235,7 +235,7 @@ class TestWhenThereIsNone:
     async def test_somebody_else_at_the_port_gets_no_token(self, pair: Pair) -> None:
         await pair.join()
         server_of(pair).changed = {"fingerprint": bytes(32)}
-        with pytest.raises(Unavailable, match="somebody else answers there"):
+        with pytest.raises(Unavailable, match="another server answers there"):
             await connect(pair)
         async with asyncio.timeout(30):
             while server_of(pair)._connections:  # noqa: ASYNC110  # a set has no event
@@ -303,7 +303,7 @@ class TestStrangers:
                 sock.setblocking(False)
                 await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", server._port))
             async with asyncio.timeout(30):
-                while len(server._connections) != data_server._STRANGERS_OF_ONE:  # noqa: ASYNC110  # it has no event
+                while len(server._connections) != data_server._MAX_PENDING_OF_ONE:  # noqa: ASYNC110  # it has no event
                     await asyncio.sleep(0.05)
             stream, _ = await connect(pair)
             assert any(one._port is not None for one in server._connections)
@@ -313,8 +313,8 @@ class TestStrangers:
                 sock.close()
 
     async def test_room_is_made_where_the_most_are(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(data_server, "_STRANGERS", 4)
-        monkeypatch.setattr(data_server, "_STRANGERS_OF_ONE", 3)
+        monkeypatch.setattr(data_server, "_MAX_PENDING", 4)
+        monkeypatch.setattr(data_server, "_MAX_PENDING_OF_ONE", 3)
         strangers = data_server.PendingConnections()
         tasks: dict[str, asyncio.Task[None]] = {}
         for name in ("a1", "a2", "b1", "a3", "a4", "b2", "c1"):
@@ -387,7 +387,7 @@ class TestStrangers:
         writer.write(frame)
         assert await is_cut(reader)
         async with asyncio.timeout(30):
-            await port.over()
+            await port.ended()
         writer.close()
         await other.write(b"still")
         async with asyncio.timeout(30):

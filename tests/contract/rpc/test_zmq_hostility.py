@@ -162,7 +162,7 @@ async def test_a_silent_agent_is_lost(zmq_pair: Pair, zmq_adapter: ZmqAdapter, a
 
 async def test_the_address_in_use_is_told(zmq_pair: Pair, zmq_adapter: ZmqAdapter, tmp_path: Path) -> None:
     taken = zmq_adapter.manager()
-    taken._bind = f"ipc://{tmp_path}/no/such/directory/socket"
+    taken.bind = f"ipc://{tmp_path}/no/such/directory/socket"
     with pytest.raises(Unavailable, match="cannot bind"):
         await taken.start(zmq_pair.reports)
     await taken.stop()

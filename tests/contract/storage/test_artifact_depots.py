@@ -17,7 +17,7 @@ from yarl import URL
 from ai.backend.common.artifacts import ArtifactType, RegistryType
 from ai.backend.common.errors import AddressRefused, ArtifactIncomplete, ArtifactNotFound
 from ai.backend.common.ids import ArtifactId, RegistryId, RevisionId
-from ai.backend.common.wire.artifacts import ImportPhase, ImportState
+from ai.backend.common.wire.artifacts import ImportPhase, ImportState, UploadFile
 from ai.backend.infra.config_store import MemoryConfigStore
 from ai.backend.manager.artifacts.client import StorageProxyArtifacts
 from ai.backend.manager.artifacts.gateway import ArtifactGateway, ScanRequest
@@ -29,7 +29,6 @@ from ai.backend.manager.artifacts.model import (
     Revision,
     RevisionRow,
     Stages,
-    UploadFile,
 )
 from ai.backend.manager.artifacts.settings import ArtifactSettings
 from ai.backend.manager.storage_proxy import StorageProxies

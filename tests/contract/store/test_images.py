@@ -34,7 +34,7 @@ class ImageStoreContract:
         images = {(i.name, i.architecture): i for i in await store.all("cr.test")}
         one = images[f"{PYTHON}:1", "x86_64"]
         assert (one.digest, one.created_at, one.scanned_at) == ("sha256:2", NOW, LATER)
-        assert (one.size_bytes, dict(one.labels), one.repository) == (1 << 40, {"k": "v"}, PYTHON)
+        assert (one.size_bytes, dict(one.labels)) == (1 << 40, {"k": "v"})
         assert list(images) == [(f"{PYTHON}:1", "aarch64"), (f"{PYTHON}:1", "x86_64"), (f"{PYTHON}:2", "x86_64")]
         assert await store.all("other") == []
 
@@ -93,7 +93,7 @@ class ImageStoreContract:
 class TestSqlImages(ImageStoreContract):
     @pytest.fixture
     async def store(self, tmp_path: Path) -> AsyncIterator[ImageStore]:
-        database = Database(f"sqlite+aiosqlite:///{migrated(tmp_path / 'manager.db')}")
+        database = Database(f"sqlite:///{migrated(tmp_path / 'manager.db')}")
         yield SqlImageStore(database)
         await database.close()
 

@@ -12,7 +12,6 @@ import pytest
 from ai.backend.common.errors import Conflict
 from ai.backend.common.ids import TaskId, UserId
 from ai.backend.infra.database import Database
-from ai.backend.manager.logs.memory import MemoryAuditStore
 from ai.backend.manager.logs.model import AuditRecord
 from ai.backend.manager.logs.sql import SqlAuditStore
 from ai.backend.manager.logs.store import AuditStore
@@ -20,6 +19,7 @@ from ai.backend.manager.tasks.memory import MemoryTaskStore
 from ai.backend.manager.tasks.model import Task, TaskStatus
 from ai.backend.manager.tasks.sql import SqlTaskStore
 from ai.backend.manager.tasks.store import TaskStore
+from ai.backend.simulator.database import InlineDatabase
 from tests.contract.store.builders import NOW
 from tests.support.migrated import migrated
 from tests.support.postgres import emptied, migrated_template, shared_server
@@ -36,9 +36,9 @@ class Stores:
 @pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.needs("postgres"))])
 async def stores(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Stores]:
     if request.param == "memory":
-        yield Stores(MemoryTaskStore(), MemoryAuditStore())
+        yield Stores(MemoryTaskStore(), SqlAuditStore(InlineDatabase(frozenset({"audit_logs"}))))
         return
-    url = f"sqlite+aiosqlite:///{migrated(tmp_path / 'manager.db')}" if request.param == "sqlite" else _postgres()
+    url = f"sqlite:///{migrated(tmp_path / 'manager.db')}" if request.param == "sqlite" else _postgres()
     database = Database(url)
     yield Stores(SqlTaskStore(database), SqlAuditStore(database))
     await database.close()

@@ -30,7 +30,7 @@ async def stores(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
     if request.param == "memory":
         yield MemoryLeaseStore(), MemoryAgentStore()
         return
-    url = f"sqlite+aiosqlite:///{migrated(tmp_path / 'manager.db')}" if request.param == "sqlite" else _postgres()
+    url = f"sqlite:///{migrated(tmp_path / 'manager.db')}" if request.param == "sqlite" else _postgres()
     database = Database(url)
     yield SqlLeaseStore(database), SqlAgentStore(database)
     await database.close()

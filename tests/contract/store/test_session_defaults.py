@@ -15,26 +15,24 @@ from ai.backend.common.errors import Conflict, LimitExceeded, NotFound
 from ai.backend.common.ids import DomainName, GroupId, SessionId, TemplateId, UserId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.infra.database import Database
-from ai.backend.manager.dotfiles.memory import MemoryDotfileStore
 from ai.backend.manager.dotfiles.model import MAX_DOTFILE_BYTES, MAX_DOTFILES, Dotfile, DotfileOwner, DotfileScope
 from ai.backend.manager.dotfiles.sql import SqlDotfileStore
 from ai.backend.manager.dotfiles.store import DotfileStore
 from ai.backend.manager.idle.memory import MemoryActivityStore
 from ai.backend.manager.idle.sql import SqlActivityStore
 from ai.backend.manager.idle.store import ActivityStore
-from ai.backend.manager.logs.memory import MemoryErrorLogStore
 from ai.backend.manager.logs.model import ErrorReport
 from ai.backend.manager.logs.sql import SqlErrorLogStore
 from ai.backend.manager.logs.store import ErrorLogStore
 from ai.backend.manager.scheduling.sql import MemoryShareStore, SqlShareStore
 from ai.backend.manager.scheduling.store import ShareHistory, ShareStore
-from ai.backend.manager.sessions.memory import Memory, MemorySessionStore
+from ai.backend.manager.sessions.memory import Memory
 from ai.backend.manager.sessions.sql import SqlSessionStore
 from ai.backend.manager.sessions.store import SessionStore
-from ai.backend.manager.templates.memory import MemoryTemplateStore
 from ai.backend.manager.templates.model import Template, TemplateKind
 from ai.backend.manager.templates.sql import SqlTemplateStore
 from ai.backend.manager.templates.store import TemplateStore
+from ai.backend.simulator.stores import make_stores
 from tests.contract.store.builders import KEY, NOW, make_session
 from tests.support.migrated import migrated
 from tests.support.postgres import emptied, migrated_template, shared_server
@@ -205,13 +203,14 @@ class TestMemorySessionDefaults(SessionDefaultsContract):
     @pytest.fixture
     def kept(self) -> Kept:
         memory = Memory()
+        stores = make_stores(memory, lambda: NOW)
         return Kept(
-            MemoryTemplateStore(),
-            MemoryDotfileStore(),
+            stores.templates,
+            stores.dotfiles,
             MemoryActivityStore(memory),
-            MemoryErrorLogStore(),
+            stores.errors,
             MemoryShareStore(),
-            MemorySessionStore(memory),
+            stores.sessions,
         )
 
 
@@ -229,7 +228,7 @@ def _on(database: Database) -> Kept:
 class TestSqlSessionDefaults(SessionDefaultsContract):
     @pytest.fixture
     async def kept(self, tmp_path: Path) -> AsyncIterator[Kept]:
-        database = Database(f"sqlite+aiosqlite:///{migrated(tmp_path / 'manager.db')}")
+        database = Database(f"sqlite:///{migrated(tmp_path / 'manager.db')}")
         yield _on(database)
         await database.close()
 

@@ -35,22 +35,17 @@ from ai.backend.common.states import AgentStatus, GroupType, SessionStatus, Slot
 from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.infra.database import Database
 from ai.backend.infra.http.client_tokens import Answer, KnownCall
-from ai.backend.manager.agents.memory import MemoryAgentStore
 from ai.backend.manager.agents.model import SlotTypeInfo
 from ai.backend.manager.composition.stores import Stores
-from ai.backend.manager.identity.memory import MemoryIdentityStore
 from ai.backend.manager.identity.model import Domain, Group, GroupRef, Keypair, ResourcePolicy, StoragePolicy, User
 from ai.backend.manager.identity.store import KeypairSecret, UserScope
-from ai.backend.manager.logs.memory import MemoryAuditStore
 from ai.backend.manager.query.model import Condition, Junction, ListQuery, OrderBy
-from ai.backend.manager.resource_groups.memory import MemoryResourceGroupStore
-from ai.backend.manager.resource_groups.model import ResourceGroup
-from ai.backend.manager.resources.memory import MemoryPresetStore
+from ai.backend.manager.resource_groups.model import Beneficiary, ResourceGroup
 from ai.backend.manager.resources.model import ResourcePreset
 from ai.backend.manager.sessions.changes import Change, ObservationAck
-from ai.backend.manager.sessions.memory import Memory, MemorySessionStore
+from ai.backend.manager.sessions.memory import Memory
 from ai.backend.manager.sessions.model import OwnerLimits, SessionQuery
-from ai.backend.manager.tasks.memory import MemoryTaskStore
+from ai.backend.simulator.stores import make_stores
 from tests.contract.store.builders import (
     AGENT,
     KEY,
@@ -509,10 +504,10 @@ class StoreContract:
     async def test_people_and_what_bounds_them(self, stores: Stores) -> None:
         ids = stores.identities
         domain = Domain(name=DomainName("default"), created_at=NOW, allowed_vfolder_hosts={"local:v": ["upload-file"]})
-        await ids.put_domain(domain)
+        await ids.put(domain)
         group = Group(id=GroupId(uuid4()), name="default", domain_name=DomainName("default"), created_at=NOW)
-        await ids.put_group(group)
-        await ids.put_policy(ResourcePolicy(name="default", created_at=NOW, total_resource_slots=SLOTS))
+        await ids.put(group)
+        await ids.put(ResourcePolicy(name="default", created_at=NOW, total_resource_slots=SLOTS))
         user = User(
             uuid=UserId(uuid4()),
             username="user",
@@ -574,12 +569,12 @@ class StoreContract:
         small = StoragePolicy(kind=QuotaScopeKind.USER, name="small", created_at=NOW, max_quota_scope_size=1 << 40)
         other = replace(small, kind=QuotaScopeKind.PROJECT)
         for policy in (replace(small, max_vfolder_count=3), small, other):
-            await ids.put_storage_policy(policy)
+            await ids.put(policy)
         assert await ids.storage_policies(QuotaScopeKind.USER) == [small]
         store = Group(id=GroupId(uuid4()), name="store", domain_name=home, created_at=NOW, type=GroupType.MODEL_STORE)
         plain = Group(id=GroupId(uuid4()), name="plain", domain_name=home, created_at=NOW)
         for group in (store, plain, replace(store, id=GroupId(uuid4()), name="closed", is_active=False)):
-            await ids.put_group(group)
+            await ids.put(group)
         around = await ids.user_scope("default", user.uuid, "none")
         assert around == UserScope(domain=None, groups=(), policy=None, storage_policy=small, model_stores=(store,))
         await ids.change_members(plain.id, add=[user.uuid])
@@ -589,24 +584,24 @@ class StoreContract:
         await ids.change_members(plain.id, remove=[user.uuid])
         assert [g.name for g in await ids.groups(user_id=user.uuid)] == ["store"]
         with pytest.raises(Conflict):
-            await ids.delete_storage_policy(QuotaScopeKind.USER, "small")
-        assert await ids.delete_storage_policy(QuotaScopeKind.PROJECT, "small")
-        assert not await ids.delete_storage_policy(QuotaScopeKind.PROJECT, "small")
+            await ids.delete_policy(QuotaScopeKind.USER, "small")
+        assert await ids.delete_policy(QuotaScopeKind.PROJECT, "small")
+        assert not await ids.delete_policy(QuotaScopeKind.PROJECT, "small")
         for name in ("default", "spare"):
-            await ids.put_policy(ResourcePolicy(name=name, created_at=NOW))
+            await ids.put(ResourcePolicy(name=name, created_at=NOW))
         with pytest.raises(Conflict):
-            await ids.delete_policy("default")
-        assert (await ids.delete_policy("spare"), await ids.delete_policy("spare")) == (True, False)
-        await ids.put_domain(Domain(name=DomainName("zoo"), created_at=NOW))
-        await ids.put_domain(Domain(name=home, created_at=NOW))
+            await ids.delete_policy(None, "default")
+        assert (await ids.delete_policy(None, "spare"), await ids.delete_policy(None, "spare")) == (True, False)
+        await ids.put(Domain(name=DomainName("zoo"), created_at=NOW))
+        await ids.put(Domain(name=home, created_at=NOW))
         assert [d.name for d in await ids.domains()] == ["default", "zoo"]
 
     async def test_people_change_and_go(self, stores: Stores) -> None:
         ids, home = stores.identities, DomainName("default")
-        await ids.put_domain(Domain(name=home, created_at=NOW))
+        await ids.put(Domain(name=home, created_at=NOW))
         groups = [Group(id=GroupId(uuid4()), name=name, domain_name=home, created_at=NOW) for name in "ab"]
         for group in groups:
-            await ids.put_group(group)
+            await ids.put(group)
 
         async def make(name: str, role: UserRole) -> User:
             key = AccessKey(f"AKIA{name.upper()}")
@@ -671,12 +666,12 @@ class StoreContract:
         assert (await ids.delete_user(ann.uuid), await ids.delete_user(ann.uuid)) == (True, False)
         assert await ids.credentials("AKIAANN") is None
         assert [await ids.delete_group(g.id) for g in (*groups, groups[0])] == [True, True, False]
-        await ids.put_domain(Domain(name=DomainName("empty"), created_at=NOW))
+        await ids.put(Domain(name=DomainName("empty"), created_at=NOW))
         assert (await ids.delete_domain("empty"), await ids.delete_domain("empty")) == (True, False)
 
     async def test_nobody_signs_in_an_inactive_domain_but_superadmins(self, stores: Stores) -> None:
         ids, home = stores.identities, DomainName("default")
-        await ids.put_domain(Domain(name=home, created_at=NOW, is_active=False))
+        await ids.put(Domain(name=home, created_at=NOW, is_active=False))
         for name, role in (("boss", UserRole.SUPERADMIN), ("ann", UserRole.ADMIN)):
             user = User(
                 uuid=UserId(uuid4()),
@@ -700,40 +695,40 @@ class StoreContract:
         home = DomainName("default")
         domain, policy = Domain(name=home, created_at=NOW), ResourcePolicy(name="p", created_at=NOW)
         group = Group(id=GroupId(uuid4()), name="one", domain_name=home, created_at=NOW)
-        await ids.put_domain(domain, only_new=True)
-        await ids.put_policy(policy, only_new=True)
-        await ids.put_group(group, only_new=True)
-        await ids.put_group(replace(group, id=GroupId(uuid4()), name="two"), only_new=True)
+        await ids.put(domain, only_new=True)
+        await ids.put(policy, only_new=True)
+        await ids.put(group, only_new=True)
+        await ids.put(replace(group, id=GroupId(uuid4()), name="two"), only_new=True)
         for again in (
-            ids.put_domain(domain, only_new=True),
-            ids.put_policy(policy, only_new=True),
-            ids.put_group(replace(group, id=GroupId(uuid4())), only_new=True),
-            ids.change_group(group.id, name="two"),
+            ids.put(domain, only_new=True),
+            ids.put(policy, only_new=True),
+            ids.put(replace(group, id=GroupId(uuid4())), only_new=True),
+            ids.change(Group, group.id, name="two"),
         ):
             with pytest.raises(Conflict):
                 await again
-        assert await ids.change_domain("default", description="home") == replace(domain, description="home")
-        await asyncio.gather(ids.change_policy("p", idle_timeout=5), ids.change_policy("p", max_vfolder_count=7))
+        assert await ids.change(Domain, "default", description="home") == replace(domain, description="home")
+        await asyncio.gather(
+            ids.change(ResourcePolicy, "p", idle_timeout=5), ids.change(ResourcePolicy, "p", max_vfolder_count=7)
+        )
         assert await ids.policies(name="p") == [replace(policy, idle_timeout=5, max_vfolder_count=7)]
         hosts = {"local:v": ["upload-file"]}
-        changed = await ids.change_group(group.id, allowed_vfolder_hosts=hosts, type=GroupType.MODEL_STORE)
+        changed = await ids.change(Group, group.id, allowed_vfolder_hosts=hosts, type=GroupType.MODEL_STORE)
         assert changed is not None
         assert changed == replace(group, allowed_vfolder_hosts=hosts, type=GroupType.MODEL_STORE)
-        assert await ids.change_domain("nowhere", description="x") is None
-        assert await ids.change_policy("nothing") is None
+        assert await ids.change(Domain, "nowhere", description="x") is None
+        assert await ids.change(ResourcePolicy, "nothing") is None
 
     async def test_resource_groups_open_by_association(self, stores: Stores) -> None:
-        store = stores.resource_groups
-        for name, public in (("open", True), ("closed", False)):
-            await store.put_resource_group(
-                ResourceGroup(name=ResourceGroupName(name), is_public=public, created_at=NOW)
-            )
+        store, domain, keypair = stores.resource_groups, Beneficiary.domain("default"), Beneficiary.keypair(KEY)
+        for name, public in ((ResourceGroupName("open"), True), (ResourceGroupName("closed"), False)):
+            await store.put_resource_group(ResourceGroup(name=name, is_public=public, created_at=NOW))
         assert [g.name for g in await store.resource_groups()] == ["closed", "open"]
-        assert [g.name for g in await store.resource_groups(domain_name="default")] == ["open"]
-        await store.associate(ResourceGroupName("closed"), access_key=KEY)
-        await store.associate(ResourceGroupName("closed"), access_key=KEY)
-        assert [g.name for g in await store.resource_groups(access_key=KEY)] == ["closed", "open"]
-        assert [g.name for g in await store.resource_groups(domain_name="default")] == ["open"]
+        assert [g.name for g in await store.resource_groups([domain])] == ["open"]
+        await store.associate("closed", keypair)
+        await store.associate("closed", keypair)
+        assert [g.name for g in await store.resource_groups([keypair])] == ["closed", "open"]
+        assert [g.name for g in await store.resource_groups([domain])] == ["open"]
         with pytest.raises(Conflict):
             await store.put_resource_group(ResourceGroup(name=ResourceGroupName("open"), created_at=NOW), only_new=True)
         changed = await store.change_resource_group("open", scheduler="drf", scheduler_opts={"pending_timeout": 5})
@@ -741,37 +736,39 @@ class StoreContract:
         assert await store.resource_group("open") == changed
         assert (changed.scheduler, changed.scheduler_opts) == ("drf", {"pending_timeout": 5})
         assert await store.change_resource_group("nowhere", scheduler="drf") is None
-        await store.associate(ResourceGroupName("closed"), domain_name=DomainName("default"))
-        assert await store.dissociate(ResourceGroupName("open"), domain_name=DomainName("default")) == 0
-        assert await store.dissociate(ResourceGroupName("closed"), access_key=KEY) == 1
-        assert await store.dissociate(None, domain_name=DomainName("default")) == 1
-        assert [g.name for g in await store.resource_groups(domain_name="default", access_key=KEY)] == ["open"]
-        await store.associate(ResourceGroupName("closed"), access_key=KEY)
+        await store.associate("closed", domain)
+        assert await store.dissociate("open", domain) == 0
+        assert await store.dissociate("closed", keypair) == 1
+        assert await store.dissociate(None, domain) == 1
+        assert [g.name for g in await store.resource_groups([domain, keypair])] == ["open"]
+        await store.associate("closed", keypair)
         assert await store.delete_resource_group("closed")
         assert not await store.delete_resource_group("closed")
         await store.put_resource_group(ResourceGroup(name=ResourceGroupName("closed"), is_public=False, created_at=NOW))
-        assert [g.name for g in await store.resource_groups(access_key=KEY)] == ["open"], "without its associations"
+        assert [g.name for g in await store.resource_groups([keypair])] == ["open"], "without its associations"
 
     async def test_associations_are_removed_with_their_target(self, stores: Stores) -> None:
         ids, store, name = stores.identities, stores.resource_groups, ResourceGroupName("closed")
         domain, group_id = DomainName("short-lived"), GroupId(uuid4())
         await store.put_resource_group(ResourceGroup(name=name, is_public=False, created_at=NOW))
-        await ids.put_domain(Domain(name=domain, created_at=NOW))
-        await ids.put_group(Group(id=group_id, name="g", domain_name=domain, created_at=NOW))
-        await store.associate(name, domain_name=domain, group_id=group_id)
+        await ids.put(Domain(name=domain, created_at=NOW))
+        await ids.put(Group(id=group_id, name="g", domain_name=domain, created_at=NOW))
+        of_domain, of_group = Beneficiary.domain(domain), Beneficiary.group(group_id)
+        await store.associate(name, of_domain)
+        await store.associate(name, of_group)
         with pytest.raises(Conflict):
             await ids.delete_domain(domain)
-        assert await store.resource_groups(domain_name=domain) != [], "a refused deletion removes no association"
+        assert await store.resource_groups([of_domain]) != [], "a refused deletion removes no association"
         assert await ids.delete_group(group_id)
-        assert await store.resource_groups(group_ids=[group_id]) == []
+        assert await store.resource_groups([of_group]) == []
         assert await ids.delete_domain(domain)
-        assert await store.resource_groups(domain_name=domain) == []
+        assert await store.resource_groups([of_domain]) == []
 
 
 class TestSql(StoreContract):
     @pytest.fixture
     async def stores(self, tmp_path: Path) -> AsyncIterator[Stores]:
-        database = Database(f"sqlite+aiosqlite:///{migrated(tmp_path / 'manager.db')}")
+        database = Database(f"sqlite:///{migrated(tmp_path / 'manager.db')}")
         yield Stores.sql(database)
         await database.close()
 
@@ -789,13 +786,4 @@ class TestPostgres(StoreContract):
 class TestMemory(StoreContract):
     @pytest.fixture
     def stores(self) -> Stores:
-        memory, groups = Memory(), MemoryResourceGroupStore()
-        return Stores(
-            sessions=MemorySessionStore(memory),
-            agents=MemoryAgentStore(memory.agents),
-            identities=MemoryIdentityStore(groups.remove_links),
-            resource_groups=groups,
-            tasks=MemoryTaskStore(),
-            audit=MemoryAuditStore(),
-            presets=MemoryPresetStore(),
-        )
+        return make_stores(Memory(), lambda: NOW)

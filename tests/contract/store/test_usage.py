@@ -111,7 +111,7 @@ class UsageContract:
 class TestSqlUsage(UsageContract):
     @pytest.fixture
     async def kept(self, tmp_path: Path) -> AsyncIterator[Kept]:
-        database = Database(f"sqlite+aiosqlite:///{migrated(tmp_path / 'manager.db')}")
+        database = Database(f"sqlite:///{migrated(tmp_path / 'manager.db')}")
         yield Kept(SqlSessionStore(database), SqlUsageStore(database))
         await database.close()
 

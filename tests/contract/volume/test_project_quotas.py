@@ -20,9 +20,10 @@ from ai.backend.plugin.testing.volume.contract import VolumeContract
 from ai.backend.plugin.testing.volume.driver import at, eventually, put, some_folder
 from ai.backend.plugin.volume import AbstractVolume, Progress, Upload, UploadRecord, VolumeCapability, VolumeContext
 from ai.backend.storage.main import StorageProxy
-from ai.backend.volume.vfs import VfsVolume
-from ai.backend.volume.xfs import XfsVolume, projects
+from ai.backend.volume.vfs.volume import VfsVolume
+from ai.backend.volume.xfs import projects
 from ai.backend.volume.xfs import volume as xfs_volume
+from ai.backend.volume.xfs.volume import XfsVolume
 from tests.support.quota_disk import quota_disk
 from tests.support.storage_proxy import Caller, parsed
 

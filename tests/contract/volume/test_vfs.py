@@ -18,7 +18,8 @@ from ai.backend.node.linux.syscalls import has_openat2
 from ai.backend.plugin.testing.volume.contract import VolumeContract
 from ai.backend.plugin.testing.volume.driver import at, put, some_folder
 from ai.backend.plugin.volume import AbstractVolume, Progress, UploadRecord, VolumeContext
-from ai.backend.volume.vfs import VfsVolume, beneath, migration, uploads
+from ai.backend.volume.vfs import migration, open_directory, uploads
+from ai.backend.volume.vfs.volume import VfsVolume
 
 
 class TestVfs(VolumeContract):
@@ -40,7 +41,7 @@ class TestVfs(VolumeContract):
 class TestVfsWithoutOpenat2(TestVfs):
     @pytest.fixture(autouse=True)
     def no_openat2(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(beneath, "has_openat2", lambda: False)
+        monkeypatch.setattr(open_directory, "has_openat2", lambda: False)
 
     async def test_links_inside_are_followed(self, volume: AbstractVolume, folder: Any, inside: Path) -> None:
         """They are not: without openat2 nobody can know that they stay inside."""

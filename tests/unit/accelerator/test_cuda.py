@@ -26,7 +26,7 @@ from ai.backend.plugin.accelerator import (
     Workload,
     WorkloadConfig,
 )
-from ai.backend.plugin.accelerator.config_rules import check_config
+from ai.backend.plugin.accelerator.hooks import check_config
 from tests.support.cuda import A100, FIXTURES, H100, NO_GPU, T4, Machine, plugin_on
 
 MOTHER, PLAIN = "GPU-a1000000-0000-4000-8000-000000000001", "GPU-a1000001-0000-4000-8000-000000000002"

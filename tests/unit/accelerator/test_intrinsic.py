@@ -9,13 +9,10 @@ from uuid import UUID
 
 import pytest
 
-from ai.backend.accelerator.cpu.host import CpuHost
-from ai.backend.accelerator.cpu.plugin import CPUPlugin, CPUSettings
-from ai.backend.accelerator.mem.host import MemoryHost
-from ai.backend.accelerator.mem.plugin import MemoryPlugin, MemorySettings
+from ai.backend.accelerator.intrinsic import CpuHost, CPUPlugin, CPUSettings, MemoryHost, MemoryPlugin, MemorySettings
 from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.ids import DeviceId, KernelId, SessionId, SlotName
-from ai.backend.core.allocation.build import build_alloc_map
+from ai.backend.core.allocation.stock_maps import build_alloc_map
 from ai.backend.plugin.accelerator import (
     AbstractComputePlugin,
     HookContext,

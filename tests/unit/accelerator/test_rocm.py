@@ -11,15 +11,15 @@ from uuid import UUID
 import pytest
 
 from ai.backend.accelerator.rocm import RocmPlugin
-from ai.backend.accelerator.rocm.kfd import gfx_name
 from ai.backend.accelerator.rocm.plugin import RocmSettings
+from ai.backend.accelerator.rocm.scan import gfx_name
 from ai.backend.common.devices import ComputeDevice, DeviceAllocation, DeviceHealth, LinkKind
 from ai.backend.common.errors import CreationDeferred
 from ai.backend.common.ids import KernelId, SessionId, SlotName
 from ai.backend.plugin.accelerator import StatContext, Workload, WorkloadConfig
-from ai.backend.plugin.accelerator.config_rules import check_config
+from ai.backend.plugin.accelerator.hooks import check_config
 from ai.backend.plugin.sysfs.record import plugin_named, record
-from ai.backend.plugin.sysfs.recording import unpack
+from ai.backend.plugin.sysfs.tree import unpack
 from tests.support.trees import roots
 
 NODES = "sys/class/kfd/kfd/topology/nodes"

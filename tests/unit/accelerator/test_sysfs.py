@@ -19,10 +19,9 @@ from ai.backend.common.devices import ComputeDevice, DeviceAllocation, DeviceHea
 from ai.backend.common.errors import CreationDeferred, InvalidInput, PluginError
 from ai.backend.common.ids import DeviceId, KernelId, SessionId, SlotName
 from ai.backend.plugin.accelerator import StatContext, Workload, WorkloadConfig
-from ai.backend.plugin.sysfs.measures import Raw, measurements
+from ai.backend.plugin.sysfs.base import Raw, measurements
 from ai.backend.plugin.sysfs.record import main, record
-from ai.backend.plugin.sysfs.recording import unpack
-from ai.backend.plugin.sysfs.tree import LIMIT, Missing, Tree, Unreadable, natural, parse_number
+from ai.backend.plugin.sysfs.tree import LIMIT, Missing, Tree, Unreadable, natural, parse_number, unpack
 from tests.support.trees import roots
 
 FAMILY = """

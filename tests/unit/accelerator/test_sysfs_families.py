@@ -16,8 +16,8 @@ from ai.backend.accelerator.sysfs.plugin import SysfsSettings
 from ai.backend.common.devices import ComputeDevice, DeviceAllocation, DeviceHealth, LinkKind
 from ai.backend.common.ids import DeviceId, KernelId, SessionId, SlotName
 from ai.backend.plugin.accelerator import StatContext, Workload, WorkloadConfig
-from ai.backend.plugin.accelerator.config_rules import check_config
-from ai.backend.plugin.sysfs.recording import unpack
+from ai.backend.plugin.accelerator.hooks import check_config
+from ai.backend.plugin.sysfs.tree import unpack
 from tests.support.trees import TREES, roots
 
 ROOT = Path(__file__).parents[3]

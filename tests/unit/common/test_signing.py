@@ -25,7 +25,6 @@ from ai.backend.common.signing import (
     parse_authorization,
     parse_date,
     sign,
-    verify,
 )
 
 SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
@@ -58,22 +57,10 @@ def by_hand(parts: SignedParts, body: bytes, hash_name: str = "sha256") -> str:
     return mac(signing_key, "\n".join(lines)).hex()
 
 
-def credential(signature: str, hash_name: str = "sha256") -> Credential:
-    return Credential(hash_name=hash_name, access_key="AKIAIOSFODNN7EXAMPLE", signature=signature)
-
-
 @pytest.mark.parametrize("hash_name", HASHES)
 @pytest.mark.parametrize("body", [b"", b'{"a": 1}'])
 def test_the_algorithm_of_the_spec(hash_name: str, body: bytes) -> None:
     assert sign(PARTS, SECRET, hash_name=hash_name, body=body) == by_hand(PARTS, body, hash_name)
-
-
-def test_either_body_hash_verifies_and_no_other() -> None:
-    body = b'{"a": 1}'
-    for signed in (b"", body):
-        given = credential(sign(PARTS, SECRET, body=signed))
-        assert verify(given, PARTS, SECRET, hosts=[PARTS.host], body=body)
-    assert not verify(credential(sign(PARTS, SECRET, body=b"other")), PARTS, SECRET, hosts=[PARTS.host], body=body)
 
 
 @pytest.mark.parametrize(
@@ -87,22 +74,17 @@ def test_either_body_hash_verifies_and_no_other() -> None:
     ],
 )
 def test_every_part_is_covered(change: dict[str, str]) -> None:
-    given = credential(sign(PARTS, SECRET))
-    assert not verify(given, replace(PARTS, **change), SECRET, hosts=[PARTS.host])
+    assert sign(replace(PARTS, **change), SECRET) != sign(PARTS, SECRET)
 
 
-def test_a_wrong_secret_or_host_does_not_verify() -> None:
-    given = credential(sign(PARTS, SECRET))
-    assert not verify(given, PARTS, SECRET + "x", hosts=[PARTS.host])
-    assert not verify(given, PARTS, SECRET, hosts=["elsewhere"])
-    assert not verify(credential(""), PARTS, SECRET, hosts=[PARTS.host])
-    assert not verify(credential("ümlaut"), PARTS, SECRET, hosts=[PARTS.host])
-
-
-def test_a_default_port_may_be_written_or_not() -> None:
-    """The Host header omits it, the published client signs what its user wrote."""
-    given = credential(sign(replace(PARTS, host="h:80"), SECRET))
-    assert verify(given, replace(PARTS, host="h"), SECRET, hosts=["h", "h:80", "h:443"])
+def test_a_wrong_secret_host_or_body_has_another_signature() -> None:
+    signatures = [
+        sign(PARTS, SECRET),
+        sign(PARTS, SECRET + "x"),
+        sign(replace(PARTS, host="elsewhere"), SECRET),
+        sign(PARTS, SECRET, body=b"other"),
+    ]
+    assert len(set(signatures)) == 4
 
 
 def test_the_host_is_signed_in_lower_case() -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 from pydantic import Field
+from tools.settings_pages import json_schema, reference_page, sample_toml
 
 from ai.backend.common.errors import InvalidInput
-from ai.backend.infra.settings import Settings, json_schema, load_settings, reference_page, sample_toml
+from ai.backend.infra.settings import Settings, load_settings
 
 
 class Inner(Settings):

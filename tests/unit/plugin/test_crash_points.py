@@ -15,9 +15,8 @@ import ai.backend.plugin.crash_points
 from ai.backend.agent.crash_points import CRASH_POINTS as AGENT
 from ai.backend.manager.crash_points import CRASH_POINTS as MANAGER
 from ai.backend.plugin.crash_points import crash_point
-from ai.backend.runtime.docker.crash_points import CRASH_POINTS as DOCKER
-from ai.backend.runtime.process.crash_points import CRASH_POINTS as PROCESS
 from ai.backend.storage.crash_points import CRASH_POINTS as STORAGE
+from tests.support.runtime_crash_points import DOCKER, PROCESS
 
 BASE = Path(ai.backend.plugin.crash_points.__file__).parents[1]
 LISTS = {

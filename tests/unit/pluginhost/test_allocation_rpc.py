@@ -11,7 +11,7 @@ import pytest
 
 from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.errors import PluginError
-from ai.backend.pluginhost.allocation_rpc import CHOICE_DEADLINE_S, ask
+from ai.backend.pluginhost.external_alloc_map import CHOICE_DEADLINE_S, ask
 from ai.backend.pluginhost.protocol import Choice
 
 CHOICE = Choice(held=DeviceAllocation(), request={}, numa_nodes=frozenset(), eligible=None)

@@ -9,15 +9,16 @@ import pytest
 from ai.backend.common.errors import InvalidInput, NotSupported, PluginError
 from ai.backend.plugin.object_storage import ObjectStorage, StorageContext
 from ai.backend.storage.artifacts import hub
-from ai.backend.storage.artifacts.storages import load_backend
-from ai.backend.volume.object import S3Storage, s3
+from ai.backend.storage.volumes.registry import load_backend
+from ai.backend.volume.object import s3
+from ai.backend.volume.object.s3 import S3Storage
 
 
 def test_hubs_need_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    hub._use_our_transport.cache_clear()
+    hub._install_transport.cache_clear()
     with pytest.raises(NotSupported, match=r"backendai\[artifacts\]"):
-        hub._use_our_transport()
+        hub._install_transport()
 
 
 def test_s3_needs_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,12 +33,12 @@ class _Old(ObjectStorage):
 
 
 def test_backends_by_name() -> None:
-    assert load_backend("s3") is S3Storage
+    assert load_backend("s3", ObjectStorage) is S3Storage
     with pytest.raises(InvalidInput, match="built in are directory, s3"):
-        load_backend("tape")
+        load_backend("tape", ObjectStorage)
     with pytest.raises(InvalidInput, match="cannot be loaded"):
-        load_backend("no.such.module:Storage")
+        load_backend("no.such.module:Storage", ObjectStorage)
     with pytest.raises(PluginError, match="is no object storage"):
-        load_backend("pathlib:Path")
+        load_backend("pathlib:Path", ObjectStorage)
     with pytest.raises(PluginError, match="version 0"):
-        load_backend(f"{__name__}:_Old")
+        load_backend(f"{__name__}:_Old", ObjectStorage)

@@ -110,7 +110,7 @@ PLANTS = [
     ("features-of-manager", "manager/utils.py", ""),
     ("features-of-agent", "agent/helpers/__init__.py", ""),
     ("only-adapters-import-sql", "manager/sessions/bad.py", "import sqlalchemy.orm\n"),
-    ("only-adapters-import-sql", "agent/kernels/bad.py", "import aiosqlite\n"),
+    ("only-adapters-import-sql", "agent/kernels/bad.py", "import alembic\n"),
     ("only-wire-imports-graphql", "manager/sessions/bad.py", "import ariadne\n"),
     ("only-wire-imports-graphql", "manager/sessions/bad_api.py", "from graphql import GraphQLError\n"),
     ("cli-starts-daemons-by-their-main", "cli/bad.py", "import ai.backend.manager.sessions.service\n"),

@@ -1,2 +1,1 @@
-"""Vocabulary of the domain: ids, quantities, states, wire schemas, errors, signing. Pure: no IO, no clock, no
-randomness."""
+"""The vocabulary of the domain: ids, quantities, states, messages, errors, signing. No IO, clock or randomness."""

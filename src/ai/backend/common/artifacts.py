@@ -15,7 +15,7 @@ class ArtifactType(StrEnum):
 
 
 class RegistryType(StrEnum):
-    """``reservoir`` is another installation of this platform; ``local`` has what was uploaded here."""
+    """``reservoir`` is another installation of this platform; ``local`` has files that users upload."""
 
     HUGGINGFACE = "huggingface"
     RESERVOIR = "reservoir"
@@ -23,7 +23,7 @@ class RegistryType(StrEnum):
 
 
 class RevisionStatus(StrEnum):
-    """How far the files of a revision are on their way here."""
+    """The progress of a revision from the registry into this installation."""
 
     SCANNED = "SCANNED"
     PULLING = "PULLING"

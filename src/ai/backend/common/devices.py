@@ -1,8 +1,5 @@
-"""Devices, their links, and allocations of them.
-
-Fields follow BEP-1000 (peer facts 1.1) with topology added. All values are plain data: they travel from a plugin's
-host process to the agent, to the manager's planner and to the simulator.
-"""
+"""Devices, their links, and allocations of them, as plain data. Fields follow BEP-1000 (peer facts 1.1) with topology
+added."""
 
 from __future__ import annotations
 
@@ -79,7 +76,7 @@ class PartitioningCapability:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariantProperty:
-    """One ``namespace::feature::value`` statement about a device."""
+    """A property of a device as ``namespace::feature::value``."""
 
     namespace: str
     feature: str
@@ -87,11 +84,8 @@ class VariantProperty:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parses ``namespace::feature::value``.
-
-        Raises:
-            InvalidInput: it is not of that form, or a part is empty or longer than 128 characters.
-        """
+        """Parses ``namespace::feature::value``. Raises InvalidInput if a part is missing, or longer than 128
+        characters."""
         parts = [part.strip() for part in text.split("::", 2)]
         if len(parts) != 3 or not all(0 < len(part) <= 128 for part in parts):
             raise InvalidInput(f"{text[:200]!r} is not a variant property; write namespace::feature::value")
@@ -113,7 +107,7 @@ class VariantMatchMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariantFeature:
-    """One feature of a namespace; ``ordered_values`` lists known values, the most preferred first."""
+    """A feature of a namespace. ``ordered_values`` lists its values, the most preferred first."""
 
     name: str
     match_mode: VariantMatchMode = VariantMatchMode.EXACT
@@ -123,7 +117,7 @@ class VariantFeature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariantNamespace:
-    """The features that a plugin states of its devices. A feature that is not described is compared exactly."""
+    """The features that a plugin declares for its devices. A feature that is not declared is compared exactly."""
 
     namespace: str
     features: tuple[VariantFeature, ...] = ()
@@ -131,11 +125,9 @@ class VariantNamespace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSlot:
-    """How much of one slot a device offers.
+    """The amount of one slot that a device offers, and the smallest step (``quantum``) of a quantity.
 
-    ``exclusive_group``: slots of one device that name the same group hide each other once one of them is taken
-    (whole device vs shares vs partitions); None means that the slot stands alone.
-    ``quantum``: the smallest step of a quantity; 1 for discrete slots, e.g. 0.01 for fractional ones.
+    Slots of one ``exclusive_group`` exclude each other once one of them is taken (whole device, shares, partitions).
     """
 
     slot_name: SlotName
@@ -147,7 +139,7 @@ class DeviceSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeDevice:
-    """One device of a node, as its plugin describes it."""
+    """A device of a node as its plugin describes it."""
 
     device_name: DeviceName
     device_id: DeviceId
@@ -168,8 +160,7 @@ class ComputeDevice:
 
     @property
     def properties(self) -> tuple[VariantProperty, ...]:
-        """What a session may require: what the plugin states, and ``<device name>::model::<model name>`` of every
-        device that has a model."""
+        """The plugin's properties, and ``<device name>::model::<model name>`` if the device has a model."""
         if not self.model_name:
             return self.variant_properties
         model = VariantProperty(namespace=self.device_name, feature="model", value=self.model_name)
@@ -192,7 +183,7 @@ class SlotDisplay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceAllocation:
-    """What a kernel holds: slot -> device -> exact quantity. Quantities are positive; nothing held is an absent key."""
+    """The devices of a kernel: slot -> device -> exact quantity. Quantities are positive; a missing key is zero."""
 
     slots: Mapping[SlotName, Mapping[DeviceId, Decimal]] = field(default_factory=dict)
 
@@ -220,11 +211,8 @@ class AffinityPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocMapSpec:
-    """A stock alloc map as data, so that the manager can plan with it without the vendor's package.
-
-    ``kind`` is ``discrete`` or ``fractional``. A plugin with an alloc map of its own has no such spec: its devices get
-    node-level planning, and the agent chooses them.
-    """
+    """A standard alloc map (``discrete`` or ``fractional``) as data, so that the manager can plan without the vendor's
+    package."""
 
     kind: str
     strategy: AllocationStrategy = AllocationStrategy.EVENLY

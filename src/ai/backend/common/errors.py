@@ -1,49 +1,4 @@
-"""The error taxonomy: one class for each kind of failure, with its code and message.
-
-    BackendError
-    ├── InvalidInput            the caller's request is malformed or out of range
-    │   ├── InvalidQuantity         a resource quantity
-    │   ├── InvalidName             a slug, token or session name
-    │   │   └── FolderAlreadyExists     the owner has a live folder of that name (spec 03-08: 400)
-    │   ├── InvalidPath             a path in a folder that is malformed or leaves it
-    │   ├── ArtifactRejected        an artifact whose names, sizes or counts are not taken
-    │   └── WrongKindOfFile         a directory where a file is needed, or the other way round
-    ├── AuthenticationFailed    no, wrong, stale or inactive credentials
-    ├── Forbidden               known caller, not allowed
-    │   └── AddressRefused          a URL that the platform does not follow
-    ├── NotFound                there is no such object, or none that the caller may know of
-    │   └── VolumeNotFound, QuotaScopeNotFound, FolderNotFound, NoSuchFile, UploadNotFound, ArtifactNotFound
-    ├── Conflict                the object's present state does not admit this
-    │   ├── SessionAlreadyExists
-    │   ├── TooManySessionsMatched
-    │   ├── StaleVersion            somebody else changed it first; load again
-    │   ├── FileAlreadyExists, UploadOffsetMismatch, UploadIsBeingWritten, ChecksumMismatch
-    │   └── ArtifactChanged, ArtifactDamaged, ArtifactIncomplete, StaleAttempt
-    ├── LimitExceeded           a size, count or rate limit
-    │   ├── RateLimitExceeded
-    │   ├── StorageFull             the disk has no room
-    │   └── QuotaExceeded           the quota scope has no room
-    ├── ResourceError           allocation cannot be had
-    │   ├── UnsupportedResource     the agent or cluster knows no such slot
-    │   ├── InsufficientResource    known, but not enough is free
-    │   ├── NotMultipleOfQuantum    a fractional quantity off its grid
-    │   └── InvalidAllocation       a plan that the inventory does not admit
-    ├── CreationDenied          a plugin or runtime refused for good
-    │   └── ImageMissing            the node does not have the image
-    ├── CreationDeferred        a plugin or runtime refused for now
-    ├── WorkloadError           the runtime failed on one workload
-    ├── RunError                a run of user code cannot go on
-    ├── PluginError             a plugin misbehaved
-    ├── NotSupported            this server, or what it is set up with, does not offer that operation
-    ├── PeerRefused             a service outside of the platform does not let us do it
-    │   └── RegistryRefused, ObjectStorageRefused, BucketNotFound
-    ├── Unavailable             a peer does not answer; try again
-    │   └── ServerFrozen, DeadlineExceeded, RegistryUnavailable, ObjectStorageUnavailable
-    └── InternalError           our own fault
-
-Errors cross daemons as (code, message, data) and come out as the same class, see :func:`from_wire`. HTTP statuses are
-not known here: ``infra.http`` holds the only table.
-"""
+"""The error taxonomy: one class for each kind of failure. Errors cross daemons as (code, message, data)."""
 
 from __future__ import annotations
 
@@ -60,13 +15,13 @@ class Blame(StrEnum):
 
 
 class BackendError(Exception):
-    """Base of every error that crosses a package boundary.
+    """Base of every error that crosses a package boundary. A subclass inherits what it does not set.
 
     Attributes:
         code: stable slug, the last part of the problem's ``type`` URI.
         title: one fixed sentence for people.
-        blame: who can mend it.
-        retryable: whether the same call may succeed later without a change.
+        blame: who can fix it.
+        retryable: True if the same call may succeed later without a change.
         data: structured evidence, safe to show to the caller.
     """
 
@@ -75,276 +30,297 @@ class BackendError(Exception):
     blame: ClassVar[Blame] = Blame.US
     retryable: ClassVar[bool] = False
 
+    def __init_subclass__(
+        cls,
+        *,
+        code: str | None = None,
+        title: str | None = None,
+        blame: Blame | None = None,
+        retryable: bool | None = None,
+    ) -> None:
+        values = {"code": code, "title": title, "blame": blame, "retryable": retryable}
+        for name, value in values.items():
+            if value is not None:
+                setattr(cls, name, value)
+
     def __init__(self, message: str = "", *, data: Mapping[str, Any] | None = None) -> None:
         super().__init__(message or self.title)
         self.message = message or self.title
         self.data: dict[str, Any] = dict(data or {})
 
 
-class InternalError(BackendError):
-    code = "internal-error"
+class InternalError(BackendError, code="internal-error"): ...
 
 
-class InvalidInput(BackendError):
+class InvalidInput(
+    BackendError, code="invalid-api-params", title="The request has missing or invalid parameters.", blame=Blame.CALLER
+):
     """``data`` maps each offending field to what is wrong with it."""
 
-    code = "invalid-api-params"
-    title = "The request has missing or invalid parameters."
-    blame = Blame.CALLER
+
+class InvalidQuantity(InvalidInput, code="invalid-quantity", title="A resource quantity is malformed."): ...
 
 
-class InvalidQuantity(InvalidInput):
-    code = "invalid-quantity"
-    title = "A resource quantity is malformed."
+class InvalidName(InvalidInput, code="invalid-name", title="A name is malformed."): ...
 
 
-class InvalidName(InvalidInput):
-    code = "invalid-name"
-    title = "A name is malformed."
+class FolderAlreadyExists(
+    InvalidName, code="vfolder-already-exists", title="There is a virtual folder of this name already."
+): ...
 
 
-class FolderAlreadyExists(InvalidName):
-    code = "vfolder-already-exists"
-    title = "There is a virtual folder of this name already."
+class InvalidPath(InvalidInput, code="invalid-path", title="A path is malformed, or leaves its folder."): ...
 
 
-class InvalidPath(InvalidInput):
-    code = "invalid-path"
-    title = "A path is malformed, or leaves its folder."
+class WrongKindOfFile(
+    InvalidInput,
+    code="wrong-kind-of-file",
+    title="There is a directory where a file is needed, or the other way round.",
+): ...
 
 
-class WrongKindOfFile(InvalidInput):
-    code = "wrong-kind-of-file"
-    title = "There is a directory where a file is needed, or the other way round."
+class ArtifactRejected(
+    InvalidInput, code="artifact-rejected", title="The artifact has names, sizes or counts that are not taken."
+): ...
 
 
-class ArtifactRejected(InvalidInput):
-    code = "artifact-rejected"
-    title = "The artifact has names, sizes or counts that are not taken."
+class AuthenticationFailed(
+    BackendError, code="auth-failed", title="The credentials are missing, wrong or expired.", blame=Blame.CALLER
+): ...
 
 
-class AuthenticationFailed(BackendError):
-    code = "auth-failed"
-    title = "The credentials are missing, wrong or expired."
-    blame = Blame.CALLER
+class Forbidden(BackendError, code="forbidden", title="This operation is not allowed for you.", blame=Blame.CALLER): ...
 
 
-class Forbidden(BackendError):
-    code = "forbidden"
-    title = "This operation is not allowed for you."
-    blame = Blame.CALLER
+class AddressRefused(Forbidden, code="address-refused", title="A URL leads where the platform does not go."): ...
 
 
-class AddressRefused(Forbidden):
-    code = "address-refused"
-    title = "A URL leads where the platform does not go."
+class NotFound(BackendError, code="not-found", title="There is no such object.", blame=Blame.CALLER): ...
 
 
-class NotFound(BackendError):
-    code = "not-found"
-    title = "There is no such object."
-    blame = Blame.CALLER
+class SessionNotFound(NotFound, code="session-not-found", title="There is no such session."): ...
 
 
-class SessionNotFound(NotFound):
-    code = "session-not-found"
-    title = "There is no such session."
+class ImageNotFound(NotFound, code="image-not-found", title="There is no such image."): ...
 
 
-class ImageNotFound(NotFound):
-    code = "image-not-found"
-    title = "There is no such image."
+class FolderNotFound(NotFound, code="vfolder-not-found", title="There is no such virtual folder."): ...
 
 
-class FolderNotFound(NotFound):
-    code = "vfolder-not-found"
-    title = "There is no such virtual folder."
+class VolumeNotFound(NotFound, code="volume-not-found", title="There is no such volume."): ...
 
 
-class VolumeNotFound(NotFound):
-    code = "volume-not-found"
-    title = "There is no such volume."
+class QuotaScopeNotFound(
+    NotFound, code="quota-scope-not-found", title="There is no such quota scope on this volume."
+): ...
 
 
-class QuotaScopeNotFound(NotFound):
-    code = "quota-scope-not-found"
-    title = "There is no such quota scope on this volume."
+class NoSuchFile(NotFound, code="file-not-found", title="There is no such file or directory."): ...
 
 
-class NoSuchFile(NotFound):
-    code = "file-not-found"
-    title = "There is no such file or directory."
+class UploadNotFound(
+    NotFound, code="upload-not-found", title="There is no such upload: it was ended, or it has expired."
+): ...
 
 
-class UploadNotFound(NotFound):
-    code = "upload-not-found"
-    title = "There is no such upload: it was ended, or it has expired."
+class ArtifactNotFound(
+    NotFound, code="artifact-not-found", title="There is no such artifact, revision or file of one."
+): ...
 
 
-class ArtifactNotFound(NotFound):
-    code = "artifact-not-found"
-    title = "There is no such artifact, revision or file of one."
+class Conflict(
+    BackendError, code="conflict", title="The object's present state does not admit this operation.", blame=Blame.CALLER
+): ...
 
 
-class Conflict(BackendError):
-    code = "conflict"
-    title = "The object's present state does not admit this operation."
-    blame = Blame.CALLER
-
-
-class SessionAlreadyExists(Conflict):
+class SessionAlreadyExists(
+    Conflict, code="session-already-exists", title="A live session with this name already exists."
+):
     """``data.existingSessionId`` names the one that is there."""
 
-    code = "session-already-exists"
-    title = "A live session with this name already exists."
 
-
-class TooManySessionsMatched(Conflict):
+class TooManySessionsMatched(
+    Conflict, code="too-many-sessions-matched", title="More than one session matches; use the full name or the id."
+):
     """``data.matches`` lists {id, name, status}."""
 
-    code = "too-many-sessions-matched"
-    title = "More than one session matches; use the full name or the id."
+
+class StaleVersion(
+    Conflict, code="stale-version", title="The object was changed meanwhile.", blame=Blame.CLUSTER, retryable=True
+): ...
 
 
-class StaleVersion(Conflict):
-    code = "stale-version"
-    title = "The object was changed meanwhile."
-    blame = Blame.CLUSTER
-    retryable = True
+class FileAlreadyExists(
+    Conflict, code="file-already-exists", title="A file or directory of this name exists already."
+): ...
 
 
-class FileAlreadyExists(Conflict):
-    code = "file-already-exists"
-    title = "A file or directory of this name exists already."
-
-
-class UploadOffsetMismatch(Conflict):
+class UploadOffsetMismatch(Conflict, code="upload-offset-mismatch", title="The upload goes on at another offset."):
     """``data.offset`` is where the upload goes on."""
 
-    code = "upload-offset-mismatch"
-    title = "The upload goes on at another offset."
+
+class UploadIsBeingWritten(
+    Conflict,
+    code="upload-is-being-written",
+    title="Somebody else writes to this upload at this moment.",
+    retryable=True,
+): ...
 
 
-class UploadIsBeingWritten(Conflict):
-    code = "upload-is-being-written"
-    title = "Somebody else writes to this upload at this moment."
-    retryable = True
+class ChecksumMismatch(
+    Conflict,
+    code="checksum-mismatch",
+    title="The bytes do not have the checksum that was sent with them.",
+    retryable=True,
+): ...
 
 
-class ChecksumMismatch(Conflict):
-    code = "checksum-mismatch"
-    title = "The bytes do not have the checksum that was sent with them."
-    retryable = True
+class ArtifactChanged(
+    Conflict, code="artifact-changed", title="The artifact is another one than when it was scanned."
+): ...
 
 
-class ArtifactChanged(Conflict):
-    code = "artifact-changed"
-    title = "The artifact is another one than when it was scanned."
-
-
-class ArtifactDamaged(Conflict):
+class ArtifactDamaged(
+    Conflict,
+    code="artifact-damaged",
+    title="The bytes are not those that the source announced.",
+    blame=Blame.CLUSTER,
+    retryable=True,
+):
     """``data.files`` names some of the files in question."""
 
-    code = "artifact-damaged"
-    title = "The bytes are not those that the source announced."
-    blame = Blame.CLUSTER
-    retryable = True
 
-
-class ArtifactIncomplete(Conflict):
+class ArtifactIncomplete(Conflict, code="artifact-incomplete", title="Files of the artifact were not uploaded yet."):
     """``data.missing`` names some of the files in question."""
 
-    code = "artifact-incomplete"
-    title = "Files of the artifact were not uploaded yet."
+
+class StaleAttempt(Conflict, code="stale-attempt", title="A newer attempt at this is known."): ...
 
 
-class StaleAttempt(Conflict):
-    code = "stale-attempt"
-    title = "A newer attempt at this is known."
+class LimitExceeded(BackendError, code="limit-exceeded", title="A limit is exceeded.", blame=Blame.CALLER): ...
 
 
-class LimitExceeded(BackendError):
-    code = "limit-exceeded"
-    title = "A limit is exceeded."
-    blame = Blame.CALLER
+class RateLimitExceeded(LimitExceeded, code="rate-limit-exceeded", title="Too many requests.", retryable=True): ...
 
 
-class RateLimitExceeded(LimitExceeded):
-    code = "rate-limit-exceeded"
-    title = "Too many requests."
-    retryable = True
+class StorageFull(LimitExceeded, code="storage-full", title="The disk has no room for this.", blame=Blame.CLUSTER): ...
 
 
-class StorageFull(LimitExceeded):
-    code = "storage-full"
-    title = "The disk has no room for this."
-    blame = Blame.CLUSTER
-
-
-class QuotaExceeded(LimitExceeded):
+class QuotaExceeded(LimitExceeded, code="quota-exceeded", title="The storage quota has no room for this."):
     """``data`` has limit_bytes, used_bytes (with what uploads have reserved) and wanted_bytes."""
 
-    code = "quota-exceeded"
-    title = "The storage quota has no room for this."
+
+class ResourceError(BackendError, code="resource-error", title="The resources cannot be had.", blame=Blame.CLUSTER): ...
 
 
-class ResourceError(BackendError):
-    code = "resource-error"
-    title = "The resources cannot be had."
-    blame = Blame.CLUSTER
+class UnsupportedResource(
+    ResourceError, code="unsupported-resource", title="No such resource slot exists here.", blame=Blame.CALLER
+): ...
 
 
-class UnsupportedResource(ResourceError):
-    code = "unsupported-resource"
-    title = "No such resource slot exists here."
-    blame = Blame.CALLER
+class InsufficientResource(
+    ResourceError, code="insufficient-resource", title="Not enough of a resource is free.", retryable=True
+): ...
 
 
-class InsufficientResource(ResourceError):
-    code = "insufficient-resource"
-    title = "Not enough of a resource is free."
-    retryable = True
+class NotMultipleOfQuantum(
+    ResourceError,
+    code="not-multiple-of-quantum",
+    title="A fractional quantity is not a multiple of the slot's quantum.",
+    blame=Blame.CALLER,
+): ...
 
 
-class NotMultipleOfQuantum(ResourceError):
-    code = "not-multiple-of-quantum"
-    title = "A fractional quantity is not a multiple of the slot's quantum."
-    blame = Blame.CALLER
+class InvalidAllocation(
+    ResourceError, code="invalid-allocation", title="The planned devices cannot be bound.", retryable=True
+): ...
 
 
-class InvalidAllocation(ResourceError):
-    code = "invalid-allocation"
-    title = "The planned devices cannot be bound."
-    retryable = True
+class CreationDenied(BackendError, code="creation-denied", title="The creation was refused.", blame=Blame.CLUSTER): ...
 
 
-class CreationDenied(BackendError):
-    code = "creation-denied"
-    title = "The creation was refused."
-    blame = Blame.CLUSTER
+class ImageMissing(CreationDenied, code="image-missing", title="The node does not have the image."): ...
 
 
-def waiting_time(asked: object) -> float:
+class WorkloadError(
+    BackendError, code="workload-error", title="The runtime failed on this workload.", blame=Blame.CLUSTER
+): ...
+
+
+class RunError(BackendError, code="run-error", title="The run cannot go on.", blame=Blame.CALLER): ...
+
+
+class PluginError(BackendError, code="plugin-error", title="A plugin failed.", blame=Blame.CLUSTER): ...
+
+
+class PeerRefused(
+    BackendError, code="peer-refused", title="A service outside of the platform refused.", blame=Blame.CLUSTER
+): ...
+
+
+class RegistryRefused(
+    PeerRefused, code="registry-refused", title="The registry does not take the credentials, or they have expired."
+): ...
+
+
+class ObjectStorageRefused(
+    PeerRefused,
+    code="object-storage-refused",
+    title="The object storage does not let us do that: look at its credentials.",
+): ...
+
+
+class BucketNotFound(PeerRefused, code="bucket-not-found", title="The object storage has no such bucket."): ...
+
+
+class NotSupported(
+    BackendError, code="not-supported", title="This server does not offer that operation.", blame=Blame.CALLER
+):
+    """An operation that this server, or what it is set up with, does not offer."""
+
+
+class Unavailable(
+    BackendError,
+    code="unavailable",
+    title="A part of the platform does not answer; try again.",
+    blame=Blame.CLUSTER,
+    retryable=True,
+): ...
+
+
+class ServerFrozen(
+    Unavailable, code="server-frozen", title="The installation takes no new sessions now.", retryable=False
+): ...
+
+
+class DeadlineExceeded(
+    Unavailable, code="deadline-exceeded", title="A part of the platform did not answer in time."
+): ...
+
+
+class RegistryUnavailable(
+    Unavailable, code="registry-unavailable", title="The registry does not answer, or not sensibly; try again."
+): ...
+
+
+class ObjectStorageUnavailable(
+    Unavailable, code="object-storage-unavailable", title="The object storage does not answer; try again."
+): ...
+
+
+def waiting_time(delay: object) -> float:
     """Returns the seconds that a plugin asked to wait; one for an invalid number."""
     try:
-        seconds = float(asked)  # type: ignore[arg-type]  # whatever it is
+        seconds = float(delay)  # type: ignore[arg-type]  # whatever it is
     except (TypeError, ValueError, OverflowError):
         return 1.0
     return seconds if 0 <= seconds < math.inf else 1.0
 
 
-class ImageMissing(CreationDenied):
-    code = "image-missing"
-    title = "The node does not have the image."
-
-
-class CreationDeferred(BackendError):
+class CreationDeferred(
+    BackendError, code="creation-deferred", title="The creation must wait.", blame=Blame.CLUSTER, retryable=True
+):
     """``data.retry_after`` is in seconds."""
-
-    code = "creation-deferred"
-    title = "The creation must wait."
-    blame = Blame.CLUSTER
-    retryable = True
 
     def __init__(self, message: str = "", *, retry_after: float = 1.0, data: Mapping[str, Any] | None = None) -> None:
         super().__init__(message, data={"retry_after": waiting_time(retry_after), **(data or {})})
@@ -354,91 +330,17 @@ class CreationDeferred(BackendError):
         return waiting_time(self.data.get("retry_after"))
 
 
-class WorkloadError(BackendError):
-    code = "workload-error"
-    title = "The runtime failed on this workload."
-    blame = Blame.CLUSTER
-
-
-class RunError(BackendError):
-    code = "run-error"
-    title = "The run cannot go on."
-    blame = Blame.CALLER
-
-
-class PluginError(BackendError):
-    code = "plugin-error"
-    title = "A plugin failed."
-    blame = Blame.CLUSTER
-
-
-class PeerRefused(BackendError):
-    code = "peer-refused"
-    title = "A service outside of the platform refused."
-    blame = Blame.CLUSTER
-
-
-class RegistryRefused(PeerRefused):
-    code = "registry-refused"
-    title = "The registry does not take the credentials, or they have expired."
-
-
-class ObjectStorageRefused(PeerRefused):
-    code = "object-storage-refused"
-    title = "The object storage does not let us do that: look at its credentials."
-
-
-class BucketNotFound(PeerRefused):
-    code = "bucket-not-found"
-    title = "The object storage has no such bucket."
-
-
-class NotSupported(BackendError):
-    """An operation that this server, or what it is set up with, does not offer."""
-
-    code = "not-supported"
-    title = "This server does not offer that operation."
-    blame = Blame.CALLER
-
-
-class Unavailable(BackendError):
-    code = "unavailable"
-    title = "A part of the platform does not answer; try again."
-    blame = Blame.CLUSTER
-    retryable = True
-
-
-class ServerFrozen(Unavailable):
-    code = "server-frozen"
-    title = "The installation takes no new sessions now."
-    retryable = False
-
-
-class DeadlineExceeded(Unavailable):
-    code = "deadline-exceeded"
-    title = "A part of the platform did not answer in time."
-
-
-class RegistryUnavailable(Unavailable):
-    code = "registry-unavailable"
-    title = "The registry does not answer, or not sensibly; try again."
-
-
-class ObjectStorageUnavailable(Unavailable):
-    code = "object-storage-unavailable"
-    title = "The object storage does not answer; try again."
-
-
-def _tree(cls: type[BackendError]) -> dict[str, type[BackendError]]:
-    found = {cls.code: cls} if "code" in vars(cls) else {}
-    for sub in cls.__subclasses__():
-        found.update(_tree(sub))
-    return found
+def _classes(cls: type[BackendError]) -> dict[str, type[BackendError]]:
+    """Returns an error class and its subclasses by code, without those that inherit their code."""
+    classes = {cls.code: cls} if "code" in vars(cls) else {}
+    for subclass in cls.__subclasses__():
+        classes |= _classes(subclass)
+    return classes
 
 
 def from_wire(code: str, message: str, data: Mapping[str, Any] | None = None) -> BackendError:
     """Rebuilds an error that another daemon raised; an unknown code becomes :class:`InternalError`."""
-    cls = _tree(BackendError).get(code, InternalError)
+    cls = _classes(BackendError).get(code, InternalError)
     error = cls.__new__(cls)
     BackendError.__init__(error, message, data=data)
     return error

@@ -1,7 +1,5 @@
-"""Virtual folders: their statuses, permissions, names and addresses.
-
-Source: spec 03-01 ("Storage Management"), 03-07 (Virtual Folder objects), 03-08 ("Virtual Folders"), peer facts 5.
-"""
+"""Virtual folders: statuses, permissions, names and addresses (spec 03-01 "Storage Management", 03-07, 03-08, peer
+facts 5)."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from ai.backend.common.ids import FolderId
 
 
 class FolderPermission(StrEnum):
-    """What a folder's user may do; ``rw`` and ``wd`` (write and delete) do not differ (spec 03-07)."""
+    """The permission on a folder; ``rw`` and ``wd`` (write and delete) do not differ (spec 03-07)."""
 
     READ_ONLY = "ro"
     READ_WRITE = "rw"
@@ -39,7 +37,7 @@ class FolderOwnership(StrEnum):
 
 
 class FolderStatus(StrEnum):
-    """``performing`` is a folder that is being made, ``cloning`` one that is being filled from another."""
+    """``performing`` is being created, ``cloning`` is being filled from another folder."""
 
     READY = "ready"
     PERFORMING = "performing"
@@ -67,7 +65,8 @@ DELETED_FOLDER_STATUSES = frozenset(
 
 
 class HostPermission(StrEnum):
-    """What a domain, group or keypair policy allows on one volume (spec 03-02, ``allowed_vfolder_hosts``)."""
+    """The operations that a domain, group or keypair policy allows on a volume (spec 03-02,
+    ``allowed_vfolder_hosts``)."""
 
     CREATE = "create-vfolder"
     MODIFY = "modify-vfolder"
@@ -81,12 +80,8 @@ class HostPermission(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FolderKey:
-    """How a storage proxy addresses a folder: the volume, whose quota it counts against, and its id.
-
-    Attributes:
-        host: ``proxy:volume``.
-        quota_scope: ``user:<uuid>`` or ``project:<uuid>``.
-    """
+    """The address of a folder at a storage proxy. ``host`` is ``proxy:volume``; ``quota_scope`` is ``user:<uuid>`` or
+    ``project:<uuid>``."""
 
     host: str
     quota_scope: str
@@ -112,14 +107,11 @@ _IDS = re.compile(r"[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}")
 
 
 def check_folder_name(name: str) -> str:
-    """Checks a name and returns it in Unicode's composed form (NFC): 1 to 64 letters, digits, blanks and ``_ . - ( ) +
-    @``.
+    """Returns the name in Unicode's composed form (NFC). Raises InvalidName unless it is 1 to 64 letters, digits,
+    blanks and ``_ . - ( ) + @``.
 
     It becomes the name of a directory in sessions, so it is no path, no id, and no file that a shell reads at its
     start; a leading dot mounts the folder into every session of its owner.
-
-    Raises:
-        InvalidName: it is not such a name.
     """
     composed = unicodedata.normalize("NFC", name)
     if not 1 <= len(composed) <= 64 or len(composed.encode()) > 255 or _WORD.fullmatch(composed) is None:
@@ -139,11 +131,7 @@ def parse_folder_id(text: str) -> FolderId | None:
 
 
 def parse_host(host: str) -> tuple[str, str]:
-    """Splits ``proxy:volume``.
-
-    Raises:
-        InvalidInput: it is not of that form.
-    """
+    """Splits ``proxy:volume``. Raises InvalidInput for any other form."""
     proxy, colon, volume = host.partition(":")
     if not (proxy and colon and volume) or len(host) > 128 or not host.isprintable():
         raise InvalidInput(

@@ -1,7 +1,4 @@
-"""Identifiers of the domain as distinct types.
-
-Ids are minted by adapters and services, never here. UUID-valued ids travel as their canonical 36-character text.
-"""
+"""Identifiers of the domain as distinct types. UUIDs travel as their canonical 36-character text."""
 
 from __future__ import annotations
 

@@ -43,11 +43,8 @@ def architecture_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ImageName:
-    """The full name of an image.
-
-    ``registry`` is a host, perhaps with a port, and empty for images that no registry has; ``path`` is what follows
-    (its first part is the project of a Harbor); ``tag`` is never empty.
-    """
+    """The full name of an image: a registry host, empty for images of no registry, a path, and a tag, which is never
+    empty."""
 
     registry: str
     path: str
@@ -55,13 +52,10 @@ class ImageName:
 
     @classmethod
     def parse(cls, text: str) -> ImageName:
-        """Parses ``[HOST[:PORT]/]PATH[:TAG]``.
+        """Parses ``[HOST[:PORT]/]PATH[:TAG]``. Raises InvalidInput for any other form, also for a digest.
 
         >>> ImageName.parse("cr.example.org:5000/stable/python:3.11")
         ImageName(registry='cr.example.org:5000', path='stable/python', tag='3.11')
-
-        Raises:
-            InvalidInput: it is no name of an image, or names one by its digest.
         """
         registry, slash, rest = text.partition("/")
         if not slash or not ("." in registry or ":" in registry or registry == "localhost"):
@@ -118,7 +112,7 @@ def check_alias(alias: str) -> str:
 
 
 def standard_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Returns the image's labels, with the defaults of an image without them since 24.09."""
+    """Returns the image's labels, completed by the defaults that apply since 24.09."""
     return {**_VANILLA, **labels}
 
 
@@ -155,8 +149,6 @@ def split_image(canonical: str) -> tuple[str, str, str]:
 
     >>> split_image("cr.example.org:5000/stable/python:3.11")
     ('cr.example.org:5000', 'stable/python', '3.11')
-    >>> split_image("python:3.11")
-    ('', 'python', '3.11')
     """
     registry, slash, rest = canonical.partition("/")
     if not slash or not ("." in registry or ":" in registry or registry == "localhost"):

@@ -1,7 +1,4 @@
-"""Rules for names that users choose.
-
-Source: spec 03-07 ("JSON Value Types": slug), 03-08 (session token: 4 to 64 characters), client wire contract 2.1.1.
-"""
+"""Rules for names that users choose (spec 03-07 "JSON Value Types", 03-08, client wire contract 2.1.1)."""
 
 from __future__ import annotations
 
@@ -17,11 +14,8 @@ _UUID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", re.IGNORECASE
 
 
 def check_slug(name: str, *, what: str, min_length: int = 1, max_length: int = 64, allow_dots: bool = False) -> str:
-    """Returns ``name`` if it is a slug: ASCII letters and digits, with hyphens and underscores only between them.
-
-    Raises:
-        InvalidName: it is not, or its length is out of bounds; ``what`` names the field.
-    """
+    """Returns a name of ASCII letters and digits, with hyphens and underscores only between them. Raises InvalidName
+    for any other name or length; ``what`` names the field."""
     pattern = _SLUG_WITH_DOTS if allow_dots else _SLUG
     if not min_length <= len(name) <= max_length or pattern.fullmatch(name) is None:
         allowed = "letters, digits, hyphens, underscores" + (" and dots" if allow_dots else "")
@@ -33,8 +27,7 @@ def check_slug(name: str, *, what: str, min_length: int = 1, max_length: int = 6
 
 
 def check_session_name(name: str) -> str:
-    """Returns ``name`` if it is a valid session name: a slug of 4 to 64 characters and no UUID, which would be an
-    id."""
+    """Returns ``name`` if it is a slug of 4 to 64 characters that is no UUID. Raises InvalidName."""
     if _UUID.fullmatch(name):
         raise InvalidName("name must not look like a session id", data={"name": "malformed"})
     return check_slug(name, what="name", min_length=4, max_length=64, allow_dots=True)

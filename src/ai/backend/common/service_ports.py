@@ -1,7 +1,5 @@
-"""The services that a kernel declares: by the image's labels, the user's preopened ports, and the platform's own.
-
-Source: spec 03-05, "Port Mapping Declaration"; peer facts 3.2 and 3.4 for protocols and reserved ports.
-"""
+"""The services of a kernel: the image's, the user's preopened ports, and the platform's own (spec 03-05, peer facts
+3.2, 3.4)."""
 
 from __future__ import annotations
 
@@ -27,10 +25,10 @@ _BETWEEN_PORTS = re.compile(r",(?![^\[]*\])")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServicePort:
-    """One service. ``ports`` are inside the workload; the definition's templates know them as ``{ports[0]}`` ...
+    """A service of a kernel with its ports inside the workload, which templates of the definition use as
+    ``{ports[0]}``.
 
-    ``protocol`` is one of :data:`PROTOCOLS`; what is ``preopen`` is started by the user or the image's bootstrap.
-    ``is_endpoint``: an inference endpoint stands for it.
+    ``protocol`` is one of :data:`PROTOCOLS`; a ``preopen`` service is started by the user or the image's bootstrap.
     """
 
     name: str
@@ -56,22 +54,19 @@ INTRINSIC = (
 
 
 def parse_declarations(text: str) -> tuple[ServicePort, ...]:
-    """Parses ``NAME:PROTOCOL:PORT,NAME:PROTOCOL:[PORT,PORT]``.
-
-    Raises:
-        InvalidInput: too long, no declaration, an unknown protocol, a reserved port or name, or one that comes twice.
-    """
+    """Parses ``NAME:PROTOCOL:PORT,NAME:PROTOCOL:[PORT,PORT]``. Raises InvalidInput for any other form, an unknown
+    protocol, or a port or name that is reserved or comes twice."""
     if len(text) > _LONGEST:
         raise InvalidInput(f"service ports are longer than {_LONGEST} characters")
-    found: list[ServicePort] = []
+    services: list[ServicePort] = []
     for part in filter(None, (part.strip() for part in _BETWEEN_PORTS.split(text))):
         match = _PORT.fullmatch(part)
         if match is None:
             raise InvalidInput(f"{part[:64]!r} is not NAME:PROTOCOL:PORT")
         ports = tuple(int(number) for number in match["ports"].strip("[]").split(","))
-        found.append(ServicePort(name=match["name"], protocol=match["protocol"], ports=ports))
-    _check(found)
-    return tuple(found)
+        services.append(ServicePort(name=match["name"], protocol=match["protocol"], ports=ports))
+    _check(services)
+    return tuple(services)
 
 
 def _check(ports: Sequence[ServicePort]) -> None:
@@ -106,12 +101,8 @@ def declared_services(labels: Mapping[str, str]) -> tuple[ServicePort, ...]:
 def kernel_services(
     labels: Mapping[str, str], preopen: Iterable[int] = (), *, intrinsic: Iterable[ServicePort] = INTRINSIC
 ) -> tuple[ServicePort, ...]:
-    """Returns all services of a kernel: the image's, the user's preopened ports by their number, and the platform's
-    own.
-
-    Raises:
-        InvalidInput: the labels are wrong, or a preopened port is another service's.
-    """
+    """Returns the image's services, the user's preopened ports, named by their number, and the platform's own services.
+    Raises InvalidInput if the labels are wrong, or a preopened port is another service's."""
     services = [*declared_services(labels)]
     taken = {number for service in services for number in service.ports} | RESERVED_PORTS
     for port in preopen:

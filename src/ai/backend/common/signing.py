@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -42,7 +41,7 @@ class SignedParts:
         raw_target: path and query byte for byte as on the wire.
         date: the ``Date`` (or ``X-BackendAI-Date``) header, byte for byte.
         host: the authority of the endpoint, with its port if it was written.
-        content_type: media type without parameters; the octet-stream default if there is no such header.
+        content_type: media type without parameters; the octet-stream default without such a header.
         version: the ``X-BackendAI-Version`` header.
     """
 
@@ -55,11 +54,8 @@ class SignedParts:
 
 
 def parse_authorization(header: str) -> Credential:
-    """Parses ``BackendAI signMethod=HMAC-SHA256, credential=<access key>:<hex signature>``.
-
-    Raises:
-        AuthenticationFailed: another scheme, an unknown hash or a malformed header.
-    """
+    """Parses ``BackendAI signMethod=HMAC-SHA256, credential=<access key>:<hex signature>``. Raises AuthenticationFailed
+    for any other form, scheme or hash."""
     usual = _USUAL.fullmatch(header)
     if usual is not None:
         return Credential(hash_name="sha256", access_key=usual[1], signature=usual[2])
@@ -74,11 +70,7 @@ def parse_authorization(header: str) -> Credential:
 
 
 def parse_date(text: str) -> datetime:
-    """Parses an ISO 8601 or RFC 7231 date; UTC if it names no zone.
-
-    Raises:
-        AuthenticationFailed: neither.
-    """
+    """Parses an ISO 8601 or RFC 7231 date, in UTC if it names no zone. Raises AuthenticationFailed."""
     for parse in (datetime.fromisoformat, parsedate_to_datetime):
         try:
             parsed = parse(text)
@@ -89,11 +81,7 @@ def parse_date(text: str) -> datetime:
 
 
 def check_skew(date: datetime, *, now: datetime) -> None:
-    """Refuses a date further than 15 minutes from ``now`` in either direction.
-
-    Raises:
-        AuthenticationFailed: it is.
-    """
+    """Raises AuthenticationFailed for a date that is more than 15 minutes away from ``now``."""
     if abs(now - date) > MAX_SKEW:
         raise AuthenticationFailed("The request's date is more than 15 minutes off; check the clock of this computer.")
 
@@ -131,32 +119,3 @@ def sign(parts: SignedParts, secret_key: str, *, hash_name: str = "sha256", body
 
 def authorization(access_key: str, signature: str, *, hash_name: str = "sha256") -> str:
     return f"{_SCHEME} signMethod=HMAC-{hash_name.upper()}, credential={access_key}:{signature}"
-
-
-def verify(
-    credential: Credential,
-    parts: SignedParts,
-    secret_key: str,
-    *,
-    hosts: Iterable[str],
-    body: bytes | None = None,
-) -> bool:
-    """Returns True if the signature fits one of ``hosts`` and either the empty body hash or that of ``body``.
-
-    ``hosts`` holds the forms under which the client may have written the authority (with and without a default port).
-    Every comparison takes constant time.
-    """
-    matched = False
-    for host in hosts:
-        candidate = SignedParts(
-            method=parts.method,
-            raw_target=parts.raw_target,
-            date=parts.date,
-            host=host,
-            content_type=parts.content_type,
-            version=parts.version,
-        )
-        for content in (b"",) if not body else (b"", body):
-            expected = sign(candidate, secret_key, hash_name=credential.hash_name, body=content)
-            matched |= hmac.compare_digest(expected.encode(), credential.signature.encode())
-    return matched

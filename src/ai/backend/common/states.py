@@ -1,8 +1,5 @@
-"""All statuses of sessions, kernels and agents, and the other closed vocabularies of the platform.
-
-Source: spec 03-09 (status fields), 03-11 ("Listing sessions"), peer facts 4.6. The transitions between them live in
-``core.lifecycle``.
-"""
+"""The closed vocabularies of the platform (spec 03-09, 03-11, peer facts 4.6); ``core.lifecycle`` has their
+transitions."""
 
 from __future__ import annotations
 
@@ -95,7 +92,7 @@ class ClusterMode(StrEnum):
 
 
 class SlotType(StrEnum):
-    """How a slot's quantity reads (spec 03-01, "Resource slots")."""
+    """The format of a slot's quantity (spec 03-01, "Resource slots")."""
 
     COUNT = "count"
     BYTES = "bytes"
@@ -110,7 +107,7 @@ class UserRole(StrEnum):
 
 
 class UserStatus(StrEnum):
-    """Only active users sign in. Deleted ones are kept until they are purged."""
+    """Only active users can sign in. Deleted ones are kept until they are purged."""
 
     ACTIVE = "active"
     INACTIVE = "inactive"
@@ -119,7 +116,7 @@ class UserStatus(StrEnum):
 
 
 class GroupType(StrEnum):
-    """A model store is read, and its models are cloned, by everybody (spec 03-18, "Model Store")."""
+    """Everybody can read a model store and clone its models (spec 03-18, "Model Store")."""
 
     GENERAL = "GENERAL"
     MODEL_STORE = "MODEL_STORE"
@@ -142,7 +139,7 @@ class RunStatus(StrEnum):
 
 
 class KernelEventReason(StrEnum):
-    """Why a kernel changed (peer facts 3.5). Free text goes into ``status_data``, not here."""
+    """The cause of a change of a kernel (peer facts 3.5). Free text goes into ``status_data``."""
 
     UNKNOWN = "unknown"
     USER_REQUESTED = "user-requested"
@@ -178,7 +175,7 @@ class KernelEventReason(StrEnum):
 
 
 class Enforcement(StrEnum):
-    """How a runtime enforces a limit, as measured by a probe."""
+    """The way in which a runtime enforces a limit, as measured by a probe."""
 
     ENFORCED = "enforced"
     """The operating system keeps the workload inside the limit."""

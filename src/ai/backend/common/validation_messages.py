@@ -17,7 +17,7 @@ _MAX_TEXT = 200
 def split_message(error: msgspec.ValidationError, annotation: Any = None) -> tuple[str, str]:
     """Splits a message of msgspec into the path below the converted value, such as ``[1].size``, and the problem.
 
-    ``annotation``: the type of the value; the choices at the path are named where msgspec names only the wrong one.
+    ``annotation`` is the type of the value, from which the message for a wrong enumeration value lists the choices.
     """
     text = str(error)
     what, _, path = text.rpartition(" - at `$") if " - at `$" in text else (text, "", "")

@@ -1,7 +1,4 @@
-"""Quota scopes, folders and paths in them, in the form of managers, storage proxies and volumes.
-
-Source: spec 03-01 ("Quota scopes"), peer facts 5 ("Path", "VFolderID").
-"""
+"""Quota scopes, folders and paths in them (spec 03-01 "Quota scopes", peer facts 5 "Path", "VFolderID")."""
 
 from __future__ import annotations
 
@@ -22,11 +19,7 @@ class QuotaScopeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class QuotaScopeId:
-    """The user or project to which the storage of a folder is accounted.
-
-    >>> str(QuotaScopeId.parse("user:dfa9da54-4b28-432f-be29-c0d680c7a412"))
-    'user:dfa9da54-4b28-432f-be29-c0d680c7a412'
-    """
+    """The user or project whose quota a folder uses: ``user:<uuid>`` or ``project:<uuid>``."""
 
     kind: QuotaScopeKind
     id: UUID
@@ -72,8 +65,8 @@ class FolderPath:
 
     @classmethod
     def parse(cls, text: str) -> FolderPath:
-        """Parses a path. Raises InvalidPath: absolute, with ``..``, NUL or a lone surrogate, or too long for a file
-        system."""
+        """Parses a path. Raises InvalidPath if it is absolute, too long for a file system, or has ``..``, NUL or a lone
+        surrogate."""
         if text.startswith("/"):
             raise InvalidPath("A path inside a folder does not begin with a slash.", data={"path": text[:256]})
         parts = tuple(part for part in text.split("/") if part not in ("", "."))
@@ -89,11 +82,7 @@ class FolderPath:
 
     @classmethod
     def name(cls, text: str) -> str:
-        """Returns the path if it is one part, for a new name.
-
-        Raises:
-            InvalidPath: no part, or more than one.
-        """
+        """Returns the path if it is a single part, as new names are. Raises InvalidPath."""
         path = cls.parse(text)
         if path.parts != (text,):
             raise InvalidPath("A name has no slash, and is neither empty nor '.'.", data={"name": text[:256]})

@@ -1,8 +1,5 @@
-"""An in-process bus of notifications.
-
-A hint makes a loop run sooner. It may be lost (a slow subscriber keeps only its newest ones); nothing may depend on
-one. What clients see goes through the outbox instead.
-"""
+"""An in-process bus of notifications that make loops run sooner. A notification may be lost; nothing may depend on
+it."""
 
 from __future__ import annotations
 
@@ -64,10 +61,7 @@ class Bus:
 
 
 class Signal:
-    """A flag for one waiter: any number of ``set`` calls wake it once.
-
-    Loops wait on it with their slow period as time-out, so that a lost hint costs latency only.
-    """
+    """A flag for one waiter: any number of ``set`` calls wake it once."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()

@@ -17,11 +17,9 @@ class Clock(Protocol):
 
     def now(self) -> datetime:
         """Returns the wall clock time, aware and in UTC."""
-        ...
 
     def monotonic(self) -> float:
         """Returns monotonic seconds since an arbitrary moment."""
-        ...
 
 
 class IdGenerator(Protocol):
@@ -30,7 +28,6 @@ class IdGenerator(Protocol):
     def uuid(self) -> UUID: ...
     def token(self, length: int) -> str:
         """Returns letters and digits from a cryptographic source."""
-        ...
 
 
 class SystemClock:
@@ -56,8 +53,8 @@ class RandomIds:
 class Ages:
     """Measures on the monotonic clock the time since moments that are stored as wall clock times.
 
-    The wall clock is believed at the first call for a beginning; one in the future counts as the present. From then on
-    only the monotonic clock counts: a wall clock that is set forward by a day ends nobody's session.
+    The wall clock counts at the first call for a moment only, so setting it forward by a day ends nobody's session. A
+    moment in the future counts as the present.
     """
 
     def __init__(self, clock: Clock) -> None:

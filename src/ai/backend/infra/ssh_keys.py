@@ -56,11 +56,8 @@ def _key_pair(key: Ed25519PrivateKey, comment: str) -> SshKeyPair:
 
 
 def normalize_public_key(text: str) -> str:
-    """Checks a public key and returns it as one line: kind, key and comment, without options.
-
-    Raises:
-        ValueError: it is not exactly one key of the ``KINDS``, or it was damaged.
-    """
+    """Returns a public key as one line: kind, key and comment, without options. Raises ValueError unless it is one key
+    of ``KINDS``."""
     kind, _, rest = text.strip().partition(" ")
     encoded, _, comment = rest.strip().partition(" ")
     if kind not in KINDS or not text.strip().isprintable():
@@ -74,12 +71,10 @@ def normalize_public_key(text: str) -> str:
 
 
 def are_of_one_pair(public: str, private: str) -> bool:
-    """Returns True if a normalized public key and a private key in PEM belong together.
+    """Returns True if a normalized public key and a private key in PEM belong together. Raises ValueError for a damaged
+    key.
 
     A private key with a passphrase, or in a hardware token, cannot be read, and counts as belonging.
-
-    Raises:
-        ValueError: the text is not a private key, or it was damaged.
     """
     try:
         key = _load_private_key(private.strip().encode())
@@ -89,12 +84,7 @@ def are_of_one_pair(public: str, private: str) -> bool:
 
 
 def _load_private_key(pem: bytes) -> PrivateKeyTypes:
-    """Loads a private key for its public half only.
-
-    RSA keys are not validated, because that takes seconds for a large one and only the public half is used.
-
-    Raises:
-        ValueError: it was damaged. TypeError: it has a passphrase. UnsupportedAlgorithm: it is of another kind.
-    """
+    """Loads a private key for its public half only, without the validation that takes seconds for a large RSA key.
+    Raises ValueError, TypeError if it has a passphrase, UnsupportedAlgorithm."""
     load = load_ssh_private_key if pem.startswith(b"-----BEGIN OPENSSH PRIVATE KEY-----") else load_pem_private_key
     return load(pem, None, unsafe_skip_rsa_key_validation=True)

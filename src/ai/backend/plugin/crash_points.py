@@ -1,8 +1,7 @@
-"""Named places in the code at which a test may end the process with SIGKILL.
+"""Ends the process with SIGKILL at named places in the code, for tests.
 
-The environment variable ``BACKENDAI_CRASH_POINT`` holds ``name`` or ``name:n``: the process dies when it passes that
-place for the n-th time, by default the first. No product code sets the variable. Each daemon and each runtime lists its
-places in its own ``crash_points``; a test compares the lists with the calls.
+``BACKENDAI_CRASH_POINT`` is ``name`` or ``name:n``: the process dies when it passes that place for the n-th time, by
+default the first. Each daemon and runtime lists its places in its ``crash_points``.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ _passages: dict[str, int] = {}
 
 
 def crash_point(name: str) -> None:
-    """End this process with SIGKILL if the environment names this place and this passage."""
+    """Ends this process with SIGKILL if the environment names this place and this passage."""
     target, _, count = os.environ.get(VARIABLE, "").partition(":")
     if name != target:
         return

@@ -1,4 +1,4 @@
-"""Plugins are found by their names, and imported: in the agent, or in a host process."""
+"""Finds plugins by their names and imports them, in the agent or in a host process."""
 
 from __future__ import annotations
 
@@ -25,11 +25,8 @@ LEGACY_GROUPS = ("backendai_accelerator_v21", "backendai_accelerator_v20")
 
 
 def plugin_of(module_or_class: object, where: str) -> type[AbstractComputePlugin]:
-    """Returns the plugin class that a module means: itself, its ``Plugin``, or the only subclass that it shows.
-
-    Raises:
-        PluginError: there is none, or more than one.
-    """
+    """Returns the plugin class that a module means: itself, its ``Plugin``, or the only subclass that it shows. Raises
+    PluginError: there is none, or more than one."""
     if inspect.isclass(module_or_class) and issubclass(module_or_class, AbstractComputePlugin):
         return module_or_class
     named = getattr(module_or_class, "Plugin", None)
@@ -47,16 +44,8 @@ def plugin_of(module_or_class: object, where: str) -> type[AbstractComputePlugin
 def load_plugin(
     reference: str, *, adapt: Callable[[object, str], object] = lambda shown, _: shown
 ) -> type[AbstractComputePlugin]:
-    """Import ``package.module`` or ``package.module:Name``.
-
-    Args:
-        reference: of the module or class.
-        adapt: makes a plugin class of what is shown, if it is not one of this version.
-
-    Raises:
-        PluginError: it shows no plugin, or one of another version of the interface.
-        Exception: anything that importing it raises.
-    """
+    """Imports ``package.module`` or ``package.module:Name``; ``adapt`` makes a plugin class of a class of another
+    version. Raises PluginError if it shows no plugin of this version, and anything that importing it raises."""
     module, _, name = reference.partition(":")
     shown: object = importlib.import_module(module)
     for part in name.split(".") if name else ():
@@ -70,12 +59,8 @@ def load_plugin(
 
 
 def make_plugin(cls: type[AbstractComputePlugin], values: Mapping[str, Any]) -> AbstractComputePlugin:
-    """Construct a plugin with its settings.
-
-    Raises:
-        InvalidInput: the settings are wrong; the message and ``data`` name each key as ``plugins.<device>.<key>``.
-        Exception: anything that its constructor raises.
-    """
+    """Makes a plugin with its settings. Raises InvalidInput for wrong ones, each named ``plugins.<device>.<key>``, and
+    anything that the constructor raises."""
     return cls(_settings(cls, values))
 
 
@@ -84,26 +69,24 @@ def _settings(cls: type[AbstractComputePlugin], values: Mapping[str, Any]) -> Ba
     names = {name for n, f in model.model_fields.items() for name in (n, f.alias or n)} if model is not None else set()
     extra = model.model_config.get("extra") if model is not None else None
     if extra in (None, "ignore") and (unknown := sorted(set(values) - names)):
-        raise _wrong(cls, dict.fromkeys(unknown, "there is no such key"))
+        raise _invalid_settings(cls, dict.fromkeys(unknown, "there is no such key"))
     if model is None:
         return None
     try:
         return model.model_validate(dict(values))
     except ValidationError as e:
-        raise _wrong(cls, problems_of(e)) from None
+        raise _invalid_settings(cls, problems_of(e)) from None
 
 
-def _wrong(cls: type[AbstractComputePlugin], problems: Mapping[str, str]) -> InvalidInput:
+def _invalid_settings(cls: type[AbstractComputePlugin], problems: Mapping[str, str]) -> InvalidInput:
     places = {f"plugins.{cls.key}.{key}" if key else f"plugins.{cls.key}": what for key, what in problems.items()}
     return InvalidInput("; ".join(f"{place}: {what}" for place, what in places.items()), data=places)
 
 
 @dataclass(frozen=True, slots=True)
 class PluginSource:
-    """Where a plugin comes from. ``load`` imports it here, and may raise anything.
-
-    ``reference`` is what a host process would import; ``isolated``: only a host process may.
-    """
+    """Where a plugin comes from. ``load`` imports it here, and may raise anything. ``reference`` is what a host process
+    would import; ``isolated``: only a host process may."""
 
     name: str
     load: Callable[[], type[AbstractComputePlugin]]
@@ -118,12 +101,11 @@ def _from_package(path: str) -> Callable[[], type[AbstractComputePlugin]]:
 def find_plugins(
     allowed: Sequence[str], blocked: Sequence[str], intrinsic: Sequence[str], in_process: Sequence[str] = ("*",)
 ) -> list[PluginSource]:
-    """Returns the plugins to load: the intrinsic ones and the allowed ones, less the blocked ones. Nothing is imported.
+    """Returns the plugins to load: the intrinsic and the allowed ones, less the blocked ones. Nothing is imported.
 
-    A name is a package path, or the name of an entry point of the group ``backendai_accelerator_v30``, or, where that
-    has no such name, of a v1 plugin, which always gets a host process; a package that a v1 plugin is in stands for it.
-    ``*`` allows every installed entry point but those of v1. A name that matches nothing is warned of; an allowed one
-    is still tried, so that it is seen among the plugins with what is wrong with it.
+    A name is a package path, or an entry point of ``backendai_accelerator_v30``, or else of a v1 plugin, which always
+    gets a host process; its package stands for it too. ``*`` allows every installed entry point but those of v1. A name
+    that matches nothing is warned of; an allowed one is still tried, so that its failure is listed among the plugins.
 
     Args:
         allowed, blocked, intrinsic: names.
@@ -155,7 +137,7 @@ def _is_within(package: str, root: str) -> bool:
 
 
 def _is_importable(name: str) -> bool:
-    """Tells if the first package of the name exists. The rest is not known without importing a part of it."""
+    """Returns True if the first package of the name exists; the rest is unknown before an import."""
     first = name.partition(":")[0].partition(".")[0]
     try:
         return first.isidentifier() and importlib.util.find_spec(first) is not None

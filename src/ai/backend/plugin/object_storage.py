@@ -1,12 +1,9 @@
-"""The SPI of object storages: named byte strings that appear as a whole, for artifacts.
+"""The SPI of object storages: named byte strings that appear as a whole, for artifacts (spec 03-17).
 
-A storage proxy loads them beside its volumes. It decides which keys there are and who may read them; the storage keeps
-bytes. Source: spec 03-17 ("Storage and Access"). What a storage promises is tested by
-:mod:`ai.backend.plugin.testing.object_storage`.
-
-A key is a relative path: parts joined by slashes, UTF-8, none empty, ``.`` or ``..``, no control characters, at most
-:data:`MAX_KEY` bytes, and 255 in each part. No key is the beginning of another one's path (``a`` and ``a/b``): not
-every storage can hold both.
+A storage proxy decides which keys there are and who may read them; the storage keeps bytes.
+:mod:`ai.backend.plugin.testing.object_storage` tests what it promises. A key is a relative path: parts joined by
+slashes, UTF-8, none empty, ``.`` or ``..``, no control characters, at most :data:`MAX_KEY` bytes, and 255 in each part.
+No key is the beginning of another one's path (``a`` and ``a/b``).
 """
 
 from __future__ import annotations
@@ -31,11 +28,9 @@ CHUNK_BYTES = 1 << 18
 
 
 class ObjectCapability(StrEnum):
-    """Optional features of an object storage.
-
-    ``mount``: hosts see objects as files, so :meth:`ObjectStorage.mount_path` and :meth:`ObjectStorage.open_file` work.
-    ``presign``: it makes URLs that work without us, :meth:`ObjectStorage.presign`.
-    """
+    """Optional features of an object storage. ``mount``: hosts see objects as files, so
+    :meth:`ObjectStorage.mount_path` and :meth:`ObjectStorage.open_file` work. ``presign``: it makes URLs that work
+    without us, :meth:`ObjectStorage.presign`."""
 
     MOUNT = "mount"
     PRESIGN = "presign"
@@ -60,17 +55,14 @@ class ObjectPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageContext:
-    """Holds the values that the proxy hands to a storage.
-
-    Attributes:
-        owner: uid and gid of all files that it makes, where the process may give files away.
-    """
+    """Holds the values that the proxy hands to a storage. ``owner``: uid and gid of all files that it makes, where the
+    process may give files away."""
 
     owner: tuple[int, int] | None = None
 
 
 def check_key(key: str) -> str:
-    """Return ``key``. Raises InvalidPath: it is none, see the module."""
+    """Returns ``key``. Raises InvalidPath if it is none."""
     path = FolderPath.parse(key)
     if not key or "/".join(path.parts) != key or len(key.encode()) > MAX_KEY or _CONTROL.search(key):
         raise InvalidPath("A key is a relative path without '.', '//' and control characters.", data={"key": key[:256]})
@@ -78,7 +70,7 @@ def check_key(key: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """Return ``prefix``: a key and a slash, or nothing at all, which means every key. Raises InvalidPath."""
+    """Returns ``prefix``: a key and a slash, or nothing at all, which means every key. Raises InvalidPath."""
     if prefix:
         check_key(prefix.removesuffix("/"))
         if not prefix.endswith("/"):
@@ -87,46 +79,35 @@ def check_prefix(prefix: str) -> str:
 
 
 class ObjectUpload(ABC):
-    """An object on its way. Nobody sees it before :meth:`publish`.
-
-    Attributes:
-        offset: bytes that are there. After the process died, an upload of the same key goes on at the ``offset`` that
-            it then has, which is at most what was written.
-    """
+    """An object on its way, which nobody sees before :meth:`publish`. ``offset`` counts the bytes that are there; after
+    the process died, an upload of the same key goes on at most at that place."""
 
     offset: int
 
     @abstractmethod
     async def write(self, data: bytes) -> None:
-        """Append; in memory that does not grow with the object. Raises StorageFull."""
+        """Appends, in memory that does not grow with the object. Raises StorageFull."""
 
     @abstractmethod
     async def publish(self) -> None:
-        """Make it the object, durably and as a whole, in place of one that is there."""
+        """Makes it the object, durably and as a whole, in place of an existing one."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Stop here; what counts after a death counts after this. Nothing after :meth:`publish` or :meth:`abort`."""
+        """Stops here; the upload can go on later. Does nothing after :meth:`publish` or :meth:`abort`."""
 
     @abstractmethod
     async def abort(self) -> None:
-        """Throw away what has come."""
+        """Discards the bytes that have come."""
 
 
 class ObjectStorage(ABC):
     """Stores the objects of one bucket, directory or volume.
 
     Every call raises ObjectStorageUnavailable, ObjectStorageRefused or BucketNotFound where the server is down, does
-    not take our credentials, or lacks the bucket, each within about a minute; InvalidPath for what is no key. Deleting
-    may be repeated.
-
-    Args:
-        name: as in the settings.
-        options: settings of this backend.
-        context: see there.
-
-    Raises:
-        InvalidInput: an option is missing, unknown or wrong; a library is not installed.
+    not take our credentials, or lacks the bucket, each within about a minute; InvalidPath for an invalid key. Deleting
+    may be repeated. ``name`` and ``options`` are from the settings; the constructor raises InvalidInput for a missing,
+    unknown or wrong option, and for a library that is not installed.
     """
 
     spi_version: ClassVar[int] = SPI_VERSION
@@ -156,22 +137,13 @@ class ObjectStorage(ABC):
 
     @abstractmethod
     def read(self, key: str, *, offset: int = 0, count: int | None = None) -> AsyncGenerator[bytes, None]:
-        """Yields the bytes from ``offset`` on, at most ``count``; what is beyond the end is not there. Close it.
-
-        Raises:
-            NoSuchFile: before the first part.
-        """
+        """Yields the bytes from ``offset`` on, at most ``count``; what is beyond the end is not there. Close it. Raises
+        NoSuchFile: before the first part."""
 
     @abstractmethod
     async def open_upload(self, key: str, *, size: int | None = None) -> ObjectUpload:
-        """Begin, or go on with what was left of this key.
-
-        Args:
-            size: of the object, if it is known; some storages choose the size of their parts by it.
-
-        Raises:
-            UploadIsBeingWritten: where the storage notices it; elsewhere the last who publishes wins.
-        """
+        """Begins an upload, or continues the one of this key; some storages choose the size of parts by ``size``, if it
+        is known. Raises UploadIsBeingWritten where the storage notices it; elsewhere the last publisher wins."""
 
     @abstractmethod
     async def list(self, prefix: str = "", *, limit: int = 1000, cursor: str | None = None) -> ObjectPage: ...
@@ -182,26 +154,28 @@ class ObjectStorage(ABC):
 
     @abstractmethod
     async def abort_uploads(self, prefix: str) -> None:
-        """Throw away what has come of objects below ``prefix``; nobody may be writing to them."""
+        """Discards the uploads of objects below ``prefix``; nobody may be writing to them."""
 
     @abstractmethod
     async def move(self, source: str, target: str) -> None:
-        """Rename, replacing. ``target`` appears as a whole. Raises NoSuchFile."""
+        """Renames, replacing. ``target`` appears as a whole. Raises NoSuchFile."""
 
     async def presign(self, key: str, *, expires_s: int, put_size: int | None = None) -> str:
-        """A URL to GET an object, or to PUT one of ``put_size`` bytes. With ``presign``; else raises NotSupported."""
+        """Returns a URL to GET an object, or to PUT one of ``put_size`` bytes. With ``presign``; else raises
+        NotSupported."""
         raise NotSupported(f"The object storage {self.name} makes no URLs.")
 
     async def mount_path(self, prefix: str) -> Path:
-        """The absolute directory of what is below ``prefix``, on hosts too. With ``mount``. Raises NoSuchFile."""
+        """Returns the absolute directory of what is below ``prefix``, on hosts too. With ``mount``. Raises
+        NoSuchFile."""
         raise NotSupported(f"The object storage {self.name} is not mounted.")
 
     async def open_file(self, key: str) -> OpenFile:
-        """With ``mount``. Raises NoSuchFile."""
+        """Opens an object as a file. With ``mount``. Raises NoSuchFile."""
         raise NotSupported(f"The object storage {self.name} is not mounted.")
 
     async def put(self, key: str, parts: bytes | AsyncIterable[bytes], *, size: int | None = None) -> None:
-        """Store a new object; if the parts break off or it cannot be stored, nothing of it is left."""
+        """Stores a new object; if the parts break off or it cannot be stored, nothing of it is left."""
         upload = await self.open_upload(key, size=len(parts) if isinstance(parts, bytes) else size)
         try:
             if upload.offset:
@@ -227,7 +201,7 @@ class ObjectStorage(ABC):
         return bytes(content)
 
     async def delete_prefix(self, prefix: str) -> None:
-        """Remove everything below ``prefix``, also what is on its way."""
+        """Removes everything below ``prefix``, also unfinished uploads."""
         await self.abort_uploads(prefix)
         while (page := await self.list(prefix)).objects:
             await self.delete([info.key for info in page.objects])

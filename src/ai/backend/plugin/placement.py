@@ -1,10 +1,8 @@
-"""The public interface of placement plugins: which of the agents that fit gets a kernel.
+"""The public interface of placement plugins, which choose the agent of a kernel among those that fit.
 
-A plugin is a class with :class:`PlacementPlugin`'s method, offered under the entry point group
-:data:`ENTRY_POINT_GROUP`; a resource group names it as its ``agent_selection_strategy``. It is asked in the middle of a
-decision, so it must be pure: no clock, no IO, no randomness but the dice that it is given, and equal arguments give an
-equal answer, or dumps could not be replayed. :mod:`ai.backend.plugin.testing.placement` judges an
-implementation.
+A plugin is a class with :class:`PlacementPlugin`'s method under the entry point group :data:`ENTRY_POINT_GROUP`; the
+``agent_selection_strategy`` of a resource group names it. It must be pure: no clock, no IO, no randomness but the given
+dice. :mod:`ai.backend.plugin.testing.placement` tests an implementation.
 """
 
 from __future__ import annotations
@@ -27,13 +25,8 @@ class Dice(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """An agent that has room for the request as far as sums tell.
-
-    Attributes:
-        totals: what its healthy devices have together.
-        free: what of that nobody holds.
-        kernels: how many it holds.
-    """
+    """An agent with enough free resources in sum: ``totals`` of its healthy devices, ``free`` of them, and its
+    ``kernels``."""
 
     agent_id: AgentId
     architecture: str
@@ -47,12 +40,6 @@ class PlacementPlugin(Protocol):
     """Chooses an agent among those that fit."""
 
     def choose(self, request: ResourceSlot, candidates: Sequence[Candidate], dice: Dice) -> AgentId:
-        """Returns the agent that gets the request.
-
-        Args:
-            request: slot -> quantity, nothing that is zero.
-            candidates: at least one, in the order of their ids. All fit the sums; if the devices of the chosen one turn
-                out to be too scattered, the plugin is asked again without it.
-            dice: the only source of randomness.
-        """
+        """Returns the agent that gets the request, which has no zero quantities. There is at least one candidate, in
+        the order of ids; if the devices of the chosen one are too scattered, the plugin is called again without it."""
         ...

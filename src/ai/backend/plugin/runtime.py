@@ -1,9 +1,8 @@
-"""Runtime SPI: what turns a kernel into a workload on a node (process trees, Docker, Kubernetes).
+"""Runtime SPI: makes a workload of a kernel on a node (process trees, Docker, Kubernetes).
 
-Contract in short. Every call is idempotent by workload key ``(kernel_id, attempt)`` and safe to repeat after a crash of
-the agent at any instruction. ``create`` leaves either a complete workload or nothing that ``remove`` would not find. A
-runtime keeps its own durable record of each workload; ``list_workloads`` finds them again without the agent's help.
-Nothing here blocks the event loop.
+Every call is idempotent by workload key ``(kernel_id, attempt)``, safe to repeat after a crash of the agent at any
+instruction, and never blocks the event loop. ``create`` leaves a complete workload or nothing that ``remove`` would not
+find. A runtime keeps its own durable record: ``list_workloads`` finds workloads without the agent's help.
 """
 
 from __future__ import annotations
@@ -47,12 +46,8 @@ class WorkloadKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkView:
-    """The private network of one session: its kernels reach each other in it, and nobody else does.
-
-    Attributes:
-        network_id: what the runtime calls it.
-        addresses: the IPv4 address of each host name in it, known before any workload is made.
-    """
+    """The private network of one session, which only its kernels reach. ``network_id`` is the runtime's name of it;
+    ``addresses`` maps host names to IPv4 addresses, known before any workload is made."""
 
     session_id: SessionId
     network_id: str
@@ -61,13 +56,12 @@ class NetworkView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlay:
-    """A session's part of a network over several nodes (VXLAN), as the manager has settled it once for all of them.
+    """A session's part of a network over several nodes (VXLAN), as the manager has resolved it once for all of them.
 
     Attributes:
         vni: the network's number, 1 to 16,777,215.
-        subnet: of all addresses in it, as ``10.214.0.0/28``.
+        subnet: of all addresses in it, as ``10.214.0.0/28``; ``gateway`` is one of them for this node's own use.
         addresses: the IPv4 address of each host name, on whichever node it is.
-        gateway: an address in the subnet for this node's own use, if it wants one.
         mtu: the largest packet that may be sent in it.
         local: this node's IPv4 address and UDP port, at which the peers reach it.
         peers: those of the host names on other nodes.
@@ -88,13 +82,13 @@ class WorkloadSpec:
 
     Attributes:
         environ: complete environment of the session's programs; no secret of the platform is ever in it.
-        config: the merged wishes of all plugins, with cpu, memory, cpuset and devices.
+        config: the merged configs of all plugins, with cpu, memory, cpuset and devices.
         files: small files to place before the start, by absolute path in the workload (resource.txt, ...).
         private_files: those of them that the session's user alone may read.
         home_bytes, pids: limits; None is the runtime's default.
         keep_home: reuse the home of an earlier attempt (restart in place).
-        network: the session's network, from ``create_network``; the workload has there the address of its ``hostname``
-            and finds the others by name. None: the network that the runtime gives everybody.
+        network: from ``create_network``; the workload has the address of its ``hostname`` there. None: the runtime's
+            own.
         runtime_class: a name of ``RuntimeInfo.runtime_classes``; empty: what the runtime does by itself.
     """
 
@@ -159,11 +153,11 @@ class RuntimeImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageRequest:
-    """An image of a registry.
+    """Requests an image of a registry.
 
     Attributes:
         name: with its registry and tag.
-        digest, config_digest: what it should be; empty where any will do.
+        digest, config_digest: of the requested image; empty where any will do.
         when: ``tag`` fetches it where it is missing, ``digest`` also where it is another one; empty never does.
         username, password: for the registry; they are shown to nothing but the engine.
     """
@@ -178,11 +172,9 @@ class ImageRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitRequest:
-    """Requests an archive or an image of a workload's root file system.
-
-    The archive is ``folder/filename`` where the node keeps archives; with ``push``, an image is pushed to its registry
-    instead. ``labels`` are added to those of the workload's own image.
-    """
+    """Requests an archive or an image of a workload's root file system. The archive is ``folder/filename`` where the
+    node keeps archives; with ``push``, an image is pushed to its registry instead. ``labels`` are added to those of the
+    workload's own image."""
 
     folder: str
     filename: str
@@ -207,13 +199,10 @@ TellProgress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeInfo:
-    """Describes a runtime on this node.
-
-    ``tier`` names the documented set of guarantees; ``enforcement`` maps each limit or isolation to what is really
-    done. Of the capabilities ``session-networks`` promises networks of sessions, ``multi-node-networks`` such that
-    reach over several nodes; ``no_session_networks`` and ``no_multi_node_networks`` say why there are none.
-    ``runtime_classes`` are what can be asked for by name (OCI runtimes of an engine).
-    """
+    """Describes a runtime on this node. ``tier`` names the documented set of guarantees; ``enforcement`` maps each
+    limit or isolation to what is really done. Of the capabilities ``session-networks`` promises networks of sessions,
+    ``multi-node-networks`` such that reach over several nodes; ``no_session_networks`` and ``no_multi_node_networks``
+    say why there are none. ``runtime_classes`` are what can be asked for by name (OCI runtimes of an engine)."""
 
     name: str
     version: str
@@ -236,11 +225,9 @@ class PortExposure(StrEnum):
 
 
 class RunnerChannel(ABC):
-    """An authenticated stream of runner frames (docs/reference/runner-protocol).
-
-    Frames are JSON objects. ``recv`` yields them in order with their ``seq``; an item of type ``exited`` is the last.
-    One channel at a time drives a workload: opening with a newer epoch ends the older one.
-    """
+    """An authenticated stream of runner frames (docs/reference/runner-protocol). Frames are JSON objects. ``recv``
+    yields them in order with their ``seq``; an item of type ``exited`` is the last. One channel at a time drives a
+    workload: opening with a newer epoch ends the older one."""
 
     @abstractmethod
     async def send(self, frame: Mapping[str, Any]) -> None:
@@ -250,19 +237,13 @@ class RunnerChannel(ABC):
     def recv(self) -> AsyncIterator[dict[str, Any]]: ...
 
     def listen(self, hear: Callable[[dict[str, Any] | None], None]) -> bool:
-        """Instead of ``recv``: have ``hear`` called with each frame from now on, and with None at the end.
-
-        Of hundreds of channels nearly all are silent, and a task that waits for each costs memory. A runtime need not
-        offer it.
-
-        Returns:
-            False where it does not; nothing is called then.
-        """
+        """Instead of ``recv``: has ``hear`` called with each frame from now on, and with None at the end, without a
+        task that waits. Returns False where the runtime does not offer it; nothing is called then."""
         return False
 
     @abstractmethod
     async def ack(self, seq: int) -> None:
-        """Everything up to ``seq`` is safe here and may be forgotten there."""
+        """Acknowledges everything up to ``seq``, which may be forgotten there."""
 
     @abstractmethod
     async def close(self) -> None: ...
@@ -271,9 +252,7 @@ class RunnerChannel(ABC):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessView:
     """Describes a process. ``pid`` is the host's; with ``started``, of any origin, it is never another process's.
-
-    ``shown_pid`` is its number as the workload itself sees it.
-    """
+    ``shown_pid`` is its number as the workload itself sees it."""
 
     pid: int
     started: int
@@ -289,11 +268,11 @@ class AbstractRuntime(ABC):
 
     @abstractmethod
     async def setup(self) -> None:
-        """Probe the node by doing and clean what a crash left half made. Called once, before any other call."""
+        """Probes the node by doing and cleans what a crash left half made. Called once, before any other call."""
 
     @abstractmethod
     async def shutdown(self) -> None:
-        """Let go of everything without touching running workloads."""
+        """Releases everything without touching running workloads."""
 
     @abstractmethod
     def info(self) -> RuntimeInfo: ...
@@ -303,48 +282,42 @@ class AbstractRuntime(ABC):
 
     @abstractmethod
     async def create(self, spec: WorkloadSpec) -> WorkloadView:
-        """Prepare and start. Returns once the workload's runner process exists; readiness comes over the channel.
-
-        Raises:
-            CreationDenied: it can never work here (no such image, bad mount). Where one item of ``spec.config`` is
-                the reason, ``data`` names its ``field`` and its ``key``: the target of a mount, the CDI name or target
-                of a device, the name of a call.
-            WorkloadError: it failed; nothing is left behind.
-        """
+        """Prepares and starts a workload. Returns once its runner process exists; readiness comes over the channel.
+        Raises CreationDenied if it can never work here; where one item of ``spec.config`` is the reason, ``data`` names
+        its ``field`` and ``key`` (target of a mount, CDI name or target of a device, name of a call). Raises
+        WorkloadError if it failed; nothing is left behind."""
 
     async def create_network(
         self, session_id: SessionId, hosts: Sequence[str], overlay: Overlay | None = None
     ) -> NetworkView:
         """Returns a private network for the kernels of a session on this node, before its first workload. Idempotent.
 
-        With ``overlay`` it reaches those on other nodes as well, and addresses are as given there. One of the session
-        that was made with another ``overlay`` is replaced: it belongs to an earlier placement.
-
-        Raises:
-            CreationDenied: there can be none here, with the reason (``RuntimeInfo.no_session_networks``).
-            WorkloadError, Unavailable: it failed; what is half made is found by ``remove_network``.
+        With ``overlay`` it reaches those on other nodes as well, at the given addresses; one of the session with
+        another ``overlay``, of an earlier placement, is replaced. Raises CreationDenied with the reason if there can be
+        none here, WorkloadError or Unavailable if it failed; ``remove_network`` finds what is half made.
         """
         info = self.info()
         raise CreationDenied(info.no_session_networks if overlay is None else info.no_multi_node_networks)
 
     async def remove_network(self, session_id: SessionId) -> None:
-        """Remove it, whatever is still in it. Safe when there is none."""
+        """Removes the network, whatever is still in it. Safe when there is none."""
 
     async def list_networks(self) -> Sequence[SessionId]:
-        """Sessions of which there is a network of ours, or a part of one."""
+        """Lists sessions with a network of ours, or a part of one."""
         return ()
 
     async def broken_networks(self) -> Sequence[SessionId]:
-        """Sessions whose network somebody else has removed from under their workloads, and that cannot be mended."""
+        """Lists sessions whose network was removed from under their workloads, and cannot be mended."""
         return ()
 
     @abstractmethod
     async def stop(self, key: WorkloadKey, *, grace_s: float) -> WorkloadExit | None:
-        """End the workload: polite signal, then SIGKILL of the whole tree after the grace. None if it is gone."""
+        """Ends the workload: polite signal, then SIGKILL of the whole tree after the grace. Returns None if it is
+        gone."""
 
     @abstractmethod
     async def remove(self, key: WorkloadKey, *, keep_home: bool = False) -> None:
-        """Remove every trace (processes, cgroups, directories, networks). Safe when there is none."""
+        """Removes every trace (processes, cgroups, directories, networks). Safe when there is none."""
 
     @abstractmethod
     async def inspect(self, key: WorkloadKey) -> WorkloadView | None: ...
@@ -354,26 +327,16 @@ class AbstractRuntime(ABC):
 
     @abstractmethod
     async def open_channel(self, key: WorkloadKey, *, epoch: int, last_seq: int = 0) -> RunnerChannel:
-        """Connect to the runner and take over from any older epoch.
-
-        Raises:
-            Unavailable: there is no live runner.
-            Conflict: a newer epoch drives it.
-        """
+        """Connects to the runner and takes over from any older epoch. Raises Unavailable if there is no live runner,
+        Conflict if a newer epoch drives it."""
 
     async def open_port(self, key: WorkloadKey, port: int) -> ByteStream:
-        """Connect to what listens on 127.0.0.1 inside the workload; with the capability ``ports``.
-
-        Where the ports are the host's, only a listener of the workload's own is connected to.
-
-        Raises:
-            Unavailable: nothing listens there, or there is no live workload.
-            NotSupported: this runtime has no way to the ports of its workloads.
-        """
+        """Connects to what listens on 127.0.0.1 inside the workload, of host ports only to its own; with the capability
+        ``ports``. Raises Unavailable if nothing listens there or there is no live workload; NotSupported."""
         raise NotSupported(f"the runtime {self.name} has no tunnels")
 
     async def port_exposure(self, key: WorkloadKey) -> PortExposure:
-        """Raises as ``open_port``. What is exposed needs the operator's consent before anything is served there."""
+        """Returns who reaches ports. Exposed ones need the operator's consent. Raises as ``open_port``."""
         raise NotSupported(f"the runtime {self.name} has no tunnels")
 
     @abstractmethod
@@ -384,43 +347,32 @@ class AbstractRuntime(ABC):
 
     @abstractmethod
     async def measure(self, keys: Sequence[WorkloadKey]) -> Mapping[WorkloadKey, Sequence[Measurement]]:
-        """Statistics of the runtime's own knowledge.
-
-        Keys: cpu_used, cpu_util, mem, io_read, io_write, net_rx, net_tx, io_scratch_size, pids. What cannot be told
-        truthfully is left out, as the network of a workload that shares the host's.
-        """
+        """Returns statistics of the runtime's own knowledge: cpu_used, cpu_util, mem, io_read, io_write, net_rx,
+        net_tx, io_scratch_size, pids. Unknown ones are left out, as the network of a workload that shares the
+        host's."""
 
     @abstractmethod
     async def pids(self, key: WorkloadKey) -> tuple[int, ...]: ...
-
-    # -- images; a runtime without registries leaves these as they are
 
     async def lacks_image(self, wanted: ImageRequest) -> bool:
         """Returns True if :meth:`pull_image` must be called before a workload is made of the image."""
         return False
 
     async def pull_image(self, wanted: ImageRequest, tell: TellProgress) -> None:
-        """Fetch it; calls for the same image share one transfer. Cancelled when nobody waits for it any more.
-
-        Raises:
-            ImageNotFound: the registry has none. RegistryRefused: it wants (other) credentials.
-            RegistryUnavailable, StorageFull: perhaps later. NotSupported.
-        """
+        """Fetches an image; calls for the same image share one transfer, which ends when nobody waits for it. Raises
+        ImageNotFound, RegistryRefused (other credentials), RegistryUnavailable, StorageFull, NotSupported."""
         raise NotSupported(f"the runtime {self.name} fetches no images from registries")
 
     async def remove_image(self, name: str) -> None:
-        """Also if there is none. Raises Conflict: a workload runs on it. NotSupported."""
+        """Removes an image. Safe if there is none. Raises Conflict if a workload runs on it; NotSupported."""
         raise NotSupported(f"the runtime {self.name} removes no images on request")
 
     async def commit(self, key: WorkloadKey, wanted: CommitRequest, tell: TellProgress) -> CommittedImage:
-        """Keep the workload's root file system, without its home, mounts, environment and secrets.
-
-        Raises:
-            NotFound: no such workload. StorageFull, RegistryRefused, RegistryUnavailable, WorkloadError: nothing is
-            left behind. NotSupported.
-        """
+        """Stores the workload's root file system, without its home, mounts, environment and secrets. Raises NotFound,
+        StorageFull, RegistryRefused, RegistryUnavailable, WorkloadError, NotSupported; nothing is left behind."""
         raise NotSupported(f"the runtime {self.name} makes no images of its sessions: they have no layers of their own")
 
     async def measure_processes(self, key: WorkloadKey) -> Sequence[ProcessView]:
-        """The workload's processes; none where the runtime cannot see them. Keys: cpu_used, mem, io_read, io_write."""
+        """Returns the workload's processes; none where the runtime cannot see them. Keys: cpu_used, mem, io_read,
+        io_write."""
         return ()

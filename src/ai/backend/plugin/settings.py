@@ -17,15 +17,13 @@ _PLAIN = {"extra_forbidden": "there is no such key", "missing": "it is missing"}
 
 
 def kebab(name: str) -> str:
-    """Return the key of a field in a file of settings."""
+    """Returns the key of a field in a file of settings."""
     return name.replace("_", "-")
 
 
 class Settings(BaseModel):
-    """Base of a settings model: frozen, kebab-case keys (snake_case is read too), unknown keys refused by name.
-
-    Give each field a description with its unit; sample, schema and reference page are made from it.
-    """
+    """Base of a settings model: frozen, kebab-case keys (snake_case is read too), unknown keys refused by name. Give
+    each field a description with its unit; sample, schema and reference page are made from it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=kebab, populate_by_name=True)
 
@@ -35,12 +33,8 @@ class PluginSettings(Settings):
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Returns a file of settings, of at most 1 MiB.
-
-    Raises:
-        PluginError: it cannot be read, is no regular file (a device or a pipe may have no end), or is too large.
-        InvalidInput: it is not TOML.
-    """
+    """Returns a file of settings, of at most 1 MiB. Raises PluginError: it cannot be read, is no regular file (a device
+    or a pipe may have no end), or is too large; InvalidInput: it is not TOML."""
     try:
         if path.exists() and not path.is_file():
             raise PluginError(f"cannot read {path}: it is no regular file")

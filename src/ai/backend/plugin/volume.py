@@ -1,9 +1,7 @@
-"""The SPI of storage volumes: where virtual folders lie, and what can be done to them.
+"""The SPI of storage volumes, trees of files with virtual folders that sessions mount (spec 03-01, peer facts 5).
 
-A volume is a tree of files that sessions mount. It is loaded by the storage proxy, which checks paths' spelling, tokens
-and accounted quotas; the volume sees to it that nothing it does leaves a folder. Source: spec 03-01 ("Storage
-Management", "Quota scopes"), peer facts 5. The suite of what a volume promises is
-:mod:`ai.backend.plugin.testing.volume.contract`.
+The storage proxy checks spelling of paths, tokens and accounted quotas; the volume takes care that nothing it does
+leaves a folder. :mod:`ai.backend.plugin.testing.volume.contract` tests what a volume promises.
 """
 
 from __future__ import annotations
@@ -26,11 +24,9 @@ _READ_BYTES = 1 << 18
 
 
 class VolumeCapability(StrEnum):
-    """Optional features of a volume; the proxy uses only declared ones (peer facts 5, "Capabilities").
-
-    ``quota``: it enforces the limits of quota scopes itself; without it the proxy accounts, which is soft. ``fast-*``:
-    the answer costs no walk over all files.
-    """
+    """Optional features of a volume; the proxy uses only declared ones (peer facts 5, "Capabilities"). ``quota``: it
+    enforces the limits of quota scopes itself; without it the proxy accounts, which is soft. ``fast-*``: the answer
+    costs no walk over all files."""
 
     VFOLDER = "vfolder"
     METRIC = "metric"
@@ -70,11 +66,9 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class FolderUsage:
-    """``used_bytes`` are allocated bytes; a file with several names counts once.
-
-    ``file_count`` counts everything but directories where it comes from a walk; where the file system keeps the count,
-    it is what that counts (xfs: every inode).
-    """
+    """``used_bytes`` are allocated bytes; a file with several names counts once. ``file_count`` counts everything but
+    directories where it comes from a walk; where the file system keeps the count, it is what that counts (xfs: every
+    inode)."""
 
     file_count: int
     used_bytes: int
@@ -154,10 +148,8 @@ class UploadRecord:
 
 
 class Upload(ABC):
-    """An upload open for writing, which nobody else can open meanwhile, whichever process it is in.
-
-    Blocking: called in threads, one call at a time. What was written is kept when the process dies at any point.
-    """
+    """An upload open for writing, which nobody else can open meanwhile, whichever process it is in. Blocking: called in
+    threads, one call at a time. What was written is kept when the process dies at any point."""
 
     record: UploadRecord
     offset: int
@@ -165,19 +157,12 @@ class Upload(ABC):
 
     @abstractmethod
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Append.
-
-        Raises:
-            StorageFull: ``offset`` tells how much of it is there.
-        """
+        """Appends. Raises StorageFull: ``offset`` tells how much of it is there."""
 
     def receive(self, fd: int, count: int) -> int:
-        """Append at most so many bytes of what a socket holds, in the cheapest way; how many, 0 if it has ended.
-
-        Raises:
-            BlockingIOError: it holds nothing now.
-            StorageFull: as :meth:`write`; what was taken from the socket is lost.
-        """
+        """Appends at most ``count`` bytes of a socket in the cheapest way, and returns how many; 0 if it has ended.
+        Raises BlockingIOError if it holds nothing now, StorageFull as :meth:`write`; what was taken from the socket is
+        lost."""
         data = os.read(fd, min(count, _READ_BYTES))
         self.write(data)
         return len(data)
@@ -191,21 +176,16 @@ class Upload(ABC):
 
     @abstractmethod
     def publish(self, path: FolderPath) -> None:
-        """Make the complete upload the file ``path``, durably and as a whole; missing directories are made.
-
-        Raises:
-            FolderNotFound, InvalidPath, WrongKindOfFile, StorageFull.
-        """
+        """Makes the complete upload the file ``path``, durably and as a whole; missing directories are made. Raises
+        FolderNotFound, InvalidPath, WrongKindOfFile, StorageFull."""
 
     @abstractmethod
     def close(self) -> None: ...
 
 
 class Progress:
-    """How far a long work is; written by its thread, read by others.
-
-    ``cancel`` makes it end early with nothing left of it, ``abandon`` where it is, to be taken up in another life.
-    """
+    """How far a long work is; written by its thread, read by others. ``cancel`` makes it end early with nothing left of
+    it, ``abandon`` where it is, to be taken up in another life."""
 
     def __init__(self) -> None:
         self.current = 0
@@ -238,33 +218,21 @@ class UnfinishedClone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeContext:
-    """Holds the values that the proxy hands to a volume.
-
-    Attributes:
-        owner: uid and gid of all that the volume makes, where the process may give files away.
-        waypoint: called at named points of operations, so that kill tests can end the process there.
-    """
+    """Holds the values that the proxy hands to a volume: ``owner``, uid and gid of all that it makes where the process
+    may give files away; ``waypoint``, called at named points of operations, where kill tests can end the process."""
 
     owner: tuple[int, int] | None = None
     waypoint: Callable[[str], None] = field(default=lambda _: None)
 
 
 class AbstractVolume(ABC):
-    """Stores the folders of one volume.
+    """Stores the folders of one volume; ``name``, ``path`` and ``options`` are from the settings.
 
     Every coroutine may be cancelled: a change that has begun goes on to its end in its thread. Paths of what is changed
-    are never followed in their last part; links on the way are followed only inside of the folder, or not at all.
-    All methods that take a folder raise FolderNotFound if there is none, and all that take a path InvalidPath if it
-    leaves the folder, NoSuchFile, WrongKindOfFile, and StorageFull where something grows.
-
-    Args:
-        name: as in the settings.
-        path: where its files are.
-        options: further settings of this volume.
-        context: see there.
-
-    Raises:
-        InvalidInput: an option is unknown or wrong.
+    are never followed in their last part; links on the way only inside of the folder, or not at all. All methods that
+    take a folder raise FolderNotFound if there is none; those that take a path InvalidPath if it leaves the folder,
+    NoSuchFile, WrongKindOfFile; and StorageFull where something grows. The constructor raises InvalidInput for a wrong
+    option.
     """
 
     spi_version: ClassVar[int] = SPI_VERSION
@@ -283,17 +251,9 @@ class AbstractVolume(ABC):
         """Raises InvalidInput: the place cannot be used, or holds something else."""
 
     async def migrate(self, folders: Sequence[VFolderId]) -> Sequence[str]:
-        """Bring files that an older version has laid out to today's layout; before ``start``. May be repeated.
-
-        Args:
-            folders: all that there should be, with their quota scopes.
-
-        Returns:
-            What was found, and nobody has named; while there is anything, the layout stays the old one.
-
-        Raises:
-            InvalidInput: there is nothing that could be migrated.
-        """
+        """Converts files of an older layout to today's, before ``start``; may be repeated. ``folders`` are all that
+        there should be. Returns the found ones that are not named; while there is any, the layout stays the old one.
+        Raises InvalidInput if there is nothing that could be migrated."""
         raise InvalidInput(f"The backend {self.backend} has no older layout.")
 
     @abstractmethod
@@ -307,7 +267,8 @@ class AbstractVolume(ABC):
     async def usage(self) -> VolumeUsage: ...
 
     async def metric(self) -> VolumeMetric:
-        """Asked only with the capability ``metric``. Raises PluginError where that is promised and this is missing."""
+        """Returns metrics, with the capability ``metric``. Raises PluginError where that is promised and this is
+        missing."""
         raise PluginError("the volume promises metrics and does not measure any")
 
     async def mount(self) -> Mount | None:
@@ -318,15 +279,15 @@ class AbstractVolume(ABC):
 
     @abstractmethod
     async def create_scope(self, scope: QuotaScopeId) -> None:
-        """Also right if it is there."""
+        """Creates a quota scope. Safe if it exists."""
 
     @abstractmethod
     async def scope_limit(self, scope: QuotaScopeId) -> int | None:
-        """Bytes, None without a limit. Raises QuotaScopeNotFound."""
+        """Returns the limit in bytes, None without one. Raises QuotaScopeNotFound."""
 
     @abstractmethod
     async def set_scope_limit(self, scope: QuotaScopeId, limit: int | None) -> None:
-        """Durable. Raises QuotaScopeNotFound."""
+        """Sets the limit durably. Raises QuotaScopeNotFound."""
 
     @abstractmethod
     async def scope_usage(self, scope: QuotaScopeId) -> FolderUsage:
@@ -336,11 +297,11 @@ class AbstractVolume(ABC):
 
     @abstractmethod
     async def create_folder(self, folder: VFolderId, *, mode: int = 0o755) -> None:
-        """With its scope. One that is there is left as it is."""
+        """Creates a folder with its scope. An existing one is left as it is."""
 
     @abstractmethod
     async def delete_folder(self, folder: VFolderId) -> None:
-        """Out of sight when this returns, removed some time later; a clone into it ends. None there: right as well."""
+        """Hides a folder at once and removes it later; a clone into it ends. Safe if there is none."""
 
     @abstractmethod
     async def has_folder(self, folder: VFolderId) -> bool: ...
@@ -349,13 +310,9 @@ class AbstractVolume(ABC):
     async def clone_folder(
         self, source: VFolderId, target_volume: AbstractVolume, target: VFolderId, progress: Progress
     ) -> None:
-        """Copy a folder, which appears as a whole. One that is there already: done.
-
-        Raises:
-            FolderNotFound: there is no source, or the target was deleted meanwhile.
-            StorageFull: nothing is left of the copy; so too if the progress was cancelled.
-            InvalidInput: this volume cannot copy to that one.
-        """
+        """Copies a folder, which appears as a whole; does nothing if the target exists. Raises FolderNotFound if there
+        is no source or the target was deleted meanwhile, InvalidInput if this volume cannot copy to that one,
+        StorageFull. After a failure or a cancelled progress nothing is left of the copy."""
 
     @abstractmethod
     async def unfinished_clones(self) -> Sequence[UnfinishedClone]:
@@ -374,11 +331,12 @@ class AbstractVolume(ABC):
     async def list_directory(
         self, folder: VFolderId, path: FolderPath, *, limit: int, cursor: str | None = None
     ) -> Page:
-        """A page in memory bounded by ``limit``. What stays in the directory meanwhile is on exactly one page."""
+        """Returns a page in memory bounded by ``limit``. What stays in the directory meanwhile is on exactly one
+        page."""
 
     @abstractmethod
     async def stat(self, folder: VFolderId, path: FolderPath) -> FileEntry:
-        """Of what the path leads to."""
+        """Describes what the path leads to."""
 
     @abstractmethod
     async def make_directory(self, folder: VFolderId, path: FolderPath, *, parents: bool, exist_ok: bool) -> None:
@@ -390,15 +348,12 @@ class AbstractVolume(ABC):
 
     @abstractmethod
     async def move(self, folder: VFolderId, source: FolderPath, target: FolderPath) -> None:
-        """As mv(1), but nothing is replaced. Raises FileAlreadyExists."""
+        """Moves as mv(1), but replaces nothing. Raises FileAlreadyExists."""
 
     @abstractmethod
     async def delete_files(self, folder: VFolderId, paths: Sequence[FolderPath], *, recursive: bool) -> None:
-        """Directories only with ``recursive``, else WrongKindOfFile and nothing is deleted.
-
-        Raises:
-            NoSuchFile: for the paths that were not there; the others are gone.
-        """
+        """Deletes files, and directories with ``recursive``, else raises WrongKindOfFile and deletes nothing. Raises
+        NoSuchFile for the missing paths; the others are gone."""
 
     @abstractmethod
     async def open_file(self, folder: VFolderId, path: FolderPath) -> OpenFile:
@@ -408,7 +363,8 @@ class AbstractVolume(ABC):
     def open_tree(
         self, folder: VFolderId, paths: Sequence[FolderPath]
     ) -> AbstractContextManager[Iterator[ArchiveEntry]]:
-        """Everything below the paths, themselves included, parents before children. Blocking: used in one thread."""
+        """Yields everything below the paths, themselves included, parents before children. Blocking: used in one
+        thread."""
 
     # Uploads
 
@@ -422,7 +378,7 @@ class AbstractVolume(ABC):
 
     @abstractmethod
     def open_upload(self, folder: VFolderId, session: str) -> Upload:
-        """Blocking, as all of an upload: called in threads. Raises UploadNotFound, UploadIsBeingWritten."""
+        """Opens an upload. Blocking, as all of it: called in threads. Raises UploadNotFound, UploadIsBeingWritten."""
 
     @abstractmethod
     async def drop_upload(self, folder: VFolderId, session: str) -> None:
@@ -434,4 +390,4 @@ class AbstractVolume(ABC):
 
     @abstractmethod
     async def expire_uploads(self, before: float) -> int:
-        """Forget the uploads of all scopes to which nothing was added since; tells how many."""
+        """Removes the uploads of all scopes that have not grown since, and returns their number."""

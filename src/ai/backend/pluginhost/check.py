@@ -14,7 +14,7 @@ from typing import IO
 import msgspec
 
 from ai.backend.plugin.testing.accelerator.checks import Check, Outcome, Result
-from ai.backend.pluginhost.check_process import ALL, LOADING, Job, Line, Said
+from ai.backend.pluginhost.check_process import ALL, LOADING, Description, Job, Line
 from ai.backend.pluginhost.process import described_status, host_environment
 
 _LAST_WORDS = 300
@@ -27,7 +27,7 @@ _START_S = 30.0
 class Report:
     """Collects the results of the checks of a plugin."""
 
-    said: Said | None = None
+    description: Description | None = None
     outcomes: list[Outcome] = field(default_factory=list)
 
     @property
@@ -45,21 +45,15 @@ async def check_outside(
     environment: Sequence[str] = (),
     on_outcome: Callable[[Outcome], None] = lambda _: None,
 ) -> Report:
-    """Run all checks; a process that dies in one of them, or is silent for too long, fails it, and the rest goes on.
-
-    Args:
-        job: what to check; its ``checks`` are chosen here.
-        patience_s: how long one check may take.
-        environment: variables that the process gets besides the usual ones.
-        told: hears of each outcome at once.
-    """
+    """Runs all checks of a job. A process that dies in one of them, or is silent for longer than ``patience_s``, fails
+    it, and the rest goes on. ``environment`` names variables that the process gets besides the usual ones."""
     report = Report()
 
     def record(outcome: Outcome) -> None:
         report.outcomes.append(outcome)
         on_outcome(outcome)
 
-    while remaining := _left(report):
+    while remaining := _remaining_checks(report):
         names = tuple(check.name for check in remaining if check is not LOADING)
         died_in = await _one_process(
             msgspec.structs.replace(job, checks=names), report, record, patience_s, host_environment(environment)
@@ -81,7 +75,7 @@ def _missing(report: Report) -> list[Check]:
     return [check for check in ALL if check.name not in checked]
 
 
-def _left(report: Report) -> list[Check]:
+def _remaining_checks(report: Report) -> list[Check]:
     """Lists the checks that a new process should run: none once a basic check has failed."""
     failed = {outcome.check for outcome in report.outcomes if outcome.result is Result.FAILED}
     return [] if any(check.is_basic and check.name in failed for check in ALL) else _missing(report)
@@ -90,7 +84,7 @@ def _left(report: Report) -> list[Check]:
 async def _one_process(
     job: Job, report: Report, record: Callable[[Outcome], None], patience_s: float, environment: dict[str, str]
 ) -> tuple[str, str] | None:
-    """Run until the end or a death; then the check that it died in, and why."""
+    """Runs checks until the end or a death; then returns the check that it died in, and why."""
     ours, theirs = os.pipe()
     with tempfile.TemporaryFile() as output:
         try:
@@ -122,7 +116,7 @@ async def _one_process(
                     break
                 line = msgspec.json.decode(data, type=Line)
                 begun = line.begun or begun
-                report.said = line.said or report.said
+                report.description = line.description or report.description
                 if line.outcome is not None and line.outcome.check not in {o.check for o in report.outcomes}:
                     record(line.outcome)
         except TimeoutError:
@@ -135,7 +129,7 @@ async def _one_process(
             _kill(process.pid)
         if not reason and code == 0:
             return None
-        return begun, reason or f"its process ended: {described_status(code)}{_last_words(output)}"
+        return begun, reason or f"its process ended: {described_status(code)}{_last_output(output)}"
 
 
 def _kill(leader: int) -> None:
@@ -146,7 +140,7 @@ def _kill(leader: int) -> None:
         return
 
 
-def _last_words(output: IO[bytes]) -> str:
+def _last_output(output: IO[bytes]) -> str:
     output.seek(0, os.SEEK_END)
     output.seek(max(0, output.tell() - 4096))
     lines = [line.strip() for line in output.read().decode(errors="replace").splitlines() if line.strip()]

@@ -1,8 +1,6 @@
 """Runs the checks on one plugin for :mod:`.check`: ``python -m ai.backend.pluginhost.check_process REPORT PARENT``.
 
-Every line on the descriptor REPORT is a :class:`Line`: that a check is begun, what has become of it, and before all of
-them what the plugin says of itself.
-"""
+Every line on the descriptor REPORT is a :class:`Line`."""
 
 from __future__ import annotations
 
@@ -29,10 +27,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Selects the plugin and the checks to run.
 
     Attributes:
-        reference: ``package.module`` or ``package.module:Name``.
-        path: where to import from.
-        settings: of the plugin; those of ``plugins[key]`` come first.
-        plugins: settings by device name, as in ``agent.toml``.
+        reference: ``package.module`` or ``package.module:Name``; ``path``: where to import from.
+        settings: of the plugin; those of ``plugins[key]``, as in ``agent.toml``, come first.
         checks: names; empty: all.
     """
 
@@ -46,7 +42,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     image: str | None = None
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True):
+class Description(msgspec.Struct, frozen=True, kw_only=True):
     """Holds a plugin's description of itself."""
 
     key: str
@@ -57,7 +53,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
 class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A line of the report; exactly one of its fields is set."""
 
-    said: Said | None = None
+    description: Description | None = None
     begun: str | None = None
     outcome: Outcome | None = None
 
@@ -79,7 +75,7 @@ ALL = (LOADING, *CHECKS)
 
 
 def run(job: Job, send: Callable[[Line], None]) -> None:
-    """Load the plugin and check it. Raises nothing that a plugin may raise."""
+    """Loads the plugin and checks it. Raises nothing that a plugin may raise."""
     send(Line(begun=LOADING.name))
     try:
         sys.path[:] = job.path
@@ -93,7 +89,7 @@ def run(job: Job, send: Callable[[Line], None]) -> None:
     verified_on = cls.verified_on
     send(
         Line(
-            said=Said(
+            description=Description(
                 key=cls.key, version=str(cls.version), verified_on=None if verified_on is None else str(verified_on)
             )
         )

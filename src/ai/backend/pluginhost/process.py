@@ -18,7 +18,7 @@ import msgspec
 from ai.backend.common.errors import PluginError, from_wire
 from ai.backend.plugin.accelerator import TerminationDeferred
 from ai.backend.plugin.accelerator.shapes import MAX_TEXT, InvalidResponse, KeptState, read_answer
-from ai.backend.pluginhost.allocation_rpc import CHOICE_DEADLINE_S, ask
+from ai.backend.pluginhost.external_alloc_map import CHOICE_DEADLINE_S, ask
 from ai.backend.pluginhost.fork import HostChild, fork_host
 from ai.backend.pluginhost.protocol import (
     Answer,
@@ -74,11 +74,8 @@ class _Waiting:
 
 
 class HostProcess:
-    """Runs a plugin in a child process. It never outlives this process; :meth:`stop` ends it, and nothing restarts it.
-
-    Attributes:
-        reason: why it ended, once it has.
-    """
+    """Runs a plugin in a child process, which never outlives this one; :meth:`stop` ends it, nothing restarts it.
+    ``reason``: why it ended, once it has."""
 
     def __init__(self, label: str, ended: Callable[[str], None]) -> None:
         self._label = label
@@ -126,20 +123,13 @@ class HostProcess:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    # ---- calls
-
     async def call(
         self, method: str, arguments: tuple[Any, ...], deadline_s: float, state: HookState | None = None
     ) -> Any:
-        """Calls a method of the plugin and decodes the answer by the method's shape.
-
-        Raises:
-            TimeoutError: it missed its deadline; a host that is blocked by it was killed.
-            PluginError: the host is gone, or died meanwhile.
-            BackendError, TerminationDeferred: what the plugin means to say.
-            InvalidResponse: what it answers cannot be used.
-            HostedCallFailed: it raised anything else.
-        """
+        """Calls a method of the plugin and decodes the answer by the method's shape. Raises TimeoutError: it missed its
+        deadline; a host that is blocked by it was killed; PluginError: the host is gone, or died meanwhile;
+        BackendError, TerminationDeferred: what the plugin means to say; InvalidResponse: what it answers cannot be
+        used; HostedCallFailed: it raised anything else."""
         waiting = _Waiting(asyncio.get_running_loop().create_future(), state)
         call = self._send_call(method, arguments, deadline_s, waiting)
         what = arguments[0].method if method == "hook" else method
@@ -154,7 +144,7 @@ class HostProcess:
         except asyncio.CancelledError:
             waiting.state = None
             self._send(Cancel(id=call))
-            self._spawn(self._see_off(what, call, waiting, until))
+            self._spawn(self._await_cancelled(what, call, waiting, until))
             raise
         finally:
             if waiting.answer.done() or self.reason is not None:
@@ -169,7 +159,7 @@ class HostProcess:
         elif late >= _MAX_TIMEOUTS:
             self.kill(f"{what} missed its deadline {late} times in a row")
 
-    async def _see_off(self, what: str, call: int, waiting: _Waiting, until: float) -> None:
+    async def _await_cancelled(self, what: str, call: int, waiting: _Waiting, until: float) -> None:
         """Waits for a cancelled call until its deadline."""
         try:
             async with asyncio.timeout_at(until):
@@ -219,8 +209,6 @@ class HostProcess:
     def _send(self, frame: Call | Cancel | Saved) -> None:
         if self._writer is not None and not self._writer.is_closing():
             self._writer.write(pack(frame))
-
-    # ---- frames of the host
 
     async def _read(self, reader: asyncio.StreamReader, copying: asyncio.Task[None]) -> None:
         try:
@@ -292,8 +280,6 @@ class HostProcess:
                 elif count == _LINES_PER_MINUTE + 1:
                     log.warning("%s prints too much; the rest of this minute is left out", self._label)
 
-    # ---- the end
-
     def kill(self, reason: str) -> None:
         """Kills the process at once. Safe at any time and twice."""
         if self._process is None or self.reason is not None:
@@ -310,28 +296,27 @@ class HostProcess:
         if self._writer is not None:
             self._writer.close()
         if self._process is not None and not self._process.has_ended:
-            try:
-                async with asyncio.timeout(_STOP_S):
-                    await self._process.wait()
-            except TimeoutError:
-                self.kill("it did not stop")
-                await self._process.wait()
+            await self._wait_or_kill(self._process, "it did not stop")
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._process is not None:
             await self._process.release()
         if self._choices is not None:
             self._choices.close()
 
+    async def _wait_or_kill(self, process: HostChild, reason: str) -> None:
+        try:
+            async with asyncio.timeout(_STOP_S):
+                await process.wait()
+        except TimeoutError:
+            self.kill(reason)
+            await process.wait()
+
     async def _end(self) -> None:
         assert self._process is not None
         if self._writer is not None:
             self._writer.close()
         if not self._stopping:
-            try:
-                async with asyncio.timeout(_STOP_S):
-                    await self._process.wait()
-            except TimeoutError:
-                self.kill("it closed its socket")
+            await self._wait_or_kill(self._process, "it closed its socket")
         code = await self._process.wait()
         _kill_children(self._process.pid)
         self.reason = self._killed_for or described_status(code)
@@ -347,10 +332,8 @@ class HostProcess:
 
 
 def _kill_children(leader: int) -> None:
-    """Ends the processes that a dead host has left in its session.
-
-    A process group keeps its number only as long as it has members, so its number alone is not enough to kill by.
-    """
+    """Ends the processes that a dead host has left in its session. A process group keeps its number only as long as it
+    has members, so its number alone is not enough to kill by."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_bytes().rpartition(b")")[2].split()
@@ -390,11 +373,8 @@ def _error(failure: Failure) -> Exception:
 
 
 def host_environment(names: Sequence[str]) -> dict[str, str]:
-    """Returns the environment variables that a host inherits from this process.
-
-    Args:
-        names: more variables than :data:`ENVIRONMENT`; one that ends in ``*`` is a prefix.
-    """
+    """Returns the environment variables of a host: of this process those of :data:`ENVIRONMENT` and ``names``, in which
+    ``*`` at the end marks a prefix."""
     exact = {*ENVIRONMENT, *(name for name in names if not name.endswith("*"))}
     prefixes = ("LC_", *(name[:-1] for name in names if name.endswith("*")))
     environment = {k: v for k, v in os.environ.items() if k in exact or k.startswith(prefixes)}

@@ -13,9 +13,7 @@ from typing import Any
 
 import msgspec
 
-from ai.backend.common.devices import (
-    DeviceAllocation,
-)
+from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.ids import DeviceId, SlotName
 from ai.backend.plugin.accelerator.shapes import MAX_FRAME, MAX_TEXT, InvalidResponse, KeptState
 
@@ -27,9 +25,6 @@ def safe_message(error: BaseException) -> str:
     except Exception:  # noqa: BLE001  # a plugin's own class
         return "it cannot say what"
     return text[:MAX_TEXT].encode(errors="replace").decode()
-
-
-# ---- frames
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=True):
@@ -58,11 +53,9 @@ class Answer(Frame, frozen=True, kw_only=True, array_like=True):
 
 
 class Failure(Frame, frozen=True, kw_only=True, array_like=True):
-    """Host to agent: the call has raised.
-
-    ``kind`` is ``backend`` (``name`` is the code of a BackendError), ``deferred`` (TerminationDeferred), ``deadline``,
-    ``nonsense`` (a InvalidResponse) or ``other`` (``name`` is the exception's class).
-    """
+    """Host to agent: the call has raised. ``kind`` is ``backend`` (``name`` is the code of a BackendError),
+    ``deferred`` (TerminationDeferred), ``deadline``, ``nonsense`` (a InvalidResponse) or ``other`` (``name`` is the
+    exception's class)."""
 
     kind: str
     name: str
@@ -93,8 +86,6 @@ class Saved(Frame, frozen=True, kw_only=True, array_like=True):
 ToHost = Call | Cancel | Saved
 ToAgent = Answer | Failure | Item | Save
 
-# ---- calls
-
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """Choose devices for a request, given what is held of them (see :mod:`.allocation_rpc`)."""
@@ -104,8 +95,6 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     numa_nodes: frozenset[int]
     eligible: frozenset[DeviceId] | None
 
-
-# ---- streams of frames
 
 _LENGTH = struct.Struct(">I")
 _to_host = msgspec.msgpack.Decoder(ToHost)

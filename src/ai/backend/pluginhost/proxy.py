@@ -11,48 +11,45 @@ from typing import Any
 
 import msgspec
 
-from ai.backend.common.devices import AllocMapSpec, ComputeDevice, DeviceAllocation, SlotDisplay, VariantNamespace
+from ai.backend.common.devices import AllocMapSpec, DeviceAllocation
 from ai.backend.common.errors import InvalidAllocation, PluginError
-from ai.backend.common.ids import DeviceId, DeviceName, KernelId, SlotName
+from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.core.allocation.alloc_map import AbstractAllocMap, AffinityHint
 from ai.backend.plugin.accelerator import (
     AbstractComputePlugin,
     AbstractLifecycleHook,
-    AttachedDevice,
     DeviceHealthChange,
     HookContext,
-    Measurement,
-    NodeInfo,
-    StatContext,
     Workload,
     WorkloadConfig,
     build_alloc_map,
 )
-from ai.backend.plugin.accelerator.shapes import POWER_CALLS, Hello, HookCall, KeptState
+from ai.backend.plugin.accelerator.plugin import PluginHook
+from ai.backend.plugin.accelerator.shapes import PLUGIN_CALLS, POWER_CALLS, Hello, HookCall, KeptState
 from ai.backend.pluginhost.external_alloc_map import ExternalAllocMap
 from ai.backend.pluginhost.process import HookState, HostProcess, host_environment
 from ai.backend.pluginhost.protocol import Choice
 
 
 class HostedPlugin(AbstractComputePlugin):
-    """Forwards every call to the host and remembers what never changes. Made by :func:`launch`.
+    """Forwards every call to the host and remembers what never changes. :func:`launch` makes a subclass of it.
 
     ``init`` and ``cleanup`` are those of the plugin; :meth:`close` ends the process.
     """
 
-    def __init__(self, host: HostProcess, given: Mapping[str, Any], deadline_s: float) -> None:
+    def __init__(self, host: HostProcess, settings: Mapping[str, Any], deadline_s: float) -> None:
         super().__init__()
         self.host = host
-        self._given = dict(given)
-        self._deadline_s = deadline_s
+        self._values = dict(settings)
+        self.deadline_s = deadline_s
         self._spec: AllocMapSpec | None = None
         self._initialised = False
 
     async def _call(self, method: str, *arguments: Any) -> Any:
-        return await self.host.call(method, arguments, self._deadline_s)
+        return await self.host.call(method, arguments, self.deadline_s)
 
     async def init(self) -> None:
-        await self._call("make", json.loads(json.dumps(self._given, default=str)))
+        await self._call("make", json.loads(json.dumps(self._values, default=str)))
         self._spec = (await self._call("init")).spec
         self._initialised = True
 
@@ -65,22 +62,6 @@ class HostedPlugin(AbstractComputePlugin):
 
     async def close(self) -> None:
         await self.host.stop()
-
-    async def list_devices(self) -> Sequence[ComputeDevice]:
-        devices: tuple[ComputeDevice, ...] = await self._call("list_devices")
-        return devices
-
-    async def configurable_slots(self) -> Sequence[SlotDisplay]:
-        displays: tuple[SlotDisplay, ...] = await self._call("configurable_slots")
-        return displays
-
-    async def available_slots(self) -> Mapping[SlotName, Decimal]:
-        slots: dict[SlotName, Decimal] = await self._call("available_slots")
-        return slots
-
-    async def variant_namespaces(self) -> Sequence[VariantNamespace]:
-        namespaces: tuple[VariantNamespace, ...] = await self._call("variant_namespaces")
-        return namespaces
 
     def alloc_map_spec(self) -> AllocMapSpec | None:
         if not self._initialised:
@@ -111,49 +92,13 @@ class HostedPlugin(AbstractComputePlugin):
     def create_lifecycle_hook(
         self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext
     ) -> AbstractLifecycleHook:
-        return HostedHook(self.host, self._deadline_s, workload, device_alloc, context)
-
-    async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:
-        attached: tuple[AttachedDevice, ...] = await self._call("alloc_to_devices", device_alloc)
-        return attached
-
-    async def gather_node_metrics(self, ctx: StatContext) -> Sequence[Measurement]:
-        measurements: tuple[Measurement, ...] = await self._call("gather_node_metrics", ctx)
-        return measurements
-
-    async def gather_workload_metrics(
-        self, ctx: StatContext, kernels: Sequence[KernelId]
-    ) -> Mapping[KernelId, Sequence[Measurement]]:
-        by_kernel: dict[KernelId, tuple[Measurement, ...]] = await self._call(
-            "gather_workload_metrics", ctx, list(kernels)
-        )
-        return by_kernel
-
-    async def gather_process_metrics(
-        self, ctx: StatContext, pids: Mapping[int, KernelId]
-    ) -> Mapping[int, Sequence[Measurement]]:
-        by_pid: dict[int, tuple[Measurement, ...]] = await self._call("gather_process_metrics", ctx, dict(pids))
-        return by_pid
-
-    async def get_node_info(self) -> NodeInfo:
-        node_info: NodeInfo = await self._call("get_node_info")
-        return node_info
+        return HostedHook(workload, device_alloc, context, self)
 
 
-class HostedHook(AbstractLifecycleHook):
+class HostedHook(PluginHook):
     """Forwards a hook to its host. The state is returned at the end of each call, and when it is saved meanwhile."""
 
-    def __init__(
-        self,
-        host: HostProcess,
-        deadline_s: float,
-        workload: Workload,
-        device_alloc: DeviceAllocation,
-        context: HookContext,
-    ) -> None:
-        super().__init__(workload, device_alloc, context)
-        self._host = host
-        self._deadline_s = deadline_s
+    _plugin: HostedPlugin
 
     async def _call(self, method: str) -> Any:
         context = self.context
@@ -167,8 +112,8 @@ class HostedHook(AbstractLifecycleHook):
             state=KeptState(data=msgspec.json.encode(context.state.data), version=context.state.version),
             previous_allocation=context.previous_allocation,
         )
-        deadline_s = min(self._deadline_s, context.deadline_s)
-        return await self._host.call("hook", (request,), deadline_s, HookState(self._keep, context.state.save))
+        deadline_s = min(self._plugin.deadline_s, context.deadline_s)
+        return await self._plugin.host.call("hook", (request,), deadline_s, HookState(self._keep, context.state.save))
 
     def _keep(self, stored: KeptState) -> None:
         """Raises DecodeError for a state that is no JSON object."""
@@ -205,7 +150,8 @@ def _watch_health(self: HostedPlugin) -> AsyncIterator[DeviceHealthChange]:
 
 def _class_of(hello: Hello) -> type[HostedPlugin]:
     """Returns a proxy class that promises what the plugin's own class does."""
-    calls = {name: _forward(name) for power in hello.powers for name in POWER_CALLS.get(power, ())}
+    of_powers = (POWER_CALLS.get(power, ()) for power in hello.powers)
+    calls = {name: _forward(name) for names in (PLUGIN_CALLS, *of_powers) for name in names}
     if "health_watching" in hello.powers:
         calls["watch_health"] = _watch_health
     facts = {
@@ -226,7 +172,7 @@ async def launch(
     ended: Callable[[str], None],
     environment: Sequence[str] = (),
 ) -> HostedPlugin:
-    """Start a host and have it import a plugin; ``init`` is the caller's.
+    """Starts a host and has it import a plugin; the caller calls ``init``.
 
     Args:
         reference: ``package.module`` or ``package.module:Name``, found as this process would find it.
@@ -235,10 +181,8 @@ async def launch(
         ended: called once with the reason when the process ends by itself, or is killed for what it does.
         environment: names of variables that it gets besides the usual ones.
 
-    Raises:
-        TimeoutError: the import takes too long; nothing is left of it.
-        PluginError, HostedCallFailed, BackendError: the plugin cannot be loaded.
-        OSError: there can be no process.
+    Raises TimeoutError if the import takes too long (nothing is left of it); PluginError, HostedCallFailed or
+    BackendError if the plugin cannot be loaded; OSError if there can be no process.
     """
     host = HostProcess(reference, ended)
     try:

@@ -1,7 +1,7 @@
-"""The host's side of the protocol: serves the calls of one plugin.
+"""Serves the calls of one plugin in its host.
 
-Three threads: the main one runs the plugin's coroutines, one serves the choices of a plugin with an alloc map of its
-own (the agent waits for them), one watches whether the agent is still there.
+The main thread runs the plugin's coroutines, a second one answers for a plugin's own alloc map while the agent waits, a
+third one watches whether the agent is still there.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from ai.backend.plugin.accelerator.shapes import (
     write_answer,
 )
 from ai.backend.plugin.discovery import make_plugin
-from ai.backend.pluginhost.allocation_rpc import Allocate, allocator, serve_choices
+from ai.backend.pluginhost.external_alloc_map import Allocate, allocator, serve_choices
 from ai.backend.pluginhost.protocol import (
     Answer,
     Call,
@@ -113,8 +113,6 @@ class _Host:
     def _send(self, frame: Answer | Failure | Item | Save) -> None:
         if not self._writer.is_closing():
             self._writer.write(pack(frame))
-
-    # ---- one call
 
     async def _serve(self, call: Call) -> None:
         state: ManagedState | None = None
@@ -190,8 +188,6 @@ class _Host:
     def _present_choose(self) -> Allocate:
         assert self._choose is not None
         return self._choose
-
-    # ---- hooks
 
     async def _hook(self, hook_call: HookCall, state: ManagedState) -> Any:
         context = HookContext(

@@ -1,13 +1,11 @@
 """Forks hosts from a process that has imported what every host needs, and no plugin.
 
-A request is four descriptors in one packet: calls, choices, output and life. On ``life`` the zygote says the host's
+A request is four descriptors in one packet: calls, choices, output and life. On ``life`` the zygote sends the host's
 pid and, once it has ended, its exit status, a packet each. The host stays a zombie until the agent shuts its end of
-``life``, so its pid means nobody else as long as the agent may kill by it; then the zygote closes its end. A host whose
-``life`` is shut while it lives is killed.
+``life``, so that its pid is not reused; then the zygote closes its end. A host whose ``life`` is shut is killed.
 
-What a host has started ends with it, also what was detached from it: a host keeps its orphans as its children
-(``PR_SET_CHILD_SUBREAPER``) until it ends, and then they become the zygote's, whose other children are hosts. Whatever
-else it finds among them it kills.
+What a host has started ends with it, also what was detached: a host keeps its orphans as its children
+(``PR_SET_CHILD_SUBREAPER``) until it ends; then they become the zygote's, which kills all children but hosts.
 """
 
 from __future__ import annotations
@@ -27,17 +25,14 @@ REQUEST = b"host"
 
 
 class Zygote:
-    """Serves requests on a SOCK_SEQPACKET socket until its other end is closed and no host is left.
-
-    That end is closed with the agent, however it dies. So the kernel need not kill the zygote then, which would let
-    escape what hosts have detached.
-    """
+    """Serves requests on a SOCK_SEQPACKET socket until its other end is closed, as it is however the agent dies, and no
+    host is left."""
 
     def __init__(self, requests: socket.socket) -> None:
         self._requests = requests
         self._hosts: dict[int, int] = {}
         """The descriptor of each ``life``, and the host's pid."""
-        self._untold: set[int] = set()
+        self._unreported: set[int] = set()
         """Those of them whose host's end is still to be told."""
         self._shut: set[int] = set()
         """Those of them whose host is to be reaped."""
@@ -63,7 +58,7 @@ class Zygote:
                 elif not self._take_request():
                     self._poll.unregister(fd)
                     is_open = False
-            self._look_for_ends()
+            self._report_ends()
             self._end_orphans()
 
     def _take_request(self) -> bool:
@@ -83,9 +78,9 @@ class Zygote:
             self._become_host(*fds)
         _close(calls, choices, output)
         self._hosts[life] = pid
-        self._untold.add(life)
+        self._unreported.add(life)
         self._poll.register(life, select.POLLRDHUP | select.POLLHUP)
-        _say(life, pid)
+        _send_number(life, pid)
         return True
 
     def _become_host(self, calls: int, choices: int, output: int, life: int) -> NoReturn:
@@ -113,13 +108,13 @@ class Zygote:
         self._shut.add(life)
         os.kill(self._hosts[life], signal.SIGKILL)  # nothing happens to one that has ended
 
-    def _look_for_ends(self) -> None:
-        for life in list(self._untold):
+    def _report_ends(self) -> None:
+        for life in list(self._unreported):
             ended = os.waitid(os.P_PID, self._hosts[life], os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if ended is not None:
-                self._untold.discard(life)
-                _say(life, ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
-        for life in self._shut - self._untold:
+                self._unreported.discard(life)
+                _send_number(life, ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
+        for life in self._shut - self._unreported:
             os.waitpid(self._hosts.pop(life), 0)
             self._shut.discard(life)
             os.close(life)
@@ -132,7 +127,7 @@ class Zygote:
         return any(os.waitpid(pid, os.WNOHANG) == (0, 0) for pid in orphans)
 
 
-def _say(life: int, number: int) -> None:
+def _send_number(life: int, number: int) -> None:
     try:
         os.write(life, b"%d" % number)
     except OSError:

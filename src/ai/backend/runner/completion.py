@@ -20,11 +20,7 @@ _FROM = re.compile(r"^\s*from\s+(?P<module>[\w.]+)\s+import\s+(?:[\w]+\s*,\s*)*\
 
 
 def complete(before: str, namespace: Dict[str, Any]) -> List[bytes]:
-    """Returns completions of the name that ends at the cursor; `before` is the line up to it.
-
-    Each match is the whole dotted name that replaces the one before the cursor (`os.pa` -> `os.path`), sorted,
-    private ones last.
-    """
+    """Returns whole dotted names for the one before the cursor (`os.pa` -> `os.path`), sorted, private ones last."""
     before = before.rsplit("\n", 1)[-1]
     found = _FROM.match(before)
     if found:

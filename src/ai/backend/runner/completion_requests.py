@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Optional
 
     from .event_loop import Loop, Timer
+    from .framing import Outbox
     from .interpreters import Interpreter
 
-    Message = Dict[str, Any]
 _PATIENCE = 2.0
 
 
@@ -19,20 +19,16 @@ class CompletionRequests:
     """The requests that wait for the interpreter's answers, in their order."""
 
     def __init__(
-        self,
-        loop: Loop,
-        interpreter: Optional[Interpreter],
-        is_busy: Callable[[], bool],
-        reply: Callable[[Message, Message], None],
+        self, loop: Loop, interpreter: Optional[Interpreter], is_busy: Callable[[], bool], outbox: Outbox
     ) -> None:
         self._loop = loop
         self._interpreter = interpreter
         self._is_busy = is_busy
-        self._reply = reply
+        self._outbox = outbox
         self._waiting: List[int] = []
         self._timer: Optional[Timer] = None
 
-    def complete(self, message: Message) -> None:
+    def complete(self, message: Dict[str, Any]) -> None:
         options = message.get("options") or {}
         line, column = options.get("line"), options.get("col")
         before = str(message.get("code") or "")
@@ -40,24 +36,20 @@ class CompletionRequests:
             before = line[:column]
         interpreter = self._interpreter
         # An interpreter that is busy with a run answers nobody else; no completion is better than a late one.
-        if (
-            interpreter is None
-            or not interpreter.is_ready
-            or self._is_busy()
-            or not interpreter.complete(before[-4096:])
-        ):
-            self._reply(message, {"matches": []})
-        else:
-            self._waiting.append(message["req"])
-            if self._timer is None:
-                self._timer = self._loop.call_later(_PATIENCE, self._hangs)
+        is_idle = interpreter is not None and interpreter.is_ready and not self._is_busy()
+        if interpreter is None or not is_idle or not interpreter.complete(before[-4096:]):
+            self._outbox.reply(message, {"matches": []})
+            return
+        self._waiting.append(message["req"])
+        if self._timer is None:
+            self._timer = self._loop.call_later(_PATIENCE, self._interrupt)
 
-    def _hangs(self) -> None:
+    def _interrupt(self) -> None:
         # A `__dir__` of the user that does not return.
         self._timer = None
         if self._waiting and self._interpreter is not None:
             self._interpreter.signal(signal.SIGINT)
-            self._timer = self._loop.call_later(_PATIENCE, self._hangs)
+            self._timer = self._loop.call_later(_PATIENCE, self._interrupt)
 
     def completed(self, fields: List[bytes]) -> None:
         """Handles the interpreter's answer, or its death."""
@@ -66,6 +58,6 @@ class CompletionRequests:
             self._timer = None
         if self._waiting:
             matches = [field.decode("utf-8", "replace") for field in fields]
-            self._reply({"req": self._waiting.pop(0)}, {"matches": matches})
+            self._outbox.reply({"req": self._waiting.pop(0)}, {"matches": matches})
         if self._waiting:
-            self._timer = self._loop.call_later(_PATIENCE, self._hangs)
+            self._timer = self._loop.call_later(_PATIENCE, self._interrupt)

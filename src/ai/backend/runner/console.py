@@ -144,8 +144,7 @@ class Console:
 
 
 class SessionLog:
-    """Echoes the console to the runner's own stdout and stderr (the session's log). Never blocks; drops output that
-    nobody reads."""
+    """Echoes the console to the runner's own stdout and stderr without blocking; drops output that nobody reads."""
 
     LIMIT = 256 * 1024
 

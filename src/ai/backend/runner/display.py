@@ -64,8 +64,7 @@ def _representation(value: object, method: str) -> Any:
 
 
 def show_media(mime: str, data: Any) -> bool:
-    """Sends one media or html item; text formats unchanged, binary ones as a data URI. Returns False if it is too
-    large."""
+    """Sends a media or html item: text unchanged, binary data as a data URI. Returns False if it is too large."""
     is_text = mime.startswith("text/") or mime.endswith(("+xml", "/xml", "/json"))
     if isinstance(data, bytes) and is_text:
         data = data.decode("utf-8", "replace")

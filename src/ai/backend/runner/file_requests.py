@@ -7,7 +7,9 @@ from .framing import from_base64, to_base64
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Iterator, List
+    from typing import Any, Dict, Iterator, List
+
+    from .framing import Outbox
 
     Message = Dict[str, Any]
 _MAX_READS = 16
@@ -16,17 +18,9 @@ _MAX_READS = 16
 class FileRequests:
     """Handlers of messages; each raises one of `files.REFUSALS` for a request that it rejects at once."""
 
-    def __init__(
-        self,
-        home: str,
-        send: Callable[[Message], None],
-        reply: Callable[[Message, Message], None],
-        refuse: Callable[[Message, str, str], None],
-    ) -> None:
+    def __init__(self, home: str, outbox: Outbox) -> None:
         self._home = Home(home)
-        self._send = send
-        self._reply = reply
-        self._refuse = refuse
+        self._outbox = outbox
         self._reads: List[Iterator[None]] = []
 
     @property
@@ -36,10 +30,10 @@ class FileRequests:
     def write(self, message: Message) -> None:
         data, offset, is_last = from_base64(message["data"]), message.get("offset", 0), message.get("last", True)
         written = self._home.write(message["path"], data, offset, bool(is_last), message.get("mode"))
-        self._reply(message, written)
+        self._outbox.reply(message, written)
 
     def list(self, message: Message) -> None:
-        self._reply(message, self._home.list(message.get("path") or "."))
+        self._outbox.reply(message, self._home.list(message.get("path") or "."))
 
     def read(self, message: Message) -> None:
         paths = message["paths"]
@@ -66,11 +60,11 @@ class FileRequests:
             for index, path in enumerate(paths):
                 head = {"t": "chunk", "req": message["req"], "index": index, "name": path}
                 for data in self._home.read(path, message["max_bytes"]):
-                    self._send({**head, "data": to_base64(data), "eof": False})
+                    self._outbox.send({**head, "data": to_base64(data), "eof": False})
                     yield
-                self._send({**head, "data": "", "eof": True})
+                self._outbox.send({**head, "data": "", "eof": True})
         except REFUSALS as e:
             error = as_file_error(e)
-            self._refuse(message, error.kind, str(error))
+            self._outbox.refuse(message, error.kind, str(error))
         else:
-            self._reply(message, {"count": len(paths)})
+            self._outbox.reply(message, {"count": len(paths)})

@@ -1,8 +1,7 @@
 """Writes, lists and reads files of the home directory for the client, without ever leaving the home.
 
-The user's own threads may replace any part of a path while it is used. So a path is resolved once as text, checked
-against the home, and then walked from a descriptor of the home, one component at a time and never through a symbolic
-link: what was swapped in the meantime fails with `denied`.
+A path is resolved once as text, and then walked from a descriptor of the home, one component at a time and never
+through a symbolic link: what the user's threads swap in the meantime fails with `denied`.
 """
 
 from __future__ import annotations
@@ -69,10 +68,9 @@ class Home:
         self._uploads: Dict[str, _Upload] = {}
 
     def write(self, path: str, data: bytes, offset: int, is_last: bool, mode: Optional[int] = None) -> Dict[str, Any]:
-        """Writes a piece of a file. It appears under its name, replacing what was there, with the last piece.
+        """Writes a piece of a file, which replaces the one of its name with the last piece. Raises FileError.
 
-        Pieces must follow each other; `offset` 0 begins anew. `mode` are its permissions; without them it has those of
-        what it replaces. Raises FileError.
+        Pieces must follow each other; `offset` 0 begins anew. Without `mode` the permissions stay as they were.
         """
         if mode is not None and (not isinstance(mode, int) or not 0 <= mode <= 0o777):
             raise FileError("invalid", "mode out of range")
@@ -128,11 +126,9 @@ class Home:
         return {"path": self._absolute(parents, name), "entries": entries, "truncated": is_truncated}
 
     def read(self, path: str, max_bytes: int) -> Iterator[bytes]:
-        """Yields a tar archive of a file or a directory tree. Raises FileError before or, if the tree grows, in the
-        middle.
+        """Yields a tar archive of a file or a directory tree. Raises FileError, also in the middle if the tree grows.
 
-        Regular files, directories and those symbolic links that stay inside the archive are packed; devices, sockets
-        and pipes are not.
+        Only regular files, directories and symbolic links that stay inside the archive are packed.
         """
         import tarfile
 
@@ -159,8 +155,7 @@ class Home:
         return os.path.normpath(os.path.join(self._home, *parents, name))
 
     def _split(self, path: str, allow_home: bool = False) -> Tuple[List[str], str]:
-        """Returns (components of the parent below the home, last component); resolves symbolic links in the parent
-        once."""
+        """Returns (components of the parent below the home, last component), with the links in the parent resolved."""
         if not isinstance(path, str) or "\0" in path or (not path and not allow_home):
             raise FileError("invalid", "a path is text without NUL")
         if len(os.fsencode(path)) > MAX_PATH:

@@ -1,8 +1,7 @@
 """The two framings: the channel to the agent (4-byte length + JSON) and the private pipes to an interpreter child.
 
-Frames of the private pipes are `kind` (1 byte), length of the payload (4 bytes, big endian), payload; a payload is a
-list of fields, each a 4-byte length and bytes. They need no JSON, so a fresh interpreter child starts without importing
-any module.
+Frames of the private pipes are `kind` (1 byte), length of the payload (4 bytes, big endian), payload: a list of fields,
+each a 4-byte length and bytes. Without JSON a fresh interpreter child starts without importing any module.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+    from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 MAX_FRAME = 8 * 1024 * 1024
 READ_SIZE = 256 * 1024
@@ -28,8 +27,7 @@ class BrokenFrame(Exception):
 
 
 def encode_message(message: Dict[str, Any]) -> bytes:
-    """Encodes a message as a channel frame. Text is UTF-8; only names with undecodable bytes fall back to escapes
-    (`\\udcXX`)."""
+    """Encodes a message as a channel frame in UTF-8; names with undecodable bytes get escapes (`\\\\udcXX`)."""
     import json
 
     try:
@@ -72,16 +70,13 @@ class Channel:
         return True
 
     def receive(self) -> Optional[List[Dict[str, Any]]]:
-        """Returns the messages that have arrived; None at the end of the stream. Raises BrokenFrame on an invalid
-        length."""
+        """Returns the messages that have arrived; None at the end. Raises BrokenFrame on an invalid length."""
         import json
 
         try:
             data = os.read(self.fd, READ_SIZE)
         except OSError as e:
-            if e.errno in _WOULD_BLOCK:
-                return []
-            return None
+            return [] if e.errno in _WOULD_BLOCK else None
         if not data:
             return None
         self._in += data
@@ -103,19 +98,38 @@ class Channel:
         return messages
 
 
+class Outbox:
+    """Sends the messages of the supervisor: replies to requests, refusals, and all others."""
+
+    def __init__(self, channel: Channel, log: Callable[[str, bytes], None]) -> None:
+        self.send = channel.send
+        self._log = log
+
+    def reply(self, message: Dict[str, Any], data: Dict[str, Any]) -> None:
+        if "req" in message:
+            self.send({"t": "reply", "req": message["req"], "ok": True, "data": data})
+
+    def refuse(self, message: Dict[str, Any], kind: str, reason: str) -> None:
+        """Refuses a request; a message that expects no reply is only logged."""
+        if "req" in message:
+            error = {"type": kind, "message": reason}
+            self.send({"t": "reply", "req": message["req"], "ok": False, "error": error})
+        else:
+            self.warn(f"refused {str(message.get('t'))[:40]!r}: {reason}")
+
+    def warn(self, text: str) -> None:
+        """Writes a line of the runner to the session's log."""
+        self._log("stderr", f"runner: {text}\n".encode("utf-8", "replace"))
+
+
 def pack(kind: bytes, fields: Sequence[bytes] = ()) -> bytes:
     """Encodes a frame for a private pipe."""
-    parts = []
-    for field in fields:
-        parts.append(len(field).to_bytes(4, "big"))
-        parts.append(field)
-    payload = b"".join(parts)
+    payload = b"".join([len(field).to_bytes(4, "big") + field for field in fields])
     return kind + len(payload).to_bytes(4, "big") + payload
 
 
 def unpack(buffer: bytearray) -> Iterator[Tuple[bytes, List[bytes]]]:
-    """Removes the complete frames from `buffer` and returns them. Raises BrokenFrame on invalid lengths: the sender may
-    be hostile."""
+    """Removes and yields the complete frames of `buffer`. Raises BrokenFrame on invalid lengths."""
     while len(buffer) >= 5:
         size = int.from_bytes(buffer[1:5], "big")
         if size > MAX_FRAME:

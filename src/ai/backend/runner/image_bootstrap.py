@@ -1,8 +1,4 @@
-"""Runs the image's own script, which starts what listens on its preopen and endpoint ports, before the session is
-ready.
-
-It runs as the user that the session is: nothing of an image runs as root here (spec 03-05 has it so, and `su-exec`).
-"""
+"""Runs the image's own script, which starts its services, before the session is ready, as the session's user."""
 
 from __future__ import annotations
 
@@ -13,6 +9,7 @@ if TYPE_CHECKING:
     from typing import Callable, Tuple
 
     from .event_loop import Loop
+    from .framing import Outbox
 
 TIMEOUT_S = 30.0
 """The timeout in seconds, after which the session continues without the script."""
@@ -21,10 +18,10 @@ TIMEOUT_S = 30.0
 class ImageBootstrap:
     """One run of the script. `done` is called once: at its end or at the timeout."""
 
-    def __init__(self, path: str, loop: Loop, log: Callable[[str, bytes], None]) -> None:
+    def __init__(self, path: str, loop: Loop, outbox: Outbox) -> None:
         self._path = path
         self._loop = loop
-        self._log = log
+        self._outbox = outbox
         self._pid = 0
         self.is_running = False
         self.done: Callable[[], None] = lambda: None
@@ -34,7 +31,7 @@ class ImageBootstrap:
         try:
             self._pid = process.spawn(argv, process.common_environment(home), home, fds)
         except OSError as e:
-            self._say(f"cannot be started: {e}")
+            self._outbox.warn(f"{self._path} cannot be started: {e}")
             return
         self.is_running = True
         self._loop.call_later(TIMEOUT_S, self._took_long)
@@ -46,19 +43,16 @@ class ImageBootstrap:
         self._pid = 0
         code = process.exit_of(status)[0]
         if code:
-            self._say(f"ended with code {code}")
+            self._outbox.warn(f"{self._path} ended with code {code}")
         self._finish()
         return True
 
     def _took_long(self) -> None:
         if self.is_running:
-            self._say(f"has not returned within {TIMEOUT_S:g} s: going on without it")
+            self._outbox.warn(f"{self._path} has not returned within {TIMEOUT_S:g} s: going on without it")
             self._finish()
 
     def _finish(self) -> None:
         if self.is_running:
             self.is_running = False
             self.done()
-
-    def _say(self, text: str) -> None:
-        self._log("stderr", f"runner: {self._path} {text}\n".encode("utf-8", "replace"))

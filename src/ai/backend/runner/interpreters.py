@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 
 class Interpreter:
-    """A child that executes code in a context that persists between runs. Kinds of reports are those of
-    `python_child.py`: H, S, D, I, C, E, M, T."""
+    """A child that runs code in a lasting context, with the reports of `python_child.py`: H, S, D, I, C, E, M, T."""
 
     features: Tuple[str, ...] = ("query",)
     version = ""
@@ -197,10 +196,7 @@ class PythonInterpreter(Interpreter):
 
 
 class BashInterpreter(Interpreter):
-    """A persistent interactive bash without a terminal, so that an interrupt returns to it instead of ending it.
-
-    Its stdin is the command pipe; code runs by `eval` with stdin and the report descriptor closed to it.
-    """
+    """A persistent interactive bash without a terminal, so that an interrupt returns to it instead of ending it."""
 
     _REPORT_FD = 63
     _ERROR_FD = 62

@@ -37,8 +37,7 @@ def default_command(runtime: str, step: str) -> Optional[str]:
 
 
 def snippet_command(folder: str, code: str) -> str:
-    """Writes a C snippet into `folder` and returns the command that compiles and runs it; a snippet without main()
-    gets one."""
+    """Writes a C snippet, with main() added if needed, into `folder`; returns the command that compiles and runs it."""
     if not _C_MAIN.search(code):
         headers = "".join(f"#include <{name}.h>\n" for name in _C_HEADERS)
         code = f'{headers}int main(void) {{\n#line 1 "<input>"\n{code}\nreturn 0;\n}}\n'

@@ -1,7 +1,6 @@
 """Makes the installed packages importable for the user's code, in the interpreter child after its greeting.
 
-The runner is started without `site` (`-S`): the supervisor has no use for it, and where packages bring start-up code
-(`.pth` files) it costs more than everything else of a start. Whoever waits for the runner does not wait for it.
+The runner is started without `site` (`-S`), whose start-up code (`.pth` files) can cost more than all else.
 """
 
 from __future__ import annotations

@@ -18,8 +18,7 @@ __builtins__ = dict(vars(builtins))  # type: ignore[assignment]  # a module or i
 
 
 class Link:
-    """Sends and receives frames over the pipes to the supervisor. An interrupt is deferred until a frame is
-    complete."""
+    """Sends and receives frames over the pipes to the supervisor; an interrupt waits until a frame is complete."""
 
     def __init__(self, read_fd: int, write_fd: int) -> None:
         self.read_fd, self.write_fd = read_fd, write_fd
@@ -47,8 +46,7 @@ class Link:
                 raise KeyboardInterrupt
 
     def send(self, kind: bytes, *fields: bytes) -> None:
-        """Sends one frame after all output in the pipes was read. Does nothing in a process that the user's code
-        forked."""
+        """Sends a frame after all output in the pipes was read; does nothing in a fork of the user's code."""
         if not self.is_open:
             return
         streams.wait_drained(1)

@@ -16,8 +16,7 @@ MAX_REPORTED = 1_000
 
 
 def snapshot(folder: str) -> Snapshot:
-    """Returns the regular files under `folder` by relative path: (inode, size, time of change in ns). Does not follow
-    symbolic links."""
+    """Returns the regular files under `folder` by relative path: (inode, size, time of change in ns)."""
     found: Snapshot = {}
     if os.path.islink(folder):
         return found

@@ -48,8 +48,7 @@ def signal_name(number: int) -> str:
 
 
 def kill_group(pid: int, number: int) -> None:
-    """Sends a signal to the process group led by `pid`, and to `pid` itself if it left that group; ignores dead
-    processes."""
+    """Sends a signal to the process group led by `pid`, or to `pid` itself if it left that group."""
     if pid <= 1:
         return  # no group at all: a terminal in whose foreground nobody is says 0, which would be our own
     for send in (os.killpg, os.kill):
@@ -61,18 +60,13 @@ def kill_group(pid: int, number: int) -> None:
 
 
 def take_environment() -> None:
-    """Restores the names of the session's variables in the environment of started programs.
-
-    The agent sends them under a prefix, so that the loader of neither the sandbox nor this process, which holds the
-    channel, follows what a user says.
-    """
+    """Restores the names of the session's variables, which the agent prefixes: no loader before may follow them."""
     for name in [name for name in os.environ if name.startswith(SESSION_PREFIX)]:
         os.environ[name[len(SESSION_PREFIX) :]] = os.environ.pop(name)
 
 
 def execute_anew(fds: Sequence[int], home: str) -> None:
-    """Executes the interpreter's child (`python_child.py`) as a new program if the session sets variables that Python
-    reads only at its start; otherwise returns, as a fork is faster."""
+    """Executes the child as a new program if the session sets variables that Python reads only at its start."""
     if not any(name.startswith(_START_ONLY) for name in os.environ):
         return
     for fd in fds:
@@ -122,11 +116,8 @@ def spawn(
 ) -> int:
     """Forks and executes `argv` in a session of its own with `fds` as 0, 1, 2; returns the pid.
 
-    `keep` lists further (source, target) descriptors for the child. With `terminal`, descriptor 0 becomes the
-    controlling terminal.
-    All other descriptors of the supervisor are close-on-exec. A command that cannot be executed ends with code 127
-    and a line on
-    its stderr. Raises OSError where the fork itself fails.
+    `keep` lists further (source, target) descriptors. With `terminal`, descriptor 0 becomes the controlling terminal. A
+    command that cannot be executed ends with code 127 and a line on its stderr. Raises OSError if the fork fails.
     """
     pid = os.fork()
     if pid:
@@ -180,8 +171,7 @@ def find_executable(*names: str) -> Optional[str]:
 
 
 def shell_argv(command: str) -> List[str]:
-    """Returns the argument vector that runs a shell command line: by bash if installed (as the spec says), else by
-    sh."""
+    """Returns the arguments that run a shell command line: by bash if installed (as the spec says), else by sh."""
     return [find_executable("bash", "sh") or "/bin/sh", "-c", command]
 
 

@@ -1,9 +1,7 @@
-"""The Python interpreter that runs the user's code: a fork of the supervisor, ready in about a millisecond without
-imports.
+"""The Python interpreter that runs the user's code: a fork of the supervisor, ready in about a millisecond.
 
-Nothing here is trusted by the supervisor: this process and all in it belong to the user, who may break it in any way.
-What is guarded against is guarded so that honest code survives a mistake (a closed stdout, emptied builtins, a replaced
-handler).
+The supervisor trusts nothing here: all of it belongs to the user. The guards let honest code survive a mistake (a
+closed stdout, emptied builtins, a replaced handler).
 """
 
 from __future__ import annotations

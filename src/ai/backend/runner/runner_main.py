@@ -1,8 +1,7 @@
 """Entry point of the runner: `python -I -S runner_main.py --channel-fd 3 --runtime python --home /home/work`.
 
-The file stays tiny because a script is compiled at each start; the modules next to it are cached. They are imported
-under the private name `_backendai_runner`, so that nothing of ours can be shadowed by, or shadow, the packages of the
-user.
+The file stays tiny because a script is compiled at each start. Its modules are imported under the private name
+`_backendai_runner`, so that they and the user's packages do not shadow each other.
 """
 
 import sys

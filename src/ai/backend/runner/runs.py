@@ -56,7 +56,7 @@ class Runner:
         interpreter: Optional[Interpreter],
         console: Console,
         send: Callable[[Dict[str, Any]], None],
-        settle: Callable[[], None],
+        flush_output: Callable[[], None],
     ) -> None:
         self._runtime = runtime
         self._home = home
@@ -64,7 +64,7 @@ class Runner:
         self._interpreter = interpreter
         self._console = console
         self._send = send
-        self._settle = settle
+        self._flush_output = flush_output
         self._output = os.path.join(home, ".output")
         self._queue: List[Run] = []
         self.active: Optional[Run] = None
@@ -72,8 +72,7 @@ class Runner:
     def submit(self, message: Dict[str, Any]) -> None:
         """Accepts a run. Ignores a run id that exists; finishes a run at once that does not fit into the queue."""
         run = Run(message)
-        known = [*self._queue, *([self.active] if self.active else [])]
-        if any(other.id == run.id for other in known):
+        if any(other is not None and other.id == run.id for other in (*self._queue, self.active)):
             return
         if len(self._queue) >= MAX_QUEUED or sum(r.size for r in self._queue) + run.size > MAX_QUEUED_CHARS:
             self._report_finished(run, -1, "queue-full", None, [])
@@ -115,7 +114,7 @@ class Runner:
         run = self.active
         if run is not None and run.is_in_interpreter:
             run.question = number
-            self._settle()
+            self._flush_output()
             self._send({"t": "waiting-input", "id": run.id, "is_password": is_password})
 
     def interrupt(self) -> None:
@@ -129,8 +128,7 @@ class Runner:
             process.kill_group(run.pid, signal.SIGINT)
 
     def cancel(self, run_id: Optional[str], reason: str) -> None:
-        """Ends a run by force, or all of them when `run_id` is None. A queued run is finished without having
-        started."""
+        """Ends a run by force, or all of them when `run_id` is None; a queued run is finished without a start."""
         for run in [r for r in self._queue if run_id in (None, r.id)]:
             self._queue.remove(run)
             self._report_finished(run, 128 + signal.SIGKILL, f"cancelled:{reason}", None, [])
@@ -163,7 +161,7 @@ class Runner:
             self._finish(code, f"cancelled:{run.cancelled}", number)
             return
         cause = f"was killed by {process.signal_name(number)}" if number is not None else f"ended with code {code}"
-        self._settle()
+        self._flush_output()
         self._console.add_text(
             "stderr", f"[the interpreter {cause}; its variables are lost, a fresh one takes its place]\n"
         )
@@ -197,14 +195,10 @@ class Runner:
         else:
             for step in _STEPS:
                 command = run.options.get(step)
-                if not command or not isinstance(command, str):
-                    continue
-                run.steps.append(
-                    (
-                        step,
-                        (language_commands.default_command(self._runtime, step) or ":") if command == "*" else command,
-                    )
-                )
+                if command == "*":
+                    command = language_commands.default_command(self._runtime, step) or ":"
+                if command and isinstance(command, str):
+                    run.steps.append((step, command))
         self._next_step(run, 0)
 
     def _next_step(self, run: Run, code: int) -> None:
@@ -228,7 +222,7 @@ class Runner:
             self._end_step(run, 126, None)
 
     def _end_step(self, run: Run, code: int, number: Optional[int]) -> None:
-        self._settle()
+        self._flush_output()
         if run.step == "build":
             self._console.reveal(show=code != 0)
         if run.cancelled is not None:
@@ -236,7 +230,7 @@ class Runner:
         elif run.step == "exec":
             self._finish(code, None, number)
         else:
-            self._settle()
+            self._flush_output()
             self._send({"t": f"{run.step}-finished", "id": run.id, "exitCode": code})
             if run.step == "build" and code != 0:
                 self._finish(127, None, None)  # as a shell says of a program that is not there
@@ -251,7 +245,7 @@ class Runner:
             import shutil
 
             shutil.rmtree(run.folder, ignore_errors=True)
-        self._settle()
+        self._flush_output()
         files = output_files.changes(run.files_before, output_files.snapshot(self._output))
         self.active = None
         self._console.limit = MAX_BACKGROUND

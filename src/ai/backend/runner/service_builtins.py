@@ -67,10 +67,7 @@ def builtin_definition(
 
 
 def _beside(definition: Dict[str, Any], runtime_path: str, service_path: str) -> Dict[str, Any]:
-    """Runs the server in another interpreter of the same version, and notebooks in the session's own.
-
-    There they find `ipykernel` behind everything that the session has, so that a user's packages win.
-    """
+    """Runs the server in another interpreter of the same version, and notebooks in the session's own."""
     version = "python%d.%d" % sys.version_info[:2]
     packages = os.path.join(os.path.dirname(os.path.dirname(service_path)), "lib", version, "site-packages")
     code = "import sys; sys.path.append(%r); from ipykernel.kernelapp import launch_new_instance as go; go()" % packages

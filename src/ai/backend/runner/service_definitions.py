@@ -1,7 +1,6 @@
 """Reads and renders the service definitions of images (spec 03-05, "Service Definition DSL").
 
-Nothing here executes anything; `service_launch` does. Templates follow Python's brace formatting over plain values:
-items (`{ports[0]}`, `{made[out]}`) can be named, attributes cannot.
+Templates follow Python's brace formatting over plain values: items (`{ports[0]}`, `{made[out]}`), no attributes.
 """
 
 from __future__ import annotations
@@ -43,8 +42,7 @@ def is_name(name: object) -> bool:
 
 
 class Definition:
-    """One service definition. `command` is an argument list, or text for a shell, or None of a `noop`, which others
-    start."""
+    """A service definition. `command`: arguments, or text for a shell, or None of a `noop`, which others start."""
 
     def __init__(self, data: Any) -> None:
         """Checks all of `data`, the parsed JSON. Raises BadDefinition."""
@@ -64,8 +62,7 @@ class Definition:
         self.prestart = [_action(item) for item in prestart]
 
     def arguments(self, given: Any) -> List[str]:
-        """Returns the arguments that are appended to the command: the defaults, overridden by the user's. Raises
-        BadDefinition."""
+        """Returns the default arguments, overridden by the user's. Raises BadDefinition."""
         asked = _arguments(given or {})
         for name in asked:
             if name not in self.allowed_arguments:

@@ -1,7 +1,6 @@
-"""Starts a service in a child of the supervisor: prestart actions, then the program by exec.
+"""Starts a service in a child of the supervisor, which must not wait: prestart actions, then the program by exec.
 
-The supervisor must not wait for files and commands of images, so all of it happens behind a fork. What goes wrong is
-written to a pipe that the program's own start closes.
+The reason of a failure is written to a pipe that the program's own start closes.
 """
 
 from __future__ import annotations
@@ -18,146 +17,130 @@ if TYPE_CHECKING:
 
     from .service_definitions import Definition
 
+    Arguments = Dict[str, Any]
+
 COMMAND_TIMEOUT_S = 20.0
 _MAX_OUTPUT = 1024 * 1024
 
 
-class Plan:
-    """The input of a start. `variables` are those of templates; `arguments` and `env` are rendered."""
+class Launch:
+    """The start of a service. `variables` are those of templates; `arguments` and `env` are rendered.
+
+    The methods named as the prestart actions execute them, in the child.
+    """
 
     def __init__(
         self, name: str, definition: Definition, variables: Dict[str, Any], home: str, arguments: List[str], env: Any
     ) -> None:
-        self.name = name
-        self.definition = definition
-        self.variables = variables
-        self.home = home
-        self.arguments = arguments
-        self.env: Dict[str, str] = env
+        self._name = name
+        self._definition = definition
+        self._variables = variables
+        self._home = home
+        self._arguments = arguments
+        self._env: Dict[str, str] = env
 
+    def fork(self, null: int, output: int, trouble: int) -> int:
+        """Forks the child and returns its pid; a failed start is explained on `trouble`. Raises OSError."""
+        pid = os.fork()
+        if pid:
+            return pid
+        reason = ""
+        try:
+            process.detach_child()
+            for source, target in ((null, 0), (output, 1), (output, 2)):
+                os.dup2(source, target)
+            process.close_inherited(trouble)  # before the child becomes an ordinary process of the user
+            os.set_inheritable(trouble, False)
+            process.settle_child()
+            os.chdir(self._home)
+            self._execute()
+        except BadDefinition as e:
+            reason = str(e)
+        except OSError as e:
+            reason = f"{e.strerror or e}: {e.filename}" if e.filename else str(e)
+        except BaseException as e:  # noqa: BLE001  # the last frame of a child: whatever it is, the supervisor learns it
+            reason = repr(e)
+        finally:
+            try:
+                os.write(trouble, reason.encode("utf-8", "replace")[:4000])
+            except OSError:
+                pass  # the supervisor is gone
+            os._exit(127)
 
-def launch(plan: Plan, null: int, output: int, trouble: int) -> int:
-    """Forks the child; its output goes to `output`, the reason of a failed start to `trouble`. Returns its pid.
+    def _execute(self) -> None:
+        env = process.common_environment(self._home)
+        env.update({name: render(text, self._variables) for name, text in self._definition.env.items()})
+        env.update(self._env)
+        self._env = env
+        for action, arguments, ref in self._definition.prestart:
+            result = getattr(self, action)(arguments)
+            if ref is not None:
+                self._variables[ref] = result
+        command = self._definition.command
+        if isinstance(command, str):
+            import shlex
 
-    Raises OSError where no process can be made.
-    """
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 127
-    try:
-        process.detach_child()
-        for source, target in ((null, 0), (output, 1), (output, 2)):
-            os.dup2(source, target)
-        trouble = _keep_only(trouble)
-        process.settle_child()
-        os.chdir(plan.home)
-        _become(plan)
-    except BadDefinition as e:
-        _tell(trouble, str(e))
-    except OSError as e:
-        _tell(trouble, f"{e.strerror or e}: {e.filename}" if e.filename else str(e))
-    except BaseException as e:  # noqa: BLE001  # the last frame of a child: whatever it is, the supervisor learns it
-        _tell(trouble, repr(e))
-    finally:
-        os._exit(code)
+            text = " ".join([render_shell(command, self._variables), *map(shlex.quote, self._arguments)])
+            shell = self._definition.shell
+            argv = [shell, "-c", text] if shell else process.shell_argv(text)
+        else:
+            argv = [render(part, self._variables) for part in command or ()] + self._arguments
+        try:
+            os.execvpe(argv[0], argv, env)
+        except OSError as e:
+            raise BadDefinition(f"cannot execute {argv[0][:256]}: {e.strerror}") from e
 
+    def write_file(self, arguments: Arguments) -> None:
+        path, appends = render(arguments["filename"], self._variables), arguments.get("append")
+        # What is not appended to replaces the file: a link that lies there is not followed.
+        if not appends and os.path.islink(path):
+            os.unlink(path)
+        self._write(path, path, "a" if appends else "w", arguments)
 
-def _keep_only(trouble: int) -> int:
-    """Closes all descriptors of the supervisor before the child becomes an ordinary process of the user."""
-    process.close_inherited(trouble)
-    os.set_inheritable(trouble, False)
-    return trouble
+    def write_tempfile(self, arguments: Arguments) -> str:
+        import tempfile
 
+        # Jupyter reads a file of another name as if it were not there, and the definition of spec 03-05 makes one so.
+        fd, path = tempfile.mkstemp(prefix=f"{self._name}-", suffix=".py")
+        self._write(fd, path, "w", arguments)
+        return path
 
-def _tell(trouble: int, text: str) -> None:
-    try:
-        os.write(trouble, text.encode("utf-8", "replace")[:4000])
-    except OSError:
-        pass  # the supervisor is gone
+    def _write(self, target: Any, path: str, mode: str, arguments: Arguments) -> None:
+        with open(target, mode, encoding="utf-8") as file:
+            file.write("".join(render(line, self._variables) for line in arguments["body"]))
+        os.chmod(path, file_mode(arguments.get("mode", "755")))
 
+    def mkdir(self, arguments: Arguments) -> None:
+        os.makedirs(render(arguments["path"], self._variables), exist_ok=True)
 
-def _become(plan: Plan) -> None:
-    variables = dict(plan.variables)
-    env = process.common_environment(plan.home)
-    env.update({name: render(text, variables) for name, text in plan.definition.env.items()})
-    env.update(plan.env)
-    for action, arguments, ref in plan.definition.prestart:
-        result = _ACTIONS[action](plan, arguments, variables, env)
-        if ref is not None:
-            variables[ref] = result
-    command = plan.definition.command
-    if isinstance(command, str):
-        import shlex
+    def run_command(self, arguments: Arguments) -> Dict[str, str]:
+        import subprocess
 
-        text = " ".join([render_shell(command, variables), *map(shlex.quote, plan.arguments)])
-        argv = [plan.definition.shell, "-c", text] if plan.definition.shell else process.shell_argv(text)
-    else:
-        argv = [render(part, variables) for part in command or ()] + plan.arguments
-    try:
-        os.execvpe(argv[0], argv, env)
-    except OSError as e:
-        raise BadDefinition(f"cannot execute {argv[0][:256]}: {e.strerror}") from e
+        command = arguments["command"]
+        if isinstance(command, str):
+            argv = process.shell_argv(render_shell(command, self._variables))
+        else:
+            argv = [render(part, self._variables) for part in command]
+        try:
+            done = subprocess.run(
+                argv,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                env=self._env,
+                timeout=COMMAND_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise BadDefinition(f"{argv[0][:64]} of its prestart took longer than {COMMAND_TIMEOUT_S:g} s") from None
+        out, err = (text[:_MAX_OUTPUT].decode("utf-8", "replace") for text in (done.stdout, done.stderr))
+        if done.returncode:
+            self._print(f"{argv[0]} ended with code {done.returncode}\n{err}")
+        return {"out": out, "err": err}
 
+    def log(self, arguments: Arguments) -> None:
+        body = arguments["body"]
+        text = render(body if isinstance(body, str) else "".join(body), self._variables)
+        self._print(f"{'DEBUG' if arguments.get('debug') else 'INFO'}: {text}")
 
-def _write_file(plan: Plan, arguments: Dict[str, Any], variables: Dict[str, Any], env: Dict[str, str]) -> None:
-    path = render(arguments["filename"], variables)
-    # What is not appended to replaces the file: a link that lies there is not followed.
-    if not arguments.get("append") and os.path.islink(path):
-        os.unlink(path)
-    with open(path, "a" if arguments.get("append") else "w", encoding="utf-8") as file:
-        file.write("".join(render(line, variables) for line in arguments["body"]))
-    os.chmod(path, file_mode(arguments.get("mode", "755")))
-
-
-def _write_tempfile(plan: Plan, arguments: Dict[str, Any], variables: Dict[str, Any], env: Dict[str, str]) -> str:
-    import tempfile
-
-    # Jupyter reads a file of another name as if it were not there, and the definition of spec 03-05 makes one so.
-    fd, path = tempfile.mkstemp(prefix=f"{plan.name}-", suffix=".py")
-    with open(fd, "w", encoding="utf-8") as file:
-        file.write("".join(render(line, variables) for line in arguments["body"]))
-    os.chmod(path, file_mode(arguments.get("mode", "755")))
-    return path
-
-
-def _mkdir(plan: Plan, arguments: Dict[str, Any], variables: Dict[str, Any], env: Dict[str, str]) -> None:
-    os.makedirs(render(arguments["path"], variables), exist_ok=True)
-
-
-def _run_command(
-    plan: Plan, arguments: Dict[str, Any], variables: Dict[str, Any], env: Dict[str, str]
-) -> Dict[str, str]:
-    import subprocess
-
-    command = arguments["command"]
-    if isinstance(command, str):
-        argv = process.shell_argv(render_shell(command, variables))
-    else:
-        argv = [render(part, variables) for part in command]
-    try:
-        done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, env=env, timeout=COMMAND_TIMEOUT_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise BadDefinition(f"{argv[0][:64]} of its prestart took longer than {COMMAND_TIMEOUT_S:g} s") from None
-    out, err = (text[:_MAX_OUTPUT].decode("utf-8", "replace") for text in (done.stdout, done.stderr))
-    if done.returncode:
-        print(f"{plan.name}: {argv[0]} ended with code {done.returncode}\n{err}", file=sys.stderr, flush=True)
-    return {"out": out, "err": err}
-
-
-def _log(plan: Plan, arguments: Dict[str, Any], variables: Dict[str, Any], env: Dict[str, str]) -> None:
-    body = arguments["body"]
-    text = render(body if isinstance(body, str) else "".join(body), variables)
-    level = "DEBUG" if arguments.get("debug") else "INFO"
-    print(f"{plan.name}: {level}: {text}", file=sys.stderr, flush=True)
-
-
-_ACTIONS = {
-    "write_file": _write_file,
-    "write_tempfile": _write_tempfile,
-    "mkdir": _mkdir,
-    "run_command": _run_command,
-    "log": _log,
-}
+    def _print(self, text: str) -> None:
+        print(f"{self._name}: {text}", file=sys.stderr, flush=True)

@@ -1,7 +1,6 @@
 """Starts the services of a workload on request, watches them, and ends them with the session.
 
-A service counts as running once its first port listens. It listens at 127.0.0.1, to which the tunnels connect. The
-supervisor waits for none of them: starts go on behind a fork (`service_launch`), and timers look at the ports.
+A service counts as running once its first port listens at 127.0.0.1, to which the tunnels connect.
 """
 
 from __future__ import annotations
@@ -14,13 +13,14 @@ from . import process
 from .event_loop import READ
 from .service_builtins import INTRINSIC, builtin_definition, offered_definition
 from .service_definitions import BadDefinition, Definition, is_name, read_definition
-from .service_launch import Plan, launch
+from .service_launch import Launch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Optional, Set
 
     from .event_loop import Loop, Timer
+    from .framing import Outbox
 
     Message = Dict[str, Any]
 
@@ -56,7 +56,7 @@ class Service:
 
 
 class Services:
-    """The services of the workload. `reply`, `refuse` and `send` are the supervisor's; `log` takes (stream, bytes)."""
+    """The services of the workload; `log` takes (stream, bytes)."""
 
     def __init__(
         self,
@@ -64,18 +64,14 @@ class Services:
         home: str,
         runtime: str,
         definitions: str,
-        send: Callable[[Message], None],
-        reply: Callable[[Message, Message], None],
-        refuse: Callable[[Message, str, str], None],
+        outbox: Outbox,
         log: Callable[[str, bytes], None],
     ) -> None:
         self._loop = loop
         self._home = home
         self._runtime = runtime
         self._definitions = definitions
-        self._send = send
-        self._reply = reply
-        self._refuse = refuse
+        self._outbox = outbox
         self._log = log
         self._services: Dict[str, Service] = {}
         self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
@@ -93,27 +89,27 @@ class Services:
                 return
             if definition is None or definition.noop:
                 if protocol not in ("preopen", "internal") and definition is None:
-                    self._refuse(message, "not-found", f"nothing says how the service {name} is started")
+                    self._outbox.refuse(message, "not-found", f"nothing says how the service {name} is started")
                     return
                 patience = min(_timeout(message), PASSIVE_TIMEOUT_S)
                 self._await_other(message, definition, time.monotonic() + patience, _LOOK_FIRST_S)
                 return
             if service is not None and self._is_up(service):
-                self._reply(message, self._state(service, definition))
+                self._outbox.reply(message, self._state(service, definition))
                 return
             if service is not None and service.pid:
-                self._refuse(message, "failed", f"the service {name} is being ended: try again")
+                self._outbox.refuse(message, "failed", f"the service {name} is being ended: try again")
                 return
             self._begin(name, protocol, ports, definition, message)
         except BadDefinition as e:
-            self._refuse(message, "invalid", f"{name}: {e}")
+            self._outbox.refuse(message, "invalid", f"{name}: {e}")
 
     def _await_other(self, message: Message, definition: Optional[Definition], deadline: float, delay_s: float) -> None:
         """Replies when a service that others start listens, or at the timeout."""
         name, protocol, ports = _declaration(message)
         state = self._passive(name, protocol, ports, definition)
         if state["status"] == "running" or time.monotonic() > deadline:
-            self._reply(message, state)
+            self._outbox.reply(message, state)
             return
         longer = min(2 * delay_s, _LOOK_MAX_S)
         self._loop.call_later(delay_s, lambda: self._await_other(message, definition, deadline, longer))
@@ -126,7 +122,7 @@ class Services:
             if service is not None and service.group and not service.is_stopping:
                 process.kill_group(service.group, signal.SIGTERM)  # it went to the background
                 self._ended(service, "stopped", None)
-            self._reply(message, {})
+            self._outbox.reply(message, {})
             return
         service.stopping.append(message)
         if service.is_stopping:
@@ -152,7 +148,7 @@ class Services:
             service = service or Service(name, protocol)
             self._is_up(service)
             states.append(self._state(service, definition))
-        self._reply(message, {"services": states})
+        self._outbox.reply(message, {"services": states})
 
     def _definition(self, name: str, message: Message) -> Optional[Definition]:
         found = read_definition(name, self._definitions)
@@ -178,14 +174,8 @@ class Services:
             "host": str(message.get("host") or "127.0.0.1"),
             "home": self._home,
         }
-        plan = Plan(
-            name,
-            definition,
-            variables,
-            self._home,
-            definition.arguments(message.get("arguments")),
-            definition.environment(message.get("envs")),
-        )
+        arguments = definition.arguments(message.get("arguments"))
+        launch = Launch(name, definition, variables, self._home, arguments, definition.environment(message.get("envs")))
         if not shared and ports and ports[0] in _listening():
             raise BadDefinition(f"something else listens on port {ports[0]} already")
         service = self._services[name] = Service(name, protocol)
@@ -194,7 +184,7 @@ class Services:
         output, output_write = os.pipe()
         trouble, trouble_write = os.pipe()
         try:
-            service.pid = service.group = launch(plan, self._null, output_write, trouble_write)
+            service.pid = service.group = launch.fork(self._null, output_write, trouble_write)
         except OSError as e:
             for fd in (output, trouble):
                 os.close(fd)
@@ -205,11 +195,11 @@ class Services:
             os.close(trouble_write)
         for fd in (output, trouble):
             os.set_blocking(fd, False)
-        self._loop.watch(output, READ, lambda _e: self._on_output(service, output))
-        self._loop.watch(trouble, READ, lambda _e: self._on_trouble(service, trouble))
-        self._look(service, _LOOK_FIRST_S)
+        self._loop.watch(output, READ, lambda _e: self._on_output(service, output, is_trouble=False))
+        self._loop.watch(trouble, READ, lambda _e: self._on_output(service, trouble, is_trouble=True))
+        self._await_port(service, _LOOK_FIRST_S)
 
-    def _look(self, service: Service, delay_s: float) -> None:
+    def _await_port(self, service: Service, delay_s: float) -> None:
         """Checks the port repeatedly until it listens or the time is over."""
         if service.status != "starting":
             return
@@ -218,17 +208,17 @@ class Services:
             waiting, service.starting = service.starting, []
             for message in waiting:
                 try:
-                    self._reply(message, self._state(service, self._definition(service.name, message)))
+                    self._outbox.reply(message, self._state(service, self._definition(service.name, message)))
                 except BadDefinition as e:
-                    self._refuse(message, "invalid", str(e))
+                    self._outbox.refuse(message, "invalid", str(e))
             return
         if time.monotonic() > service.deadline:
             self._fail(service, f"it does not listen on port {service.ports[0]}")
-            if service.pid:
-                service.is_stopping = True
-                self._kill(service)
+            service.is_stopping = service.is_stopping or bool(service.pid)
+            self._kill(service)
             return
-        service.timer = self._loop.call_later(delay_s, lambda: self._look(service, min(2 * delay_s, _LOOK_MAX_S)))
+        longer = min(2 * delay_s, _LOOK_MAX_S)
+        service.timer = self._loop.call_later(delay_s, lambda: self._await_port(service, longer))
 
     def _fail(self, service: Service, reason: str) -> None:
         tail = service.tail.decode("utf-8", "replace").strip()
@@ -236,30 +226,25 @@ class Services:
         waiting, service.starting = service.starting, []
         text = f"the service {service.name} could not be started: {reason}" + (f"\n{tail}" if tail else "")
         for message in waiting:
-            self._refuse(message, "failed", text)
+            self._outbox.refuse(message, "failed", text)
 
-    # ---- what comes from it
+    # ---- output and end
 
-    def _on_output(self, service: Service, fd: int) -> None:
-        data = _read(fd)
-        if data is None:
+    def _on_output(self, service: Service, fd: int, is_trouble: bool) -> None:
+        try:
+            data = os.read(fd, 65_536)
+        except BlockingIOError:
             return
+        except OSError:
+            data = b""
         if not data:
             self._loop.unwatch(fd)
             os.close(fd)
-            return
-        service.tail = (service.tail + data)[-_TAIL:]
-        self._log("stdout", data)
-
-    def _on_trouble(self, service: Service, fd: int) -> None:
-        data = _read(fd)
-        if data is None:
-            return
-        if data:
+        elif is_trouble:
             service.trouble += data
-            return
-        self._loop.unwatch(fd)
-        os.close(fd)
+        else:
+            service.tail = (service.tail + data)[-_TAIL:]
+            self._log("stdout", data)
 
     def child_died(self, pid: int, status: int) -> bool:
         """Handles the end of a service; returns False if `pid` is none of its processes."""
@@ -274,22 +259,18 @@ class Services:
         was = service.status
         if service.is_stopping:
             self._ended(service, "stopped" if was != "failed" else "failed", service.reason)
-        elif was == "starting" and code == 0:
-            return True  # it went to the background: its port tells the rest
-        else:
-            how = process.signal_name(number) if number else f"exit code {code}"
-            reason = f"it ended with {how}"
-            if was == "starting":
-                # What it has said last is in its pipes still.
-                service.is_stopping = True
-                self._loop.call_later(
-                    _LOOK_FIRST_S,
-                    lambda: self._fail(service, service.trouble.decode("utf-8", "replace") or reason),
-                )
-                return True
+        elif was != "starting":
+            reason = f"it ended with {process.signal_name(number) if number else f'exit code {code}'}"
             self._ended(service, "stopped" if code == 0 else "failed", reason)
-            self._send({"t": "service-ended", "name": service.name, "exitCode": code, "signal": number})
-            self._log("stderr", f"runner: the service {service.name} has ended: {reason}\n".encode("utf-8", "replace"))
+            self._outbox.send({"t": "service-ended", "name": service.name, "exitCode": code, "signal": number})
+            self._outbox.warn(f"the service {service.name} has ended: {reason}")
+        elif code != 0:  # else it went to the background: its port tells the rest
+            reason = f"it ended with {process.signal_name(number) if number else f'exit code {code}'}"
+            service.is_stopping = True
+            # Its last output is in its pipes still.
+            self._loop.call_later(
+                _LOOK_FIRST_S, lambda: self._fail(service, service.trouble.decode("utf-8", "replace") or reason)
+            )
         return True
 
     def _ended(self, service: Service, status: str, reason: Optional[str]) -> None:
@@ -301,9 +282,10 @@ class Services:
         service.is_stopping = False
         waiting, service.stopping = service.stopping, []
         for message in waiting:
-            self._reply(message, {})
+            self._outbox.reply(message, {})
 
-    def _kill(self, service: Service) -> None:
+    @staticmethod
+    def _kill(service: Service) -> None:
         if service.pid:
             process.kill_group(service.pid, signal.SIGKILL)
 
@@ -313,7 +295,7 @@ class Services:
             if service.group:
                 process.kill_group(service.group, signal.SIGKILL)
 
-    # ---- what is told
+    # ---- states
 
     def _is_up(self, service: Service) -> bool:
         """Returns True if the service runs; a service in the background is detected by its port only."""
@@ -366,15 +348,6 @@ def _declaration(message: Message) -> Any:
     if not isinstance(ports, list) or not all(isinstance(port, int) and 0 < port < 65_536 for port in ports):
         raise ValueError("ports are numbers from 1 to 65535")
     return name, protocol, ports
-
-
-def _read(fd: int) -> Optional[bytes]:
-    try:
-        return os.read(fd, 65_536)
-    except BlockingIOError:
-        return None
-    except OSError:
-        return b""
 
 
 def _free_ports(count: int) -> List[int]:

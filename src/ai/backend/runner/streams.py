@@ -1,10 +1,7 @@
 """Standard streams of the interpreter child: ordered output through pipes, input requested from the client.
 
-Order: everything written to one stream goes through one pipe, so the kernel keeps its order, whoever writes (Python,
-C, a
-subprocess). Across the two streams, a writer in Python first waits until the supervisor has emptied the other pipe;
-the kernel tells
-how much is in it, so a write costs one ioctl and no message.
+One pipe keeps the order of one stream, whoever writes. Across the two, a writer in Python first waits until the
+supervisor has emptied the other pipe; the kernel tells how much is in it, so a write costs one ioctl.
 """
 
 from __future__ import annotations
@@ -29,8 +26,7 @@ _DRAIN_PATIENCE = 2.0
 
 
 def wait_drained(fd: int) -> None:
-    """Waits, with a timeout, until the supervisor has read everything in the pipe `fd`; a background process may keep
-    it full."""
+    """Waits until the supervisor has read everything in the pipe `fd`, or a timeout has passed."""
     count = bytearray(4)
     deadline = 0.0
     while True:

@@ -1,8 +1,7 @@
 """The supervisor: owns the channel, restarts the interpreter, and survives the user's code.
 
-It holds no thread and never waits on the user: every descriptor is non-blocking, every buffer has a limit. The
-user's code runs in
-children that have neither the channel nor, as the supervisor is not dumpable, a way to it through /proc.
+No threads, non-blocking descriptors, limited buffers. The user's code runs in children that have neither the channel
+nor, as the supervisor is not dumpable, a way to it through /proc.
 """
 
 from __future__ import annotations
@@ -66,18 +65,19 @@ class Supervisor:
     def _load(self, channel_fd: int, fds: Any) -> None:
         from .completion_requests import CompletionRequests
         from .console import Console, SessionLog
-        from .framing import Channel, from_base64
+        from .framing import Channel, Outbox, from_base64
         from .runs import Runner
 
         self._channel = Channel(channel_fd)
         self._console = Console()
         self._log = SessionLog()
+        self._outbox = outbox = Outbox(self._channel, self._log.write)
         self._runner = Runner(
-            self._runtime, self._home, fds, self._interpreter, self._console, self._send, self._settle
+            self._runtime, self._home, fds, self._interpreter, self._console, outbox.send, self._flush_output
         )
         if self._interpreter is not None:
             self._interpreter.is_busy = self._is_busy
-        self._completions = CompletionRequests(self._loop, self._interpreter, self._is_busy, self._reply)
+        self._completions = CompletionRequests(self._loop, self._interpreter, self._is_busy, outbox)
         for fd in self._streams:
             os.set_blocking(fd, False)
             self._loop.watch(fd, READ, self._on_output)
@@ -101,7 +101,7 @@ class Supervisor:
             "service-stop": lambda m: self._open_services().stop(m),
             "service-list": lambda m: self._open_services().list(m),
             "restart": lambda _m: self._restart(),
-            "ping": lambda m: self._reply(m, {"runtime": self._runtime, "busy": self._is_busy()}),
+            "ping": lambda m: outbox.reply(m, {"runtime": self._runtime, "busy": self._is_busy()}),
             "shutdown": lambda _m: self._loop.stop(),
         }
 
@@ -115,7 +115,7 @@ class Supervisor:
         if os.path.isfile(BOOTSTRAP):
             from .image_bootstrap import ImageBootstrap
 
-            self._bootstrap = ImageBootstrap(BOOTSTRAP, self._loop, self._log.write)
+            self._bootstrap = ImageBootstrap(BOOTSTRAP, self._loop, self._outbox)
             self._bootstrap.start(self._home, (self._null, self._out, self._err))
         self._reap()  # a child that died before the wake-up was in place
         if self._interpreter is not None and self._interpreter.pid:
@@ -135,22 +135,6 @@ class Supervisor:
     def _is_busy(self) -> bool:
         return self._runner.active is not None
 
-    def _send(self, message: Dict[str, Any]) -> None:
-        self._channel.send(message)
-
-    def _reply(self, message: Dict[str, Any], data: Dict[str, Any]) -> None:
-        if "req" in message:
-            self._send({"t": "reply", "req": message["req"], "ok": True, "data": data})
-
-    def _refuse(self, message: Dict[str, Any], kind: str, reason: str) -> None:
-        if "req" in message:
-            error = {"type": kind, "message": reason}
-            self._send({"t": "reply", "req": message["req"], "ok": False, "error": error})
-        else:
-            self._log.write(
-                "stderr", f"runner: refused {str(message.get('t'))[:40]!r}: {reason}\n".encode("utf-8", "replace")
-            )
-
     def _on_channel(self, events: int) -> None:
         from .framing import BrokenFrame
 
@@ -159,7 +143,7 @@ class Supervisor:
         try:
             messages = self._channel.receive()
         except BrokenFrame as e:
-            self._log.write("stderr", f"runner: {e}\n".encode())
+            self._outbox.warn(str(e))
             messages = None
         if messages is None:
             self._loop.stop()
@@ -173,13 +157,13 @@ class Supervisor:
         kind = message.get("t")
         handler = self._handlers.get(kind) if isinstance(kind, str) else None
         if handler is None:
-            self._refuse(message, "invalid", "unknown message")
+            self._outbox.refuse(message, "invalid", "unknown message")
             return
         try:
             handler(message)
         except REFUSALS as e:
             error = as_file_error(e)
-            self._refuse(message, error.kind, str(error))
+            self._outbox.refuse(message, error.kind, str(error))
 
     def _before_wait(self) -> bool:
         """Starts and sends what is possible in this round; returns True while background work can continue."""
@@ -227,7 +211,7 @@ class Supervisor:
                 self._log.write(stream, data)
                 self._console.feed(stream, data)
 
-    def _settle(self) -> None:
+    def _flush_output(self) -> None:
         """Sends everything printed until now before the next message."""
         self._read_outputs(_DRAIN_READS)
         self._console.end_of_text()
@@ -246,17 +230,16 @@ class Supervisor:
             items = self._console.take_items()
             if not items:
                 break
-            self._send({"t": "console", "id": run.id, "items": items})
+            self._outbox.send({"t": "console", "id": run.id, "items": items})
         else:
             return
         for stream, count in self._console.take_dropped().items():
-            self._send({"t": "truncated", "id": run.id, "stream": stream, "dropped": count})
+            self._outbox.send({"t": "truncated", "id": run.id, "stream": stream, "dropped": count})
 
     # ---- the interpreter
 
     def _on_report(self, kind: bytes, fields: List[bytes]) -> None:
-        """Handles one report of the interpreter. The user's code may forge it, so it affects only the user's own
-        run."""
+        """Handles a report of the interpreter, which the user's code may forge: it affects only the user's own run."""
         if kind == b"H":
             if not self._announced:
                 self._announce()
@@ -301,9 +284,8 @@ class Supervisor:
         code = ("query",) if self._interpreter is None else self._interpreter.features
         features = [*(code if self._runtime != "app" else ()), "batch", "pty", "files", "services"]
         version = self._interpreter.version if self._interpreter is not None else compiler_version(self._runtime)
-        self._send(
-            {"t": "ready", "protocol": PROTOCOL, "runtime": self._runtime, "version": version, "features": features}
-        )
+        ready = {"t": "ready", "protocol": PROTOCOL, "runtime": self._runtime}
+        self._outbox.send({**ready, "version": version, "features": features})
 
     def _restart(self) -> None:
         self._runner.cancel(None, "restart")
@@ -323,7 +305,7 @@ class Supervisor:
             self._interpreter.listen()
         except OSError as e:
             # The limit of processes is reached: the user's own ones must end first.
-            self._log.write("stderr", f"runner: no fresh interpreter yet: {e}\n".encode("utf-8", "replace"))
+            self._outbox.warn(f"no fresh interpreter yet: {e}")
             self._start_later()
 
     def _start_later(self) -> None:
@@ -348,10 +330,9 @@ class Supervisor:
         if self._interpreter is None:
             return
         self._interpreter.died()
-        was_ready = self._has_started
         self._completions.completed([])
         self._runner.interpreter_died(status)
-        if was_ready:
+        if self._has_started:
             self._start_interpreter()
         else:
             self._start_later()
@@ -362,14 +343,14 @@ class Supervisor:
         if self._files is None:
             from .file_requests import FileRequests
 
-            self._files = FileRequests(self._home, self._send, self._reply, self._refuse)
+            self._files = FileRequests(self._home, self._outbox)
         return self._files
 
     def _open_terminals(self) -> Any:
         if self._terminals is None:
             from .terminals import Terminals
 
-            self._terminals = Terminals(self._loop, self._channel, self._home, self._send)
+            self._terminals = Terminals(self._loop, self._channel, self._home)
         return self._terminals
 
     def _open_services(self) -> Any:
@@ -377,14 +358,7 @@ class Supervisor:
             from .services import Services
 
             self._services = Services(
-                self._loop,
-                self._home,
-                self._runtime,
-                self._service_defs,
-                self._send,
-                self._reply,
-                self._refuse,
-                self._log.write,
+                self._loop, self._home, self._runtime, self._service_defs, self._outbox, self._log.write
             )
         return self._services
 
@@ -393,7 +367,7 @@ class Supervisor:
         if not isinstance(name, str) or not 1 <= len(name) <= 128:
             raise ValueError("pty is a name of 1 to 128 characters")
         self._open_terminals().open(name, message.get("rows", 24), message.get("cols", 80))
-        self._reply(message, {"pty": name})
+        self._outbox.reply(message, {"pty": name})
 
     def _stop_children(self) -> None:
         if self._terminals is not None:
@@ -408,8 +382,7 @@ class Supervisor:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Parses `--channel-fd N --runtime NAME --home DIR [--service-defs DIR]` and serves; returns 2 on wrong
-    arguments."""
+    """Parses `--channel-fd N --runtime NAME --home DIR [--service-defs DIR]` and serves; returns 2 if it cannot."""
     from .language_commands import RUNTIMES
 
     if arguments[:1] == ["--worker"]:  # see `process.execute_anew`

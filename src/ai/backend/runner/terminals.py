@@ -14,7 +14,7 @@ from .framing import HIGH_WATER, to_base64
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Optional
+    from typing import Dict, Optional
 
     from .event_loop import Loop
     from .framing import Channel
@@ -73,9 +73,8 @@ class Terminal:
         if self.pid:
             if self._fd >= 0:
                 try:
-                    process.kill_group(
-                        int.from_bytes(fcntl.ioctl(self._fd, termios.TIOCGPGRP, bytes(4)), "little"), number
-                    )
+                    group = fcntl.ioctl(self._fd, termios.TIOCGPGRP, bytes(4))
+                    process.kill_group(int.from_bytes(group, "little"), number)
                 except OSError:
                     pass  # no foreground group any more
             process.kill_group(self.pid, number)
@@ -143,18 +142,17 @@ class Terminal:
                 break
             data += piece
         if data:
-            self._owner.output(self.name, bytes(data))
+            self._owner.channel.send({"t": "pty-output", "pty": self.name, "data": to_base64(bytes(data))})
         return is_alive
 
 
 class Terminals:
     """All terminals of the workload by the client's name."""
 
-    def __init__(self, loop: Loop, channel: Channel, home: str, send: Callable[[Dict[str, Any]], None]) -> None:
+    def __init__(self, loop: Loop, channel: Channel, home: str) -> None:
         self.loop = loop
         self.channel = channel
         self.home = home
-        self._send = send
         self._open: Dict[str, Terminal] = {}
         bash = process.find_executable("bash")
         self.shell = [bash, "-l"] if bash else [process.find_executable("sh") or "/bin/sh", "-i"]
@@ -171,8 +169,7 @@ class Terminals:
         return env
 
     def open(self, name: str, rows: int, cols: int) -> None:
-        """Opens a terminal, or resizes an open one. Raises ValueError for invalid arguments, OSError without
-        resources."""
+        """Opens a terminal, or resizes an open one. Raises ValueError for invalid arguments, or OSError."""
         if name in self._open:
             self.resize(name, rows, cols)
             return
@@ -203,29 +200,24 @@ class Terminals:
         if terminal is not None:
             terminal.hang_up()
             terminal.close()
-            self._send({"t": "pty-closed", "pty": name, "exitCode": exit_code})
+            self.channel.send({"t": "pty-closed", "pty": name, "exitCode": exit_code})
 
     def shut_all(self) -> None:
         """Closes every terminal."""
         for name in list(self._open):
             self.shut(name)
 
-    def output(self, name: str, data: bytes) -> None:
-        """Sends output to the client."""
-        self._send({"t": "pty-output", "pty": name, "data": to_base64(data)})
-
     def child_died(self, pid: int, status: int) -> bool:
         """Restarts the shell of a terminal; returns False if `pid` is no shell."""
         terminal: Optional[Terminal] = next((t for t in self._open.values() if t.pid == pid), None)
         if terminal is None:
             return False
-        may_start = terminal.shell_died()
         try:
-            if may_start:
+            if terminal.shell_died():
                 terminal.start()
                 return True
         except OSError:
-            may_start = False
+            pass  # without resources the terminal is closed
         self.shut(terminal.name, process.exit_of(status)[0])
         return True
 

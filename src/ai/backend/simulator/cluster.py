@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
@@ -25,7 +26,7 @@ from ai.backend.simulator.daemons import AgentDaemon, Inbox, ManagerDaemon
 from ai.backend.simulator.invariants import Invariants, left_over
 from ai.backend.simulator.node import Node
 from ai.backend.simulator.stores import make_stores, with_faults
-from ai.backend.simulator.world import NO_FAULTS, Faults, SeededIds, World, WrongClock
+from ai.backend.simulator.world import EPOCH, NO_FAULTS, Faults, SeededIds, World, WrongClock
 
 MANAGER_SETTINGS: dict[str, Any] = {
     "manager": {"lease_s": 6.0},
@@ -57,12 +58,8 @@ _WELL_S = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How large a world is and what happens in it.
-
-    Attributes:
-        busy_s: how long users act and faults happen.
-        mean_manager_steps, mean_agent_steps: how long daemons live; None: for ever.
-    """
+    """Describes how large a world is and what happens in it. ``busy_s``: how long users act and faults happen;
+    ``mean_..._steps``: the mean life of daemons; None: for ever."""
 
     managers: int = 2
     agents: int = 3
@@ -81,10 +78,9 @@ class Cluster:
         self.plan = plan
         self.world = world = World(seed, faults)
         self.memory = Memory()
-        self.stores = make_stores(world, self.memory)
+        self.stores = make_stores(self.memory, lambda: EPOCH + timedelta(seconds=world.now))
         self.inbox = Inbox(world)
         self.users = random.Random(seed + 1)
-        self.created: list[SessionId] = []
         self.caller: Caller | None = None
         self.rested: set[SessionStatus] = set()
         settings = ManagerSettings.model_validate(MANAGER_SETTINGS)
@@ -113,7 +109,7 @@ class Cluster:
     # ---- running
 
     async def begin(self) -> None:
-        """Fill the database and start every daemon."""
+        """Fills the database and start every daemon."""
         clock, policy = WrongClock(self.world), self.plan.policy
         stores = self.stores
         ids = SeededIds(self.seed)
@@ -141,7 +137,7 @@ class Cluster:
     # ---- what users do
 
     def request(self, number: int) -> CreateSession:
-        """Return a random request for a session."""
+        """Returns a random request for a session."""
         users = self.users
         multi = users.random() < 0.3
         kind = users.choice([SessionType.INTERACTIVE, SessionType.BATCH, SessionType.INTERACTIVE])
@@ -162,7 +158,7 @@ class Cluster:
         )
 
     async def create(self, request: CreateSession, token: str) -> Session | None:
-        """Repeat a request with its token until it is answered; None if it is refused."""
+        """Repeats a request with its token until it is answered; None if it is refused."""
         call_id = uuid5(NAMESPACE_URL, token)
         for _ in range(8):
             managers = self.serving()
@@ -185,7 +181,7 @@ class Cluster:
         return self.caller
 
     async def change(self, session_id: SessionId, what: str) -> None:
-        """Ask once to end or to restart a session."""
+        """Asks once to end or to restart a session."""
         managers = self.serving()
         if not managers:
             return
@@ -203,7 +199,7 @@ class Cluster:
             self.world.trace("user", what, type(e).__name__)
 
     async def act(self) -> None:
-        """Let users create, end and restart sessions for as long as the plan says."""
+        """Lets users create, end and restart sessions for as long as the plan says."""
         users, plan = self.users, self.plan
         tasks = []
         for number in range(plan.requests):
@@ -218,7 +214,7 @@ class Cluster:
     # ---- what befalls the daemons besides
 
     async def befall(self) -> None:
-        """Stop processes, fill disks, reboot nodes, fail devices and set clocks, until cancelled."""
+        """Stops processes, fill disks, reboot nodes, fail devices and set clocks, until cancelled."""
         dice = self.world.rng
         while True:
             await asyncio.sleep(dice.expovariate(1 / 8.0))
@@ -255,39 +251,29 @@ class Cluster:
                     self._pause(agent, dice.uniform(60.0, 100.0))
 
     def _pause(self, daemon: ManagerDaemon | AgentDaemon, duration_s: float) -> None:
-        process = daemon.process
-        process.stop()
-        self.world.later(duration_s, process.go_on)
+        daemon.process.stop()
+        self.world.later(duration_s, daemon.process.go_on)
 
     # ---- the end
 
     async def come_to_rest(self) -> None:
-        """Stop all faults and wait until nothing changes any more.
-
-        Raises:
-            AssertionError: it does not.
-        """
+        """Stops all faults and waits until nothing changes any more. Raises AssertionError if it never rests."""
         self.world.faults = NO_FAULTS
         for daemon in (*self.managers.values(), *self.agents):
             daemon.mean_steps = None
             daemon.process.fuse = None
             daemon.process.go_on()
         deadline = self.world.now + _LONGEST_REST_S
-        why = "nothing was looked at"
-        rests = 0
+        why, rests = "", 0
         while self.world.now < deadline:
             await asyncio.sleep(_ROUND_S)
             self.world.loop.sweep()
             self.invariants.watch()
-            why = await self.unrest()
+            why = self._unrest() or await self._waiting_in_vain() or self._unrest()
             rests = rests + 1 if not why else 0
             if rests >= 2:
                 return
         raise AssertionError(f"no rest after {_LONGEST_REST_S:.0f} s: {why}")
-
-    async def unrest(self) -> str:
-        """Return why the cluster is not at rest; empty if it is."""
-        return self._unrest() or await self._waiting_in_vain() or self._unrest()
 
     def _unrest(self) -> str:
         awake = [f"{s.name} is {s.status}" for s in self.sessions() if s.status not in RESTING]
@@ -308,7 +294,7 @@ class Cluster:
         return ""
 
     async def _waiting_in_vain(self) -> str:
-        """Return the number of sessions that wait although they fit; empty if there are none."""
+        """Returns the number of sessions that wait although they fit; empty if there are none."""
         leader = next(m for m in self.managers.values() if m.leads)
         snapshot, policy = await self.world.call(leader.process, lambda: leader.manager.scheduling("default"))  # type: ignore[union-attr]  # it leads
         plan = decide(snapshot, policy, now=leader.clock.now(), rng=random.Random(0))
@@ -317,11 +303,7 @@ class Cluster:
         return ""
 
     async def fill(self) -> None:
-        """Check that no slot or device is occupied any more: a session of a whole node must run on each node.
-
-        Raises:
-            AssertionError: one does not run.
-        """
+        """Checks that no slot is occupied by running a session of a whole node on each. Raises AssertionError."""
         request = CreateSession(image="python", enqueue_only=True, resources={"cpu": 8, "mock.shares": "2"})
         made = [await self.create(request, f"whole-{n}") for n in range(len(self.agents))]
         deadline = self.world.now + _WELL_S
@@ -336,7 +318,7 @@ class Cluster:
         return {self.memory.sessions[s.id].status.value if s is not None else "refused" for s in sessions}
 
     async def watch(self) -> None:
-        """Check repeatedly for sessions that stay too long in a transient state."""
+        """Checks repeatedly for sessions that stay too long in a transient state."""
         while True:
             await asyncio.sleep(_ROUND_S)
             self.invariants.watch()
@@ -347,6 +329,6 @@ class Cluster:
                 if self.memory.sessions[session.id].status.is_final:
                     break
                 await self.change(session.id, "force")
-                if self.memory.sessions[session.id].status in (SessionStatus.TERMINATING,):
+                if self.memory.sessions[session.id].status is SessionStatus.TERMINATING:
                     break
                 await asyncio.sleep(1.0)

@@ -32,12 +32,7 @@ _START_S = 60.0
 
 
 class Daemon:
-    """Runs a daemon and starts it again after each death.
-
-    Attributes:
-        process: the current process, or the last one.
-        mean_steps: the average number of steps of a process; None: it does not die.
-    """
+    """Runs a daemon in processes of ``mean_steps`` steps on average (None: it does not die), one after another."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -45,21 +40,17 @@ class Daemon:
         self.process = Process(name)
         self.process.is_alive = False
         self.mean_steps: float | None = None
-        self.lives = 0
-        self.is_starting = False
 
     @property
     def is_up(self) -> bool:
         return self.process.is_alive
 
     def start(self) -> None:
-        """Start a new process of the daemon."""
-        self.lives += 1
+        """Starts a new process of the daemon."""
         self.process = Process(self.name, self._died)
         if self.mean_steps is not None:
             self.process.fuse = 1 + int(self.world.rng.expovariate(1.0 / self.mean_steps))
         self.world.trace(self.name, "starts")
-        self.is_starting = True
         self.world.spawn(self.process, self._begin(), f"{self.name} starts")
 
     async def _begin(self) -> None:
@@ -69,8 +60,6 @@ class Daemon:
         except Exception as e:  # noqa: BLE001  # whatever it is, a service manager starts it again
             self.world.trace(self.name, "could not start", type(e).__name__)
             self.process.kill()
-        else:
-            self.is_starting = False
 
     def _died(self) -> None:
         self.world.trace(self.name, "dies")
@@ -92,13 +81,7 @@ class ManagerDaemon(Daemon):
     """Runs a manager with its link; ``manager`` is set once the current process has started."""
 
     def __init__(
-        self,
-        world: World,
-        name: str,
-        stores: Stores,
-        settings: ManagerSettings,
-        inbox: Inbox,
-        clock: WrongClock,
+        self, world: World, name: str, stores: Stores, settings: ManagerSettings, inbox: Inbox, clock: WrongClock
     ) -> None:
         super().__init__(world, name)
         self.link = SimulatedLink(world)
@@ -136,18 +119,14 @@ class ManagerDaemon(Daemon):
         return manager is not None and manager.leads
 
     async def ask(self, use: Callable[[Manager], Coroutine[Any, Any, Any]]) -> Any:
-        """Send a user's request, which is lost if the process dies."""
+        """Sends a user's request, which is lost if the process dies."""
         manager = self.manager
         assert manager is not None
         return await self.world.call(self.process, partial(use, manager))
 
 
 class Inbox:
-    """Takes callbacks: :class:`ai.backend.manager.events.webhook_gateway.WebhookSender`.
-
-    Attributes:
-        received: callback ids in the order of their arrival, by session.
-    """
+    """Receives callbacks as a :class:`ai.backend.manager.events.webhook_gateway.WebhookSender`, by session."""
 
     def __init__(self, world: World) -> None:
         self.received: dict[str, list[int]] = {}

@@ -23,11 +23,7 @@ _observation = msgspec.msgpack.Decoder(KernelObservation).decode
 
 
 class Disk:
-    """Stores the written values of one agent by kind and name.
-
-    Attributes:
-        is_full: nothing can be written.
-    """
+    """Stores the written values of one agent by kind and name; nothing can be written while it is full."""
 
     def __init__(self, world: World) -> None:
         self.kernels: dict[str, bytes] = {}
@@ -40,11 +36,7 @@ class Disk:
         self._world = world
 
     def begin(self, what: str) -> None:
-        """Begin a write.
-
-        Raises:
-            OSError: the disk is full. ProcessDied: the process is dead from here on.
-        """
+        """Begins a write. Raises OSError if the disk is full, ProcessDied if the process is dead from here on."""
         process, world = PROCESS.get(), self._world
         if process is None or not process.is_alive or process is not self.user:
             raise ProcessDied
@@ -56,7 +48,7 @@ class Disk:
             raise ProcessDied
 
     def end(self, what: str) -> None:
-        """End a write. Raises ProcessDied."""
+        """Ends a write. Raises ProcessDied."""
         process, world = PROCESS.get(), self._world
         if process is not None and world.chance(world.faults.write_fails / 2):
             world.trace("killed after writing", what)
@@ -64,17 +56,17 @@ class Disk:
             raise ProcessDied
 
     def has_news(self, acknowledged: tuple[int, int]) -> bool:
-        """Return whether there are observations after the acknowledged epoch and number."""
+        """Returns True if there are observations after the acknowledged epoch and number."""
         seq = acknowledged[1] if acknowledged[0] == self.epoch else 0
         return any(_observation(value).seq > seq for value in self.outbox)
 
     def live_kernels(self) -> list[tuple[KernelId, int]]:
-        """Return the kernel and the attempt of each record that is no tombstone."""
+        """Returns the kernel and the attempt of each record that is no tombstone."""
         records = [_record(value) for value in self.kernels.values()]
         return [(r.kernel_id, r.spec.attempt) for r in records if r.phase is not Phase.ENDED]
 
     def owes(self) -> bool:
-        """Return whether plugins must still be called for removed workloads."""
+        """Returns True if plugins must still be called for removed workloads."""
         return any(_record(value).owed for value in self.leftovers.values())
 
     def put(self, kind: dict[str, bytes], key: str, value: bytes) -> None:
@@ -183,7 +175,7 @@ class _Outbox:
         self._disk.end("an observation")
 
     def replace(self, observations: list[KernelObservation]) -> None:
-        """Clear the outbox if nothing remains to be sent, as the file does."""
+        """Clears the outbox if nothing remains to be sent, as the file does."""
         if not observations:
             self.rewrite(observations)
 

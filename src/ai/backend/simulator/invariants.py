@@ -40,18 +40,16 @@ class Invariants:
         self._tokens: dict[str, SessionId] = {}
 
     def promise(self, session_id: SessionId, token: str) -> None:
-        """Record the session id that a client received for its token."""
+        """Records the session id that a client received for its token."""
         if self._tokens.setdefault(token, session_id) != session_id:
             self.broken.append(f"{token} gave two sessions")
 
     def committed(self) -> None:
-        """Check the sessions that have changed since the last transaction."""
-        memory, changed = self._memory, False
-        for session_id, session in memory.sessions.items():
+        """Checks the sessions that have changed since the last transaction."""
+        memory = self._memory
+        changed = {key: session for key, session in memory.sessions.items() if self._seen.get(key) is not session}
+        for session_id, session in changed.items():
             before = self._seen.get(session_id)
-            if before is session:
-                continue
-            changed = True
             self._seen[session_id] = session
             self.broken += [f"{session.name}: {text}" for text in machine.check(session_state(session))]
             self._check_kernels(session)
@@ -75,7 +73,7 @@ class Invariants:
                 self.broken.append(f"{session.name}: a kernel in {kernel.status} occupies {kernel.occupied_slots!r}")
 
     def watch(self) -> None:
-        """Check that no session stays in a transient state."""
+        """Checks that no session stays in a transient state."""
         for session in self._memory.sessions.values():
             status, since = self._since.get(session.id, (None, 0.0))
             if status is not session.status:
@@ -85,7 +83,7 @@ class Invariants:
                 self._since[session.id] = session.status, self._world.now
 
     def _check_slots(self) -> None:
-        """Check that slots are counted for exactly the kernels that hold some, and that no device is used twice."""
+        """Checks that slots are counted for exactly the kernels that hold some, and that no device is used twice."""
         memory = self._memory
         held: dict[str, ResourceSlot] = {}
         devices: dict[tuple[str, str, str], Decimal] = {}
@@ -109,7 +107,7 @@ class Invariants:
     # ---- at rest
 
     def at_rest(self, cluster: Cluster) -> None:
-        """Check that waiting sessions have a reason and that callbacks, events and results are right."""
+        """Checks that waiting sessions have a reason and that callbacks, events and results are right."""
         for session in cluster.sessions():
             if session.status is SessionStatus.PENDING and not session.status_data.get("scheduler", {}).get("reason"):
                 self.broken.append(f"{session.name} waits and nobody says why")
@@ -120,7 +118,7 @@ class Invariants:
         self._check_events(cluster)
 
     def _check_callbacks(self, cluster: Cluster) -> None:
-        """Check that callbacks arrived in order for each session, and at least once."""
+        """Checks that callbacks arrived in order for each session, and at least once."""
         received = {one for ids in cluster.inbox.received.values() for one in ids}
         lost = cluster.memory.callback_id - len(received)
         if lost:
@@ -131,26 +129,26 @@ class Invariants:
                 self.broken.append(f"callbacks to {url} came in the order {ids}")
 
     def _check_events(self, cluster: Cluster) -> None:
-        """Check that the last event of each session fits its row."""
+        """Checks that the last event of each session fits its row."""
         last: dict[SessionId, str] = {}
         for event in cluster.memory.events:
             if event.session_id is not None and event.kernel_id is None:
                 last[event.session_id] = event.name
         for session in cluster.sessions():
-            told = last.get(session.id, "")
-            if session.status is SessionStatus.RUNNING and told not in ("session_started", "session_recovered"):
-                self.broken.append(f"{session.name} is RUNNING, and {told} was its last event")
+            event_name = last.get(session.id, "")
+            if session.status is SessionStatus.RUNNING and event_name not in ("session_started", "session_recovered"):
+                self.broken.append(f"{session.name} is RUNNING, and {event_name} was its last event")
 
     @staticmethod
     def _wrong_result(session: Session) -> str:
-        """Return why the result of a batch session contradicts the end of its program; empty if it does not."""
+        """Returns why the result of a batch session contradicts the end of its program; empty if it does not."""
         if session.type is not SessionType.BATCH or session.status is not SessionStatus.TERMINATED:
             return ""
-        wanted = {
+        expected = {
             KernelEventReason.TASK_FINISHED: SessionResult.SUCCESS,
             KernelEventReason.TASK_FAILED: SessionResult.FAILURE,
         }.get(session.main.reason, session.result)
-        return "" if session.result is wanted else f"{session.name} has {session.main.reason} and {session.result}"
+        return "" if session.result is expected else f"{session.name} has {session.main.reason} and {session.result}"
 
     # ---- at the end
 
@@ -172,7 +170,7 @@ class Invariants:
 
 
 def left_over(memory: Memory, agents: Sequence[AgentDaemon]) -> str:
-    """Return the first thing that agents still hold or have not reported; empty for nothing."""
+    """Returns the first thing that agents still hold or have not reported; empty for nothing."""
     counted: set[tuple[KernelId, int]] = {
         (k.id, k.attempt) for s in memory.sessions.values() for k in s.kernels if k.status in HOLDING
     }

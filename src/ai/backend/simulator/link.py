@@ -6,9 +6,8 @@ from ai.backend.common.errors import Unavailable
 from ai.backend.common.wire.link import AgentCommands, ManagerReports
 from ai.backend.infra.rpc.frames import Kind, decode
 from ai.backend.infra.rpc.memory import MemoryAgentEndpoint, MemoryConnection, MemoryLink
-from ai.backend.infra.rpc.methods import MAX_MESSAGE_BYTES
+from ai.backend.infra.rpc.methods import MAX_MESSAGE_BYTES, commands_service, reports_service
 from ai.backend.infra.rpc.multiplexer import Multiplexer
-from ai.backend.infra.rpc.proxies import commands_service, reports_service
 from ai.backend.simulator.virtual_time import PROCESS, Process
 from ai.backend.simulator.world import World
 
@@ -18,9 +17,9 @@ _LATEST_S = 20.0
 
 
 class SimulatedLink(MemoryLink):
-    """The link of one manager. Handlers run in the process that has started its end.
+    """The link of one manager; handlers run in the process that has started its end.
 
-    A message to a process that has died is lost, and the connection is found broken a little later.
+    A message to a dead process is lost, and the connection is found broken a little later.
     """
 
     def __init__(self, world: World) -> None:
@@ -61,7 +60,7 @@ class SimulatedLink(MemoryLink):
         self._world.later(self._world.rng.uniform(0.0, _NOTICED_S), notice)
 
     def _break(self, agent_id: str) -> None:
-        """Fail the pending calls of both ends. Messages in transit still arrive."""
+        """Fails the pending calls of both ends. Messages in transit still arrive."""
         connection = self._connections.pop(agent_id, None)
         if connection is not None:
             connection.manager.lose(Unavailable(f"the connection with {agent_id} broke off"))

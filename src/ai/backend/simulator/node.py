@@ -1,7 +1,4 @@
-"""A simulated node that outlives its agents, with its workloads and devices, its runtime and its plugins.
-
-The runtime and the plugins fail, hang and return wrong values at random.
-"""
+"""A simulated node that outlives its agents, with a runtime and plugins that fail, hang and return wrong values."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from ai.backend.common.devices import (
 from ai.backend.common.errors import CreationDeferred, Unavailable, WorkloadError
 from ai.backend.common.ids import DeviceId, DeviceName, KernelId, SessionId, SlotName
 from ai.backend.common.states import SlotType
-from ai.backend.core.allocation.build import build_alloc_map
+from ai.backend.core.allocation.stock_maps import build_alloc_map
 from ai.backend.plugin.accelerator import (
     AbstractAllocMap,
     AbstractComputePlugin,
@@ -59,16 +56,13 @@ _HANG_S = 45.0
 
 
 class Node:
-    """Stores the workloads and devices of a node, and the violations that its runtime has seen.
+    """Stores the workloads and devices of a node, and the violations that its runtime has seen (``broken``).
 
     Attributes:
         process: everything that runs on the node besides the agent; it does not die.
-        unhealthy: device name and id of the failed devices.
         owed: kernel, attempt and plugin whose ``pre_create`` has begun and whose ``post_terminate`` has not succeeded.
         removed: workloads that were ended; each attempt of a kernel runs once at most.
         ended_alive: workloads that the agent has ended while they ran.
-        broken: the violations.
-        is_plugin_broken: every hook fails.
     """
 
     def __init__(self, world: World, name: str) -> None:
@@ -85,21 +79,21 @@ class Node:
         self.is_plugin_broken = False
 
     def runtime(self) -> SimulatedRuntime:
-        """Return a runtime for one process of the agent."""
+        """Returns a runtime for one process of the agent."""
         return SimulatedRuntime(self)
 
     def sources(self) -> list[PluginSource]:
         return [PluginSource(key, partial(_plugin, self, key)) for key in KINDS]
 
     def reboot(self) -> None:
-        """Remove every workload and every network; the agent must have died before."""
+        """Removes every workload and every network; the agent must have died before."""
         for workload in list(self.fake.workloads.values()):
             self.process.context.run(self.fake.end, workload, WorkloadExit(signal=9, reason="reboot"))
         self.fake.workloads.clear()
         self.fake.networks.clear()
 
     def end_some(self) -> None:
-        """End every second workload, as if its program had exited."""
+        """Ends every second workload, as if its program had exited."""
         for key in self.live()[::2]:
             self.process.context.run(self.fake.end, self.fake.workloads[key], WorkloadExit(code=1, reason="died"))
 
@@ -107,7 +101,7 @@ class Node:
         return [key for key, workload in self.fake.workloads.items() if workload.exit is None]
 
     def check(self) -> list[str]:
-        """Return the kernels with two live workloads and the devices that workloads share."""
+        """Returns the kernels with two live workloads and the devices that workloads share."""
         taken: dict[tuple[str, str], Decimal] = {}
         broken = []
         kernels: dict[KernelId, int] = {}

@@ -15,11 +15,7 @@ from ai.backend.simulator.world import NO_FAULTS
 
 
 async def story(cluster: Cluster) -> None:
-    """The story of one seed.
-
-    Raises:
-        AssertionError: something did not hold.
-    """
+    """Runs one seed: users and faults, rest, the end of all sessions, and full nodes. Raises AssertionError."""
     world = cluster.world
     await cluster.begin()
     befalling = world.spawn(None, cluster.befall()) if world.faults != NO_FAULTS else None
@@ -79,11 +75,7 @@ class _Errors(logging.Handler):
 
 
 def run(cluster: Cluster, tale: Callable[[], Coroutine[Any, Any, None]] | None = None) -> str:
-    """Run the story of a cluster, or another tale of it; the digest of its trace.
-
-    Raises:
-        AssertionError: something did not hold.
-    """
+    """Runs the story of a cluster, or another tale of it; returns the digest of its trace. Raises AssertionError."""
     world, errors = cluster.world, list[str]()
     world.trace("seed", cluster.seed)
     with undisturbed(errors):

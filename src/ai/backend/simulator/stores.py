@@ -5,42 +5,53 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import fields, replace
-from datetime import timedelta
+from datetime import datetime
 from typing import Any
 
 from ai.backend.infra.config_store import MemoryConfigStore
 from ai.backend.manager.agents.memory import MemoryAgentStore
 from ai.backend.manager.composition.stores import Stores
+from ai.backend.manager.dotfiles.sql import SqlDotfileStore
 from ai.backend.manager.idempotency.memory import MemoryAnswerStore
-from ai.backend.manager.identity.memory import MemoryIdentityStore
+from ai.backend.manager.identity.sql import SqlIdentityStore
 from ai.backend.manager.leadership.memory import MemoryLeaseStore
-from ai.backend.manager.logs.memory import MemoryAuditStore
+from ai.backend.manager.logs.sql import SqlAuditStore, SqlErrorLogStore
 from ai.backend.manager.resource_groups.memory import MemoryResourceGroupStore
 from ai.backend.manager.resources.memory import MemoryPresetStore
 from ai.backend.manager.sessions.memory import Memory, MemorySessionStore
 from ai.backend.manager.tasks.memory import MemoryTaskStore
-from ai.backend.simulator.world import EPOCH, World
+from ai.backend.manager.templates.sql import SqlTemplateStore
+from ai.backend.simulator.database import InlineDatabase
+from ai.backend.simulator.world import World
+
+_TABLES = frozenset(
+    {"domains", "groups", "users", "memberships", "keypairs", "keypair_resource_policies", "storage_policies"}
+    | {"dotfiles", "bootstrap_scripts", "session_templates", "error_logs", "audit_logs"}
+)
 
 
-def make_stores(world: World, memory: Memory) -> Stores:
-    """Return the stores without faults, for the invariants and for tests."""
-    groups = MemoryResourceGroupStore()
+def make_stores(memory: Memory, now: Callable[[], datetime]) -> Stores:
+    """Returns the stores without faults, for the invariants and for tests; ``now`` is the time of the leases."""
+    groups, database = MemoryResourceGroupStore(), InlineDatabase(_TABLES)
     return Stores(
         sessions=MemorySessionStore(memory),
         agents=MemoryAgentStore(memory.agents),
         presets=MemoryPresetStore(),
-        identities=MemoryIdentityStore(groups.remove_links),
+        identities=SqlIdentityStore(database, on_removal=lambda s, kind, targets: groups.remove_links(kind, targets)),
         resource_groups=groups,
         tasks=MemoryTaskStore(),
-        audit=MemoryAuditStore(),
+        audit=SqlAuditStore(database),
+        templates=SqlTemplateStore(database),
+        dotfiles=SqlDotfileStore(database),
+        errors=SqlErrorLogStore(database),
         config=MemoryConfigStore(),
         answers=MemoryAnswerStore(),
-        leases=MemoryLeaseStore(lambda: EPOCH + timedelta(seconds=world.now)),
+        leases=MemoryLeaseStore(now),
     )
 
 
 def with_faults(world: World, stores: Stores, committed: Callable[[], None]) -> Stores:
-    """Return the stores with faults, for a manager. ``committed`` is called after each transaction that may write."""
+    """Returns the stores with faults, for a manager. ``committed`` is called after each transaction that may write."""
     wrapped = {
         field.name: FaultyStore(world, store, field.name, committed)
         for field in fields(stores)

@@ -39,7 +39,7 @@ _REPAIR_S = 3_600.0
 
 
 class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One line of a trace; times in seconds."""
+    """A line of a trace; times in seconds."""
 
     at: float
     runs: float
@@ -50,8 +50,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(slots=True)
 class Outcome:
-    """``waits``: seconds from the (last) request of each session that ran to its start. ``killed``: by failing agents.
-    ``stuck``: sessions that were never placed."""
+    """The result; ``waits`` are the seconds from the last request of each session that ran to its start."""
 
     waits: list[float] = field(default_factory=list)
     done: int = 0
@@ -83,7 +82,7 @@ class _Running:
 
 
 class Replay:
-    """The cluster between two events. The same seed tells the same story."""
+    """Simulates a cluster from event to event, alike for equal seeds."""
 
     def __init__(self, cluster: Snapshot, policy: Policy, *, seed: int, fail_every_s: float = 0.0) -> None:
         self._cluster = replace(cluster, pending=(), running=())
@@ -104,14 +103,14 @@ class Replay:
             for s in d.slots
         }
         self._node_classes = NodeClassCache()
-        self._board = self._new_board()
+        self._scheduler = self._new_scheduler()
         self.outcome = Outcome()
 
     def _at(self, time: float, what: str, value: Any) -> None:
         self._count += 1
         heapq.heappush(self._events, (time, self._count, what, value))
 
-    def _new_board(self) -> IncrementalScheduler:
+    def _new_scheduler(self) -> IncrementalScheduler:
         """Returns the scheduler after agents have joined or left."""
         held: dict[AgentId, list[HeldKernel]] = {}
         for r in self._running.values():
@@ -124,11 +123,7 @@ class Replay:
         return IncrementalScheduler(replace(self._cluster, agents=agents, pending=pending), self._node_classes)
 
     def run(self, trace: Sequence[Job]) -> Outcome:
-        """Until all have run, or nothing can change for those that wait.
-
-        Raises:
-            AssertionError: an agent would hold more than it has.
-        """
+        """Runs until all have run, or nothing can change. Raises AssertionError if an agent would hold too much."""
         for job in trace:
             self._at(job.at, "arrive", job)
         if self._fail_every_s:
@@ -148,7 +143,7 @@ class Replay:
                     self._fail(now)
                 case "repair":
                     self._down.discard(value)
-                    self._board = self._new_board()
+                    self._scheduler = self._new_scheduler()
             self._decide(now)
         self.outcome.stuck, self.outcome.ended_at = len(self._waiting), last
         return self.outcome
@@ -165,12 +160,12 @@ class Replay:
             scope=job.scope,
         )
         self._waiting[session.session_id] = session, job, now
-        self._board.enqueue(session)
+        self._scheduler.enqueue(session)
 
     def _end(self, session_id: SessionId) -> None:
         ended = self._running.pop(session_id, None)
         if ended is not None:
-            self._board.release(ended.agent_id, ended.held.kernel_id)
+            self._scheduler.release(ended.agent_id, ended.held.kernel_id)
             self.outcome.done += 1
 
     def _fail(self, now: float) -> None:
@@ -185,16 +180,16 @@ class Replay:
         lost = [r for r in self._running.values() if r.agent_id == failed]
         for r in lost:
             del self._running[r.session.session_id]
-        self._board = self._new_board()
+        self._scheduler = self._new_scheduler()
+        self.outcome.killed += len(lost)
         for r in lost:
-            self.outcome.killed += 1
             self._request(now, r.job)
 
     def _decide(self, now: float) -> None:
         if self._policy.order in SHARED_ORDERS:
             held = occupied((r.session.scope, r.session.total) for r in self._running.values())
-            self._board.account(held, self._used)
-        plan = decide(self._board, self._policy, now=EPOCH + timedelta(seconds=now), rng=self._rng)
+            self._scheduler.account(held, self._used)
+        plan = decide(self._scheduler, self._policy, now=EPOCH + timedelta(seconds=now), rng=self._rng)
         for placement in plan.placements:
             session, job, since = self._waiting.pop(placement.session_id)
             (kernel,) = placement.kernels
@@ -219,10 +214,7 @@ class Replay:
 
 
 def read_trace(data: bytes) -> list[Job]:
-    """
-    Raises:
-        InvalidInput: it is not a trace.
-    """
+    """Reads a trace. Raises InvalidInput."""
     try:
         return msgspec.json.decode(data, type=list[Job])
     except msgspec.MsgspecError as e:

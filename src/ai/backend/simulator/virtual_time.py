@@ -25,12 +25,7 @@ class ProcessDied(BaseException):
 
 
 class Process:
-    """A simulated operating system process.
-
-    Attributes:
-        fuse: after so many more steps it dies; None: it does not.
-        on_death: called once, when it dies.
-    """
+    """A simulated operating system process, which dies after ``fuse`` more steps (None: it does not)."""
 
     def __init__(self, name: str, on_death: Callable[[], None] = lambda: None) -> None:
         self.name = name
@@ -44,7 +39,7 @@ class Process:
         self.context.run(PROCESS.set, self)
 
     def enter(self, handle: events.Handle, loop: VirtualLoop) -> bool:
-        """Return whether this step is run now."""
+        """Returns True if this step is run now."""
         if not self.is_alive:
             return False
         if self._is_stopped:
@@ -64,7 +59,7 @@ class Process:
             self.on_death()
 
     def stop(self) -> None:
-        """Run nothing until :meth:`go_on`, as after SIGSTOP."""
+        """Runs nothing until :meth:`go_on`, as after SIGSTOP."""
         self._is_stopped = True
 
     def go_on(self) -> None:
@@ -128,10 +123,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return timer
 
     def _timer_handle_cancelled(self, handle: events.TimerHandle) -> None:
-        """Do nothing: the timer is dropped when it is due."""
+        """Does nothing: the timer is dropped when it is due."""
 
     def _advance(self) -> None:
-        """Let the time pass until something is to be done."""
+        """Lets the time pass until something is to be done."""
         timers = self._timers
         while timers and timers[0][2].cancelled():
             heapq.heappop(timers)
@@ -187,20 +182,20 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return task
 
     def _write_to_self(self) -> None:
-        """Do nothing: the loop has no selector."""
+        """Does nothing: the loop has no selector."""
 
     def _check_closed(self) -> None:
         """Accept calls after the end, which :meth:`tear_down` causes; they are not run."""
 
     def _process_events(self, event_list: Any) -> None:
-        """Do nothing: there are no events of sockets."""
+        """Does nothing: there are no events of sockets."""
 
     def sweep(self) -> None:
-        """Forget tasks that are over."""
+        """Forgets tasks that are over."""
         self._tasks = [task for task in self._tasks if not task.done()]
 
     def tear_down(self) -> None:
-        """Close every remaining coroutine, whatever its ``finally`` blocks do, and then the loop."""
+        """Closes every remaining coroutine, whatever its ``finally`` blocks do, and then the loop."""
         events._set_running_loop(self)
         try:
             for task in self._tasks:

@@ -84,18 +84,17 @@ class World:
     # ---- processes
 
     def spawn(self, process: Process | None, work: Coroutine[Any, Any, T], name: str = "") -> asyncio.Task[T]:
-        """Run it in a process; without one, where nothing ever fails."""
+        """Runs it in a process; without one, where nothing ever fails."""
         context = (process.context if process is not None else self.context).copy()
         task: asyncio.Task[T] = self.loop.create_task(work, name=name or None, context=context)
         return task
 
     def later(self, delay_s: float, call: Callable[..., object], *args: Any) -> None:
-        """Call a function later, outside of every process."""
+        """Calls a function later, outside of every process."""
         self.loop.call_later(delay_s, call, *args, context=self.context)
 
     async def call(self, process: Process, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Do it in another process and wait for it. It goes on there if the caller dies; it is cancelled with the
-        caller."""
+        """Runs work in another process, where it goes on if the caller dies; a cancelled caller cancels it."""
         reply: asyncio.Future[T] = self.loop.create_future()
         task = self.spawn(process, work())
 
@@ -113,7 +112,7 @@ class World:
     # ---- the database
 
     async def transaction(self, name: str, work: Callable[[], Awaitable[T]]) -> T:
-        """Run a transaction, which may be slow, refused, or committed without an answer."""
+        """Runs a transaction, which may be slow, refused, or committed without an answer."""
         faults, rng = self.faults, self.rng
         if self.chance(faults.refuse):
             self.trace("refused", name)
@@ -130,7 +129,7 @@ class World:
 
 
 def answer(task: asyncio.Task[T], reply: asyncio.Future[T]) -> None:
-    """Copy the outcome of a task to a future."""
+    """Copies the outcome of a task to a future."""
     if task.cancelled():
         reply.cancel()
     elif (error := task.exception()) is not None:
@@ -140,12 +139,7 @@ def answer(task: asyncio.Task[T], reply: asyncio.Future[T]) -> None:
 
 
 class WrongClock:
-    """The clock of one machine: :class:`ai.backend.infra.clock.Clock`.
-
-    Attributes:
-        skew_s: how far the wall clock is ahead of the true time.
-        drift: how fast the monotonic clock goes.
-    """
+    """A :class:`ai.backend.infra.clock.Clock` ahead by ``skew_s``, with a monotonic clock that drifts."""
 
     def __init__(self, world: World, *, skew_s: float = 0.0, drift: float = 1.0) -> None:
         self._world = world

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from ai.backend.infra.config_store import GLOBAL, ConfigScope, ScopeKind, SQLite
 from ai.backend.infra.database import Database
 from ai.backend.infra.rpc.endpoints import AgentEndpoint
 from ai.backend.standalone.agent_files import merged, own_settings
+from ai.backend.standalone.instance import ClusterFile
 from ai.backend.standalone.layout import Layout
 from ai.backend.standalone.options import DEFAULT_MOCK, agent_place
 
@@ -23,38 +25,29 @@ VXLAN_PORT, ENCRYPTED_PORT = 4789, 5789
 """Of the first agent. They are on one node, so each has its own, and they reach each other on its loopback."""
 
 
+@dataclass(eq=False)
 class AgentDaemon:
     """Runs an agent that is configured from the shared configuration at its start."""
 
-    def __init__(
-        self,
-        layout: Layout,
-        agent_id: str,
-        endpoint: AgentEndpoint,
-        *,
-        runtime: str,
-        mock: str | None,
-        config: str | None = None,
-    ) -> None:
-        self._runtime = runtime
-        self._config = config
-        self._layout = layout
-        self._agent_id = agent_id
-        self._endpoint = endpoint
-        self._mock = mock
-        self._agent: Agent | None = None
+    layout: Layout
+    agent_id: str
+    endpoint: AgentEndpoint
+    cluster: ClusterFile
+    _agent: Agent | None = field(default=None, init=False)
 
     async def start(self) -> None:
-        data_dir = self._layout.agent(self._agent_id)
-        shared = await plugin_configuration(self._layout, self._agent_id)
-        ours = agent_settings(self._agent_id, data_dir, runtime=self._runtime, mock=self._mock, shared=shared)
-        settings = AgentSettings.model_validate(merged(ours, own_settings(self._config, self._agent_id)))
-        self._agent = Agent(settings, load_runtime(settings), self._endpoint.reports)
+        data_dir = self.layout.agent(self.agent_id)
+        shared = await plugin_configuration(self.layout, self.agent_id)
+        base = agent_settings(
+            self.agent_id, data_dir, runtime=self.cluster.runtime, mock=self.cluster.mock, shared=shared
+        )
+        settings = AgentSettings.model_validate(merged(base, own_settings(self.cluster.agent_config, self.agent_id)))
+        self._agent = Agent(settings, load_runtime(settings), self.endpoint.reports)
         await self._agent.start()
-        await self._endpoint.start(self._agent.commands)
+        await self.endpoint.start(self._agent.commands)
 
     async def stop(self) -> None:
-        await self._endpoint.stop()
+        await self.endpoint.stop()
         if self._agent is not None:
             await self._agent.stop()
 
@@ -62,9 +55,9 @@ class AgentDaemon:
 async def plugin_configuration(layout: Layout, agent_id: str) -> dict[str, dict[str, str]]:
     """Reads settings of accelerator plugins by name, from ``config/plugins/accelerator/<name>/<key>`` (spec 03-06).
 
-    What is set for the node wins over what is set for its resource group and for all.
+    Those of the node win over those of its resource group, which win over the global ones.
     """
-    database = Database(f"sqlite+aiosqlite:///{layout.database}", pool_size=1)
+    database = Database(f"sqlite:///{layout.database}", pool_size=1)
     try:
         store = SQLiteConfigStore(database)
         await store.setup()
@@ -89,12 +82,8 @@ def agent_settings(
 ) -> dict[str, Any]:
     """Returns the ``agent.toml`` of an embedded agent.
 
-    Args:
-        agent_id: its name.
-        data_dir: where it keeps its things.
-        runtime: name of its runtime.
-        mock: a declaration file, ``default``, or None for no mock devices.
-        shared: see :func:`plugin_configuration`. The mock plugin listens to the slot name that its file declares.
+    ``mock`` is a declaration file, ``default``, or None for no mock devices; its plugin uses the settings of the slot
+    name that the file declares. ``shared`` comes from :func:`plugin_configuration`.
     """
     plugins: dict[str, Any] = {name: dict(settings) for name, settings in shared.items()}
     allowed: list[str] = []

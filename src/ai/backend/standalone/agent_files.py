@@ -16,15 +16,8 @@ _ALLOWED = ("allow-compute-plugins", "allowed-compute-plugins", "allow_compute_p
 
 
 def own_settings(place: str | None, agent_id: str) -> dict[str, Any]:
-    """Returns the settings of this agent; empty if ``place`` is a folder that has no file for it.
-
-    Args:
-        place: a file for every agent, or a folder with a file ``AGENT.toml`` for each that has one; None: nothing.
-        agent_id: the agent.
-
-    Raises:
-        InvalidInput: the file cannot be used; the message names it and the key.
-    """
+    """Returns the settings of this agent from a file for all agents, or from ``AGENT.toml`` in a folder; empty without
+    one. Raises InvalidInput for a file that cannot be used."""
     path = Path(place or "")
     if path.is_dir() and place is not None:
         path = path / f"{agent_id}.toml"
@@ -40,7 +33,7 @@ def own_settings(place: str | None, agent_id: str) -> dict[str, Any]:
 
 
 def check(place: str | None, agents: Iterable[str], *, is_new: bool) -> None:
-    """Raises InvalidInput for a file that cannot be used; for a new folder also if a file is of no agent of ours."""
+    """Raises InvalidInput for a file that cannot be used; for a new folder also for a file of no agent."""
     names = list(agents)
     for name in names:
         own_settings(place, name)

@@ -19,7 +19,7 @@ from ai.backend.standalone.agent_files import check as check_agent_files
 from ai.backend.standalone.instance import ClusterFile, read_cluster_file, write_cluster_file
 from ai.backend.standalone.layout import Layout
 from ai.backend.standalone.manager_daemon import ManagerDaemon, keys_of, listen
-from ai.backend.standalone.options import DEFAULT_PORT, DEFAULT_RUNTIME, SESSIONS_GO_ON, UpOptions, agent_ids
+from ai.backend.standalone.options import DEFAULT_PORT, SESSIONS_GO_ON, UpOptions, agent_ids
 from ai.backend.standalone.storage_daemon import StorageDaemon
 
 log = logging.getLogger(__name__)
@@ -27,13 +27,10 @@ _READY_TIMEOUT_S = 30.0
 
 
 async def run_cluster(layout: Layout, options: UpOptions, *, ready_fd: int | None, started: float) -> None:
-    """Start everything, say how to use it, and wait for SIGINT or SIGTERM.
+    """Starts everything, prints how to use it, and waits for SIGINT or SIGTERM. The caller holds the lock of the
+    directory.
 
-    Args:
-        layout: where; its lock is held by the caller.
-        options: what.
-        ready_fd: where to tell the parent of a detached cluster, instead of standard output.
-        started: ``time.monotonic()`` at the start, to say how long it took.
+    ``ready_fd`` replaces standard output for a detached cluster.
     """
     configure_logging("up", file=layout.logs / "up.log")
     stop = asyncio.Event()
@@ -71,8 +68,8 @@ class Sockets(NamedTuple):
 
 def prepare(layout: Layout, options: UpOptions) -> tuple[ClusterFile, Sockets]:
     """Chooses the ports and writes the cluster file. A requested port must be free (0: any); else another is chosen."""
-    last = read_cluster_file(layout.cluster)
-    stored_port = last.port if last is not None and last.port else DEFAULT_PORT
+    last = read_cluster_file(layout.cluster) or ClusterFile()
+    stored_port = last.port or DEFAULT_PORT
     try:
         sock = listen(options.host, stored_port if options.port is None else options.port)
     except Conflict:
@@ -81,8 +78,8 @@ def prepare(layout: Layout, options: UpOptions) -> tuple[ClusterFile, Sockets]:
         sock = listen(options.host, 0)
     sockets = Sockets(
         sock,
-        _listen_again(options.host, last.storage_port if last is not None else 0),
-        _listen_again("127.0.0.1", last.storage_manager_port if last is not None else 0),
+        _listen_again(options.host, last.storage_port),
+        _listen_again("127.0.0.1", last.storage_manager_port),
     )
     cluster = ClusterFile(
         host=options.host,
@@ -90,11 +87,11 @@ def prepare(layout: Layout, options: UpOptions) -> tuple[ClusterFile, Sockets]:
         storage_port=_port(sockets.storage),
         storage_manager_port=_port(sockets.storage_manager),
         rpc_port=_rpc_port(last) if options.separate else 0,
-        agents=options.agents or (last.agents if last is not None else 1),
-        runtime=options.runtime or (last.runtime if last is not None else DEFAULT_RUNTIME),
+        agents=options.agents or last.agents,
+        runtime=options.runtime or last.runtime,
         separate=options.separate,
-        mock=options.mock_devices(last.mock if last is not None else None),
-        agent_config=options.agent_files(last.agent_config if last is not None else None),
+        mock=options.mock_devices(last.mock),
+        agent_config=options.agent_files(last.agent_config),
     )
     try:
         check_agent_files(cluster.agent_config, agent_ids(cluster.agents), is_new=options.agent_config is not None)
@@ -119,8 +116,8 @@ def _listen_again(host: str, port: int) -> socket.socket:
         return listen(host, 0)
 
 
-def _rpc_port(last: ClusterFile | None) -> int:
-    with _listen_again("127.0.0.1", last.rpc_port if last is not None else 0) as sock:
+def _rpc_port(last: ClusterFile) -> int:
+    with _listen_again("127.0.0.1", last.rpc_port) as sock:
         return _port(sock)
 
 
@@ -136,40 +133,29 @@ async def _start_embedded(stack: AsyncExitStack, layout: Layout, cluster: Cluste
     stack.push_async_callback(manager.stop)
     await manager.start()
     for agent_id in agent_ids(cluster.agents):
-        agent = AgentDaemon(
-            layout,
-            agent_id,
-            link.agent_endpoint(agent_id),
-            runtime=cluster.runtime,
-            mock=cluster.mock,
-            config=cluster.agent_config,
-        )
+        agent = AgentDaemon(layout, agent_id, link.agent_endpoint(agent_id), cluster)
         stack.push_async_callback(agent.stop)
         await agent.start()
     await stack.enter_async_context(trimmed(manager.database.rest))
 
 
 async def _start_separate(stack: AsyncExitStack, layout: Layout, cluster: ClusterFile, sockets: Sockets) -> None:
+    from ai.backend.infra.process.workers import ProcessSupervisor
     from ai.backend.standalone.daemon import make_keys
-    from ai.backend.standalone.supervise import Supervisor, daemon_command
 
     for sock in sockets:
         sock.close()
     make_keys(layout, agent_ids(cluster.agents))
-    commands = {name: daemon_command(layout.root, name) for name in ("storage", "manager")}
+    commands = {name: layout.daemon_command(name) for name in ("storage", "manager")}
     for agent_id in agent_ids(cluster.agents):
-        commands[f"agent-{agent_id}"] = daemon_command(layout.root, "agent", agent_id)
-    supervisor = Supervisor(commands, logs=layout.logs)
+        commands[f"agent-{agent_id}"] = layout.daemon_command("agent", agent_id)
+    supervisor = ProcessSupervisor(commands, logs=layout.logs, first_delay_s=0.2)
     stack.push_async_callback(supervisor.stop)
     supervisor.start()
 
 
 async def _wait_ready(layout: Layout, cluster: ClusterFile, stop: asyncio.Event) -> None:
-    """Waits until every agent is registered and the storage proxy serves, as an outsider sees it.
-
-    Raises:
-        Unavailable: not within 30 seconds.
-    """
+    """Waits until every agent is registered and the storage proxy serves. Raises Unavailable after 30 seconds."""
     deadline = time.monotonic() + _READY_TIMEOUT_S
     while not stop.is_set():
         if await _is_ready(cluster):

@@ -1,7 +1,5 @@
-"""Runs a daemon of a separate cluster: python -m ai.backend.standalone.daemon DATA_DIR (storage | manager | agent ID).
-
-Started by ``up --separate`` (or by a test); killed, it may be started again at any time.
-"""
+"""Runs a daemon of a separate cluster: python -m ai.backend.standalone.daemon DATA_DIR (storage | manager | agent
+ID)."""
 
 from __future__ import annotations
 
@@ -25,6 +23,8 @@ _ORPHAN_CHECK_S = 1.0
 
 
 class Daemon(Protocol):
+    """A daemon of the cluster."""
+
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
 
@@ -74,9 +74,7 @@ def make_agent(layout: Layout, cluster: ClusterFile, agent_id: str) -> Daemon:
         keypair=load_keypair(layout.keys / f"agent-{agent_id}"),
         manager_key=load_keypair(layout.keys / "manager").public,
     )
-    return AgentDaemon(
-        layout, agent_id, endpoint, runtime=cluster.runtime, mock=cluster.mock, config=cluster.agent_config
-    )
+    return AgentDaemon(layout, agent_id, endpoint, cluster)
 
 
 async def run(daemon: Daemon) -> None:

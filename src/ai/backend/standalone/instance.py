@@ -1,9 +1,11 @@
-"""Allows one cluster per data directory, and tells commands how to reach it."""
+"""Allows one cluster per data directory, and stores how commands and shells reach it."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import shlex
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -15,7 +17,7 @@ from ai.backend.infra.atomic_write import write_atomically
 
 
 class ClusterFile(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes this cluster to the next ``up`` and to other commands. Holds no secret."""
+    """Describes this cluster to the next ``up`` and to other commands, without secrets."""
 
     version: int = 1
     host: str = "127.0.0.1"
@@ -44,11 +46,7 @@ class ClusterFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_cluster_file(path: Path) -> ClusterFile | None:
-    """Reads the cluster file; None if there was no cluster yet.
-
-    Raises:
-        InvalidInput: the file is damaged.
-    """
+    """Reads the cluster file; None without one. Raises InvalidInput if it is damaged."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=ClusterFile)
     except FileNotFoundError:
@@ -71,7 +69,7 @@ def already_runs(root: Path, pid: int | str) -> Conflict:
 
 
 class InstanceLock:
-    """Locks a data directory while its cluster runs. Freed when the process dies, however it dies."""
+    """Locks a data directory while its cluster runs. The system frees the lock when the process dies."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -123,3 +121,37 @@ def has_ended(pid: int) -> bool:
     except OSError:
         return True
     return state in (b"Z", b"X")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keys:
+    access_key: str
+    secret_key: str = field(repr=False)
+
+
+def write_env_file(path: Path, *, endpoint: str, keys: Keys, who: str) -> None:
+    """Writes the endpoint and one keypair, readable by this user alone."""
+    variables = {
+        "BACKEND_ENDPOINT": endpoint,
+        "BACKEND_ENDPOINT_TYPE": "api",
+        "BACKEND_ACCESS_KEY": keys.access_key,
+        "BACKEND_SECRET_KEY": keys.secret_key,
+    }
+    lines = [f"# Keys of the {who} of this cluster. Use: source {shlex.quote(str(path))}"]
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    write_atomically(path, ("\n".join(lines) + "\n").encode())
+
+
+def read_env_file(path: Path) -> Keys | None:
+    """Returns the keypair that an earlier ``up`` wrote; None if the file is gone or holds none."""
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return None
+    variables: dict[str, str] = {}
+    for line in text.splitlines():
+        name, _, value = line.removeprefix("export ").partition("=")
+        if line.startswith("export ") and value:
+            variables[name] = shlex.split(value)[0]
+    access_key, secret_key = variables.get("BACKEND_ACCESS_KEY"), variables.get("BACKEND_SECRET_KEY")
+    return Keys(access_key=access_key, secret_key=secret_key) if access_key and secret_key else None

@@ -3,60 +3,31 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+import sys
 from pathlib import Path
 
 from ai.backend.common.errors import InvalidInput
 
 
-@dataclass(frozen=True, slots=True)
 class Layout:
-    """Holds paths below the data directory. Nothing of the cluster lies elsewhere, except cgroups."""
+    """Paths below the data directory. Nothing of the cluster lies elsewhere, except cgroups."""
 
-    root: Path
-
-    @property
-    def lock(self) -> Path:
-        return self.root / "up.lock"
-
-    @property
-    def cluster(self) -> Path:
-        return self.root / "cluster.json"
-
-    @property
-    def database(self) -> Path:
-        return self.root / "manager" / "backendai.db"
-
-    @property
-    def keys(self) -> Path:
-        return self.root / "keys"
-
-    @property
-    def data_socket(self) -> Path:
-        """The socket, in a folder that is closed to other users (decision 0139)."""
-        return self.root / "link" / "data.sock"
-
-    @property
-    def logs(self) -> Path:
-        return self.root / "logs"
-
-    @property
-    def user_env(self) -> Path:
-        return self.root / "env.sh"
-
-    @property
-    def admin_env(self) -> Path:
-        return self.root / "env-admin.sh"
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.lock = root / "up.lock"
+        self.cluster = root / "cluster.json"
+        self.database = root / "manager" / "backendai.db"
+        self.keys = root / "keys"
+        self.data_socket = root / "link" / "data.sock"
+        self.logs = root / "logs"
+        self.user_env = root / "env.sh"
+        self.admin_env = root / "env-admin.sh"
 
     def agent(self, agent_id: str) -> Path:
         return self.root / "agents" / agent_id
 
     def make(self) -> None:
-        """Creates the directories, readable by this user only.
-
-        Raises:
-            InvalidInput: the place cannot be used; the message says why.
-        """
+        """Creates the directories, readable by this user only. Raises InvalidInput with the reason if that fails."""
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             for folder in (self.database.parent, self.keys, self.logs, self.root / "agents"):
@@ -67,3 +38,7 @@ class Layout:
             probe.unlink()
         except OSError as e:
             raise InvalidInput(f"The data directory {self.root} cannot be used: {e.strerror}.") from None
+
+    def daemon_command(self, daemon: str, *arguments: str) -> list[str]:
+        """Returns the command that starts a daemon of the cluster by itself."""
+        return [sys.executable, "-m", "ai.backend.standalone.daemon", str(self.root), daemon, *arguments]

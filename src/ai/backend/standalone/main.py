@@ -8,8 +8,10 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import click
+import msgspec
 
 from ai.backend.common.errors import BackendError, InvalidInput, Unavailable
 from ai.backend.infra.process.data_dir import default_data_dir
@@ -71,30 +73,11 @@ def _fail(error: BackendError) -> None:
     " i-local-2.toml, or `none`.  [default: as last time, or none]",
 )
 @click.option("--detach", is_flag=True, help="Return once the cluster serves, and leave it running.")
-def up(
-    data_dir: Path | None,
-    host: str,
-    port: int | None,
-    agents: int | None,
-    runtime: str | None,
-    separate: bool,
-    mock: str | None,
-    agent_config: str | None,
-    detach: bool,
-) -> None:
+def up(data_dir: Path | None, detach: bool, **values: Any) -> None:
     """Start the embedded cluster: manager, agents and everything they need, with no other service."""
     layout = _layout(data_dir)
-    options = UpOptions(
-        host=host,
-        port=port,
-        agents=agents,
-        runtime=runtime,
-        separate=separate,
-        mock=mock,
-        agent_config=agent_config,
-    )
     try:
-        options = options.checked()
+        options = UpOptions(**values).checked()
         layout.make()
         if detach:
             _detach(layout, options)
@@ -105,11 +88,8 @@ def up(
 
 
 def serve(layout: Layout, options: UpOptions, *, ready_fd: int | None = None) -> None:
-    """Run the cluster in this process until SIGINT or SIGTERM.
-
-    Raises:
-        Conflict: a cluster runs on this data directory already, or the port is taken.
-    """
+    """Runs the cluster in this process until SIGINT or SIGTERM. Raises Conflict if one runs already, or the port is
+    taken."""
     started = time.monotonic()
     from ai.backend.infra.process.memory import share_one_heap
     from ai.backend.standalone.cluster import run_cluster
@@ -117,15 +97,14 @@ def serve(layout: Layout, options: UpOptions, *, ready_fd: int | None = None) ->
     share_one_heap()
     with InstanceLock(layout.lock):
         try:
-            import uvloop
+            from uvloop import run
         except ImportError:
-            asyncio.run(run_cluster(layout, options, ready_fd=ready_fd, started=started))
-        else:
-            uvloop.run(run_cluster(layout, options, ready_fd=ready_fd, started=started))
+            run = asyncio.run
+        run(run_cluster(layout, options, ready_fd=ready_fd, started=started))
 
 
 def _detach(layout: Layout, options: UpOptions) -> None:
-    """Start a child in a session of its own, wait until it serves or has failed, and print what it would print."""
+    """Starts a child in a session of its own, waits until it serves or has failed, and prints its message."""
     import subprocess
 
     if (pid := running_pid(layout.lock)) is not None:
@@ -134,7 +113,7 @@ def _detach(layout: Layout, options: UpOptions) -> None:
     log = layout.logs / "up.out"
     with log.open("ab") as output:
         child = subprocess.Popen(
-            [sys.executable, "-m", "ai.backend.standalone.detached", str(layout.root), options.to_json(), str(writer)],
+            [sys.executable, "-m", "ai.backend.standalone.main", str(layout.root), options.to_json(), str(writer)],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -174,3 +153,18 @@ def down(data_dir: Path | None) -> None:
             _fail(Unavailable(f"The cluster (process {pid}) does not stop; see {layout.logs}."))
         time.sleep(0.05)
     click.echo(f"Stopped the cluster on {layout.root}. {SESSIONS_GO_ON}")
+
+
+def _serve_detached(data_dir: str, options: str, ready_fd: int) -> int:
+    """Runs the child of ``up --detach``, and writes its result to ``ready_fd``."""
+    os.set_inheritable(ready_fd, False)
+    try:
+        serve(Layout(Path(data_dir)), msgspec.json.decode(options, type=UpOptions), ready_fd=ready_fd)
+    except BackendError as e:
+        os.write(ready_fd, f"failed\n{e.message}\n".encode())
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_serve_detached(sys.argv[1], sys.argv[2], int(sys.argv[3])))

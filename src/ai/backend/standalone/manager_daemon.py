@@ -16,8 +16,7 @@ from ai.backend.manager.composition.app import build_app
 from ai.backend.manager.composition.backing_services import sealer_of
 from ai.backend.manager.composition.manager import Manager
 from ai.backend.manager.config.settings import ManagerSettings
-from ai.backend.standalone.credentials import Keys, read_env_file, write_env_file
-from ai.backend.standalone.instance import ClusterFile
+from ai.backend.standalone.instance import ClusterFile, Keys, read_env_file, write_env_file
 from ai.backend.standalone.layout import Layout
 from ai.backend.standalone.storage_daemon import HOST, shared_configuration
 
@@ -26,11 +25,8 @@ _DEFAULT_USERS = {"admin@local": "administrator", "user@local": "user"}
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Returns a listening socket; the caller owns it.
-
-    Raises:
-        Conflict: the port is taken or the address is not ours.
-    """
+    """Returns a listening socket; the caller owns it. Raises Conflict if the port is taken or the address is not
+    ours."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -45,17 +41,14 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class ManagerDaemon:
-    """Runs the manager and its HTTP server on the embedded database.
-
-    ``start`` returns once requests are served; sessions left half-way by a former life go on at once.
-    """
+    """Runs the manager and its HTTP server on the embedded database. ``start`` returns once requests are served."""
 
     def __init__(self, layout: Layout, endpoint: ManagerEndpoint, sock: socket.socket, *, cluster: ClusterFile) -> None:
         self._layout = layout
         self._endpoint = endpoint
         self._sock = sock
         self._cluster = cluster
-        self.database = Database(f"sqlite+aiosqlite:///{layout.database}")
+        self.database = Database(f"sqlite:///{layout.database}")
         self.bus = Bus()
         settings = ManagerSettings(data_dir=layout.database.parent)
         self.manager = Manager(settings, self.database, self.bus, endpoint, sealer=sealer_of(settings))
@@ -93,7 +86,7 @@ class ManagerDaemon:
             write_env_file(path, endpoint=self._cluster.endpoint, keys=keys, who=_DEFAULT_USERS[email])
 
     async def _readiness(self) -> Mapping[str, bool]:
-        # One that is only connected has not said what it has: whoever asked for its devices would hear of none.
+        # The devices of an agent that is only connected are not known yet.
         return {"agents": bool(self._endpoint.agents.keys() & set(self.manager.registry.registered))}
 
     async def stop(self) -> None:
@@ -106,11 +99,7 @@ class ManagerDaemon:
 
 
 def keys_of(layout: Layout) -> tuple[Keys, Keys]:
-    """Returns the user's and the administrator's keys.
-
-    Raises:
-        Unavailable: the env files are not there (yet).
-    """
+    """Returns the user's and the administrator's keys. Raises Unavailable if the env files do not exist yet."""
     user, admin = read_env_file(layout.user_env), read_env_file(layout.admin_env)
     if user is None or admin is None:
         raise Unavailable(f"The cluster wrote no keys to {layout.root}.")

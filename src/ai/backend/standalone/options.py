@@ -9,10 +9,8 @@ import msgspec
 from ai.backend.common.errors import InvalidInput
 
 DEFAULT_PORT = 8091
-DEFAULT_RUNTIME = "process"
 DEFAULT_MOCK = "default"
-NO_MOCK = "none"
-NO_CONFIG = "none"
+NONE = "none"
 SESSIONS_GO_ON = "Sessions go on running; the next `backend.ai up` finds them again."
 
 
@@ -20,8 +18,7 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of ``up``; None means the value of the last ``up`` on this data directory.
 
     Without a last one: port 8091 or any free one, one agent, the process runtime, no mock devices. ``mock`` is a file,
-    ``default`` or ``none``. ``agent_config`` is a file, a folder with a file ``AGENT.toml`` for each agent that has
-    one, or ``none``.
+    ``default`` or ``none``. ``agent_config`` is a file, a folder with an ``AGENT.toml`` for some agents, or ``none``.
     """
 
     host: str = "127.0.0.1"
@@ -33,15 +30,12 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     agent_config: str | None = None
 
     def checked(self) -> UpOptions:
-        """Returns the settings with an absolute path, since a detached cluster works elsewhere.
-
-        Raises:
-            InvalidInput: the mock file cannot be used, or there is no such configuration of agents.
-        """
-        mock = _place(self.mock, (DEFAULT_MOCK, NO_MOCK), "mock accelerator file")
-        if mock not in (None, DEFAULT_MOCK, NO_MOCK):
+        """Returns the options with absolute paths, since a detached cluster runs in another directory. Raises
+        InvalidInput."""
+        mock = _place(self.mock, (DEFAULT_MOCK, NONE), "mock accelerator file")
+        if mock not in (None, DEFAULT_MOCK, NONE):
             _check_declaration(Path(mock))
-        agent_config = _place(self.agent_config, (NO_CONFIG,), "agent configuration")
+        agent_config = _place(self.agent_config, (NONE,), "agent configuration")
         return msgspec.structs.replace(self, mock=mock, agent_config=agent_config)
 
     def to_json(self) -> str:
@@ -49,11 +43,11 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def mock_devices(self, last: str | None) -> str | None:
         """Returns the path of the mock declaration, ``default``, or None; ``last`` is the previous one."""
-        return last if self.mock is None else None if self.mock == NO_MOCK else self.mock
+        return last if self.mock is None else None if self.mock == NONE else self.mock
 
     def agent_files(self, last: str | None) -> str | None:
         """Returns the path of agents' settings, or None; ``last`` is the previous one."""
-        return last if self.agent_config is None else None if self.agent_config == NO_CONFIG else self.agent_config
+        return last if self.agent_config is None else None if self.agent_config == NONE else self.agent_config
 
 
 def _check_declaration(path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+from dataclasses import dataclass
 from pathlib import Path
 
 from ai.backend.infra.atomic_write import write_atomically
@@ -44,16 +45,11 @@ def shared_configuration(layout: Layout, cluster: ClusterFile) -> dict[str, str]
 
 
 def settings(layout: Layout, cluster: ClusterFile) -> StorageSettings:
-    """Returns the proxy's settings. As root, files belong to the user that sessions run as.
-
-    What a ``storage-proxy.toml`` in the data directory says besides (more volumes, ``[artifacts]``) is added.
-
-    Raises:
-        InvalidInput: that file cannot be used.
-    """
+    """Returns the proxy's settings, completed by a ``storage-proxy.toml`` in the data directory. As root, files belong
+    to the user that sessions run as. Raises InvalidInput if that file cannot be used."""
     runtime = ProcessRuntimeSettings.model_validate({})
     owner = {"user": runtime.kernel_uid, "group": runtime.kernel_gid} if os.geteuid() == 0 else {}
-    ours = {
+    own = {
         "storage-proxy": {"node-id": PROXY, "secret": secret(layout, "tokens"), **owner},
         "api": {
             "client": {
@@ -67,33 +63,31 @@ def settings(layout: Layout, cluster: ClusterFile) -> StorageSettings:
         },
         "volume": {VOLUME: {"backend": "vfs", "path": str(volume_path(layout))}},
     }
-    own = layout.root / "storage-proxy.toml"
-    if own.exists():
-        return load_settings(StorageSettings, name="storage-proxy", path=own, fixed=ours)
-    return StorageSettings.model_validate(ours)
+    file = layout.root / "storage-proxy.toml"
+    if file.exists():
+        return load_settings(StorageSettings, name="storage-proxy", path=file, fixed=own)
+    return StorageSettings.model_validate(own)
 
 
 def volume_path(layout: Layout) -> Path:
     return layout.root / "volumes" / VOLUME
 
 
+@dataclass(eq=False)
 class StorageDaemon:
     """Runs the proxy on its two sockets; None binds the ports that the cluster file names."""
 
-    def __init__(
-        self,
-        layout: Layout,
-        cluster: ClusterFile,
-        client: socket.socket | None = None,
-        manager: socket.socket | None = None,
-    ) -> None:
-        volume_path(layout).parent.mkdir(mode=0o700, exist_ok=True)  # sessions see folders by mounts alone
-        self._proxy = StorageProxy(settings(layout, cluster))
-        self._client = client
-        self._manager = manager
+    layout: Layout
+    cluster: ClusterFile
+    client: socket.socket | None = None
+    manager: socket.socket | None = None
+
+    def __post_init__(self) -> None:
+        volume_path(self.layout).parent.mkdir(mode=0o700, exist_ok=True)  # sessions see folders by mounts only
+        self._proxy = StorageProxy(settings(self.layout, self.cluster))
 
     async def start(self) -> None:
-        await self._proxy.start(client=self._client, manager=self._manager)
+        await self._proxy.start(client=self.client, manager=self.manager)
 
     async def stop(self) -> None:
         await self._proxy.stop()

@@ -8,7 +8,8 @@ import os
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TextIO
 
@@ -19,28 +20,26 @@ from ai.backend.common.errors import BackendError, InvalidInput
 from ai.backend.common.volume_paths import VFolderId
 from ai.backend.infra.http.health import HealthApi
 from ai.backend.infra.http.routes import endpoints_of
-from ai.backend.infra.http.server import HttpServer, make_runner, serve_on
-from ai.backend.infra.http.tls import tls_of
+from ai.backend.infra.http.server import HttpServer, make_runner, serve_on, tls_of
 from ai.backend.infra.process.daemon import config_option, log_level_option, run_daemon
 from ai.backend.infra.process.pid_file import PidFile
-from ai.backend.infra.process.workers import Workers, first_has_ended
+from ai.backend.infra.process.workers import ProcessSupervisor, first_has_ended
 from ai.backend.infra.settings import load_settings
 from ai.backend.infra.telemetry import Metrics, log_as_configured
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.storage.artifacts.api import ArtifactApi, ArtifactClientApi
-from ai.backend.storage.artifacts.facade import Artifacts
+from ai.backend.storage.artifacts.archive import Archive
+from ai.backend.storage.artifacts.fetcher import Fetcher
+from ai.backend.storage.artifacts.imports import Imports
+from ai.backend.storage.artifacts.model import Limits
+from ai.backend.storage.artifacts.storages import Storages
 from ai.backend.storage.auth import SecretAuthenticator
-from ai.backend.storage.config.settings import (
-    ClientApiSettings,
-    ManagerApiSettings,
-    StorageSettings,
-)
+from ai.backend.storage.config.settings import ClientApiSettings, ManagerApiSettings, StorageSettings
 from ai.backend.storage.folders.api import FolderApi
 from ai.backend.storage.folders.files_api import FileApi
 from ai.backend.storage.folders.service import Folders
 from ai.backend.storage.tasks import Tasks
 from ai.backend.storage.transfers.api import ClientApi, allow_all_origins
-from ai.backend.storage.transfers.loop import expire_uploads
 from ai.backend.storage.transfers.tokens import Tokens
 from ai.backend.storage.transfers.uploads import Uploads
 from ai.backend.storage.volumes.api import VolumeApi
@@ -55,14 +54,8 @@ Where = socket.socket | tuple[str, int]
 
 
 class StorageProxy:
-    """A storage proxy with its manager-facing and client-facing API.
-
-    Args:
-        is_worker: serves clients only, beside the first process of the proxy.
-
-    Raises:
-        InvalidInput: a volume or certificate is invalid, or a secret is too short.
-    """
+    """A storage proxy with its manager-facing and client-facing API. ``is_worker``: serves clients only, beside the
+    first process of the proxy. Raises InvalidInput: a volume or certificate is invalid, or a secret is too short."""
 
     def __init__(self, settings: StorageSettings, *, is_worker: bool = False) -> None:
         self.settings = settings
@@ -72,72 +65,60 @@ class StorageProxy:
         for key, value in (("storage-proxy.secret", secret), ("api.manager.secret", manager_secret)):
             if len(value) < MIN_SECRET:
                 raise InvalidInput(f"{key} must have at least {MIN_SECRET} characters.")
-        self.metrics = Metrics("storage-proxy")
+        self.metrics = metrics = Metrics("storage-proxy")
         self.volumes = Volumes(settings.volume, owner=own.owner, waypoint=crash_point)
         self._quota = QuotaAccounting(scan_interval_s=own.quota_scan_interval)
         self._tasks = Tasks()
         self._uploads = Uploads(self.volumes, self._quota, max_size=own.max_upload_size)
         self._folders = Folders(self.volumes, self._quota, self._tasks)
-        tokens = Tokens(secret, own.session_expire)
-        self._files = FileApi(
-            self.volumes,
-            self._folders,
-            self._uploads,
-            self._tasks,
-            tokens,
-            page_size=own.scandir_limit,
-            client_url="",
-        )
+        self._tokens = tokens = Tokens(secret, own.session_expire)
         self._client = ClientApi(self.volumes, self._uploads, tokens, upload_expiry_s=own.upload_expiry)
-        self._artifacts = artifacts = Artifacts(settings, self.volumes)
-        self._artifact_api = ArtifactApi(
-            artifacts.storages, artifacts.imports, artifacts.kept, artifacts.fetcher, tokens, client_url=""
+        artifacts = settings.artifacts
+        self._storages = Storages(settings, self.volumes)
+        self._fetcher = Fetcher(artifacts.allowed_hosts)
+        self._archive = Archive(self._storages)
+        self._imports = Imports(
+            storages=self._storages,
+            archive=self._archive,
+            fetcher=self._fetcher,
+            limits=Limits(files=artifacts.max_files, file_size=artifacts.max_file_size, size=artifacts.max_size),
+            parallel=artifacts.parallel,
         )
-        artifact_client = ArtifactClientApi(artifacts.storages, artifacts.kept, tokens)
-        health = HealthApi(self.metrics, self._readiness)
-        manager_endpoints = [
-            *endpoints_of(VolumeApi(self.volumes, self._quota, node_id=own.node_id)),
-            *endpoints_of(FolderApi(self.volumes, self._folders, self._tasks)),
-            *endpoints_of(self._files),
-            *endpoints_of(self._artifact_api),
-            *endpoints_of(health),
-        ]
-        self._manager_runner = make_runner(
-            HttpServer(
-                manager_endpoints, metrics=self.metrics, authenticator=SecretAuthenticator(manager_secret)
-            ).application()
+        manager_apis = (
+            VolumeApi(self.volumes, self._quota, own.node_id),
+            FolderApi(self._folders),
+            FileApi(self._folders, self._uploads, tokens, own.scandir_limit),
+            ArtifactApi(self._imports, self._archive, tokens),
+            HealthApi(metrics, self._readiness),
         )
-        client_endpoints = [*endpoints_of(self._client), *endpoints_of(artifact_client)]
-        client_app = HttpServer(client_endpoints, metrics=self.metrics).application()
+        endpoints = [endpoint for api in manager_apis for endpoint in endpoints_of(api)]
+        authenticator = SecretAuthenticator(manager_secret)
+        server = HttpServer(endpoints, metrics=metrics, authenticator=authenticator)
+        self._manager_runner = make_runner(server.application())
+        client_endpoints = [*endpoints_of(self._client), *endpoints_of(ArtifactClientApi(self._archive, tokens))]
+        client_app = HttpServer(client_endpoints, metrics=metrics).application()
         client_app.on_response_prepare.append(allow_all_origins)
         self._client_runner = make_runner(client_app)
         self._loops: list[asyncio.Task[None]] = []
 
     async def start(self, *, client: Where | None = None, manager: Where | None = None) -> None:
-        """Serves both APIs and resumes interrupted clones.
-
-        Args:
-            client, manager: addresses that replace those of the settings.
-        """
-        api = self.settings.api
-        owner = self.settings.storage_proxy.user
-        if owner not in (None, os.geteuid()) and os.geteuid() != 0:
+        """Serves both APIs and resumes interrupted clones. ``client``, ``manager``: addresses that replace those of the
+        settings."""
+        api, own = self.settings.api, self.settings.storage_proxy
+        if own.user not in (None, os.geteuid()) and os.geteuid() != 0:
             log.warning(
-                "new files in folders belong to uid %d, not %d: only root can change owners", os.geteuid(), owner
+                "new files in folders belong to uid %d, not %d: only root can change owners", os.geteuid(), own.user
             )
         client_tls, manager_tls = _tls(api.client), _tls(api.manager)
         await self.volumes.start()
-        await self._artifacts.start()
-        shares = self.settings.storage_proxy.num_proc > 1
+        await self._storages.start()
         where = client or (api.client.service_addr.host, api.client.service_addr.port)
-        self.client_url = await _serve(self._client_runner, where, client_tls, shares=shares)
+        self.client_url = await _serve(self._client_runner, where, client_tls, shares=own.num_proc > 1)
         if self._is_worker:
             return
         await self._folders.resume()
-        expiry = self.settings.storage_proxy.upload_expiry
-        self._loops.append(asyncio.create_task(expire_uploads(self.volumes, self._uploads, after_s=expiry)))
-        self._files.client_url = (api.client.public_url or self.client_url).rstrip("/")
-        self._artifact_api.client_url = self._files.client_url
+        self._loops.append(asyncio.create_task(self._uploads.keep_expiring(after_s=own.upload_expiry)))
+        self._tokens.client_url = (api.client.public_url or self.client_url).rstrip("/")
         where = manager or (api.manager.service_addr.host, api.manager.service_addr.port)
         self.manager_url = await _serve(self._manager_runner, where, manager_tls)
 
@@ -151,8 +132,8 @@ class StorageProxy:
         for loop in self._loops:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
-        await self._artifacts.stop()
-        await self._tasks.stop()
+        for stop in (self._imports.stop, self._archive.stop, self._fetcher.stop, self._storages.stop, self._tasks.stop):
+            await stop()
         await self._quota.stop()
         self._uploads.stop()
         self._client.stop()
@@ -174,17 +155,18 @@ async def _serve(runner: web.AppRunner, where: Where, tls: ssl.SSLContext | None
 
 
 async def serve(settings: StorageSettings, stop: asyncio.Event, *, ready: Callable[[str], None] = log.info) -> None:
-    """Runs a storage proxy until ``stop`` is set.
-
-    Raises:
-        InvalidInput: a volume or an address cannot be used.
-    """
-    proxy = StorageProxy(settings)
-    try:
-        await proxy.start()
+    """Runs a storage proxy until ``stop`` is set. Raises InvalidInput: a volume or an address cannot be used."""
+    async with _running(StorageProxy(settings)) as proxy:
         volumes = ", ".join(volume.name for volume in proxy.volumes) or "no volumes"
         ready(f"the storage proxy serves {volumes}: managers at {proxy.manager_url}, clients at {proxy.client_url}")
         await stop.wait()
+
+
+@asynccontextmanager
+async def _running(proxy: StorageProxy) -> AsyncIterator[StorageProxy]:
+    try:
+        await proxy.start()
+        yield proxy
     finally:
         await proxy.stop()
 
@@ -243,9 +225,8 @@ def migrate_volume(config: Path | None, name: str, folders: TextIO) -> None:
     except (BackendError, OSError) as e:
         raise click.ClickException(str(e)) from e
     if unowned:
-        raise click.ClickException(
-            f"{len(unowned)} folders are nobody's, so the layout stays old: {', '.join(unowned[:5])}"
-        )
+        names = ", ".join(unowned[:5])
+        raise click.ClickException(f"{len(unowned)} folders are nobody's, so the layout stays old: {names}")
     click.echo(f"{name} has today's layout.")
 
 
@@ -263,7 +244,7 @@ async def _serve_with_workers(
 ) -> None:
     own = settings.storage_proxy
     with PidFile(own.pid_file):
-        workers = Workers(worker, own.num_proc - 1)
+        workers = ProcessSupervisor({f"worker {n}": worker(n) for n in range(1, own.num_proc)})
         workers.start()
         try:
             await serve(settings, stop)
@@ -273,12 +254,8 @@ async def _serve_with_workers(
 
 async def _transfer(settings: StorageSettings) -> None:
     """Runs a worker until the first process ends; ignores signals of the terminal."""
-    proxy = StorageProxy(settings, is_worker=True)
-    try:
-        await proxy.start()
+    async with _running(StorageProxy(settings, is_worker=True)):
         await first_has_ended()
-    finally:
-        await proxy.stop()
 
 
 def _loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop] | None:

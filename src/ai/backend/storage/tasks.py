@@ -84,5 +84,4 @@ class Tasks:
         """Abandons all tasks; resumable ones have their state on the volume."""
         for task in self._running.values():
             task.progress.abandon()
-        works = list(self._works.values())
-        await asyncio.gather(*works, return_exceptions=True)
+        await asyncio.gather(*self._works.values(), return_exceptions=True)

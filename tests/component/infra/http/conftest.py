@@ -17,10 +17,11 @@ from ai.backend.infra.http.health import HealthApi, VersionApi
 from ai.backend.infra.http.multipart import UploadedFile, read_files, send_archives
 from ai.backend.infra.http.openapi import OpenApiApi
 from ai.backend.infra.http.routes import Call, Nothing, Reply, Schema, endpoints_of, route
-from ai.backend.infra.http.server import HttpOptions, HttpServer, serve
+from ai.backend.infra.http.server import HttpOptions, HttpServer
 from ai.backend.infra.http.signature import Authenticator, SigningKey
 from ai.backend.infra.http.streams import SseEvent, open_socket, send_events
 from ai.backend.infra.telemetry import Metrics, log_context
+from tests.support.serving import serve
 from tests.support.signed_http import RawClient
 
 ACCESS, SECRET = "AKTEST", "secret-of-test"
@@ -74,7 +75,7 @@ class Trail:
         self.notes: list[tuple[str, str, Any]] = []
         self.noted = asyncio.Event()
 
-    async def note(self, call: Call[Any, Any], outcome: str) -> None:
+    async def record(self, call: Call[Any, Any], outcome: str) -> None:
         self.notes.append((call.endpoint.name, outcome, call.identity))
         self.noted.set()
 

@@ -15,11 +15,12 @@ from ai.backend.common.errors import Conflict, Unavailable
 from ai.backend.infra.http.client_tokens import MAX_BODY, ClientTokens
 from ai.backend.infra.http.multipart import read_files
 from ai.backend.infra.http.routes import Call, Reply, Schema, endpoints_of, route
-from ai.backend.infra.http.server import HttpServer, serve
+from ai.backend.infra.http.server import HttpServer
 from ai.backend.infra.http.signature import Authenticator
 from ai.backend.infra.telemetry import Metrics
 from ai.backend.manager.idempotency.memory import MemoryAnswerStore
 from tests.component.infra.http.conftest import ACCESS, SECRET, Keys, Trail
+from tests.support.serving import serve
 from tests.support.signed_http import RawClient, RawReply
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

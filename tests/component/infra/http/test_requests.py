@@ -10,7 +10,7 @@ from aiohttp.streams import StreamReader
 from multidict import CIMultiDict
 
 from ai.backend.infra.http import routes
-from ai.backend.infra.http.memory_budget import MemoryBudget
+from ai.backend.infra.http.routes import MemoryBudget
 from tests.component.infra.http.conftest import Demo
 
 
@@ -99,8 +99,8 @@ async def test_odd_characters_in_a_path_get_a_problem(demo: Demo) -> None:
 
 async def test_bodies_of_strangers_share_a_bound(demo: Demo, monkeypatch: pytest.MonkeyPatch) -> None:
     """Strangers with large bodies wait for each other, not those who sign; nothing stays taken."""
-    monkeypatch.setattr(routes, "SMALL", 100)
-    budget = demo.server._unverified = MemoryBudget(1_000)
+    monkeypatch.setattr(routes, "SMALL_BODY_BYTES", 100)
+    budget = demo.server.unverified = MemoryBudget(1_000)
     stranger = demo.client(secret_key="wrong")
     head = stranger.head("POST", "/things", headers={"Content-Length": "900"})
     writers = [(await stranger.send(head + b"{"))[1] for _ in range(3)]

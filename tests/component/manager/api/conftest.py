@@ -30,7 +30,6 @@ from ai.backend.common.wire.execution import (
 from ai.backend.common.wire.link import PtyStream
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.database import Database
-from ai.backend.infra.http.server import serve
 from ai.backend.infra.rpc.memory import MemoryLink
 from ai.backend.manager.composition.app import build_app
 from ai.backend.manager.composition.manager import Manager
@@ -41,6 +40,7 @@ from tests.component.manager.fakes import FakeAgent
 from tests.support.fake_artifacts import FakeDepot, FakeReservoirs
 from tests.support.fake_storage import FakeStorage
 from tests.support.migrated import migrated
+from tests.support.serving import serve
 from tests.support.signed_http import RawClient, RawReply
 
 
@@ -180,7 +180,7 @@ def depot(tmp_path: Path) -> FakeDepot:
 @pytest.fixture
 async def cluster(tmp_path: Path, storage: FakeStorage, depot: FakeDepot) -> AsyncIterator[Cluster]:
     """As for the services, but with agents that may be silent for a while."""
-    link, database = MemoryLink(), Database(f"sqlite+aiosqlite:///{migrated(tmp_path / 'manager.db')}")
+    link, database = MemoryLink(), Database(f"sqlite:///{migrated(tmp_path / 'manager.db')}")
     settings = ManagerSettings(sessions=SessionSettings(retry_backoff_s=0.05, destroy_wait_s=5.0))
     manager = Manager(
         settings,

@@ -100,7 +100,7 @@ async def test_what_cannot_be_made(api: Api, body: dict[str, Any], status: int, 
 async def test_the_number_of_folders_is_limited(api: Api) -> None:
     store = api.cluster.manager.stores.identities
     policy = (await store.policies(name="default"))[0]
-    await store.put_policy(replace(policy, max_vfolder_count=2))
+    await store.put(replace(policy, max_vfolder_count=2))
     replies = await asyncio.gather(*(call(api, "POST", "", {"name": f"f{n}"}) for n in range(5)))
     assert sorted(r.status for r in replies) == [201, 201, 406, 406, 406]
     assert directories(api) == 2
@@ -219,13 +219,13 @@ async def test_host_permissions_are_asked_for_each_operation(api: Api) -> None:
     }
     for permission, (method, path, body) in needs.items():
         left = [p for p in every if p != permission]
-        await store.put_domain(replace(domain, allowed_vfolder_hosts={"local:volume1": left}))
+        await store.put(replace(domain, allowed_vfolder_hosts={"local:volume1": left}))
         reply = await call(api, method, path, body)
         assert (reply.status, reply.json()["data"]["permission"]) == (403, permission)
     assert set(needs) | {"mount-in-session"} == set(every)
     mount = await api.user.request("POST", "/session", json={"image": "python", "config": {"mounts": ["data"]}})
     assert mount.status != 403
-    await store.put_domain(replace(domain, allowed_vfolder_hosts={"local:volume1": ["create-vfolder"]}))
+    await store.put(replace(domain, allowed_vfolder_hosts={"local:volume1": ["create-vfolder"]}))
     mount = await api.user.request("POST", "/session", json={"image": "python", "config": {"mounts": ["data"]}})
     assert (mount.status, mount.json()["data"]) == (403, {"config.mounts": "data: forbidden"})
 

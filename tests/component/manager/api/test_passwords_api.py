@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from ai.backend.manager.identity.password_hash import hash_password, verify_password
-from ai.backend.manager.identity.passwords import MAX_FAILURES
+from ai.backend.manager.identity.passwords import MAX_FAILURES, hash_password, verify_password
 from tests.component.manager.api.conftest import Api
 from tests.component.manager.api.test_people_api import MODIFY, PASSWORD, new_user, signs
 from tests.component.manager.api.test_resource_groups_api import ask

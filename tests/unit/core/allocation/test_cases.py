@@ -15,7 +15,7 @@ from ai.backend.common.devices import AffinityPolicy, AllocationStrategy, AllocM
 from ai.backend.common.ids import DeviceId, SlotName
 from ai.backend.common.states import SlotType
 from ai.backend.core.allocation.alloc_map import AffinityHint
-from ai.backend.core.allocation.build import build_alloc_map
+from ai.backend.core.allocation.stock_maps import build_alloc_map
 from tests.unit.core.allocation.builders import alloc, device, slot
 
 PAGE = Path(__file__).parents[4] / "docs" / "reference" / "allocation-cases.md"

@@ -22,7 +22,7 @@ from ai.backend.common.errors import InvalidAllocation, InvalidQuantity, Resourc
 from ai.backend.common.ids import DeviceId, SlotName
 from ai.backend.common.states import SlotType
 from ai.backend.core.allocation.alloc_map import AffinityHint
-from ai.backend.core.allocation.build import build_alloc_map
+from ai.backend.core.allocation.stock_maps import build_alloc_map
 from tests.unit.core.allocation.builders import device, slot
 
 Place = tuple[SlotName, DeviceId]

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from ai.backend.common.devices import AllocationStrategy, ComputeDevice, LinkKind
 from ai.backend.core.allocation import links as links_module
 from ai.backend.core.allocation.alloc_map import AffinityHint
-from ai.backend.core.allocation.discrete import DiscreteAllocMap
-from ai.backend.core.allocation.fractional import FractionalAllocMap
 from ai.backend.core.allocation.links import Links, links_of
+from ai.backend.core.allocation.stock_maps import DiscreteAllocMap, FractionalAllocMap
 from tests.unit.core.allocation.builders import alloc, device, plain, slot, want
 
 Pairs = Mapping[tuple[int, int], tuple[str, float | None]]

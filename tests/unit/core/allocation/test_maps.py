@@ -18,9 +18,7 @@ from ai.backend.common.errors import (
 )
 from ai.backend.common.states import SlotType
 from ai.backend.core.allocation.alloc_map import AffinityHint
-from ai.backend.core.allocation.build import build_alloc_map
-from ai.backend.core.allocation.discrete import DiscreteAllocMap
-from ai.backend.core.allocation.fractional import FractionalAllocMap
+from ai.backend.core.allocation.stock_maps import DiscreteAllocMap, FractionalAllocMap, build_alloc_map
 from tests.unit.core.allocation.builders import alloc, device, plain, slot, want
 
 FILL, EVENLY, TIGHT = AllocationStrategy.FILL, AllocationStrategy.EVENLY, AllocationStrategy.LEAST_FRAGMENTATION

@@ -12,9 +12,8 @@ from ai.backend.common.devices import AllocMapSpec, ComputeDevice, DeviceAllocat
 from ai.backend.common.errors import InsufficientResource, InvalidAllocation, ResourceError, UnsupportedResource
 from ai.backend.common.ids import DeviceName
 from ai.backend.common.slots import ResourceSlot
-from ai.backend.core.allocation.discrete import DiscreteAllocMap
 from ai.backend.core.allocation.node import NodeAllocator, PluginDevices, order_plugins, without_placeholders
-from ai.backend.core.allocation.opaque import ANY_DEVICE
+from ai.backend.core.allocation.stock_maps import ANY_DEVICE, DiscreteAllocMap
 from tests.unit.core.allocation.builders import alloc, device, plain, slot
 
 DISCRETE = AllocMapSpec(kind="discrete")

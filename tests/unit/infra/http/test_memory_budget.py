@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from ai.backend.common.errors import Unavailable
-from ai.backend.infra.http.memory_budget import MemoryBudget
+from ai.backend.infra.http.routes import MemoryBudget
 
 
 async def test_whoever_asks_for_too_much_waits_for_the_others() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ai.backend.infra.process.workers import Workers
+from ai.backend.infra.process.workers import ProcessSupervisor
 from tests.support.cluster import wait_until
 
 WORK = """
@@ -28,7 +28,8 @@ Path(sys.argv[1], sys.argv[2]).write_text("ended")
 
 
 async def test_one_that_dies_is_started_again_and_all_end_with_the_first(tmp_path: Path) -> None:
-    workers = Workers(lambda n: [sys.executable, "-c", WORK, str(tmp_path), str(n)], 2, again_s=0.01)
+    commands = {n: [sys.executable, "-c", WORK, str(tmp_path), n] for n in ("1", "2")}
+    workers = ProcessSupervisor(commands, first_delay_s=0.01)
     files = [tmp_path / "1", tmp_path / "2"]
     workers.start()
     try:
@@ -56,7 +57,7 @@ async def test_a_machine_that_refuses_a_process_is_asked_again(monkeypatch: pyte
         return process
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", refused_once)
-    kept = Workers(lambda number: ["cat"], 1, again_s=0.01)
+    kept = ProcessSupervisor({"cat": ["cat"]}, first_delay_s=0.01)
     kept.start()
     await asyncio.wait_for(started.wait(), 30)
     await kept.stop()

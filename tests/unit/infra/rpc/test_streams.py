@@ -21,7 +21,7 @@ async def test_nobody_can_grant_more_than_the_window(granted: int) -> None:
         posted.append(body)
 
     port = StreamPort()
-    port.ride(post, lambda: None)
+    port.attach(post, lambda: None)
     for _ in range(9):
         port.grant(granted)
     piece = bytes(WINDOW_BYTES // 4)
@@ -46,7 +46,7 @@ async def test_a_terminal_whose_frame_cannot_be_read_is_cut() -> None:
 
     async def post(kind: Piece, body: Any) -> None: ...
 
-    port.ride(post, left.set)
+    port.attach(post, left.set)
     assert port.deliver(msgspec.msgpack.encode(PtyFrame(kind="out", data=b"a")))
     assert port.deliver(b"\xc1")
     assert [frame.data async for frame in PortFrames(port)] == [b"a"]

@@ -8,8 +8,8 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from ai.backend.core.scheduling.decide import decide
+from ai.backend.core.scheduling.plan import describe
 from ai.backend.core.scheduling.policy import Policy
-from ai.backend.core.scheduling.report import describe
 from ai.backend.core.scheduling.snapshot import Snapshot, dump_json
 from ai.backend.manager.commands.scheduler import scheduler
 from tests.unit.core.scheduling.builders import NOW, agent, session, slots

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from graphql import build_schema
+from tools.api_pages import graphql_page, rest_page
 
-from ai.backend.infra.http.errors import STATUS_OF
-from ai.backend.manager.composition.api_reference import document, graphql_page, openapi_json, rest_page
+from ai.backend.infra.http.errors import problem_classes
+from ai.backend.manager.composition.api_reference import document, openapi_json
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,7 @@ def test_the_page_names_every_endpoint_and_problem(told: dict[str, Any]) -> None
     for path, methods in told["paths"].items():
         for method in methods:
             assert f"`{method.upper()} {path}`" in page
-    for cls in STATUS_OF:
+    for cls in problem_classes():
         assert f"| `{cls.code}` |" in page
 
 

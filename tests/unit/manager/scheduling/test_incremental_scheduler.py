@@ -49,7 +49,7 @@ def test_a_board_is_kept_while_the_agents_are_the_same_and_drift_is_found(caplog
     drifted.index.agents[0].adopt(
         HeldKernel(kernel_id=second.pending[0].kernels[0].kernel_id, slots=slots(cpu=1, mem="1g"))
     )
-    drifted.index.agents[0]._held.clear()
+    drifted.index.agents[0].held.clear()
     drifted.index.agents[0]._reported.clear()
     state.passes = _COMPARED - 1
     assert told(first)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ai.backend.plugin.accelerator import Measurement
-from ai.backend.plugin.accelerator.measurement_filter import KEYS_LIMIT, PER_ANSWER_LIMIT, MeasurementFilter
+from ai.backend.plugin.accelerator.responses import KEYS_LIMIT, PER_ANSWER_LIMIT, MeasurementFilter
 
 
 def _m(**kw: Any) -> Measurement:

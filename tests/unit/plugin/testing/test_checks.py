@@ -17,7 +17,7 @@ from ai.backend.accelerator.mock.plugin import MockHook, MockPlugin, MockSetting
 from ai.backend.common.devices import AllocationStrategy, AllocMapSpec, ComputeDevice, DeviceAllocation
 from ai.backend.common.errors import Conflict, InsufficientResource, NotFound
 from ai.backend.common.ids import DeviceId, KernelId
-from ai.backend.core.allocation.discrete import DiscreteAllocMap
+from ai.backend.core.allocation.stock_maps import DiscreteAllocMap
 from ai.backend.plugin.accelerator import (
     AbstractAllocMap,
     AbstractComputePlugin,
@@ -308,7 +308,8 @@ def strictly(name: str, is_done: Callable[[Sound, DeviceId], bool], error: Excep
 
 
 async def resets_anything(self: Sound, device_id: DeviceId) -> None:
-    self._device(device_id)
+    if device_id not in self.board.devices:
+        raise NotFound(f"there is no device {device_id}")
 
 
 async def destroys_anything(self: Sound, partition_id: DeviceId) -> None:

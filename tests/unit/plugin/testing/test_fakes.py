@@ -16,7 +16,7 @@ from ai.backend.common.errors import WorkloadError
 from ai.backend.common.ids import KernelId, SessionId
 from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey, WorkloadSpec, WorkloadState
 from ai.backend.plugin.testing.runtime.fake_runtime import FAKE_IMAGE, FakeBehaviour, FakeRuntime
-from ai.backend.plugin.testing.runtime.runner_dialogue import Talk
+from ai.backend.plugin.testing.runtime.suite import Talk
 
 KEY = WorkloadKey(kernel_id=KernelId(UUID(int=1)), attempt=1)
 SPEC = WorkloadSpec(key=KEY, session_id=SessionId(UUID(int=2)), image=FAKE_IMAGE)

@@ -11,7 +11,7 @@ from ai.backend.common.ids import DeviceId
 from ai.backend.plugin.accelerator import Measurement, MetricKind
 from ai.backend.plugin.accelerator.shapes import InvalidResponse
 from ai.backend.pluginhost.v1.api import statistics as v1
-from ai.backend.pluginhost.v1.measurements import KINDS, of_each, of_node
+from ai.backend.pluginhost.v1.values import KINDS, of_each, of_node
 
 
 def node(**changes: Any) -> v1.NodeMeasurement:

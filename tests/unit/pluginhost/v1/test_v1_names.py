@@ -19,10 +19,8 @@ from ai.backend.plugin.accelerator.shapes import InvalidResponse
 from ai.backend.plugin.discovery import plugin_of
 from ai.backend.pluginhost.v1.adapter import LegacyPluginAdapter
 from ai.backend.pluginhost.v1.api import alloc_maps, exceptions, plugin, statistics, types
-from ai.backend.pluginhost.v1.import_hook import MODULES
-from ai.backend.pluginhost.v1.loader import adapted
-from ai.backend.pluginhost.v1.settings import LocalConfig, texts
-from ai.backend.pluginhost.v1.values import exact
+from ai.backend.pluginhost.v1.loader import MODULES, adapted
+from ai.backend.pluginhost.v1.values import LocalConfig, exact, texts
 
 SLOT = SlotName("a.device")
 
@@ -36,7 +34,7 @@ def test_a_published_module_hides_none_of_ours(name: str) -> None:
 
 
 def imported(code: str) -> str:
-    start = "from ai.backend.pluginhost.v1 import import_hook; import_hook.install(); import_hook.install()\n"
+    start = "from ai.backend.pluginhost.v1 import loader; loader.install(); loader.install()\n"
     done = subprocess.run([sys.executable, "-c", start + code], capture_output=True, text=True, check=False)
     return done.stdout if done.returncode == 0 else done.stderr.splitlines()[-1]
 

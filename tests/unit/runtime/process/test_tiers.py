@@ -14,10 +14,11 @@ from ai.backend.node.workload.mounts import check_mount
 from ai.backend.plugin.accelerator import Mount, WorkloadConfig
 from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey, WorkloadSpec
 from ai.backend.runtime.process.images import ProcessImage
-from ai.backend.runtime.process.launch_plan import COOKIE_VARIABLE, SESSION_PREFIX, Host, environment
+from ai.backend.runtime.process.launch_plan import COOKIE_VARIABLE, Host, variables_of
 from ai.backend.runtime.process.probe import enforcement_of, tier_of
 from ai.backend.runtime.process.records import Record
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
+from ai.backend.runtime.workload import SESSION_PREFIX, read_record, write_record
 
 ALL = frozenset({"cpu", "memory", "pids"})
 
@@ -75,7 +76,7 @@ def test_the_session_cannot_forge_its_identity() -> None:
     image = ProcessImage(
         name="i", runtime="python", version="", interpreter="/opt/p/bin/python", runtime_path="/opt/p/bin/python"
     )
-    environ = environment(asked, image, "/home/work", "cookie")
+    environ = variables_of(asked, image, "/home/work", "cookie")
     assert environ["BACKENDAI_KERNEL_ID"] == str(asked.key.kernel_id)
     assert environ[COOKIE_VARIABLE] == "cookie"
     assert environ["HOME"] == "/home/work"
@@ -85,7 +86,7 @@ def test_the_session_cannot_forge_its_identity() -> None:
     assert environ["PATH"].startswith("/opt/p/bin:")
 
 
-def test_a_record_reads_back_as_it_was_written() -> None:
+def test_a_record_reads_back_as_it_was_written(tmp_path: Path) -> None:
     record = Record(
         key=WorkloadKey(kernel_id=KernelId(uuid4()), attempt=2),
         session_id=SessionId(uuid4()),
@@ -100,7 +101,8 @@ def test_a_record_reads_back_as_it_was_written() -> None:
         labels={"a": "b"},
         made_home=True,
     )
-    assert Record.from_json(record.to_json()) == record
+    write_record(tmp_path, record)
+    assert read_record(tmp_path, Record) == record
 
 
 def test_exits() -> None:

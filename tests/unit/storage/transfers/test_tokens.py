@@ -13,8 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from ai.backend.common.errors import AuthenticationFailed
-from ai.backend.storage.transfers.model import ArchiveClaims, DownloadClaims, UploadClaims
-from ai.backend.storage.transfers.tokens import Tokens
+from ai.backend.storage.transfers.tokens import ArchiveClaims, DownloadClaims, Tokens, UploadClaims
 
 SECRET = "x" * 64
 CLAIMS = UploadClaims(volume="v", vfid="f", relpath="p", size=3, session="s")

@@ -1,5 +1,5 @@
 """The slot ``cpu``: cores of the node."""
 
-from ai.backend.accelerator.cpu.plugin import CPUPlugin
+from ai.backend.accelerator.intrinsic import CPUPlugin
 
 __all__ = ["CPUPlugin"]

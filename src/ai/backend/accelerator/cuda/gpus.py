@@ -1,14 +1,25 @@
-"""Reads GPUs and their MIG instances from NVML and the node into plain values."""
+"""Reads GPUs, their MIG instances and the links between them from NVML and the node into plain values."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from ai.backend.accelerator.cuda import tables
 from ai.backend.accelerator.cuda.host import Host
-from ai.backend.accelerator.cuda.nvml import DEVICE_FAILURES, LIBRARY_FAILURES, Code, Nvml, NvmlFailure, optional
+from ai.backend.accelerator.cuda.nvml import (
+    DEVICE_FAILURES,
+    LIBRARY_FAILURES,
+    Code,
+    Nvml,
+    NvmlFailure,
+    optional,
+    unless_lost,
+)
+from ai.backend.common.devices import DeviceLink, LinkKind
+from ai.backend.common.ids import DeviceId
 
 MAX_MIG_INSTANCES = 7
 MAX_PROFILES = 32
@@ -54,7 +65,7 @@ class Gpu:
 
     @property
     def memory_type(self) -> str | None:
-        return next((kind for part, kind in tables.MEMORY_TYPES if re.search(rf"\b{part}\b", self.name)), None)
+        return next((kind for part, kind in tables.MEMORY_TYPES if re.search(rf"\b(?:{part})\b", self.name)), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +83,8 @@ class MigInstance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A reading of the node. ``faults`` are of GPUs that answered before or answer only in part, by UUID; ``away``
-    are those of them that are lost. ``unreadable`` are GPUs that have not even told who they are."""
+    """A reading of the node. ``faults`` maps the UUIDs of GPUs that answered before, or answer in part, to reasons;
+    ``away`` are those of them that are lost. ``unreadable`` describes GPUs that have not told their UUID."""
 
     gpus: tuple[Gpu, ...] = ()
     mig_gpus: frozenset[str] = frozenset()
@@ -134,14 +145,14 @@ def is_in_mig_mode(nvml: Nvml, uuid: str) -> bool:
 
 
 def memory_gb(memory_size: int, total: int) -> int:
-    """The size in a profile's name: eighths of the GPU's memory, rounded up, in whole GB. ``total`` is the GPU's."""
+    """Returns the size in a profile's name: eighths of the GPU's memory ``total``, rounded up, in whole GB."""
     eighths = -(-memory_size * 8 // total)
     whole = -(-total // 2**30)
     return max(1, round(whole * eighths / 8))
 
 
 def read_instances(nvml: Nvml, gpu: Gpu) -> list[MigInstance]:
-    """The MIG instances of a GPU, by their places. Raises NvmlFailure if the GPU is lost."""
+    """Lists the MIG instances of a GPU by their places. Raises NvmlFailure if the GPU is lost."""
     instances: list[MigInstance] = []
     for place in range(gpu.max_instances):
         uuid = optional(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", gpu.uuid, place)
@@ -200,12 +211,8 @@ def slice_name(profile: str) -> str:
 
 
 def read_node(nvml: Nvml, host: Host, previous: Node, mask: Collection[str] = ()) -> Node:
-    """All GPUs in the order of their PCI addresses. What does not change, and all of a GPU that is lost, is taken from
-    the reading before. What ``mask`` names by UUID does not exist for the plugin.
-
-    Raises:
-        NvmlFailure: the library is not usable.
-    """
+    """Reads all GPUs in the order of their PCI addresses, without those whose UUID is in ``mask``. Constant values, and
+    all values of a lost GPU, are taken from ``previous``. Raises NvmlFailure if the library is not usable."""
     by_uuid = {gpu.uuid: gpu for gpu in previous.gpus}
     faults = dict.fromkeys(by_uuid, "")
     away: set[str] = set()
@@ -233,7 +240,7 @@ def read_node(nvml: Nvml, host: Host, previous: Node, mask: Collection[str] = ()
                 unreadable.append(f"GPU {index}: {e}")
     missing = [uuid for uuid, reason in faults.items() if not reason]
     for uuid in missing:
-        faults[uuid] = _why_away(nvml, uuid)
+        faults[uuid] = _absence_reason(nvml, uuid)
     return Node(
         gpus=tuple(sorted(by_uuid.values(), key=lambda g: g.pci_address)),
         mig_gpus=frozenset(mig | (previous.mig_gpus & faults.keys())),
@@ -250,7 +257,7 @@ def read_node(nvml: Nvml, host: Host, previous: Node, mask: Collection[str] = ()
     )
 
 
-def _why_away(nvml: Nvml, uuid: str) -> str:
+def _absence_reason(nvml: Nvml, uuid: str) -> str:
     """Returns why a GPU does not answer; asked by its UUID, since its index may be another's by now."""
     try:
         nvml.ask("nvmlDeviceGetMemoryInfo", uuid)
@@ -260,3 +267,73 @@ def _why_away(nvml: Nvml, uuid: str) -> str:
         if e.code in DEVICE_FAILURES:
             return str(e)
     return "the GPU is not on the bus any more"
+
+
+_SWITCH = 2
+_ACTIVE = 1
+ANCESTORS: Mapping[int, LinkKind] = {
+    0: LinkKind.PCIE_SWITCH,  # the same board
+    10: LinkKind.PCIE_SWITCH,  # one switch
+    20: LinkKind.PCIE_SWITCH,  # several switches, without the host bridge
+    30: LinkKind.PCIE_ROOT,
+    40: LinkKind.NUMA,
+    50: LinkKind.SYSTEM,
+}
+"""``nvmlGpuTopologyLevel_t`` -> our kind."""
+
+
+@dataclass(slots=True)
+class _NvLinks:
+    """Active links of one GPU: GiB/s in one direction to a switch, and to each GPU by PCI address."""
+
+    to_switch: float = 0.0
+    to_gpu: dict[str, float] = field(default_factory=dict)
+
+
+def read_links(nvml: Nvml, gpus: Sequence[Gpu]) -> dict[str, tuple[DeviceLink, ...]]:
+    """Maps UUIDs to links to every other GPU. Bandwidth is of one direction, only known for NVLink. Through a switch
+    any two GPUs have the bandwidth of all links of the one that has fewer."""
+    addresses = {gpu.pci_address for gpu in gpus}
+    by_gpu = {gpu.uuid: _nvlinks(nvml, gpu, addresses) for gpu in gpus}
+    links: dict[str, list[DeviceLink]] = {gpu.uuid: [] for gpu in gpus}
+    for i, one in enumerate(gpus):
+        for other in gpus[i + 1 :]:
+            a, b = by_gpu[one.uuid], by_gpu[other.uuid]
+            speed = a.to_gpu.get(other.pci_address, 0.0) or min(a.to_switch, b.to_switch)
+            kind: LinkKind | None = LinkKind.DIRECT
+            if not speed:
+                level = unless_lost(nvml, "nvmlDeviceGetTopologyCommonAncestor", one.uuid, other.uuid)
+                kind = ANCESTORS.get(level) if isinstance(level, int) else None
+            if kind is not None:
+                links[one.uuid].append(_link(other, kind, speed))
+                links[other.uuid].append(_link(one, kind, speed))
+    return {uuid: tuple(of_gpu) for uuid, of_gpu in links.items()}
+
+
+def _link(peer: Gpu, kind: LinkKind, speed: float) -> DeviceLink:
+    return DeviceLink(peer=DeviceId(peer.uuid), kind=kind, bandwidth_gib_s=round(speed, 1) if speed else None)
+
+
+def _nvlinks(nvml: Nvml, gpu: Gpu, addresses: AbstractSet[str]) -> _NvLinks:
+    links = _NvLinks()
+    for number in range(MAX_LINKS):
+        try:
+            state = nvml.ask("nvmlDeviceGetNvLinkState", gpu.uuid, number)
+        except NvmlFailure as e:
+            if e.code in (Code.INVALID_ARGUMENT, Code.NOT_SUPPORTED) and number == 0:
+                break  # no NVLink at all
+            continue
+        if state != _ACTIVE:
+            continue
+        version = unless_lost(nvml, "nvmlDeviceGetNvLinkVersion", gpu.uuid, number)
+        nominal = tables.NVLINK_GB_S.get(version, tables.NVLINK_GB_S[5]) if isinstance(version, int) else 0.0
+        speed = nominal * 1e9 / 2**30
+        remote = unless_lost(nvml, "nvmlDeviceGetNvLinkRemoteDeviceType", gpu.uuid, number)
+        info = unless_lost(nvml, "nvmlDeviceGetNvLinkRemotePciInfo", gpu.uuid, number)
+        address = pci_address(info) if isinstance(info, dict) else ""
+        if address in addresses:
+            links.to_gpu[address] = links.to_gpu.get(address, 0.0) + speed
+        elif remote == _SWITCH or (remote is None and address):
+            # A driver that cannot tell the type of the other end still says where it is: no GPU, hence a switch.
+            links.to_switch += speed
+    return links

@@ -28,11 +28,8 @@ def ecc_errors(nvml: Nvml, uuid: str) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """Holds the present state of a GPU.
-
-    ``fault`` is empty if nothing is wrong; ``energy`` is in millijoules since the reset; ``away`` is set if the GPU is
-    lost, not if it only fails to answer.
-    """
+    """Holds the present state of a GPU. ``fault`` is empty if nothing is wrong; ``energy`` is in millijoules since the
+    reset; ``away`` is set if the GPU is lost, not if it only fails to answer."""
 
     fault: str = ""
     away: bool = False
@@ -68,12 +65,8 @@ def xid_text(xid: int) -> str:
 
 @dataclass(slots=True)
 class Latch:
-    """Remembers critical errors until the GPU is reset.
-
-    A reset shows in that the GPU was lost and answers again, or in that its energy counter went back; an instance that
-    is gone takes its errors along. Nothing here survives the process: after a restart only what the GPUs say of
-    themselves counts.
-    """
+    """Remembers critical errors of this process's life until the GPU is reset: it was lost and answers again, or its
+    energy counter went back. An instance that is gone takes its errors along."""
 
     ignored: Collection[int] = ()
     last_xid: dict[str, int] = field(default_factory=dict)
@@ -117,10 +110,8 @@ class Latch:
 
 
 def faults_of(nvml: Nvml, node: Node, latch: Latch, tolerated_ecc_errors: int) -> dict[str, str]:
-    """Maps the UUID of a faulty GPU or MIG instance to its fault.
-
-    An instance shares the fate of its GPU; a GPU does not share that of an instance.
-    """
+    """Maps the UUID of a faulty GPU or MIG instance to its fault. An instance shares the fate of its GPU; a GPU does
+    not share that of an instance."""
     by_device: dict[str, str] = {}
     for gpu in node.gpus:
         lost = node.faults.get(gpu.uuid)

@@ -9,42 +9,16 @@ import stat
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
 
 _LDCONFIG = ("/sbin/ldconfig", "/usr/sbin/ldconfig")
 _LINE = re.compile(r"\s*(\S+) \(([^)]*)\) => (\S+)")
 
 
-class Host(Protocol):
-    """The port to the node. Every call may block."""
+class Host:
+    """Reads this machine. Every call may block."""
 
     def read(self, path: str) -> str | None:
         """Returns the text of a small file, None if there is none."""
-        ...
-
-    def exists(self, path: str) -> bool: ...
-
-    def closed_group(self, path: str) -> int | None:
-        """Returns the group that a device file is open to, where it is not open to everybody."""
-        ...
-
-    def loader_cache(self) -> Mapping[str, str]:
-        """Maps library names of this machine's architecture to paths, as the loader would choose."""
-        ...
-
-    def resolve(self, path: str) -> str:
-        """Returns the path without symbolic links."""
-        ...
-
-    def program(self, name: str) -> str | None:
-        """Returns the path of a program of the system."""
-        ...
-
-
-class LinuxHost:
-    """Implements the port on this machine."""
-
-    def read(self, path: str) -> str | None:
         try:
             return Path(path).read_text(encoding="utf-8", errors="replace")
         except OSError:
@@ -54,6 +28,7 @@ class LinuxHost:
         return Path(path).exists()
 
     def closed_group(self, path: str) -> int | None:
+        """Returns the group that a device file is open to, where it is not open to everybody."""
         try:
             status = Path(path).stat()
         except OSError:
@@ -61,6 +36,7 @@ class LinuxHost:
         return status.st_gid if not status.st_mode & stat.S_IROTH and status.st_mode & stat.S_IRGRP else None
 
     def loader_cache(self) -> Mapping[str, str]:
+        """Maps library names of this machine's architecture to paths, as the loader would choose."""
         command = next((c for c in _LDCONFIG if self.exists(c)), "ldconfig")
         try:
             done = subprocess.run([command, "-p"], capture_output=True, text=True, timeout=10, check=False)
@@ -69,9 +45,11 @@ class LinuxHost:
         return parse_loader_cache(done.stdout, os.uname().machine)
 
     def resolve(self, path: str) -> str:
+        """Returns the path without symbolic links."""
         return os.path.realpath(path)
 
     def program(self, name: str) -> str | None:
+        """Returns the path of a program of the system."""
         return shutil.which(name, path="/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin")
 
 

@@ -1,11 +1,12 @@
-"""Converts GPUs and MIG instances to the platform's devices and slots."""
+"""Converts GPUs and MIG instances to devices and slots; partitions GPUs in MIG mode, which only offer instances."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 
-from ai.backend.accelerator.cuda.gpus import Gpu, MigInstance, Node, Profile, slice_name
+from ai.backend.accelerator.cuda.gpus import Gpu, MigInstance, Node, Profile, read_instances, read_profiles, slice_name
+from ai.backend.accelerator.cuda.nvml import Code, Nvml, NvmlFailure, optional
 from ai.backend.accelerator.cuda.settings import CudaSettings
 from ai.backend.accelerator.cuda.tables import EMULATED, FORMATS, Generation
 from ai.backend.common.devices import (
@@ -24,14 +25,17 @@ from ai.backend.common.devices import (
     VariantNamespace,
     VariantProperty,
 )
+from ai.backend.common.errors import BackendError, Conflict, Forbidden, InvalidInput, NotFound, PluginError
 from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.common.states import SlotType
+from ai.backend.plugin.accelerator import PartitionProfile
 
 KEY = DeviceName("cuda")
 DEVICE, SHARES = SlotName("cuda.device"), SlotName("cuda.shares")
 NAMESPACE = "nvidia"
 GROUP = "gpu"
 """The exclusive group of all slots of one device: a GPU is given whole or in shares, never both."""
+_MIG_TEXT = "MIG instance of a CUDA-capable GPU with {} GB"
 
 VARIANTS = VariantNamespace(
     namespace=NAMESPACE,
@@ -44,8 +48,7 @@ VARIANTS = VariantNamespace(
             ordered_values=("blackwell", "hopper", "ada", "ampere", "turing", "volta", "pascal", "maxwell", "kepler"),
         ),
         VariantFeature(
-            name="memory_type",
-            ordered_values=("HBM3E", "HBM3", "HBM2E", "HBM2", "GDDR7", "GDDR6X", "GDDR6"),
+            name="memory_type", ordered_values=("HBM3E", "HBM3", "HBM2E", "HBM2", "GDDR7", "GDDR6X", "GDDR6")
         ),
         VariantFeature(name="precision", multi_value=True, ordered_values=FORMATS),
         VariantFeature(name="partitioning", multi_value=True, ordered_values=("MIG",)),
@@ -61,38 +64,26 @@ def mig_slot(profile: str) -> SlotName:
 
 def displays(instances: Iterable[MigInstance], profiles: Iterable[Profile]) -> list[SlotDisplay]:
     """Returns every slot that the node can offer."""
-    whole = SlotDisplay(
-        slot_name=DEVICE,
-        slot_type=SlotType.COUNT,
-        human_readable_name="GPU",
-        description="CUDA-capable GPU",
-        display_unit="GPU",
-        display_icon="gpu1",
-    )
-    shares = SlotDisplay(
-        slot_name=SHARES,
-        slot_type=SlotType.COUNT,
-        human_readable_name="fGPU",
-        description="Shares of CUDA-capable GPUs",
-        display_unit="fGPU",
-        display_icon="gpu1",
-        number_round_length=2,
-    )
     slices = sorted({slice_name(p) for p in [*(i.profile for i in instances), *(p.name for p in profiles)]}, key=_size)
-    return [
-        whole,
-        shares,
+    slots = [
+        (DEVICE, SlotType.COUNT, "GPU", "CUDA-capable GPU", "GPU", 0),
+        (SHARES, SlotType.COUNT, "fGPU", "Shares of CUDA-capable GPUs", "fGPU", 2),
         *(
-            SlotDisplay(
-                slot_name=SlotName(f"cuda.device:{size}-mig"),
-                slot_type=SlotType.UNIQUE,
-                human_readable_name=f"MIG {size}",
-                description=f"MIG instance of a CUDA-capable GPU with {size.removesuffix('g')} GB",
-                display_unit="MIG",
-                display_icon="gpu1",
-            )
-            for size in slices
+            (f"cuda.device:{s}-mig", SlotType.UNIQUE, f"MIG {s}", _MIG_TEXT.format(s.removesuffix("g")), "MIG", 0)
+            for s in slices
         ),
+    ]
+    return [
+        SlotDisplay(
+            slot_name=SlotName(name),
+            slot_type=slot_type,
+            human_readable_name=readable,
+            description=text,
+            display_unit=unit,
+            display_icon="gpu1",
+            number_round_length=digits,
+        )
+        for name, slot_type, readable, text, unit, digits in slots
     ]
 
 
@@ -109,18 +100,13 @@ def share_amount(gpu: Gpu, settings: CudaSettings) -> Decimal:
 
 
 def gpu_slots(gpu: Gpu, settings: CudaSettings, *, in_mig_mode: bool) -> tuple[DeviceSlot, ...]:
-    """A GPU in MIG mode offers nothing itself, and stays in sight for its health and to be cut."""
+    """Returns the slots of a GPU. One in MIG mode offers nothing itself, and is listed for its health and to be cut."""
     mode = settings.allocation_mode
     one = Decimal(0) if in_mig_mode else Decimal(1)
     shares = Decimal(0) if in_mig_mode else share_amount(gpu, settings)
     device = DeviceSlot(slot_name=DEVICE, slot_type=SlotType.COUNT, amount=one, exclusive_group=GROUP)
-    part = DeviceSlot(
-        slot_name=SHARES,
-        slot_type=SlotType.COUNT,
-        amount=shares,
-        quantum=settings.quantum_size,
-        exclusive_group=GROUP,
-    )
+    quantum = settings.quantum_size
+    part = DeviceSlot(slot_name=SHARES, slot_type=SlotType.COUNT, amount=shares, quantum=quantum, exclusive_group=GROUP)
     return {"discrete": (device,), "fractional": (part,), "either": (device, part)}[mode]
 
 
@@ -136,6 +122,7 @@ def devices(
     result: list[ComputeDevice] = []
     for gpu in node.gpus:
         in_mig_mode = gpu.uuid in node.mig_gpus
+        mig = PartitioningCapability(technology="MIG", max_partitions=gpu.max_instances)
         result.append(
             ComputeDevice(
                 device_name=KEY,
@@ -154,7 +141,7 @@ def devices(
                 ),
                 compute_units=compute_units(gpu.generation, gpu.processors, gpu.cores),
                 precision_support=precisions(gpu),
-                partitioning_support=partitioning(gpu),
+                partitioning_support=(mig,) if gpu.max_instances else (),
                 links=links.get(gpu.uuid, ()),
                 variant_properties=variants(gpu, versions, can_be_cut=bool(gpu.max_instances)),
                 slots=gpu_slots(gpu, settings, in_mig_mode=in_mig_mode),
@@ -165,7 +152,7 @@ def devices(
 
 
 def _instance(instance: MigInstance, versions: Mapping[str, str], faults: Mapping[str, str]) -> ComputeDevice:
-    gpu = instance.parent
+    gpu, slot = instance.parent, mig_slot(instance.profile)
     return ComputeDevice(
         device_name=KEY,
         device_id=DeviceId(instance.uuid),
@@ -183,14 +170,7 @@ def _instance(instance: MigInstance, versions: Mapping[str, str], faults: Mappin
             *variants(gpu, versions, can_be_cut=False),
             VariantProperty(namespace=NAMESPACE, feature="mig_profile", value=instance.profile),
         ),
-        slots=(
-            DeviceSlot(
-                slot_name=mig_slot(instance.profile),
-                slot_type=SlotType.UNIQUE,
-                amount=Decimal(1),
-                exclusive_group=GROUP,
-            ),
-        ),
+        slots=(DeviceSlot(slot_name=slot, slot_type=SlotType.UNIQUE, amount=Decimal(1), exclusive_group=GROUP),),
     )
 
 
@@ -217,25 +197,18 @@ def precisions(gpu: Gpu) -> tuple[ComputePrecisionSupport, ...]:
     return tuple(ComputePrecisionSupport(format=name, support=support(name)) for name in FORMATS)
 
 
-def partitioning(gpu: Gpu) -> tuple[PartitioningCapability, ...]:
-    if not gpu.max_instances:
-        return ()
-    return (PartitioningCapability(technology="MIG", max_partitions=gpu.max_instances),)
-
-
 def variants(gpu: Gpu, versions: Mapping[str, str], *, can_be_cut: bool) -> tuple[VariantProperty, ...]:
-    values: list[tuple[str, str]] = list(versions.items())
-    if gpu.capability:
-        values.append(("compute_capability", f"{gpu.capability[0]}.{gpu.capability[1]}"))
-    if gpu.generation:
-        values.append(("gpu_arch", gpu.generation.arch))
-        values += (("precision", name) for name in gpu.generation.native)
-    if gpu.memory_type:
-        values.append(("memory_type", gpu.memory_type))
-    if can_be_cut:
-        values.append(("partitioning", "MIG"))
-    values.append(("model", gpu.name))
-    return tuple(VariantProperty(namespace=NAMESPACE, feature=name, value=value) for name, value in values)
+    native = gpu.generation.native if gpu.generation else ()
+    values: list[tuple[str, str | None]] = [
+        *versions.items(),
+        ("compute_capability", f"{gpu.capability[0]}.{gpu.capability[1]}" if gpu.capability else None),
+        ("gpu_arch", gpu.generation.arch if gpu.generation else None),
+        *(("precision", name) for name in native),
+        ("memory_type", gpu.memory_type),
+        ("partitioning", "MIG" if can_be_cut else None),
+        ("model", gpu.name),
+    ]
+    return tuple(VariantProperty(namespace=NAMESPACE, feature=name, value=v) for name, v in values if v)
 
 
 def parts_held(
@@ -244,3 +217,69 @@ def parts_held(
     """Maps devices to the held part, 1 being all of the device; unknown devices are left out."""
     amounts = {d.device_id: s.amount for d in listed for s in d.slots if s.slot_name == slot}
     return {d: quantity / amounts[d] for d, quantity in held.items() if amounts.get(d)}
+
+
+def _gpu(node: Node, device_id: DeviceId) -> Gpu:
+    for gpu in node.gpus:
+        if gpu.uuid == device_id:
+            return gpu
+    raise NotFound(f"there is no GPU {device_id}")
+
+
+def partition_profiles(nvml: Nvml, node: Node, device_id: DeviceId) -> Sequence[PartitionProfile]:
+    """Lists the MIG profiles of a GPU; none may be available while it is not in MIG mode. Raises NotFound."""
+    gpu = _gpu(node, device_id)
+    return [
+        PartitionProfile(
+            name=profile.name,
+            slot_name=mig_slot(profile.name),
+            memory_size=profile.memory_size,
+            available=_remaining(nvml, gpu, profile) if gpu.uuid in node.mig_gpus else 0,
+        )
+        for profile in read_profiles(nvml, gpu)
+    ]
+
+
+def _remaining(nvml: Nvml, gpu: Gpu, profile: Profile) -> int:
+    return int(optional(nvml, "nvmlDeviceGetGpuInstanceRemainingCapacity", gpu.uuid, profile.number) or 0)
+
+
+def create_partition(nvml: Nvml, node: Node, device_id: DeviceId, profile_name: str) -> DeviceId:
+    """Raises NotFound, InvalidInput for a profile that the GPU does not have, Conflict, Forbidden."""
+    gpu = _gpu(node, device_id)
+    if gpu.uuid not in node.mig_gpus:
+        raise Conflict(f"the MIG mode of {gpu.uuid} is off; switch it on while no program uses the GPU")
+    by_name = {profile.name: profile for profile in read_profiles(nvml, gpu)}
+    profile = by_name.get(profile_name)
+    if profile is None:
+        raise InvalidInput(f"{gpu.uuid} has no profile {profile_name[:64]!r}; it has {', '.join(by_name) or 'none'}")
+    before = {instance.uuid for instance in read_instances(nvml, gpu)}
+    try:
+        nvml.create_instance(gpu.uuid, profile.number)
+    except NvmlFailure as e:
+        raise _refusal(e, f"another {profile_name} on {gpu.uuid}") from e
+    made = [instance.uuid for instance in read_instances(nvml, gpu) if instance.uuid not in before]
+    if len(made) != 1:
+        raise PluginError(f"{len(made)} new instances appeared on {gpu.uuid} instead of one")
+    return DeviceId(made[0])
+
+
+def destroy_partition(nvml: Nvml, node: Node, partition_id: DeviceId) -> None:
+    """Removes an instance, not its neighbours in one GPU instance. Safe if it is gone. Raises Conflict, Forbidden."""
+    for instance in node.instances:
+        if instance.uuid == partition_id:
+            if optional(nvml, "nvmlDeviceGetComputeRunningProcesses", instance.uuid):
+                raise Conflict(f"programs run on {partition_id}")
+            try:
+                nvml.destroy_instance(instance.parent.uuid, instance.gpu_instance, instance.compute_instance)
+            except NvmlFailure as e:
+                if e.code != Code.NOT_FOUND:
+                    raise _refusal(e, str(partition_id)) from e
+
+
+def _refusal(e: NvmlFailure, what: str) -> BackendError:
+    if e.code == Code.NO_PERMISSION:
+        return Forbidden(f"{what}: only root may change MIG instances")
+    if e.code in (Code.IN_USE, Code.INSUFFICIENT_RESOURCES):
+        return Conflict(f"{what}: {e}")
+    return PluginError(f"{what}: {e}")

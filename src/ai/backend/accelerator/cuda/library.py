@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -36,24 +36,21 @@ class NvmlLibrary:
             import pynvml  # type: ignore[import-untyped,unused-ignore]  # the binding has no types
         except ImportError:
             raise PluginError("the package nvidia-ml-py is not installed: pip install 'backendai[cuda]'") from None
-        with _failures(pynvml, "nvmlInit"):
-            pynvml.nvmlInit()
+        _call(pynvml, "nvmlInit")
         self._module = pynvml
 
     def close(self) -> None:
         module, self._module = self._module, None
         self._handles.clear()
         if module is not None:
-            with contextlib.suppress(NvmlFailure), _failures(module, "nvmlShutdown"):
-                module.nvmlShutdown()
+            with contextlib.suppress(NvmlFailure):
+                _call(module, "nvmlShutdown")
 
     def ask(self, function: str, *arguments: str | int) -> Any:
-        call = getattr(self._nvml, function, None)
-        if call is None:
+        if not hasattr(self._nvml, function):
             raise NvmlFailure(Code.FUNCTION_NOT_FOUND, function)
         try:
-            with _failures(self._nvml, function):
-                return self._plain(call(*(self._argument(a) for a in arguments)))
+            return self._plain(_call(self._nvml, function, *map(self._argument, arguments)))
         except NvmlFailure:
             # A handle may be of a device that was reset or cut anew: the next question looks it up again.
             self._handles.clear()
@@ -66,27 +63,24 @@ class NvmlLibrary:
 
     def _handle(self, uuid: str) -> Any:
         if uuid not in self._handles:
-            with _failures(self._nvml, "nvmlDeviceGetHandleByUUID"):
-                self._handles[uuid] = self._nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
+            self._handles[uuid] = _call(self._nvml, "nvmlDeviceGetHandleByUUID", uuid.encode())
         return self._handles[uuid]
 
     def _plain(self, answer: Any) -> Any:
         if isinstance(answer, self._nvml.c_nvmlDevice_t):
-            uuid = str(_text(self._nvml.nvmlDeviceGetUUID(answer)))
+            uuid = str(_text(_call(self._nvml, "nvmlDeviceGetUUID", answer)))
             self._handles[uuid] = answer
             return uuid
         return plain(answer)
 
     def create_instance(self, uuid: str, profile: int) -> None:
         nvml = self._nvml
-        with _failures(nvml, "nvmlDeviceCreateGpuInstance"):
-            instance = nvml.nvmlDeviceCreateGpuInstance(self._handle(uuid), profile)
+        instance = _call(nvml, "nvmlDeviceCreateGpuInstance", self._handle(uuid), profile)
         try:
-            with _failures(nvml, "nvmlGpuInstanceCreateComputeInstance"):
-                nvml.nvmlGpuInstanceCreateComputeInstance(instance, self._spanning_profile(instance))
+            _call(nvml, "nvmlGpuInstanceCreateComputeInstance", instance, self._spanning_profile(instance))
         except NvmlFailure:
-            with contextlib.suppress(NvmlFailure), _failures(nvml, "nvmlGpuInstanceDestroy"):
-                nvml.nvmlGpuInstanceDestroy(instance)
+            with contextlib.suppress(NvmlFailure):
+                _call(nvml, "nvmlGpuInstanceDestroy", instance)
             raise
 
     def _spanning_profile(self, instance: Any) -> int:
@@ -94,8 +88,8 @@ class NvmlLibrary:
         nvml = self._nvml
         sizes: dict[int, int] = {}
         for profile in range(nvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
-            with contextlib.suppress(NvmlFailure), _failures(nvml, "nvmlGpuInstanceGetComputeInstanceProfileInfo"):
-                info = nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(instance, profile, 0)
+            with contextlib.suppress(NvmlFailure):
+                info = _call(nvml, "nvmlGpuInstanceGetComputeInstanceProfileInfo", instance, profile, 0)
                 sizes.setdefault(int(info.sliceCount), int(info.id))
         if not sizes:
             raise NvmlFailure(Code.NOT_SUPPORTED, "nvmlGpuInstanceGetComputeInstanceProfileInfo")
@@ -104,29 +98,24 @@ class NvmlLibrary:
     def destroy_instance(self, uuid: str, gpu_instance: int, compute_instance: int) -> None:
         nvml = self._nvml
         self._handles.clear()
-        with _failures(nvml, "nvmlDeviceGetGpuInstanceById"):
-            instance = nvml.nvmlDeviceGetGpuInstanceById(self._handle(uuid), gpu_instance)
-        with _failures(nvml, "nvmlGpuInstanceGetComputeInstanceById"):
-            part = nvml.nvmlGpuInstanceGetComputeInstanceById(instance, compute_instance)
-        with _failures(nvml, "nvmlComputeInstanceDestroy"):
-            nvml.nvmlComputeInstanceDestroy(part)
+        instance = _call(nvml, "nvmlDeviceGetGpuInstanceById", self._handle(uuid), gpu_instance)
+        part = _call(nvml, "nvmlGpuInstanceGetComputeInstanceById", instance, compute_instance)
+        _call(nvml, "nvmlComputeInstanceDestroy", part)
         try:
-            with _failures(nvml, "nvmlGpuInstanceDestroy"):
-                nvml.nvmlGpuInstanceDestroy(instance)
+            _call(nvml, "nvmlGpuInstanceDestroy", instance)
         except NvmlFailure as e:
             if e.code != Code.IN_USE:  # it is while it has other compute instances
                 raise
 
     def events(self, uuids: Sequence[str]) -> LibraryEvents:
         nvml = self._nvml
-        with _failures(nvml, "nvmlEventSetCreate"):
-            chosen = nvml.nvmlEventSetCreate()
+        chosen = _call(nvml, "nvmlEventSetCreate")
         registered = 0
         for uuid in uuids:
-            with contextlib.suppress(NvmlFailure), _failures(nvml, "nvmlDeviceRegisterEvents"):
+            with contextlib.suppress(NvmlFailure):
                 handle = self._handle(uuid)
-                event_types = nvml.nvmlDeviceGetSupportedEventTypes(handle) & (XID_CRITICAL | DOUBLE_BIT_ECC)
-                nvml.nvmlDeviceRegisterEvents(handle, event_types, chosen)
+                supported = _call(nvml, "nvmlDeviceGetSupportedEventTypes", handle)
+                _call(nvml, "nvmlDeviceRegisterEvents", handle, supported & (XID_CRITICAL | DOUBLE_BIT_ECC), chosen)
                 registered += 1
         return LibraryEvents(nvml, chosen, registered)
 
@@ -144,9 +133,8 @@ class LibraryEvents:
             time.sleep(timeout_ms / 1e3)
             return None
         try:
-            with _failures(self._nvml, "nvmlEventSetWait_v2"):
-                data = self._nvml.nvmlEventSetWait_v2(self._chosen, timeout_ms)
-                uuid = _text(self._nvml.nvmlDeviceGetUUID(data.device))
+            data = _call(self._nvml, "nvmlEventSetWait_v2", self._chosen, timeout_ms)
+            uuid = _text(_call(self._nvml, "nvmlDeviceGetUUID", data.device))
         except NvmlFailure as e:
             if e.code == Code.TIMEOUT:
                 return None
@@ -155,15 +143,14 @@ class LibraryEvents:
         return NvmlEvent(uuid=uuid, kind=int(data.eventType), value=int(data.eventData), gpu_instance=instance)
 
     def close(self) -> None:
-        with contextlib.suppress(NvmlFailure), _failures(self._nvml, "nvmlEventSetFree"):
-            self._nvml.nvmlEventSetFree(self._chosen)
+        with contextlib.suppress(NvmlFailure):
+            _call(self._nvml, "nvmlEventSetFree", self._chosen)
 
 
-@contextlib.contextmanager
-def _failures(nvml: ModuleType, function: str) -> Iterator[None]:
-    """Translates the binding's errors to NvmlFailure."""
+def _call(nvml: ModuleType, function: str, *arguments: Any) -> Any:
+    """Calls the binding. Raises NvmlFailure for its errors."""
     try:
-        yield
+        return getattr(nvml, function)(*arguments)
     except nvml.NVMLError as e:
         raise NvmlFailure(int(e.value), function) from None
     except getattr(nvml, "NVMLLibraryMismatchError", nvml.NVMLError):  # newer bindings have it
@@ -183,8 +170,6 @@ def plain(answer: Any) -> Any:
     if isinstance(answer, ctypes.Structure):
         fields = ((name, getattr(answer, name)) for name, *_ in answer._fields_)
         return {name: plain(value) for name, value in fields if not isinstance(value, ctypes._Pointer)}
-    if isinstance(answer, list | tuple):
-        return [plain(item) for item in answer]
-    if isinstance(answer, ctypes.Array):
+    if isinstance(answer, list | tuple | ctypes.Array):
         return [plain(item) for item in answer]
     return {name: plain(value) for name, value in vars(answer).items()}

@@ -7,35 +7,27 @@ from dataclasses import dataclass
 
 from ai.backend.accelerator.cuda.gpus import Gpu, MigInstance, Node
 from ai.backend.accelerator.cuda.health import UNCORRECTABLE, VOLATILE
-from ai.backend.accelerator.cuda.nvml import DEVICE_FAILURES, LIBRARY_FAILURES, Code, Nvml, NvmlFailure, optional
+from ai.backend.accelerator.cuda.nvml import LIBRARY_FAILURES, Code, Nvml, NvmlFailure, unless_lost
 from ai.backend.accelerator.cuda.tables import METRICS
 from ai.backend.accelerator.cuda.workload import Held
 from ai.backend.common.ids import DeviceId
-from ai.backend.plugin.accelerator import Measurement, MetricKind
+from ai.backend.plugin.accelerator import Measurement
 
-_STATS = frozenset({"avg", "max"})
 _SM_CLOCK, _TEMPERATURE = 1, 0
 _SAMPLES_S = 10.0
 """How far back samples of processes count: NVML keeps those of the last seconds."""
 
 
-def measurement(
-    key: str,
-    value: float,
-    capacity: float | None,
-    device_id: str | None = None,
-    kind: MetricKind = MetricKind.GAUGE,
-    stats: frozenset[str] = _STATS,
-) -> Measurement:
+def measurement(key: str, value: float, capacity: float | None, device_id: str | None = None) -> Measurement:
     """Returns a measurement of a metric of the table. Raises a capacity below the value to it."""
     metric = METRICS[key]
     return Measurement(
         key=key,
         value=max(0.0, value),
         unit_hint=metric.unit,
-        capacity=None if capacity is None or kind is not MetricKind.GAUGE else max(capacity, value, 1e-9),
-        kind=kind,
-        stats=stats,
+        capacity=None if capacity is None else max(capacity, value, 1e-9),
+        kind=metric.kind,
+        stats=metric.stats,
         device_id=None if device_id is None else DeviceId(device_id),
         exported=metric.exported if device_id is not None else None,
     )
@@ -56,51 +48,36 @@ class Meter:
     nvml: Nvml
     at: float
 
-    def _ask(self, function: str, *arguments: str | int) -> object:
-        """Calls NVML; None also where the device is lost, which is reported as its health."""
-        try:
-            return optional(self.nvml, function, *arguments)
-        except NvmlFailure as e:
-            if e.code in DEVICE_FAILURES:
-                return None
-            raise
-
     def _number(self, function: str, *arguments: str | int) -> float | None:
-        answer = self._ask(function, *arguments)
+        answer = unless_lost(self.nvml, function, *arguments)
         return float(answer) if isinstance(answer, int | float) else None
 
     def memory(self, uuid: str) -> tuple[float, float] | None:
         """Returns used and total bytes."""
-        answer = self._ask("nvmlDeviceGetMemoryInfo", uuid)
+        answer = unless_lost(self.nvml, "nvmlDeviceGetMemoryInfo", uuid)
         return (float(answer["used"]), float(answer["total"])) if isinstance(answer, dict) else None
 
     def utilization(self, uuid: str) -> tuple[float, float] | None:
-        """Percent of the time that any kernel ran, and that memory was accessed; None for MIG instances."""
-        answer = self._ask("nvmlDeviceGetUtilizationRates", uuid)
+        """Returns percent of the time that any kernel ran, and that memory was accessed; None for MIG instances."""
+        answer = unless_lost(self.nvml, "nvmlDeviceGetUtilizationRates", uuid)
         return (float(answer["gpu"]), float(answer["memory"])) if isinstance(answer, dict) else None
 
     def gpu(self, gpu: Gpu, last_xid: int) -> list[Measurement]:
         uuid = gpu.uuid
-        measurements: list[Measurement] = self._both(uuid)
-        power = self._number("nvmlDeviceGetPowerUsage", uuid)
-        if power is not None:
-            limit = self._number("nvmlDeviceGetEnforcedPowerLimit", uuid)
-            measurements.append(measurement("cuda_power", power / 1e3, limit / 1e3 if limit else None, uuid))
-        temperature = self._number("nvmlDeviceGetTemperature", uuid, _TEMPERATURE)
-        if temperature is not None:
-            measurements.append(measurement("cuda_temperature", temperature, None, uuid))
-        clock = self._number("nvmlDeviceGetClockInfo", uuid, _SM_CLOCK)
-        if clock is not None:
-            measurements.append(measurement("cuda_sm_clock", clock * 1e6, gpu.max_sm_clock, uuid))
-        energy = self._number("nvmlDeviceGetTotalEnergyConsumption", uuid)
-        if energy is not None:
-            kind, none = MetricKind.ACCUMULATED, frozenset[str]()
-            measurements.append(measurement("cuda_energy", energy / 1e3, None, uuid, kind, none))
-        errors = self._number("nvmlDeviceGetTotalEccErrors", uuid, UNCORRECTABLE, VOLATILE)
-        if errors is not None:
-            measurements.append(measurement("cuda_ecc_errors", errors, None, uuid, stats=frozenset({"max"})))
-        measurements.append(measurement("cuda_xid", last_xid, None, uuid, stats=frozenset()))
-        return measurements
+        ask = self._number
+        power, limit = ask("nvmlDeviceGetPowerUsage", uuid), ask("nvmlDeviceGetEnforcedPowerLimit", uuid)
+        clock, energy = ask("nvmlDeviceGetClockInfo", uuid, _SM_CLOCK), ask("nvmlDeviceGetTotalEnergyConsumption", uuid)
+        readings = (
+            ("cuda_power", power and power / 1e3, limit / 1e3 if limit else None),
+            ("cuda_temperature", ask("nvmlDeviceGetTemperature", uuid, _TEMPERATURE), None),
+            ("cuda_sm_clock", clock and clock * 1e6, gpu.max_sm_clock),
+            ("cuda_energy", energy and energy / 1e3, None),
+            ("cuda_ecc_errors", ask("nvmlDeviceGetTotalEccErrors", uuid, UNCORRECTABLE, VOLATILE), None),
+            ("cuda_xid", last_xid, None),
+        )
+        return self._both(uuid) + [
+            measurement(key, value, capacity, uuid) for key, value, capacity in readings if value is not None
+        ]
 
     def _both(self, uuid: str) -> list[Measurement]:
         measurements: list[Measurement] = []
@@ -118,7 +95,7 @@ class Meter:
 
     def use(self, uuid: str) -> Use | None:
         """Returns what processes use of a GPU or MIG instance; None if NVML refuses (another user's, no permission)."""
-        running = self._ask("nvmlDeviceGetComputeRunningProcesses", uuid)
+        running = unless_lost(self.nvml, "nvmlDeviceGetComputeRunningProcesses", uuid)
         if not isinstance(running, list):
             return None
         memory = {int(p["pid"]): int(p.get("usedGpuMemory") or 0) for p in running}
@@ -136,10 +113,8 @@ class Meter:
         return {int(sample["pid"]): float(sample["smUtil"]) for sample in ordered}
 
     def workload(self, held: Sequence[Held], pids: Iterable[int] | None) -> list[Measurement]:
-        """Returns memory and time of a workload, each device apart.
-
-        By its processes where they are known. A whole device is its holder's alone: then by the device.
-        """
+        """Returns memory and time of a workload, each device apart: those of its processes where they are known, else
+        of a device that it holds alone."""
         own_pids = None if pids is None else frozenset(pids)
         measurements: list[Measurement] = []
         for one in held:
@@ -174,9 +149,6 @@ class Meter:
                 time[pid] = time.get(pid, 0.0) + times.get(pid, 0.0)
                 devices[pid] = devices.get(pid, 0) + 1
         return {
-            pid: [
-                measurement("cuda_mem", memory[pid], None),
-                measurement("cuda_util", time[pid], 100.0 * devices[pid]),
-            ]
+            pid: [measurement("cuda_mem", memory[pid], None), measurement("cuda_util", time[pid], 100.0 * devices[pid])]
             for pid in memory
         }

@@ -1,10 +1,7 @@
-"""The port to NVML, NVIDIA's management library.
+"""The port to NVML, NVIDIA's management library (https://docs.nvidia.com/deploy/nvml-api/).
 
-Questions go by the names of NVML's own functions and answers come as JSON values, so that what a machine answered can
-be recorded and played back (``replay``, ``record``). Devices are named by their UUIDs: an adapter turns a UUID that it
-is given into a handle and a handle that it gets into a UUID.
-
-Source: NVML API Reference Guide, https://docs.nvidia.com/deploy/nvml-api/ .
+Functions go by NVML's own names and results are JSON values, so that they can be recorded and replayed. Devices are
+named by their UUIDs: an adapter turns a UUID into a handle, and a returned handle into a UUID.
 """
 
 from __future__ import annotations
@@ -116,14 +113,21 @@ class Nvml(Protocol):
 
 
 def optional(nvml: Nvml, function: str, *arguments: str | int) -> Any:
-    """Calls a function that a device, driver or user may lack; returns None then.
-
-    Raises:
-        NvmlFailure: the library or the device is not usable at all.
-    """
+    """Calls a function that a device, driver or user may lack; returns None then. Raises NvmlFailure: the library or
+    the device is not usable at all."""
     try:
         return nvml.ask(function, *arguments)
     except NvmlFailure as e:
         if e.code in LIBRARY_FAILURES | DEVICE_FAILURES:
+            raise
+        return None
+
+
+def unless_lost(nvml: Nvml, function: str, *arguments: str | int) -> Any:
+    """Calls a function as :func:`optional` does; returns None also where the device is lost, which its health tells."""
+    try:
+        return optional(nvml, function, *arguments)
+    except NvmlFailure as e:
+        if e.code in LIBRARY_FAILURES:
             raise
         return None

@@ -13,16 +13,15 @@ from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel
 
-from ai.backend.accelerator.cuda import inventory, partitions, workload
-from ai.backend.accelerator.cuda.gpus import Node, read_node, read_profiles
+from ai.backend.accelerator.cuda import inventory
+from ai.backend.accelerator.cuda.gpus import Node, read_links, read_node, read_profiles
 from ai.backend.accelerator.cuda.health import Latch, faults_of
-from ai.backend.accelerator.cuda.host import Host, LinuxHost
+from ai.backend.accelerator.cuda.host import Host
 from ai.backend.accelerator.cuda.library import NvmlLibrary
-from ai.backend.accelerator.cuda.links import read_links
 from ai.backend.accelerator.cuda.metrics import Meter
 from ai.backend.accelerator.cuda.nvml import LIBRARY_FAILURES, Nvml, NvmlFailure, optional
 from ai.backend.accelerator.cuda.settings import CudaSettings
-from ai.backend.accelerator.cuda.workload import Held
+from ai.backend.accelerator.cuda.workload import Held, cdi_spec, config_of
 from ai.backend.common.devices import (
     AllocMapSpec,
     ComputeDevice,
@@ -36,11 +35,9 @@ from ai.backend.common.errors import Forbidden, PluginError
 from ai.backend.common.ids import DeviceId, DeviceName, KernelId, SlotName
 from ai.backend.plugin.accelerator import (
     AbstractComputePlugin,
-    AbstractLifecycleHook,
     AttachedDevice,
     CreationDeferred,
     DeviceHealthChange,
-    HookContext,
     Measurement,
     NodeInfo,
     PartitionProfile,
@@ -48,7 +45,6 @@ from ai.backend.plugin.accelerator import (
     StatContext,
     Workload,
     WorkloadConfig,
-    slot_totals,
 )
 
 log = logging.getLogger(__name__)
@@ -71,25 +67,9 @@ class Reading:
 NOTHING = Reading(node=Node(), links={}, faults={}, versions={})
 
 
-class CudaHook(AbstractLifecycleHook):
-    """Gives the workload its devices. Keeps nothing: every call follows from the allocation."""
-
-    def __init__(
-        self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext, plugin: CudaPlugin
-    ) -> None:
-        super().__init__(workload, device_alloc, context)
-        self._plugin = plugin
-
-    async def pre_create(self) -> WorkloadConfig:
-        """Raises CreationDeferred if a device has failed or gone since it was allocated."""
-        return await self._plugin.config_of(self.device_alloc)
-
-
 class CudaPlugin(AbstractComputePlugin):
-    """Serves whole GPUs, shares and MIG instances; see docs/reference/accelerators/cuda.md.
-
-    NVML may block: every question goes through one thread, one after the other; a wait for events has another.
-    """
+    """Serves whole GPUs, shares and MIG instances. All calls of NVML go through one thread; a wait for events has
+    another."""
 
     key: ClassVar[DeviceName] = inventory.KEY
     version: ClassVar[str] = "1"
@@ -105,7 +85,7 @@ class CudaPlugin(AbstractComputePlugin):
         super().__init__(settings)
         self._config = settings if isinstance(settings, CudaSettings) else CudaSettings()
         self._nvml: Nvml = nvml or NvmlLibrary()
-        self._host: Host = host or LinuxHost()
+        self._host: Host = host or Host()
         self._latch = Latch(ignored=self._config.ignored_xids)
         self._thread: ThreadPoolExecutor | None = None
         self._reading = NOTHING
@@ -133,8 +113,6 @@ class CudaPlugin(AbstractComputePlugin):
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except NvmlFailure as e:
             raise PluginError(str(e)) from e
-
-    # ---- in NVML's thread
 
     def _open(self) -> None:
         self._nvml.open()
@@ -195,8 +173,6 @@ class CudaPlugin(AbstractComputePlugin):
                 result.append(Held(device=device, part=part, memory=max(0, memory), is_shared=shared))
         return result
 
-    # ---- devices and slots
-
     async def list_devices(self) -> Sequence[ComputeDevice]:
         return await self._do(lambda: self._devices(self._read()))
 
@@ -207,9 +183,6 @@ class CudaPlugin(AbstractComputePlugin):
             return inventory.displays(node.instances, profiles)
 
         return await self._do(ask)
-
-    async def available_slots(self) -> Mapping[SlotName, Decimal]:
-        return slot_totals(await self.list_devices())
 
     async def variant_namespaces(self) -> Sequence[VariantNamespace]:
         return (inventory.VARIANTS,)
@@ -233,25 +206,18 @@ class CudaPlugin(AbstractComputePlugin):
             extra=extra,
         )
 
-    # ---- workloads
-
-    def create_lifecycle_hook(
-        self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext
-    ) -> AbstractLifecycleHook:
-        return CudaHook(workload, device_alloc, context, self)
-
-    async def config_of(self, alloc: DeviceAllocation) -> WorkloadConfig:
-        """Returns the configuration of a workload. Raises CreationDeferred if a device cannot be used now."""
+    async def configure(self, workload: Workload | None, device_alloc: DeviceAllocation) -> WorkloadConfig:
+        """Gives the workload its devices. Raises CreationDeferred if one has failed or gone since it was allocated."""
 
         def ask() -> WorkloadConfig:
             reading = self._read()
-            held = self._held(alloc, reading)
-            for device_id in sorted(alloc.device_ids()):
+            held = self._held(device_alloc, reading)
+            for device_id in sorted(device_alloc.device_ids()):
                 if device_id in reading.faults:
                     raise CreationDeferred(f"{device_id} has failed: {reading.faults[device_id]}", retry_after=5.0)
                 if device_id not in {one.uuid for one in held}:
                     raise CreationDeferred(f"{device_id} does not offer this any more", retry_after=5.0)
-            return workload.config_of(self._host, held, mount_libraries=self._config.mount_libraries)
+            return config_of(self._host, held, mount_libraries=self._config.mount_libraries)
 
         return await self._do(ask)
 
@@ -271,11 +237,9 @@ class CudaPlugin(AbstractComputePlugin):
             reading = self._read()
             unusable = reading.faults.keys() | reading.node.mig_gpus
             shown = [device for device in reading.node.devices if device.uuid not in unusable]
-            return workload.cdi_spec(self._host, shown)
+            return cdi_spec(self._host, shown)
 
         return await self._do(ask)
-
-    # ---- metrics
 
     async def gather_node_metrics(self, ctx: StatContext) -> Sequence[Measurement]:
         meter = Meter(self._nvml, ctx.at)
@@ -304,11 +268,9 @@ class CudaPlugin(AbstractComputePlugin):
         uuids = [d.uuid for d in node.devices if d.uuid not in node.mig_gpus]
         return await self._do(lambda: meter.processes(uuids, pids))
 
-    # ---- health
-
     async def watch_health(self) -> AsyncIterator[DeviceHealthChange]:
-        """Critical errors as NVML tells them, and every ten seconds what the devices say of themselves; first, which
-        devices are not healthy."""
+        """Yields devices that are unhealthy at first, then changes: at critical errors of NVML, and every ten
+        seconds."""
         reported: dict[DeviceId, ComputeDevice] = {}
         gpus = self._reading.node.gpus
         chosen = await self._do(lambda: self._nvml.events([gpu.uuid for gpu in gpus]))
@@ -336,18 +298,16 @@ class CudaPlugin(AbstractComputePlugin):
             waiting.submit(chosen.close)
             waiting.shutdown(wait=False)
 
-    # ---- partitions
-
     async def partition_profiles(self, device_id: DeviceId) -> Sequence[PartitionProfile]:
-        return await self._do(lambda: partitions.profiles(self._nvml, self._read().node, device_id))
+        return await self._do(lambda: inventory.partition_profiles(self._nvml, self._read().node, device_id))
 
     async def create_partition(self, device_id: DeviceId, profile: str) -> DeviceId:
         self._check_partitioning()
-        return await self._do(lambda: partitions.create(self._nvml, self._read().node, device_id, profile))
+        return await self._do(lambda: inventory.create_partition(self._nvml, self._read().node, device_id, profile))
 
     async def destroy_partition(self, partition_id: DeviceId) -> None:
         self._check_partitioning()
-        await self._do(lambda: partitions.destroy(self._nvml, self._read().node, partition_id))
+        await self._do(lambda: inventory.destroy_partition(self._nvml, self._read().node, partition_id))
 
     def _check_partitioning(self) -> None:
         if not self._config.manage_partitions:

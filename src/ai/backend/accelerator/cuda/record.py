@@ -1,7 +1,7 @@
-"""Record what NVML and this node answer: ``python -m ai.backend.accelerator.cuda.record > recording.json``.
+"""Records what NVML and this node answer: ``python -m ai.backend.accelerator.cuda.record > recording.json``.
 
-Asks everything that the plugin asks, of every device that it shows, and changes nothing. The recording can be played
-back by ``replay``; it holds UUIDs, PCI addresses and process ids of the machine, no names of users or programs.
+It calls everything that the plugin calls, of every device, and changes nothing. The recording, for ``replay``, has
+UUIDs, PCI addresses and process ids of the machine, no names of users or programs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import platform
 import sys
 from decimal import Decimal
 
-from ai.backend.accelerator.cuda.host import Host, LinuxHost
+from ai.backend.accelerator.cuda.host import Host
 from ai.backend.accelerator.cuda.library import NvmlLibrary
 from ai.backend.accelerator.cuda.nvml import Nvml
 from ai.backend.accelerator.cuda.plugin import CudaPlugin
@@ -28,7 +28,7 @@ COMMAND = "python -m ai.backend.accelerator.cuda.record"
 
 
 async def record(nvml: Nvml, host: Host, *, at: float, date: str) -> Recording:
-    """Walk through the plugin. Raises PluginError if there is no usable driver."""
+    """Calls the whole plugin and returns the recording. Raises PluginError if there is no usable driver."""
     recording = Recording()
     plugin = CudaPlugin(
         CudaSettings(mount_libraries=True), nvml=RecordingNvml(nvml, recording), host=RecordingHost(host, recording)
@@ -42,7 +42,7 @@ async def record(nvml: Nvml, host: Host, *, at: float, date: str) -> Recording:
                 await plugin.partition_profiles(device.device_id)
             for alloc in _whole(device):
                 with contextlib.suppress(CreationDeferred):  # a device without its files is recorded as such
-                    await plugin.config_of(alloc)
+                    await plugin.configure(None, alloc)
         await plugin.cdi_spec()
         context = StatContext(at=at)
         await plugin.gather_node_metrics(context)
@@ -82,9 +82,7 @@ def _forget_times(recording: Recording) -> None:
 def main() -> int:
     now = datetime.datetime.now(datetime.UTC)
     try:
-        recording = asyncio.run(
-            record(NvmlLibrary(), LinuxHost(), at=now.timestamp(), date=now.date().isoformat()),
-        )
+        recording = asyncio.run(record(NvmlLibrary(), Host(), at=now.timestamp(), date=now.date().isoformat()))
     except BackendError as e:
         print(e.message, file=sys.stderr)
         return 1

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any, Self
@@ -61,15 +61,7 @@ class Recording:
             raise InvalidInput(f"{path} is no recording: {e}") from None
 
     def dump(self) -> str:
-        content = {
-            "origin": self.origin,
-            "answers": self.answers,
-            "files": self.files,
-            "libraries": self.libraries,
-            "programs": self.programs,
-            "groups": self.groups,
-        }
-        return json.dumps({"format": FORMAT, **content}, indent=1, ensure_ascii=False) + "\n"
+        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1, ensure_ascii=False) + "\n"
 
 
 class ReplayNvml:
@@ -114,14 +106,12 @@ class ReplayNvml:
         return _ReplayEvents(self.pending)
 
 
+@dataclass
 class _ReplayEvents:
-    def __init__(self, pending: list[NvmlEvent | NvmlFailure]) -> None:
-        self._pending = pending
+    pending: list[NvmlEvent | NvmlFailure]
 
     def wait(self, timeout_ms: int) -> NvmlEvent | None:
-        if not self._pending:
-            return None
-        item = self._pending.pop(0)
+        item = self.pending.pop(0) if self.pending else None
         if isinstance(item, NvmlFailure):
             raise item
         return item
@@ -130,29 +120,29 @@ class _ReplayEvents:
         pass
 
 
-class ReplayHost:
-    """Implements the port ``Host`` over a recording; a file that is in it exists."""
+@dataclass
+class ReplayHost(Host):
+    """Answers from a recording; a file that is in it exists."""
 
-    def __init__(self, recording: Recording) -> None:
-        self._recording = recording
+    recording: Recording
 
     def read(self, path: str) -> str | None:
-        return self._recording.files.get(path)
+        return self.recording.files.get(path)
 
     def exists(self, path: str) -> bool:
-        return path in self._recording.files
+        return path in self.recording.files
 
     def closed_group(self, path: str) -> int | None:
-        return self._recording.groups.get(path)
+        return self.recording.groups.get(path)
 
     def loader_cache(self) -> Mapping[str, str]:
-        return self._recording.libraries
+        return self.recording.libraries
 
     def resolve(self, path: str) -> str:
         return path
 
     def program(self, name: str) -> str | None:
-        return self._recording.programs.get(name)
+        return self.recording.programs.get(name)
 
 
 class RecordingNvml:
@@ -176,43 +166,38 @@ class RecordingNvml:
         return answer
 
 
-class RecordingHost:
+@dataclass
+class RecordingHost(Host):
     """Forwards calls to another host and records the answers."""
 
-    def __init__(self, inner: Host, recording: Recording) -> None:
-        self._inner = inner
-        self._recording = recording
+    inner: Host
+    recording: Recording
 
     def read(self, path: str) -> str | None:
-        text = self._inner.read(path)
+        text = self.inner.read(path)
         if text is not None:
-            self._recording.files[path] = text
+            self.recording.files[path] = text
         return text
 
     def exists(self, path: str) -> bool:
-        exists = self._inner.exists(path)
+        exists = self.inner.exists(path)
         if exists:
-            self._recording.files.setdefault(path, "")
+            self.recording.files.setdefault(path, "")
         return exists
 
     def closed_group(self, path: str) -> int | None:
-        group = self._inner.closed_group(path)
+        group = self.inner.closed_group(path)
         if group is not None:
-            self._recording.groups[path] = group
+            self.recording.groups[path] = group
         return group
 
     def loader_cache(self) -> Mapping[str, str]:
-        cache = self._inner.loader_cache()
-        self._recording.libraries.update(
-            {n: self._inner.resolve(p) for n, p in cache.items() if "nv" in n or "cuda" in n}
-        )
+        cache = self.inner.loader_cache()
+        self.recording.libraries |= {n: self.resolve(p) for n, p in cache.items() if "nv" in n or "cuda" in n}
         return cache
 
-    def resolve(self, path: str) -> str:
-        return self._inner.resolve(path)
-
     def program(self, name: str) -> str | None:
-        path = self._inner.program(name)
+        path = self.inner.program(name)
         if path is not None:
-            self._recording.programs[name] = path
+            self.recording.programs[name] = path
         return path

@@ -1,8 +1,7 @@
 """Data that NVML lacks: architectures, precisions, memory, link speeds, Xids, names of metrics.
 
-Sources: CUDA C++ Programming Guide, "Compute Capabilities" (cores per multiprocessor, precisions); NVIDIA's data sheets
-and architecture white papers (memory, NVLink); NVIDIA "Xid Errors", r580, with the Xid catalog and "GPU Memory Error
-Management" (https://docs.nvidia.com/deploy/xid-errors/, .../a100-gpu-mem-error-mgmt/); DCGM API "Field Identifiers".
+Sources: CUDA C++ Programming Guide, "Compute Capabilities"; NVIDIA's data sheets and white papers (memory, NVLink);
+"Xid Errors", r580, "GPU Memory Error Management" (https://docs.nvidia.com/deploy/); DCGM API "Field Identifiers".
 """
 
 from __future__ import annotations
@@ -11,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ai.backend.plugin.accelerator.metrics import ExportedName
+from ai.backend.plugin.accelerator.plugin import ExportedName, MetricKind
 
 Capability = tuple[int, int]
+_STATS, _MAX = ("avg", "max"), ("max",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,40 +52,19 @@ def generation(capability: Capability) -> Generation | None:
 
 
 MEMORY_TYPES = (
-    ("GB300", "HBM3E"),
-    ("B300", "HBM3E"),
-    ("GB200", "HBM3E"),
-    ("B200", "HBM3E"),
-    ("H200", "HBM3E"),
-    ("GH200 144G", "HBM3E"),
-    ("GH200", "HBM3"),
-    ("H20", "HBM3"),
-    ("HBM3", "HBM3"),
-    ("H100 NVL", "HBM3"),
+    ("GB300|B300|GB200|B200|H200|GH200 144G", "HBM3E"),
+    ("GH200|H20|HBM3|H100 NVL", "HBM3"),
     ("H100", "HBM2E"),
     ("H800", "HBM3"),
-    ("A100-SXM4-80GB", "HBM2E"),
-    ("A100 80GB", "HBM2E"),
+    ("A100-SXM4-80GB|A100 80GB", "HBM2E"),
     ("A100", "HBM2"),
     ("A800", "HBM2E"),
-    ("A30", "HBM2"),
-    ("V100", "HBM2"),
-    ("P100", "HBM2"),
-    ("RTX PRO", "GDDR7"),
-    (r"RTX 50\d\d", "GDDR7"),
-    ("L40S?", "GDDR6"),
-    ("L4", "GDDR6"),
-    ("A40", "GDDR6"),
-    ("A16", "GDDR6"),
-    ("A10", "GDDR6"),
-    ("A2", "GDDR6"),
-    ("T4", "GDDR6"),
-    ("RTX 6000 Ada", "GDDR6"),
-    (r"RTX A\d+", "GDDR6"),
+    ("A30|V100|P100", "HBM2"),
+    (r"RTX PRO|RTX 50\d\d", "GDDR7"),
+    (r"L40S?|L4|A40|A16|A10|A2|T4|RTX 6000 Ada|RTX A\d+", "GDDR6"),
     (r"RTX 40[89]0", "GDDR6X"),
 )
 """Expression in the model's name -> type of its memory; the first that occurs as whole words counts."""
-
 NVLINK_GB_S: Mapping[int, float] = {1: 20, 2: 25, 3: 25, 4: 25, 5: 50}
 """NVLink version -> 10^9 bytes per second of one link in one direction."""
 
@@ -145,11 +124,16 @@ class Metric:
     text: str
     otel: str
     exported: ExportedName
+    kind: MetricKind
+    stats: frozenset[str]
 
 
-def _metric(unit: str, text: str, otel: str, dcgm: str, dcgm_unit: str, factor: float = 1.0) -> Metric:
+def _metric(
+    unit: str, text: str, otel: str, dcgm: str, dcgm_unit: str, factor: float = 1.0, stats: tuple[str, ...] = _STATS
+) -> Metric:
     name = ExportedName(name=f"DCGM_FI_DEV_{dcgm}", help=f"{text.capitalize()} ({dcgm_unit}).", factor=factor)
-    return Metric(unit, text, otel, name)
+    kind = MetricKind.ACCUMULATED if unit == "joule" else MetricKind.GAUGE
+    return Metric(unit, text, otel, name, kind, frozenset(stats))
 
 
 METRICS: Mapping[str, Metric] = {
@@ -163,29 +147,29 @@ METRICS: Mapping[str, Metric] = {
     "cuda_power": _metric("watt", "power drawn, of the limit in force", "hw.power", "POWER_USAGE", "W"),
     "cuda_temperature": _metric("celsius", "temperature of the GPU", "hw.temperature", "GPU_TEMP", "C"),
     "cuda_energy": _metric(
-        "joule", "energy drawn since the driver was loaded", "hw.energy", "TOTAL_ENERGY_CONSUMPTION", "mJ", 1000.0
+        "joule", "energy drawn since the driver was loaded", "hw.energy", "TOTAL_ENERGY_CONSUMPTION", "mJ", 1000.0, ()
     ),
     "cuda_sm_clock": _metric("hertz", "clock of the multiprocessors, of the highest", "", "SM_CLOCK", "MHz", 1e-6),
     "cuda_ecc_errors": _metric(
-        "count", "uncorrectable memory errors since the last reset", "hw.errors", "ECC_DBE_VOL_TOTAL", "errors"
+        "count",
+        "uncorrectable memory errors since the last reset",
+        "hw.errors",
+        "ECC_DBE_VOL_TOTAL",
+        "errors",
+        1.0,
+        _MAX,
     ),
-    "cuda_xid": _metric("count", "last Xid that the agent heard of, 0 for none", "", "XID_ERRORS", "number of the Xid"),
+    "cuda_xid": _metric(
+        "count", "last Xid that the agent heard of, 0 for none", "", "XID_ERRORS", "number of the Xid", 1.0, ()
+    ),
 }
 """What the plugin measures. The four of the platform are ``cuda_mem``, ``cuda_util``, ``cuda_power``,
 ``cuda_temperature``; workloads and processes have the first two."""
 
 DRIVER_LIBRARIES = (
-    "libcuda.so.1",
-    "libcudadebugger.so.1",
-    "libnvidia-allocator.so.1",
-    "libnvidia-cfg.so.1",
-    "libnvidia-encode.so.1",
-    "libnvidia-ml.so.1",
-    "libnvidia-nvvm.so.4",
-    "libnvidia-opencl.so.1",
-    "libnvidia-opticalflow.so.1",
-    "libnvidia-ptxjitcompiler.so.1",
-    "libnvcuvid.so.1",
-)
+    "libcuda.so.1", "libcudadebugger.so.1", "libnvidia-allocator.so.1", "libnvidia-cfg.so.1", "libnvidia-encode.so.1",
+    "libnvidia-ml.so.1", "libnvidia-nvvm.so.4", "libnvidia-opencl.so.1", "libnvidia-opticalflow.so.1",
+    "libnvidia-ptxjitcompiler.so.1", "libnvcuvid.so.1",
+)  # fmt: skip
 """The driver's libraries for programs that compute, by the names that programs load them by."""
 DRIVER_PROGRAMS = ("nvidia-smi", "nvidia-debugdump", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server")

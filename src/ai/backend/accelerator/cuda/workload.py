@@ -1,8 +1,6 @@
 """Builds the configuration of a workload: device files or CDI names, environment, ``resource.txt``, libraries.
 
-Source: peer facts 2.4 to 2.6; NVIDIA container toolkit, "Support for Container Device Interface"; CUDA C++ Programming
-Guide, "CUDA Environment Variables"; NVIDIA Multi-Process Service, "Environment Variables".
-"""
+Source: peer facts 2.4 to 2.6; NVIDIA's documentation of CDI, of CUDA's variables and of the Multi-Process Service."""
 
 from __future__ import annotations
 
@@ -87,13 +85,9 @@ def programs(host: Host) -> list[str]:
 
 
 def config_of(host: Host, held: Sequence[Held], *, mount_libraries: bool) -> WorkloadConfig:
-    """Returns the configuration for these devices, in this order.
-
-    The node of a device also names it in CDI: a runtime that knows CDI uses the name, another the file.
-
-    Raises:
-        CreationDeferred: the driver does not say which device files a device has.
-    """
+    """Returns the configuration for these devices, in this order. The node of a device also names it in CDI: a runtime
+    that knows CDI uses the name, another the file. Raises CreationDeferred: the driver does not say which device files
+    a device has."""
     if not held:
         return WorkloadConfig()
     mappings: dict[str, DeviceMapping] = {}

@@ -1,5 +1,5 @@
 """The slot ``mem``: main memory of the node."""
 
-from ai.backend.accelerator.mem.plugin import MemoryPlugin
+from ai.backend.accelerator.intrinsic import MemoryPlugin
 
 __all__ = ["MemoryPlugin"]

@@ -1,11 +1,12 @@
-"""Reads ``mock-accelerator.toml``, the devices to simulate (spec 03-06, "Configuring the mock-accelerator plugin").
+"""Reads ``mock-accelerator.toml``, the devices to simulate (spec 03-06), and the plugin's settings.
 
-The fields of the spec, and what real devices have besides: links, variants, partitions, scripted metrics, faults. A
-commented example is ``docs/examples/mock-accelerator.toml``.
+It has the fields of the spec, and links, variants, partitions, scripted metrics and faults besides; a commented example
+is ``docs/examples/mock-accelerator.toml``.
 """
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -13,10 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from ai.backend.accelerator.mock.faults import Fault
 from ai.backend.accelerator.mock.metrics import Script
-from ai.backend.common.devices import LinkKind, PrecisionSupport, VariantMatchMode
+from ai.backend.common.devices import AllocationStrategy, LinkKind, PrecisionSupport, VariantMatchMode
 from ai.backend.common.errors import InvalidInput, InvalidName
 from ai.backend.common.names import check_slot_name
-from ai.backend.plugin.settings import Size, problems_of, read_toml
+from ai.backend.plugin.settings import PluginSettings, Quantity, Size, problems_of, read_toml
 
 FILE_NAME = "mock-accelerator.toml"
 CONTROL_NAME = "mock-control.toml"
@@ -70,7 +71,7 @@ class MockDevice(_Table):
     @model_validator(mode="before")
     @classmethod
     def _spellings(cls, data: Any) -> Any:
-        """The spec writes ``is_mig_devices``, the published examples ``is_mig_device``."""
+        """Accepts ``is_mig_devices``, as the spec writes ``is_mig_device``."""
         if isinstance(data, dict) and "is_mig_devices" in data:
             data = dict(data)
             data["is_mig_device"] = data.pop("is_mig_devices")
@@ -111,7 +112,7 @@ class MockDevice(_Table):
 
     @property
     def node(self) -> int | None:
-        """The NUMA node of an expanded device."""
+        """Returns the NUMA node of an expanded device."""
         return self.numa_node if isinstance(self.numa_node, int) else None
 
 
@@ -222,12 +223,8 @@ def find_declaration(path: Path | None) -> Path | None:
 
 
 def read_table(path: Path, model: type[M]) -> M:
-    """Read a file.
-
-    Raises:
-        PluginError: it cannot be read.
-        InvalidInput: it is malformed; message and ``data`` name each key.
-    """
+    """Reads a file. Raises PluginError if it cannot be read, InvalidInput if it is malformed: message and ``data`` name
+    each key."""
     data = read_toml(path)
     try:
         return model.model_validate(data)
@@ -235,3 +232,31 @@ def read_table(path: Path, model: type[M]) -> M:
         wrong = {key or "file": what for key, what in problems_of(e).items()}
         problems = "; ".join(f"{key}: {what}" for key, what in wrong.items())
         raise InvalidInput(f"{path}: {problems}", data=wrong) from None
+
+
+class MockSettings(PluginSettings):
+    """Settings of the plugin (spec 03-06, peer facts 2.4)."""
+
+    allocation_mode: Literal["discrete", "fractional"] = Field(
+        default="discrete", description="Whole devices (<slot>.device) or parts of them (<slot>.shares)."
+    )
+    unit_mem: Size = Field(default=2 * 2**30, ge=1, description="Device memory of 1.0 share.")
+    unit_proc: int = Field(default=8, ge=1, description="Sub-processors of 1.0 share.")
+    quantum_size: Quantity = Field(default=Decimal("0.01"), gt=0, le=1, description="Smallest step of a share.")
+    strategy: AllocationStrategy = Field(
+        default=AllocationStrategy.EVENLY, description="How requests are spread over devices."
+    )
+    device_mask: tuple[str, ...] = Field(default=(), description="Ids of devices to leave out.")
+    config_path: Path | None = Field(
+        default=None, description="The declaration to read; default: mock-accelerator.toml on the search path."
+    )
+    control_path: Path | None = Field(
+        default=None,
+        description="What is read again when it changes; default: mock-control.toml beside the declaration.",
+    )
+    state_path: Path | None = Field(
+        default=None, description="Where partitions and the like are kept; default: nowhere, a restart forgets them."
+    )
+    default_devices: int = Field(
+        default=4, ge=0, le=1024, description="How many devices to pretend where nothing is declared."
+    )

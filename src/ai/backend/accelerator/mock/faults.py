@@ -1,4 +1,4 @@
-"""Calls that go wrong on purpose: what can be told to happen, and the counting of when it does."""
+"""Makes calls of the plugin fail on purpose, as faults declare it."""
 
 from __future__ import annotations
 
@@ -21,18 +21,9 @@ from ai.backend.plugin.accelerator import POWERS, Measurement, Mount, Terminatio
 R = TypeVar("R")
 HOOKS = ("pre_create", "post_create", "pre_terminate", "post_terminate")
 PLUGIN_CALLS = (
-    "init",
-    "cleanup",
-    "list_devices",
-    "configurable_slots",
-    "available_slots",
-    "variant_namespaces",
-    "create_alloc_map",
-    "alloc_to_devices",
-    "gather_node_metrics",
-    "gather_workload_metrics",
-    "get_node_info",
-)
+    "init", "cleanup", "list_devices", "configurable_slots", "available_slots", "variant_namespaces",
+    "create_alloc_map", "alloc_to_devices", "gather_node_metrics", "gather_workload_metrics", "get_node_info",
+)  # fmt: skip
 POWER_CALLS = tuple(
     sorted({name for power in POWERS.values() for name in vars(power) if not name.startswith("_")} - {"watch_health"})
 )
@@ -45,7 +36,7 @@ def _slots(change: Callable[[Any], Any]) -> Callable[[Sequence[ComputeDevice]], 
 
 
 def _measured(value: float) -> Callable[[Sequence[Measurement]], list[Measurement]]:
-    return lambda found: [replace(m, value=value) for m in found]
+    return lambda measurements: [replace(m, value=value) for m in measurements]
 
 
 _GENERATIONS = iter(range(1, 1 << 62))
@@ -65,13 +56,13 @@ LIES: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
         "list_devices": _slots(lambda s: replace(s, amount=Decimal(-1))),
         "available_slots": lambda slots: dict.fromkeys(slots, Decimal(-1)),
         "gather_node_metrics": _measured(-1.0),
-        "gather_workload_metrics": lambda found: {k: _measured(-1.0)(v) for k, v in found.items()},
+        "gather_workload_metrics": lambda by_kernel: {k: _measured(-1.0)(v) for k, v in by_kernel.items()},
     },
     "nan": {
         "list_devices": _slots(lambda s: replace(s, amount=NAN)),
         "available_slots": lambda slots: dict.fromkeys(slots, NAN),
         "gather_node_metrics": _measured(math.nan),
-        "gather_workload_metrics": lambda found: {k: _measured(math.nan)(v) for k, v in found.items()},
+        "gather_workload_metrics": lambda by_kernel: {k: _measured(math.nan)(v) for k, v in by_kernel.items()},
     },
     "too-much": {"available_slots": lambda slots: {name: 1000 + amount for name, amount in slots.items()}},
     "bad-config": {
@@ -161,7 +152,7 @@ class FaultSchedule:
         return None
 
     async def run(self, call: str, make: Callable[[], Awaitable[R]], devices: Collection[str] = ()) -> R:
-        """Make a call, or what is to become of it."""
+        """Makes a call, or what its fault makes of it."""
         fault = self.pick(call, devices)
         if fault is None:
             return await make()
@@ -173,11 +164,8 @@ class FaultSchedule:
 
 
 async def act(fault: Fault) -> None:
-    """Carries out a fault that is not a wrong answer. Returns only for ``slow`` and ``block``.
-
-    Raises:
-        CreationDenied, CreationDeferred, TerminationDeferred, RuntimeError: as the fault says.
-    """
+    """Carries out a fault that is not a wrong answer. Returns only for ``slow`` and ``block``. Raises CreationDenied,
+    CreationDeferred, TerminationDeferred, RuntimeError: as the fault says."""
     match fault.behaviour:
         case "hang":
             await asyncio.Event().wait()

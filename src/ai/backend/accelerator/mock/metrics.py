@@ -58,12 +58,12 @@ class Script(BaseModel):
 
     @property
     def top(self) -> float:
-        """The highest value that it reaches."""
+        """Returns the highest value that the script reaches."""
         return max(self.values) if self.values else self.high
 
 
 def load(at: float, rank: int, devices: int) -> float:
-    """A triangle wave between 0 and 1 of a period of one minute; each device is a little behind the one before."""
+    """Returns a triangle wave between 0 and 1 of one minute; each device is a little behind the one before."""
     phase = (at / PERIOD_S + rank / max(1, devices)) % 1.0
     return 1.0 - abs(2.0 * phase - 1.0)
 
@@ -83,7 +83,8 @@ def readings(at_load: float, memory: float, scripts: Mapping[Any, Script], at: f
 def of_device(
     prefix: str, device_id: DeviceId, shown: Mapping[str, float], memory: float, scripts: Mapping[Any, Script]
 ) -> list[Measurement]:
-    """The four metrics of one device; a script beyond the usual limit of power or temperature raises the limit."""
+    """Returns the four metrics of one device; a script beyond the usual limit of power or temperature raises the
+    limit."""
     limits = {"power": 300.0, "temperature": 95.0}
     limits |= {name: max(limit, scripts[name].top) for name, limit in limits.items() if name in scripts}
     kinds = (
@@ -106,7 +107,8 @@ def of_device(
 
 
 def of_parts(prefix: str, parts: Sequence[tuple[Mapping[str, float], float, Decimal]]) -> list[Measurement]:
-    """Memory and utilisation of a workload: ``parts`` are (what the device shows, its memory, share of the device)."""
+    """Returns memory and utilisation of a workload; ``parts`` are (readings of a device, its memory, the held
+    share)."""
     if not parts:
         return []
     memory = sum(m * float(share) for _, m, share in parts)

@@ -10,11 +10,10 @@ from typing import Any, ClassVar, TypeVar
 from pydantic import BaseModel
 
 from ai.backend.accelerator.mock import metrics
-from ai.backend.accelerator.mock.declaration import Declaration, SlotFormat
+from ai.backend.accelerator.mock.declaration import Declaration, MockSettings, SlotFormat
 from ai.backend.accelerator.mock.faults import act
 from ai.backend.accelerator.mock.powers import SimulatedPowers
-from ai.backend.accelerator.mock.settings import MockSettings
-from ai.backend.accelerator.mock.state import MockState
+from ai.backend.accelerator.mock.state import MockState, faulted
 from ai.backend.common.devices import (
     AllocMapSpec,
     ComputeDevice,
@@ -40,27 +39,20 @@ from ai.backend.plugin.accelerator import (
     build_alloc_map,
     slot_totals,
 )
+from ai.backend.plugin.accelerator.plugin import PluginHook
 
 __all__ = ["MockHook", "MockPlugin", "MockSettings"]
 
 R = TypeVar("R")
 
 
-class MockHook(AbstractLifecycleHook):
-    """Tells the workload which devices it has, as a vendor's plugin would."""
+class MockHook(PluginHook):
+    """Shows the workload its devices, as a vendor's plugin would."""
 
-    def __init__(
-        self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext, plugin: MockPlugin
-    ) -> None:
-        super().__init__(workload, device_alloc, context)
-        self._plugin = plugin
+    _plugin: MockPlugin
 
     async def pre_create(self) -> WorkloadConfig:
-        async def config() -> WorkloadConfig:
-            self._plugin.hold(self.workload.kernel_id, self.device_alloc)
-            return self._plugin.config_of(self.device_alloc)
-
-        return await self._faulted("pre_create", config)
+        return await self._faulted("pre_create", super().pre_create)
 
     async def post_create(self) -> None:
         await self._faulted("post_create", super().post_create)
@@ -102,12 +94,13 @@ class MockPlugin(SimulatedPowers, AbstractComputePlugin):
     async def init(self) -> None:
         """Raises InvalidInput or PluginError for a bad declaration, naming file and key."""
         self.board.open()
-        fault = self.board.faults.pick("init")
-        if fault is not None:
-            await act(fault)
+        await self._fail("init")
 
     async def cleanup(self) -> None:
-        fault = self.board.faults.pick("cleanup")
+        await self._fail("cleanup")
+
+    async def _fail(self, call: str) -> None:
+        fault = self.board.faults.pick(call)
         if fault is not None:
             await act(fault)
 
@@ -120,19 +113,13 @@ class MockPlugin(SimulatedPowers, AbstractComputePlugin):
     def env_prefix(self) -> str:
         return re.sub(r"\W", "_", self.declaration.slot_name).upper()
 
-    # ---- devices and slots
-
+    @faulted
     async def list_devices(self) -> Sequence[ComputeDevice]:
-        async def present() -> list[ComputeDevice]:
-            return self.board.present()
+        return self.board.present()
 
-        return await self.board.faulted("list_devices", present)
-
+    @faulted
     async def configurable_slots(self) -> Sequence[SlotDisplay]:
-        async def displays() -> list[SlotDisplay]:
-            return [self._display(subtype) for subtype in self.board.subtypes()]
-
-        return await self.board.faulted("configurable_slots", displays)
+        return [self._display(subtype) for subtype in self.board.subtypes()]
 
     def _display(self, subtype: str) -> SlotDisplay:
         formats = self.declaration.formats
@@ -151,40 +138,30 @@ class MockPlugin(SimulatedPowers, AbstractComputePlugin):
             number_round_length=shown.number_format.round_length if declared else 2 * is_share,
         )
 
+    @faulted
     async def available_slots(self) -> Mapping[SlotName, Decimal]:
-        async def totals() -> dict[SlotName, Decimal]:
-            return slot_totals(self.board.present())
+        return slot_totals(self.board.present())
 
-        return await self.board.faulted("available_slots", totals)
-
+    @faulted
     async def variant_namespaces(self) -> Sequence[VariantNamespace]:
-        async def namespaces() -> list[VariantNamespace]:
-            return [
-                VariantNamespace(
-                    namespace=name,
-                    features=tuple(
-                        VariantFeature(
-                            name=f, match_mode=how.match, multi_value=how.multi_value, ordered_values=how.values
-                        )
-                        for f, how in features.items()
-                    ),
-                )
-                for name, features in self.declaration.variants.items()
-            ]
-
-        return await self.board.faulted("variant_namespaces", namespaces)
+        return [
+            VariantNamespace(
+                namespace=name,
+                features=tuple(
+                    VariantFeature(name=f, match_mode=how.match, multi_value=how.multi_value, ordered_values=how.values)
+                    for f, how in features.items()
+                ),
+            )
+            for name, features in self.declaration.variants.items()
+        ]
 
     def alloc_map_spec(self) -> AllocMapSpec:
         kind = "fractional" if self.board.is_fractional() else "discrete"
         return AllocMapSpec(kind=kind, strategy=self.board.settings.strategy)
 
+    @faulted
     async def create_alloc_map(self) -> AbstractAllocMap:
-        async def fresh() -> AbstractAllocMap:
-            return build_alloc_map(self.alloc_map_spec(), self.board.present())
-
-        return await self.board.faulted("create_alloc_map", fresh)
-
-    # ---- workloads
+        return build_alloc_map(self.alloc_map_spec(), self.board.present())
 
     def create_lifecycle_hook(
         self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext
@@ -192,15 +169,15 @@ class MockPlugin(SimulatedPowers, AbstractComputePlugin):
         return MockHook(workload, device_alloc, context, self)
 
     def hold(self, kernel_id: KernelId, device_alloc: DeviceAllocation) -> None:
-        """Note what a kernel holds from now on, instead of what it held."""
+        """Records what a kernel holds from now on, instead of what it held."""
         used, kernel, device_ids = self.board.hardware.in_use, str(kernel_id), device_alloc.device_ids()
         now = {d: sorted({*used.get(d, ()), kernel}) for d in device_ids}
         now |= {DeviceId(d): [k for k in kernels if k != kernel] for d, kernels in used.items() if d not in device_ids}
         self.board.hardware.in_use = {d: kernels for d, kernels in now.items() if kernels}
         self.board.save()
 
-    def config_of(self, device_alloc: DeviceAllocation) -> WorkloadConfig:
-        """Returns the configuration of a workload with these devices."""
+    async def configure(self, workload: Workload, device_alloc: DeviceAllocation) -> WorkloadConfig:
+        self.hold(workload.kernel_id, device_alloc)
         ids = sorted(device_alloc.device_ids(), key=self.board.rank)
         if not ids:
             return WorkloadConfig()
@@ -211,7 +188,7 @@ class MockPlugin(SimulatedPowers, AbstractComputePlugin):
         )
 
     def _held(self, device_alloc: DeviceAllocation) -> list[tuple[ComputeDevice, Decimal]]:
-        """Devices of an allocation in order, with the part of each that is held, 1 being the whole device."""
+        """Returns the devices of an allocation in order, and the part of each that is held: 1 is the whole device."""
         present = {d.device_id: d for d in self.board.present()}
         return sorted(
             (
@@ -226,7 +203,7 @@ class MockPlugin(SimulatedPowers, AbstractComputePlugin):
         )
 
     def _resource_data(self, device_alloc: DeviceAllocation, ids: Sequence[DeviceId]) -> dict[str, str]:
-        """Lines of ``resource.txt``: what a library hook inside would read (peer facts 2.4)."""
+        """Returns lines of ``resource.txt``: what a library hook inside would read (peer facts 2.4)."""
         prefix = self.env_prefix
         is_fractional = self.board.slot_name("shares") in device_alloc.slots
         lines = {
@@ -241,20 +218,16 @@ class MockPlugin(SimulatedPowers, AbstractComputePlugin):
             )
         return lines
 
+    @faulted
     async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:
-        async def attached() -> list[AttachedDevice]:
-            return [
-                AttachedDevice(
-                    device_id=d.device_id,
-                    model_name=d.model_name or "",
-                    data={"smp": int(part * d.processing_units), "mem": int(part * d.memory_size)},
-                )
-                for d, part in self._held(device_alloc)
-            ]
-
-        return await self.board.faulted("alloc_to_devices", attached)
-
-    # ---- metrics
+        return [
+            AttachedDevice(
+                device_id=d.device_id,
+                model_name=d.model_name or "",
+                data={"smp": int(part * d.processing_units), "mem": int(part * d.memory_size)},
+            )
+            for d, part in self._held(device_alloc)
+        ]
 
     def _scripts(self, device: ComputeDevice) -> Mapping[Any, metrics.Script]:
         return self.board.devices[device.device_id.partition("/")[0]].metrics
@@ -263,41 +236,35 @@ class MockPlugin(SimulatedPowers, AbstractComputePlugin):
         at_load = metrics.load(at, self.board.rank(device.device_id)[0], len(self.board.devices))
         return metrics.readings(at_load, float(device.memory_size), self._scripts(device), at)
 
+    @faulted
     async def gather_node_metrics(self, ctx: StatContext) -> Sequence[Measurement]:
-        async def gathered() -> list[Measurement]:
-            prefix = self.declaration.slot_name
-            shown = [(d, self._shown(d, ctx.at), float(d.memory_size)) for d in self.board.present()]
-            total = metrics.of_parts(prefix, [(values, memory, Decimal(1)) for _, values, memory in shown])
-            each = (metrics.of_device(prefix, d.device_id, v, memory, self._scripts(d)) for d, v, memory in shown)
-            return [*total, *(m for of_device in each for m in of_device)]
+        prefix = self.declaration.slot_name
+        shown = [(d, self._shown(d, ctx.at), float(d.memory_size)) for d in self.board.present()]
+        total = metrics.of_parts(prefix, [(values, memory, Decimal(1)) for _, values, memory in shown])
+        each = (metrics.of_device(prefix, d.device_id, v, memory, self._scripts(d)) for d, v, memory in shown)
+        return [*total, *(m for of_device in each for m in of_device)]
 
-        return await self.board.faulted("gather_node_metrics", gathered)
-
+    @faulted
     async def gather_workload_metrics(
         self, ctx: StatContext, kernels: Sequence[KernelId]
     ) -> Mapping[KernelId, Sequence[Measurement]]:
-        async def gathered() -> dict[KernelId, Sequence[Measurement]]:
-            by_kernel: dict[KernelId, Sequence[Measurement]] = {}
-            for kernel_id in kernels:
-                held = self._held(ctx.allocations.get(kernel_id, DeviceAllocation()))
-                parts = [(self._shown(d, ctx.at), float(d.memory_size), part) for d, part in held]
-                if parts:
-                    by_kernel[kernel_id] = metrics.of_parts(self.declaration.slot_name, parts)
-            return by_kernel
+        by_kernel: dict[KernelId, Sequence[Measurement]] = {}
+        for kernel_id in kernels:
+            held = self._held(ctx.allocations.get(kernel_id, DeviceAllocation()))
+            parts = [(self._shown(d, ctx.at), float(d.memory_size), part) for d, part in held]
+            if parts:
+                by_kernel[kernel_id] = metrics.of_parts(self.declaration.slot_name, parts)
+        return by_kernel
 
-        return await self.board.faulted("gather_workload_metrics", gathered)
-
+    @faulted
     async def get_node_info(self) -> NodeInfo:
-        async def info() -> NodeInfo:
-            attributes, problem = self.declaration.attributes, self.board.panel.problem
-            return NodeInfo(
-                driver_version=attributes.get("nvidia_driver") or attributes.get("driver"),
-                runtime_version=attributes.get("cuda_runtime") or attributes.get("runtime"),
-                extra={
-                    "devices": str(len(self.board.devices)),
-                    "mode": self.board.settings.allocation_mode,
-                    **({"problem": problem} if problem else {}),
-                },
-            )
-
-        return await self.board.faulted("get_node_info", info)
+        attributes, problem = self.declaration.attributes, self.board.panel.problem
+        return NodeInfo(
+            driver_version=attributes.get("nvidia_driver") or attributes.get("driver"),
+            runtime_version=attributes.get("cuda_runtime") or attributes.get("runtime"),
+            extra={
+                "devices": str(len(self.board.devices)),
+                "mode": self.board.settings.allocation_mode,
+                **({"problem": problem} if problem else {}),
+            },
+        )

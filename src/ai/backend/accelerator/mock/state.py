@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
-from dataclasses import replace
+import json
+import logging
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
-from typing import TypeVar
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
 
-from ai.backend.accelerator.mock.control import ControlPanel
 from ai.backend.accelerator.mock.declaration import (
     CONTROL_NAME,
+    Control,
     Declaration,
     MockDevice,
+    MockSettings,
     Partition,
     default_declaration,
     find_declaration,
     read_table,
 )
 from ai.backend.accelerator.mock.faults import FaultSchedule
-from ai.backend.accelerator.mock.hardware import Hardware
-from ai.backend.accelerator.mock.settings import MockSettings
-from ai.backend.accelerator.mock.topology import links_of
 from ai.backend.common.devices import (
     ComputeDevice,
     ComputePrecisionSupport,
@@ -28,13 +30,165 @@ from ai.backend.common.devices import (
     DeviceHealth,
     DeviceLink,
     DeviceSlot,
+    LinkKind,
     MemorySpec,
     PartitioningCapability,
     VariantProperty,
 )
+from ai.backend.common.errors import BackendError, InvalidInput, PluginError
 from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.common.states import SlotType
 
+
+@dataclass
+class Hardware:
+    """The state of all devices, by device id.
+
+    Attributes:
+        partitions: partition id -> [device id, name of the profile].
+        off: devices without power.
+        images: device id -> the image that is loaded.
+        attached: those of another box that are attached here.
+        in_use: device id -> the kernels that hold it.
+        resets: device id -> how often it was reset.
+    """
+
+    partitions: dict[str, list[str]] = field(default_factory=dict)
+    off: list[str] = field(default_factory=list)
+    images: dict[str, str] = field(default_factory=dict)
+    attached: list[str] = field(default_factory=list)
+    in_use: dict[str, list[str]] = field(default_factory=dict)
+    resets: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, path: Path | None) -> Hardware:
+        """Raises PluginError: the file cannot be used."""
+        if path is None or not path.exists():
+            return cls()
+        try:
+            return cls(**json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as e:
+            raise PluginError(f"the state of the mock hardware in {path} cannot be used: {e}") from None
+
+    def save(self, path: Path | None) -> None:
+        """Writes the file as a whole. Raises PluginError."""
+        if path is None:
+            return
+        new = path.with_name(path.name + ".new")
+        try:
+            new.write_text(json.dumps(asdict(self)), encoding="utf-8")
+            new.replace(path)
+        except OSError as e:
+            raise PluginError(f"the state of the mock hardware cannot be written: {e}") from None
+
+
+NVLINK_GIB_S = 50.0
+
+
+def _nvlink_all(a: int, b: int) -> LinkKind:
+    return LinkKind.DIRECT
+
+
+def _nvlink_pairs(a: int, b: int) -> LinkKind:
+    return LinkKind.DIRECT if a // 2 == b // 2 else _pcie_tree(a, b)
+
+
+def _pcie_tree(a: int, b: int) -> LinkKind:
+    """Returns the kind of a link in a tree of two devices below a switch and two switches below a root."""
+    if a // 2 == b // 2:
+        return LinkKind.PCIE_SWITCH
+    return LinkKind.PCIE_ROOT if a // 4 == b // 4 else LinkKind.NUMA
+
+
+_SHAPES = {"nvlink-all": _nvlink_all, "nvlink-pairs": _nvlink_pairs, "pcie-tree": _pcie_tree}
+
+
+def links_of(declaration: Declaration, devices: Sequence[MockDevice]) -> Mapping[str, tuple[DeviceLink, ...]]:
+    """Maps device ids to links, in the order of the devices; peers that are not among ``devices`` are left out."""
+    ranks = {device.mother_uuid: n for n, device in enumerate(declaration.expanded())}
+    named = {frozenset((link.a, link.b)): link for link in declaration.links}
+    shape = _SHAPES.get(declaration.topology or "")
+
+    def between(a: MockDevice, b: MockDevice) -> DeviceLink | None:
+        link = named.get(frozenset((a.mother_uuid, b.mother_uuid)))
+        peer = DeviceId(b.mother_uuid)
+        if link is not None:
+            return DeviceLink(peer=peer, kind=link.kind, bandwidth_gib_s=link.bandwidth)
+        if shape is None:
+            return None
+        kind = shape(ranks[a.mother_uuid], ranks[b.mother_uuid])
+        if kind is LinkKind.NUMA and a.node != b.node:
+            kind = LinkKind.SYSTEM
+        return DeviceLink(peer=peer, kind=kind, bandwidth_gib_s=NVLINK_GIB_S if kind is LinkKind.DIRECT else None)
+
+    return {
+        a.mother_uuid: tuple(link for b in devices if b is not a and (link := between(a, b)) is not None)
+        for a in devices
+    }
+
+
+log = logging.getLogger(__name__)
+ALL = "*"
+
+
+class ControlPanel:
+    """Combines the declaration's failures and faults with those of the control file, which is read again when it
+    changes. A malformed one changes nothing while the plugin runs, and is reported in the log and in ``problem``."""
+
+    def __init__(
+        self, declaration: Declaration, path: Path | None, faults: FaultSchedule, *, source: Path | None = None
+    ) -> None:
+        self._declaration = declaration
+        self._source = source
+        self._path = path
+        self._known = frozenset(device.mother_uuid for device in declaration.expanded())
+        self._stamp: tuple[int, ...] | None = ()
+        self._unhealthy: dict[str, str] = {}
+        self.faults = faults
+        self.problem = ""
+
+    def load(self) -> None:
+        """Raises InvalidInput or PluginError: the declaration or the file has something wrong; nothing is changed."""
+        self._stamp = self._read_stamp()
+        control = read_table(self._path, Control) if self._path is not None and self._stamp is not None else Control()
+        for where, table in ((self._source, self._declaration), (self._path, control)):
+            strangers = [name for name in table.unhealthy if name != ALL and name.partition("/")[0] not in self._known]
+            problem = (
+                f"unhealthy: there is no device {strangers[0]!r}" if strangers else self.faults.objection(table.faults)
+            )
+            if problem:
+                raise InvalidInput(f"{where or 'the declaration'}: {problem}")
+        self.faults.set((*control.faults, *self._declaration.faults))
+        unhealthy = {**self._declaration.unhealthy, **control.unhealthy}
+        self._unhealthy = unhealthy
+        self.problem = ""
+
+    def refresh(self) -> None:
+        """Reads the file if it has changed."""
+        if self._read_stamp() == self._stamp:
+            return
+        try:
+            self.load()
+        except BackendError as e:
+            self.problem = e.message
+            log.error("the control file of the mock accelerator is not used: %s", e.message)
+
+    def failure(self, *device_ids: str) -> str | None:
+        """Returns why one of these counts as failed; None if none does."""
+        for name in (*device_ids, ALL):
+            if name in self._unhealthy:
+                return self._unhealthy[name] or "switched to unhealthy"
+        return None
+
+    def _read_stamp(self) -> tuple[int, ...] | None:
+        try:
+            version = self._path.stat() if self._path is not None else None
+        except OSError:
+            version = None
+        return (version.st_mtime_ns, version.st_size, version.st_ino) if version is not None else None
+
+
+P = ParamSpec("P")
 R = TypeVar("R")
 ONE = Decimal(1)
 _WHOLE = "whole"
@@ -42,8 +196,19 @@ _WHOLE = "whole"
 
 
 def slice_of(memory_size: int) -> str:
-    """Subtype of a slice: named after its memory in GiB (peer facts 2.4)."""
+    """Returns the subtype of a slice, named after its memory in GiB (peer facts 2.4)."""
     return f"device:{max(1, memory_size >> 30)}g-mig"
+
+
+def faulted(method: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+    """Has the faults in force change what a method of the plugin does."""
+
+    @wraps(method)
+    async def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        board: MockState = args[0].board  # type: ignore[attr-defined]  # of the plugin
+        return await board.faulted(method.__name__, lambda: method(*args, **kwargs))
+
+    return call
 
 
 class MockState:
@@ -65,7 +230,7 @@ class MockState:
         self.panel = ControlPanel(declaration, self.settings.control_path, self.faults)
 
     def open(self) -> None:
-        """Read everything. Raises InvalidInput or PluginError, naming file and key."""
+        """Reads all files. Raises InvalidInput or PluginError, naming file and key."""
         path = find_declaration(self.settings.config_path) if self._given is None else None
         if path is not None:
             self._set(read_table(path, Declaration))
@@ -75,19 +240,17 @@ class MockState:
         self.hardware = Hardware.load(self.settings.state_path)
 
     def save(self) -> None:
-        """Keep the state of the hardware. Raises PluginError."""
+        """Stores the state of the hardware. Raises PluginError."""
         self.hardware.save(self.settings.state_path)
 
     async def faulted(self, call: str, make: Callable[[], Awaitable[R]], devices: Collection[str] = ()) -> R:
-        """Make a call, or what the faults in force make of it."""
+        """Makes a call, or what the faults in force make of it."""
         self.panel.refresh()
         return await self.faults.run(call, make, devices)
 
     def rank(self, device_id: str) -> tuple[int, str]:
-        """Where a device or partition stands in the order of the declaration."""
+        """Returns the position of a device or partition in the order of the declaration."""
         return self._ranks.get(device_id.partition("/")[0], len(self._ranks)), device_id
-
-    # ---- slots
 
     def slot_name(self, subtype: str) -> SlotName:
         return SlotName(f"{self.declaration.slot_name}.{subtype}")
@@ -125,8 +288,6 @@ class MockState:
             )
         slot_type = SlotType.COUNT if subtype == "device" else SlotType.UNIQUE
         return DeviceSlot(slot_name=name, slot_type=slot_type, amount=ONE, exclusive_group=group)
-
-    # ---- devices
 
     def present(self) -> list[ComputeDevice]:
         """Returns every device and partition that is here."""

@@ -9,8 +9,7 @@ from typing import ClassVar
 
 from pydantic import BaseModel, Field
 
-from ai.backend.accelerator.rocm.kfd import gpus, process_memory
-from ai.backend.accelerator.rocm.scan import KEY, NAMESPACE, scan
+from ai.backend.accelerator.rocm.scan import KEY, NAMESPACE, gpus, process_memory, scan
 from ai.backend.common.devices import SlotDisplay, VariantFeature, VariantMatchMode, VariantNamespace
 from ai.backend.common.ids import DeviceName, KernelId, SlotName
 from ai.backend.common.states import SlotType
@@ -22,8 +21,7 @@ from ai.backend.plugin.accelerator import (
     Workload,
     WorkloadConfig,
 )
-from ai.backend.plugin.sysfs.base import ScannedDevice, TreePlugin, TreeSettings
-from ai.backend.plugin.sysfs.measures import GAUGE_STATS, Raw
+from ai.backend.plugin.sysfs.base import GAUGE_STATS, Raw, ScannedDevice, TreePlugin, TreeSettings
 from ai.backend.plugin.sysfs.pci import pci_at
 
 _VERSION = re.compile(r"\d+(?:\.\d+){1,3}")
@@ -90,13 +88,9 @@ class RocmPlugin(TreePlugin):
     async def variant_namespaces(self) -> Sequence[VariantNamespace]:
         return (_NAMESPACE,)
 
-    # ---- workloads
-
     def config(self, held: Sequence[ScannedDevice], workload: Workload) -> WorkloadConfig:
-        """By unique id where every GPU is whole and has one; else by number.
-
-        A container sees only the nodes of its GPUs, and ROCr counts what it can open: the numbers begin anew there.
-        """
+        """Names the GPUs by unique id where every one is whole and has one, else by number. In a container numbers
+        begin anew: ROCr counts the GPUs that it can open."""
         ids = [scanned.device.device_id for scanned in held]
         named = all(i.startswith("GPU-") for i in ids) and all(f.fields["partitions"] == "1" for f in held)
         ranks = range(len(held)) if workload.type == "container" else [scanned.fields["rank"] for scanned in held]
@@ -108,10 +102,8 @@ class RocmPlugin(TreePlugin):
             resource_data={"ROCM_GLOBAL_DEVICE_IDS": ",".join(f"{rank}:{i}" for rank, i in enumerate(ids))},
         )
 
-    # ---- metrics
-
     def measure(self, scanned: Sequence[ScannedDevice]) -> Sequence[Raw]:
-        """The sensors are the GPU's: of a GPU in partitions only the first one shows them."""
+        """Reads the sensors of each GPU once: its partitions share them."""
         raw: list[Raw] = []
         seen: set[str] = set()
         for one in scanned:
@@ -153,7 +145,7 @@ class RocmPlugin(TreePlugin):
     async def gather_process_metrics(
         self, ctx: StatContext, pids: Mapping[int, KernelId]
     ) -> Mapping[int, Sequence[Measurement]]:
-        """``rocm_mem`` of every process that uses a GPU, of all GPUs together."""
+        """Returns ``rocm_mem`` of every process that uses a GPU, of all GPUs together."""
         used = await self.reading(lambda: {pid: process_memory(self.tree, pid) for pid in pids})
         return {
             pid: [Measurement(key="rocm_mem", value=float(sum(memory.values())), unit_hint="bytes", stats=GAUGE_STATS)]

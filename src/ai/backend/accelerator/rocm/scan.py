@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from ai.backend.accelerator.rocm.kfd import XGMI, KfdGpu, gpus
-from ai.backend.accelerator.rocm.models import NAMES, PRECISIONS, memory_type
 from ai.backend.common.devices import (
     ComputeDevice,
     ComputePrecisionSupport,
@@ -25,6 +24,168 @@ from ai.backend.plugin.sysfs.base import ScannedDevice, whole
 from ai.backend.plugin.sysfs.pci import PciDevice, links_of, pci_at
 from ai.backend.plugin.sysfs.tree import Missing, Tree, Unreadable
 
+MEMORY_TYPES: Mapping[str, str] = {
+    "gfx906": "HBM2",
+    "gfx908": "HBM2",
+    "gfx90a": "HBM2E",
+    "gfx942": "HBM3",
+    "gfx950": "HBM3E",
+    "gfx1030": "GDDR6",
+    "gfx1100": "GDDR6",
+    "gfx1101": "GDDR6",
+    "gfx1200": "GDDR6",
+    "gfx1201": "GDDR6",
+}
+MEMORY_TYPES_OF_DEVICES: Mapping[int, str] = {0x74A5: "HBM3E"}
+"""By PCI device id, where that of the instruction set is wrong: MI325X."""
+
+NAMES: Mapping[int, str] = {
+    0x738C: "AMD Instinct MI100",
+    0x7408: "AMD Instinct MI250X",
+    0x740C: "AMD Instinct MI250X/MI250",
+    0x740F: "AMD Instinct MI210",
+    0x74A0: "AMD Instinct MI300A",
+    0x74A1: "AMD Instinct MI300X",
+    0x74A2: "AMD Instinct MI308X",
+    0x74A5: "AMD Instinct MI325X",
+    0x75A0: "AMD Instinct MI350X",
+    0x75A3: "AMD Instinct MI355X",
+}
+"""Used where the driver has no ``product_name``."""
+
+_MATRIX = ("FP64", "FP32", "BF16", "FP16", "INT8")
+PRECISIONS: Mapping[str, tuple[str, ...]] = {
+    "gfx906": ("FP64", "FP32", "FP16", "INT8"),
+    "gfx908": _MATRIX,
+    "gfx90a": _MATRIX,
+    "gfx942": (*_MATRIX, "TF32", "FP8"),
+    "gfx950": (*_MATRIX, "FP8", "FP6", "FP4"),
+    "gfx1030": ("FP32", "FP16", "INT8"),
+    "gfx1100": ("FP32", "BF16", "FP16", "INT8", "INT4"),
+    "gfx1101": ("FP32", "BF16", "FP16", "INT8", "INT4"),
+    "gfx1200": ("FP32", "BF16", "FP16", "FP8", "INT8", "INT4"),
+    "gfx1201": ("FP32", "BF16", "FP16", "FP8", "INT8", "INT4"),
+}
+
+
+def memory_type(gfx: str, device: int) -> str | None:
+    return MEMORY_TYPES_OF_DEVICES.get(device) or MEMORY_TYPES.get(gfx)
+
+
+TOPOLOGY = "/sys/class/kfd/kfd/topology"
+PROCESSES = "/sys/class/kfd/kfd/proc"
+XGMI = 11
+"""IO link type ``HSA_IOLINKTYPE_XGMI``; PCI express is 2."""
+_LOCAL_MEMORY = (1, 2)
+"""Heap types of memory banks: public and private frame buffer."""
+
+
+@dataclass(frozen=True, slots=True)
+class IoLink:
+    """``bandwidth`` is in MB/s, 0 where the driver does not know."""
+
+    to: int
+    type: int
+    bandwidth: int
+
+
+@dataclass(frozen=True, slots=True)
+class KfdGpu:
+    """Describes a GPU node.
+
+    Attributes:
+        rank: position among the GPU nodes; the number that ROCr gives it.
+        address: of its PCI function; partitions of one GPU share it.
+        unique_id: 0 where the GPU has none.
+        memory: bytes of its own memory.
+    """
+
+    node: int
+    rank: int
+    gpu_id: int
+    address: str
+    unique_id: int
+    minor: int
+    gfx: str
+    units: int
+    xcc: int
+    memory: int
+    device: int
+    links: tuple[IoLink, ...]
+
+
+def properties(tree: Tree, path: str) -> dict[str, int]:
+    """Raises Missing or Unreadable; a line that is not ``name number`` is skipped."""
+    result = {}
+    for line in tree.read(path).splitlines():
+        name, _, value = line.strip().partition(" ")
+        if value.isdecimal() and len(value) <= 20:
+            result[name] = int(value)
+    return result
+
+
+def gfx_name(version: int) -> str:
+    """Returns the name of an instruction set: ``90402`` is gfx942, ``90010`` is gfx90a."""
+    return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
+
+
+def gpus(tree: Tree) -> Iterator[KfdGpu]:
+    """Yields the GPU nodes in the order of ROCr. A node that cannot be read is skipped, its number is not."""
+    rank = 0
+    for name in tree.names(f"{TOPOLOGY}/nodes"):
+        path = f"{TOPOLOGY}/nodes/{name}"
+        if not name.isdecimal():
+            continue
+        gpu_id = tree.value(f"{path}/gpu_id")
+        values = _properties_or_nothing(tree, f"{path}/properties")
+        if gpu_id or (gpu_id is None and values.get("simd_count")):
+            if values:
+                yield _gpu(tree, path, values, rank, int(gpu_id or 0))
+            rank += 1
+
+
+def _gpu(tree: Tree, path: str, values: Mapping[str, int], rank: int, gpu_id: int) -> KfdGpu:
+    location = values.get("location_id", 0)
+    banks = [_properties_or_nothing(tree, bank) for bank in tree.glob(f"{path}/mem_banks/*/properties")]
+    links = [_properties_or_nothing(tree, link) for link in tree.glob(f"{path}/io_links/*/properties")]
+    return KfdGpu(
+        node=int(path.rpartition("/")[2]),
+        rank=rank,
+        gpu_id=gpu_id,
+        address=f"{values.get('domain', 0):04x}:{location >> 8 & 255:02x}:{location >> 3 & 31:02x}.{location & 7}",
+        unique_id=values.get("unique_id", 0),
+        minor=values.get("drm_render_minor", 0),
+        gfx=gfx_name(values.get("gfx_target_version", 0)),
+        units=values.get("simd_count", 0) // max(1, values.get("simd_per_cu", 1)),
+        xcc=values.get("num_xcc", 1),
+        memory=sum(bank.get("size_in_bytes", 0) for bank in banks if bank.get("heap_type") in _LOCAL_MEMORY),
+        device=values.get("device_id", 0),
+        links=tuple(
+            IoLink(link["node_to"], link.get("type", 0), link.get("max_bandwidth", 0))
+            for link in links
+            if "node_to" in link
+        ),
+    )
+
+
+def _properties_or_nothing(tree: Tree, path: str) -> dict[str, int]:
+    try:
+        return properties(tree, path)
+    except (Missing, Unreadable):
+        return {}
+
+
+def process_memory(tree: Tree, pid: int) -> Mapping[int, int]:
+    """Maps gpu_id to the bytes of its memory that a process uses; empty where it uses no GPU."""
+    base = f"{PROCESSES}/{pid}"
+    by_gpu = {}
+    for name in tree.names(base):
+        gpu_id = name.removeprefix("vram_")
+        if gpu_id != name and gpu_id.isdecimal() and (used := tree.value(f"{base}/{name}")) is not None and used >= 0:
+            by_gpu[int(gpu_id)] = int(used)
+    return by_gpu
+
+
 KEY = DeviceName("rocm")
 NAMESPACE = "amd"
 _UNCORRECTABLE = re.compile(r"^ue:\s*(\d{1,18})$", re.MULTILINE)
@@ -34,10 +195,8 @@ _MB = 1_000_000 / 2**30
 
 
 def device_ids(listed: Sequence[KfdGpu]) -> dict[int, DeviceId]:
-    """Node -> ``GPU-<unique id>`` as ROCr names it; the partitions of one GPU count on, ``GPU-<unique id>.1``.
-
-    A GPU without a unique id, or with that of another one, is named by its PCI address.
-    """
+    """Maps nodes to ids: ``GPU-<unique id>`` as ROCr names it, partitions count on, ``GPU-<unique id>.1``. A GPU
+    without a unique id, or with that of another one, is named by its PCI address."""
     owners: dict[int, set[str]] = {}
     for gpu in listed:
         owners.setdefault(gpu.unique_id, set()).add(gpu.address)
@@ -52,12 +211,8 @@ def device_ids(listed: Sequence[KfdGpu]) -> dict[int, DeviceId]:
 
 
 def scan(tree: Tree, *, max_uncorrectable: int, rocm_version: str | None) -> list[ScannedDevice]:
-    """Every GPU, or every partition where a GPU is cut into several.
-
-    Args:
-        max_uncorrectable: the highest number of uncorrectable memory errors of a healthy GPU.
-        rocm_version: of the node, for the variant properties.
-    """
+    """Lists every GPU, or every partition of one that is cut. ``max_uncorrectable``: uncorrectable memory errors that a
+    healthy GPU may have; ``rocm_version``: for the variant properties."""
     listed = list(gpus(tree))
     ids = device_ids(listed)
     functions = {gpu.address: pci_at(tree, gpu.address) for gpu in listed}
@@ -158,14 +313,15 @@ def _device(
 
 
 def _partitioning(tree: Tree, pci: PciDevice | None, gpu: KfdGpu) -> Iterator[PartitioningCapability]:
-    """``available_compute_partition`` lists the modes, as ``SPX, DPX, QPX, CPX``; MI300 and later have it."""
+    """Yields the modes of ``available_compute_partition``, as ``SPX, DPX, QPX, CPX``; MI300 and later have it."""
     modes = tree.text(f"{pci.path}/available_compute_partition") if pci is not None else None
     for mode in re.findall(r"[A-Z]{3}", modes or ""):
         yield PartitioningCapability(technology=mode, max_partitions=_MODES.get(mode, max(1, gpu.xcc)))
 
 
 def _links(gpu: KfdGpu, ids: Mapping[int, DeviceId], by_pci: Sequence[DeviceLink]) -> tuple[DeviceLink, ...]:
-    """XGMI where the KFD says so, else the way through PCI express. Partitions of one GPU are linked inside of it."""
+    """Returns XGMI links where the KFD reports them, else those of PCI express. Partitions of one GPU are linked inside
+    of it."""
     xgmi = {ids[link.to]: link.bandwidth for link in gpu.links if link.type == XGMI and link.to in ids}
     direct = {
         peer: DeviceLink(

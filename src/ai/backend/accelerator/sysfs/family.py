@@ -1,8 +1,8 @@
-"""The data file that describes a family of devices, and its checks.
+"""Parses and validates the data file of a family of devices, see ``docs/reference/accelerators/sysfs.md``.
 
-``docs/reference/accelerators/sysfs.md`` explains each key. Attributes are paths relative to the entry that the device
-was found by; ``pci:`` in front makes them relative to its PCI function. Templates are filled from ``{index}``,
-``{name}``, ``{id}``, ``{pci}``, ``{rank}``, ``{model}`` and the names below ``[values]``.
+Attributes are paths relative to the entry that the device was found by, or to its PCI function after ``pci:``.
+Templates are filled from ``{index}``, ``{name}``, ``{id}``, ``{pci}``, ``{rank}``, ``{model}`` and the names of
+``[values]``.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _regex(pattern: str) -> str:
 
 
 def placeholders(template: str) -> set[str]:
-    """Names in braces. Raises ValueError if the template is malformed."""
+    """Returns the names in braces. Raises ValueError if the template is malformed."""
     names = set()
     for _, name, spec, conversion in string.Formatter().parse(template):
         if name is None:
@@ -282,7 +282,7 @@ class Family(Table):
 
     @cached_property
     def prefix(self) -> str:
-        """Of metric keys and, in capitals, of variables."""
+        """Returns the prefix of metric keys and, in capitals, of variables."""
         return re.sub(r"\W", "_", self.key)
 
     def model_of(self, pci_device: str) -> Model | None:
@@ -304,12 +304,7 @@ def parse_family(text: str, where: str) -> Family:
 
 
 def load_family(path: Path) -> Family:
-    """Read a data file.
-
-    Raises:
-        PluginError: it cannot be read.
-        FamilyError: it is malformed.
-    """
+    """Reads a data file. Raises PluginError if it cannot be read, FamilyError if it is malformed."""
     try:
         return parse_family(path.read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as e:

@@ -15,8 +15,7 @@ from ai.backend.common.devices import SlotDisplay, VariantFeature, VariantMatchM
 from ai.backend.common.ids import DeviceName, SlotName
 from ai.backend.common.states import SlotType
 from ai.backend.plugin.accelerator import Mount, NodeInfo, Workload, WorkloadConfig
-from ai.backend.plugin.sysfs.base import ScannedDevice, TreePlugin, TreeSettings
-from ai.backend.plugin.sysfs.measures import Raw
+from ai.backend.plugin.sysfs.base import Raw, ScannedDevice, TreePlugin, TreeSettings
 from ai.backend.plugin.sysfs.pci import pci_at
 from ai.backend.plugin.sysfs.tree import Missing, Unreadable, parse_number
 
@@ -71,8 +70,6 @@ class SysfsPlugin(TreePlugin):
         slot = scanned.device.slots[0].slot_name
         return next(family for family in self.families if family.slot == slot)
 
-    # ---- devices and slots
-
     def scan(self) -> Sequence[ScannedDevice]:
         result: list[ScannedDevice] = []
         for family in self.families:
@@ -97,8 +94,6 @@ class SysfsPlugin(TreePlugin):
         names = dict.fromkeys(family.variant_namespace for family in self.families if family.variant_namespace)
         return [VariantNamespace(namespace=name, features=FEATURES) for name in names]
 
-    # ---- workloads
-
     def config(self, held: Sequence[ScannedDevice], workload: Workload) -> WorkloadConfig:
         env: dict[str, str] = {}
         data: dict[str, str] = {}
@@ -117,8 +112,6 @@ class SysfsPlugin(TreePlugin):
                     if source is not None and target is not None and self.tree.exists(source):
                         mounts[target] = Mount(source=source, target=target, read_only=bind.read_only)
         return WorkloadConfig(env_vars=env, resource_data=data, mounts=tuple(mounts.values()))
-
-    # ---- metrics
 
     def measure(self, scanned: Sequence[ScannedDevice]) -> Sequence[Raw]:
         raw: list[Raw | None] = []
@@ -165,16 +158,14 @@ def _of_plugin(scanned: ScannedDevice, key: str) -> ScannedDevice:
 
 
 def _joined(template: str, fields: Sequence[Mapping[str, str]]) -> str | None:
-    """Returns the template of each device with commas between, once where it is the same for all.
-
-    None where a device lacks something: a list without it would hide the device from its user.
-    """
+    """Returns the template of each device with commas between, once where it is the same for all. None where a device
+    lacks something: a list without it would hide the device from its user."""
     texts = [text for one in fields if (text := fill(template, one)) is not None]
     return ",".join(dict.fromkeys(texts)) if len(texts) == len(fields) else None
 
 
 def _environment(family: Family, fields: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """A variable of the form ``{"1" = ..., "2" = ...}`` depends on how many devices the workload has."""
+    """Returns the variables of a workload. ``{"1" = ..., "2" = ...}`` depends on how many devices it has."""
     env: dict[str, str] = {}
     for name, value in family.env.items():
         text = value.get(str(len(fields))) if isinstance(value, Mapping) else _joined(value, fields)

@@ -88,12 +88,8 @@ def entries(tree: Tree, family: Family) -> Iterator[Entry]:
 
 
 def scan_family(tree: Tree, family: Family, serials: MutableMapping[str, str]) -> list[ScannedDevice]:
-    """Returns the devices of one family.
-
-    Args:
-        serials: place -> serial number as read last; kept by the caller, so that a serial that cannot be read for a
-            while does not change the id of its device.
-    """
+    """Lists the devices of one family. ``serials`` maps places to the serial numbers read last; the caller stores it,
+    so that a serial that is unreadable for a while does not change the id of its device."""
     members: list[tuple[Entry, Model]] = []
     for entry in entries(tree, family):
         if (model := family.model_of(entry.pci.device if entry.pci is not None else "")) is None:
@@ -107,7 +103,7 @@ def scan_family(tree: Tree, family: Family, serials: MutableMapping[str, str]) -
     claimed = [(entry.place, _serial(tree, family, entry, serials)) for entry, _ in members]
     ids = distinct(claimed)
     places = {DeviceId(ids[entry.place]): entry.pci for entry, _ in members if entry.pci is not None}
-    return [_found(tree, family, entry, model, ids[entry.place], places) for entry, model in members]
+    return [_scanned_device(tree, family, entry, model, ids[entry.place], places) for entry, model in members]
 
 
 def _belongs(tree: Tree, family: Family, entry: Entry) -> bool:
@@ -217,7 +213,7 @@ def _fault(tree: Tree, entry: Entry, condition: Condition) -> str | None:
     return f"{name} {fault}" if fault is not None else None
 
 
-def _found(
+def _scanned_device(
     tree: Tree, family: Family, entry: Entry, model: Model, device_id: str, places: Mapping[DeviceId, PciDevice]
 ) -> ScannedDevice:
     fields = _fields(tree, family, entry, model, device_id)
@@ -260,7 +256,7 @@ def _memory(tree: Tree, family: Family, entry: Entry, model: Model) -> int:
 
 
 def _variants(tree: Tree, family: Family, model: Model, memory: int) -> Iterator[VariantProperty]:
-    """See ``FEATURES`` of the plugin; nothing where the family names no namespace."""
+    """Yields the properties of ``FEATURES``; nothing where the family names no namespace."""
     if not family.variant_namespace:
         return
     features: Sequence[tuple[str, str | None]] = (
@@ -276,7 +272,7 @@ def _variants(tree: Tree, family: Family, model: Model, memory: int) -> Iterator
 
 
 def driver_version(tree: Tree, family: Family) -> str | None:
-    """Of the kernel module, None where it does not say or is not loaded."""
+    """Returns the version of the kernel module, None if it is unknown."""
     if not family.kernel_module:
         return None
     version = tree.text(f"/sys/module/{family.kernel_module.replace('-', '_')}/version")

@@ -31,8 +31,8 @@ from ai.backend.common.ids import DeviceId, SlotName
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.wire.reports import UnhealthyDevice
 from ai.backend.core.allocation.alloc_map import AbstractAllocMap
-from ai.backend.core.allocation.build import build_alloc_map
 from ai.backend.core.allocation.node import NodeAllocator
+from ai.backend.core.allocation.stock_maps import build_alloc_map
 from ai.backend.plugin.accelerator import AbstractComputePlugin, DeviceHealthChange, responses, slot_totals
 from ai.backend.pluginhost import Allocate, ExternalAllocMap, allocator
 
@@ -142,7 +142,7 @@ class Inventory:
 
     @property
     def is_stale(self) -> bool:
-        """Whether the alloc maps were built from other devices than the present ones: a :meth:`rebuild` was cut off."""
+        """Returns True while the alloc maps are of other devices than the present ones: a rebuild is due."""
         return self._built != {key: kind.devices for key, kind in self.kinds.items()}
 
     async def _refresh(self, handle: PluginHandle) -> bool:

@@ -15,7 +15,7 @@ from ai.backend.agent.metrics.statistics import PATIENCE_S
 from ai.backend.common.errors import BackendError
 from ai.backend.common.wire.execution import ProcessInfo
 from ai.backend.plugin.accelerator import Measurement, StatContext
-from ai.backend.plugin.accelerator.measurement_filter import MeasurementFilter
+from ai.backend.plugin.accelerator.responses import MeasurementFilter
 from ai.backend.plugin.runtime import AbstractRuntime, ProcessView
 
 log = logging.getLogger(__name__)

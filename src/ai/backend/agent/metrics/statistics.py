@@ -24,7 +24,7 @@ from ai.backend.common.ids import KernelId
 from ai.backend.common.wire.reports import MetricFamily
 from ai.backend.core.lifecycle.kernel_phase import Phase
 from ai.backend.plugin.accelerator import Measurement, MetricKind, StatContext
-from ai.backend.plugin.accelerator.measurement_filter import MeasurementFilter
+from ai.backend.plugin.accelerator.responses import MeasurementFilter
 from ai.backend.plugin.runtime import AbstractRuntime, WorkloadKey
 
 log = logging.getLogger(__name__)

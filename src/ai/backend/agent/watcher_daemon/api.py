@@ -19,8 +19,7 @@ from ai.backend.agent.directory.directory import DataDirectory
 from ai.backend.agent.runtimes import end_workloads, load_runtime
 from ai.backend.common.errors import BackendError, Conflict, Forbidden, InvalidInput, NotSupported, Unavailable
 from ai.backend.infra.http.errors import problem_response
-from ai.backend.infra.http.server import make_runner, serve_on
-from ai.backend.infra.http.tls import tls_of
+from ai.backend.infra.http.server import make_runner, serve_on, tls_of
 
 log = logging.getLogger(__name__)
 TOKEN_HEADER = "X-BackendAI-Watcher-Token"

@@ -122,7 +122,7 @@ def _value(text: str) -> Any:
 
 
 def _document(plugin: str, report: Report) -> dict[str, Any]:
-    description = report.said
+    description = report.description
     return {
         "plugin": plugin,
         "key": description.key if description else None,
@@ -136,7 +136,7 @@ def _document(plugin: str, report: Report) -> dict[str, Any]:
 def _summary(plugin: str, report: Report) -> str:
     from ai.backend.plugin.testing.accelerator.checks import Result
 
-    description = report.said
+    description = report.description
     counts = [f"{number} {result}" for result in Result if (number := report.count(result))]
     name = f"{description.key} {description.version}" if description else plugin
     verified = (

@@ -1,8 +1,7 @@
 """Messages between manager and agent about kernels, images and devices.
 
-The manager commands, the agent observes. Every command is idempotent by ``(kernel_id, attempt)``: repeating it returns
-the same answer and does nothing twice; a command with an attempt older than the agent's is refused as a Conflict.
-Quantities travel as text (see :func:`ai.backend.common.slots.format_quantity`), times as seconds of the epoch.
+Every command is idempotent by ``(kernel_id, attempt)``; one with an older attempt than the agent's raises Conflict.
+Quantities are text (see :func:`ai.backend.common.slots.format_quantity`), times are seconds of the epoch.
 """
 
 from __future__ import annotations
@@ -16,15 +15,13 @@ from ai.backend.common.states import (
     KernelEventReason,
     SessionType,
 )
-from ai.backend.common.wire.base import Wire
+from ai.backend.common.wire import Wire
 from ai.backend.common.wire.execution import FileBlob
-
-# ---- manager -> agent ------------------------------------------------------------------------------------------------
 
 
 class UnderlayPeer(Wire, frozen=True, kw_only=True):
-    """Where an agent is reached by others: its IPv4 address, a UDP port, and the keys for what goes there and comes
-    from there, both empty in a network that is not encrypted."""
+    """An agent's IPv4 address and UDP port for networks of sessions, with the keys for both directions of an encrypted
+    one."""
 
     address: str
     port: int
@@ -36,11 +33,11 @@ class UnderlayPeer(Wire, frozen=True, kw_only=True):
 
 
 class OverlayInfo(Wire, frozen=True, kw_only=True):
-    """The network of a multi-node session as one of its agents needs to know it; settled when the session is scheduled.
+    """The network of a multi-node session for one of its agents; fixed when the session is scheduled.
 
-    ``vni`` is its number (VXLAN), ``gateway`` an address in ``subnet`` that this agent may use itself. ``addresses``
-    are those of all kernels by host name; ``peers`` are other agents, ``places`` tells behind which one a host is.
-    ``secret`` is the same for every kernel of the session, and what their SSH keys follow from.
+    ``vni`` is its VXLAN number, ``gateway`` an address in ``subnet`` that this agent may use itself. ``addresses`` has
+    all kernels by host name, ``peers`` the other agents, and ``places`` the agent of each host name. ``secret`` is the
+    same for all kernels of the session; their SSH keys are derived from it.
     """
 
     vni: int
@@ -70,8 +67,8 @@ class ClusterInfo(Wire, frozen=True, kw_only=True):
 class MountSpec(Wire, frozen=True, kw_only=True):
     """A host directory in a workload.
 
-    ``source`` is absolute; what follows a ``/./`` in it is a path that sessions write: it is opened beneath what stands
-    before, through no link, or not at all. ``target`` is absolute inside the workload.
+    ``source`` is absolute; sessions can write in the path after a ``/./`` in it, so that part is opened below the first
+    without following links. ``target`` is absolute inside the workload.
     """
 
     name: str
@@ -83,11 +80,12 @@ class MountSpec(Wire, frozen=True, kw_only=True):
 class KernelSpec(Wire, frozen=True, kw_only=True):
     """Everything that an agent needs to create one kernel.
 
-    ``devices`` is the manager's plan, slot -> device -> quantity, made from inventory generation ``generation``; empty
-    for slots of plugins whose alloc map the manager does not know. ``variant_requirements`` are properties that its
-    devices must have, as ``namespace::feature::value``. ``relocated_from`` is the agent of the attempt before, if
-    it was another one. ``auto_pull`` says when the image is fetched: never, if it is missing, or also if it is another
-    than ``image_digest`` and ``image_config_digest`` say. ``ssh_public_key``: who has its other half may log in.
+    ``devices`` is the manager's plan, slot -> device -> quantity, from inventory generation ``generation``; empty for
+    slots of plugins whose alloc map the manager does not know. ``variant_requirements`` are properties that its devices
+    must have, as ``namespace::feature::value``. ``relocated_from`` is the agent of the previous attempt, if it was
+    another one. ``auto_pull`` decides when the image is pulled: never (empty), if it is missing (``tag``), or also if
+    it differs from ``image_digest`` and ``image_config_digest`` (``digest``). The owner of ``ssh_public_key`` may log
+    in.
     """
 
     kernel_id: str
@@ -128,7 +126,7 @@ class KernelSpec(Wire, frozen=True, kw_only=True):
 
 
 class RegistryAccess(Wire, frozen=True, kw_only=True):
-    """What opens a registry of images. Agents keep it in memory only, and show it to nothing but their engine."""
+    """The credentials of an image registry. Agents keep them in memory and pass them to their engine only."""
 
     registry: str
     username: str
@@ -139,14 +137,14 @@ class RegistryAccess(Wire, frozen=True, kw_only=True):
 
 
 class CreateKernels(Wire, frozen=True, kw_only=True):
-    """Create kernels of one session on this agent: all or none is accepted. Progress comes as observations."""
+    """Creates kernels of one session on this agent; all or none is accepted. Progress comes as observations."""
 
     kernels: list[KernelSpec]
     registries: list[RegistryAccess] = []
 
 
 class DestroyKernel(Wire, frozen=True, kw_only=True):
-    """End a kernel. ``forced`` skips the grace and deferrals. Unknown kernels are answered as gone."""
+    """Ends a kernel. ``forced`` skips the grace period and deferrals. An unknown kernel is reported as terminated."""
 
     kernel_id: str
     attempt: int
@@ -155,17 +153,17 @@ class DestroyKernel(Wire, frozen=True, kw_only=True):
 
 
 class RestartKernel(Wire, frozen=True, kw_only=True):
-    """Restart in place with the same devices and home; ``attempt`` is the new one."""
+    """Restarts a kernel in place with the same devices and home; ``attempt`` is the new one."""
 
     kernel_id: str
     attempt: int
 
 
 class ImageJob(Wire, frozen=True, kw_only=True):
-    """Long work on an image, idempotent by ``job_id``: asking again tells how far it is, within ``wait_s``.
+    """Starts long work on an image, or queries its progress within ``wait_s``; idempotent by ``job_id``.
 
-    ``pull`` fetches ``image``, ``remove`` removes it, ``commit`` makes an archive named ``filename``, with ``labels``,
-    of the kernel ``kernel_id``, in a folder named ``folder``, or pushes it as ``image`` if that is not empty.
+    ``commit`` archives a kernel as ``filename`` in ``folder``, with ``labels``, or pushes it as ``image`` if that is
+    not empty.
     """
 
     job_id: str
@@ -182,7 +180,7 @@ class ImageJob(Wire, frozen=True, kw_only=True):
 
 
 class ImageJobState(Wire, frozen=True, kw_only=True):
-    """How far a job is: ``current`` and ``total`` count bytes. ``code`` and ``message`` say why it has failed."""
+    """The progress of a job in bytes (``current`` of ``total``). ``code`` and ``message`` are those of its failure."""
 
     state: Literal["running", "done", "failed"]
     message: str = ""
@@ -193,7 +191,8 @@ class ImageJobState(Wire, frozen=True, kw_only=True):
 
 
 class OperateDevice(Wire, frozen=True, kw_only=True):
-    """What an administrator does to a device; ``argument`` is a profile (``partition``) or an image (``program``)."""
+    """An operation of an administrator on a device; ``argument`` is a profile (``partition``) or an image
+    (``program``)."""
 
     device_name: str
     device_id: str
@@ -202,17 +201,19 @@ class OperateDevice(Wire, frozen=True, kw_only=True):
 
 
 class DeviceOperation(Wire, frozen=True, kw_only=True):
-    """What came of it: the device, or the new one that was made of it."""
+    """The device after an operation, or the new device that it created."""
 
     device_id: str
 
 
 class DeviceOptionsOf(Wire, frozen=True, kw_only=True):
+    """Requests the possible operations on the devices of one plugin."""
+
     device_name: str
 
 
 class PartitionOption(Wire, frozen=True, kw_only=True):
-    """A profile that a device can be cut into; ``available`` says how many more of it fit now."""
+    """A partition profile of a device; ``available`` is how many more of it fit now."""
 
     name: str
     slot_name: str
@@ -220,13 +221,10 @@ class PartitionOption(Wire, frozen=True, kw_only=True):
 
 
 class DeviceOptions(Wire, frozen=True, kw_only=True):
-    """What can be done with a plugin's devices now; ``profiles`` and ``images`` are by device."""
+    """The possible operations on a plugin's devices; ``profiles`` and ``images`` are by device."""
 
     actions: list[str] = []
     devices: list[str] = []
     profiles: dict[str, list[PartitionOption]] = {}
     images: dict[str, str] = {}
     attachable: list[str] = []
-
-
-# ---- agent -> manager ------------------------------------------------------------------------------------------------

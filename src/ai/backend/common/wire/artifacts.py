@@ -1,9 +1,7 @@
-"""Messages between a manager and a storage proxy about artifacts (spec 03-17).
+"""Messages between a manager and a storage proxy about artifacts (spec 03-17); docs/reference/artifact-proxy-api.md.
 
-How the calls go together is told in docs/reference/artifact-proxy-api.md.
-The manager owns what artifacts there are, their status and who may use them; the proxy owns their bytes. Every request
-is idempotent: an import by ``(revision_id, attempt)``, all others by what they name, so whoever was killed asks again.
-Sizes are bytes, times are seconds of the epoch, digests are lower-case hexadecimal.
+Every request is idempotent: an import by ``(revision_id, attempt)``, all others by what they name. Sizes are bytes,
+times are seconds of the epoch, digests are lower-case hexadecimal.
 """
 
 from __future__ import annotations
@@ -35,20 +33,11 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """Base of the messages that a proxy replies."""
 
 
-# ---- scanning --------------------------------------------------------------------------------------------------------
-
-
 class ScanRequest(Request, frozen=True, kw_only=True):
-    """Look into a hub.
+    """Requests the artifacts ``names`` of a hub with every version, size and README, or a list if it is empty.
 
-    Attributes:
-        url: of the hub, without a path.
-        token: of an account there; None sees what is public.
-        names: look at these closely: every version, its size, the README. Empty: list.
-        version: with ``names``, only this branch, tag or commit.
-        search: part of the name, for a list.
-        author: whose, for a list.
-        limit: of a list, which begins with what is downloaded most.
+    ``token`` is of an account of the hub, None sees what is public. ``version`` is one branch, tag or commit.
+    ``search`` is a part of the name. A list begins with what is downloaded most.
     """
 
     url: Text
@@ -61,7 +50,8 @@ class ScanRequest(Request, frozen=True, kw_only=True):
 
 
 class ScannedRevision(Answer, frozen=True, kw_only=True):
-    """A version. ``digest`` is the commit; ``size`` and ``file_count`` are None in a list; ``modified`` if known."""
+    """A version. ``digest`` is the commit; ``size`` and ``file_count`` are None in a list; ``modified`` is None if
+    unknown."""
 
     version: str
     digest: str | None = None
@@ -71,7 +61,7 @@ class ScannedRevision(Answer, frozen=True, kw_only=True):
 
 
 class ScannedArtifact(Answer, frozen=True, kw_only=True):
-    """``extra`` is what else the hub says: author, tags, downloads, license. ``readme`` is None in a list."""
+    """An artifact of a hub. ``extra`` has author, tags, downloads, license ...; ``readme`` is None in a list."""
 
     type: ArtifactType
     name: str
@@ -82,21 +72,15 @@ class ScannedArtifact(Answer, frozen=True, kw_only=True):
 
 
 class ScanAnswer(Answer, frozen=True, kw_only=True):
-    """``missing`` are the asked names that the hub does not have, or does not show."""
+    """The result of a scan. ``missing`` are the requested names that the hub does not have, or does not show."""
 
     artifacts: tuple[ScannedArtifact, ...]
     missing: tuple[str, ...] = ()
 
 
-# ---- importing -------------------------------------------------------------------------------------------------------
-
-
 class HubSource(Request, frozen=True, kw_only=True, tag="huggingface", tag_field="type"):
-    """A version of a model on a hub.
-
-    ``digest`` is the commit and ``size`` the bytes that a scan has found: if the version has others by now, the import
-    fails with ``artifact-changed``. None takes what is there.
-    """
+    """A version of a model on a hub. The import fails with ``artifact-changed`` unless it has this commit (``digest``)
+    and ``size`` in bytes; None accepts any."""
 
     url: Text
     token: Text | None = None
@@ -107,25 +91,22 @@ class HubSource(Request, frozen=True, kw_only=True, tag="huggingface", tag_field
 
 
 class ReservoirSource(Request, frozen=True, kw_only=True, tag="reservoir", tag_field="type"):
-    """A revision of another installation. ``ticket`` is the whole URL that its proxy gave out with a :class:`Ticket`:
-    ``<url>?token=<token>``.
-    """
+    """A revision of another installation. ``ticket`` is the URL ``<url>?token=<token>`` of the :class:`Ticket` of its
+    proxy."""
 
     ticket: Text
 
 
 class UploadSource(Request, frozen=True, kw_only=True, tag="upload", tag_field="type"):
-    """What was uploaded after an :class:`UploadRequest`."""
+    """The files that were uploaded after an :class:`UploadRequest`."""
 
 
 Source: TypeAlias = HubSource | ReservoirSource | UploadSource
 
 
 class Stages(Request, frozen=True, kw_only=True):
-    """The storage of each stage: a volume or an object storage of this proxy; empty: as its settings say.
-
-    ``verify`` empty is where the download lies.
-    """
+    """The storage of each stage, a volume or an object storage of this proxy. Empty means the default of the settings;
+    for ``verify`` it means the storage of the download."""
 
     download: Text = ""
     verify: Text = ""
@@ -137,16 +118,14 @@ class RevisionKey(Request, frozen=True, kw_only=True):
 
 
 class ImportKey(RevisionKey, frozen=True, kw_only=True):
-    """``attempt`` grows with every import of the revision that is begun anew, and stays while one is asked again."""
+    """An import of a revision. ``attempt`` grows with each new import and stays the same while one is repeated."""
 
     attempt: Attempt
 
 
 class ImportRequest(ImportKey, frozen=True, kw_only=True):
-    """Fetch, verify and archive a revision. ``type``, ``name`` and ``version`` are written into its manifest.
-
-    ``verify`` False: sizes are still compared, contents are not.
-    """
+    """Requests to fetch, verify and archive a revision. Its manifest gets ``type``, ``name`` and ``version``. With
+    ``verify`` False only the sizes are compared, not the contents."""
 
     type: ArtifactType
     name: Text
@@ -170,16 +149,11 @@ class ImportPhase(StrEnum):
 
 
 class ImportState(Answer, frozen=True, kw_only=True):
-    """How far an import is.
+    """The progress of an import.
 
-    Attributes:
-        current, total: bytes of this phase; a total of 0 is not known yet.
-        files: of the revision; 0 is not known yet.
-        storage: where it is archived, or will be.
-        size: bytes of all files, once it is done.
-        digest: of the source: the commit, or what the other installation calls it; once it is known.
-        notes: what whoever uses it should know, one sentence each; once it is done.
-        error: the problem document (RFC 7807) if it failed.
+    ``current`` and ``total`` are bytes of this phase; totals and ``files`` are 0 until they are known. ``size`` is that
+    of all files. ``digest`` is that of the source. ``notes`` are sentences for users. ``error`` is a problem document
+    (RFC 7807).
     """
 
     revision_id: UUID
@@ -195,9 +169,6 @@ class ImportState(Answer, frozen=True, kw_only=True):
     error: dict[str, Any] | None = None
 
 
-# ---- uploading -------------------------------------------------------------------------------------------------------
-
-
 class UploadFile(Request, frozen=True, kw_only=True):
     path: Text
     size: Bytes
@@ -205,7 +176,7 @@ class UploadFile(Request, frozen=True, kw_only=True):
 
 
 class UploadRequest(ImportKey, frozen=True, kw_only=True):
-    """Take a revision's files from users: all that there will be. Repeated, it gives new URLs for the same files."""
+    """Requests upload URLs for all files of a revision. Repeated, it returns new URLs for the same files."""
 
     files: tuple[UploadFile, ...]
     stages: Stages = Stages()
@@ -218,22 +189,19 @@ class PresignedFile(Answer, frozen=True, kw_only=True):
 
 
 class UploadAnswer(Answer, frozen=True, kw_only=True):
-    """PUT each file to its URL, in one request each; then import with an :class:`UploadSource`."""
+    """The URLs to PUT each file to, in one request each; an import with an :class:`UploadSource` follows."""
 
     files: tuple[PresignedFile, ...]
 
 
-# ---- what is archived ------------------------------------------------------------------------------------------------
-
-
 class ArtifactPlace(RevisionKey, frozen=True, kw_only=True):
-    """A revision that is archived. ``storage`` empty: wherever it is found."""
+    """An archived revision. An empty ``storage`` means any."""
 
     storage: Text = ""
 
 
 class FilesRequest(ArtifactPlace, frozen=True, kw_only=True):
-    """``cursor`` is the one that the last page gave."""
+    """Requests one page of files. ``cursor`` is that of the previous page."""
 
     limit: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1000
     cursor: Text | None = None
@@ -246,7 +214,7 @@ class ArtifactFile(Answer, frozen=True, kw_only=True):
 
 
 class FilesAnswer(Answer, frozen=True, kw_only=True):
-    """A page, sorted by path. ``file_count`` and ``size`` are those of the whole revision."""
+    """A page of files, sorted by path. ``file_count`` and ``size`` are those of the whole revision."""
 
     files: tuple[ArtifactFile, ...]
     cursor: str | None
@@ -261,16 +229,16 @@ class PresignRequest(ArtifactPlace, frozen=True, kw_only=True):
 
 
 class Ticket(Answer, frozen=True, kw_only=True):
-    """``<url>?token=<token>`` is the revision's :class:`Manifest`, for another installation."""
+    """A URL and a token with which another installation reads the revision's :class:`Manifest`:
+    ``<url>?token=<token>``."""
 
     url: str
     token: str
 
 
 class MountState(Answer, frozen=True, kw_only=True):
-    """Where a revision's files are on every host, read-only. ``path`` None: it is being brought to a storage that hosts
-    mount, ``current`` of ``total`` bytes of it are there; ask again.
-    """
+    """The path of a revision's files on every host, read-only. ``path`` is None while it is copied to a storage that
+    hosts mount, of which ``current`` of ``total`` bytes are done; the caller repeats the request."""
 
     path: str | None
     current: int = 0
@@ -278,10 +246,7 @@ class MountState(Answer, frozen=True, kw_only=True):
 
 
 class StorageInfo(Answer, frozen=True, kw_only=True):
-    """A storage that artifacts can lie in.
-
-    ``capabilities``: ``mount``, ``presign``. ``stages``: those whose default it is.
-    """
+    """A storage of artifacts. ``capabilities``: ``mount``, ``presign``. ``stages``: those whose default it is."""
 
     name: str
     backend: str
@@ -294,11 +259,9 @@ class StoragesAnswer(Answer, frozen=True, kw_only=True):
 
 
 class Manifest(Answer, frozen=True, kw_only=True):
-    """What an archived revision is. It is written last: where there is none, there is no revision.
+    """The list of an archived revision's files. It is written last: a revision without a manifest does not exist.
 
-    Attributes:
-        digest: of the source.
-        source: what it came from, without secrets.
+    ``digest`` is that of the source; ``source`` names it without secrets.
     """
 
     revision_id: UUID

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from ai.backend.common.states import RunMode, RunStatus
-from ai.backend.common.wire.base import Wire
+from ai.backend.common.wire import Wire
 
 
 class FileBlob(Wire, frozen=True, kw_only=True):
-    """``mode``: its permissions; without them it has those of the file that it replaces, or ordinary ones."""
+    """A file. ``mode`` is its permissions; None keeps those of the file that it replaces, or the default ones."""
 
     path: str
     data: bytes
@@ -17,7 +17,7 @@ class FileBlob(Wire, frozen=True, kw_only=True):
 
 
 class Execute(Wire, frozen=True, kw_only=True):
-    """One step of a run (spec 03-08). Answers within ``flush_timeout_s`` with whatever there is."""
+    """Executes one step of a run (spec 03-08) and returns the output so far within ``flush_timeout_s``."""
 
     kernel_id: str
     run_id: str
@@ -61,7 +61,7 @@ class DownloadFiles(Wire, frozen=True, kw_only=True):
 
 
 class TarFile(Wire, frozen=True, kw_only=True):
-    """One requested path as a tar archive; ``name`` is its bare file name."""
+    """A requested path as a tar archive. ``name`` is its file name without directories."""
 
     name: str
     tar: bytes
@@ -93,7 +93,7 @@ class OpenPty(Wire, frozen=True, kw_only=True):
 
 
 class OpenPort(Wire, frozen=True, kw_only=True):
-    """Connect to what listens on 127.0.0.1 inside a kernel's workload. ``port`` is 1 to 65535."""
+    """Connects to a port (1 to 65535) of 127.0.0.1 inside a kernel's workload."""
 
     kernel_id: str
     port: int
@@ -104,10 +104,9 @@ ArgumentValue = str | list[str] | None
 
 
 class StartService(Wire, frozen=True, kw_only=True):
-    """Start a service of a kernel, or find it started (spec 03-05, "Service Definition DSL").
+    """Starts a service of a kernel unless it runs already (spec 03-05, "Service Definition DSL").
 
-    ``port`` chooses among several ports of one service and is only checked. ``envs`` and ``arguments`` are those that
-    its definition allows.
+    ``port`` must be one of its ports. ``envs`` and ``arguments`` must be allowed by its definition.
     """
 
     kernel_id: str
@@ -123,10 +122,10 @@ class StopService(Wire, frozen=True, kw_only=True):
 
 
 class ServiceState(Wire, frozen=True, kw_only=True):
-    """A service of a kernel. ``ports`` are those it listens on inside, at 127.0.0.1: give them to ``open_port``.
+    """The state of a service of a kernel.
 
-    They are the declared ones where a workload has a network of its own, else free ones of the host, and empty while it
-    does not run. ``reason`` tells why it failed.
+    ``ports`` are those at 127.0.0.1 inside the workload, for ``open_port``: the declared ones if the workload has a
+    network of its own, else free ones of the host; empty unless it runs.
     """
 
     name: str
@@ -140,7 +139,8 @@ class ServiceState(Wire, frozen=True, kw_only=True):
 
 
 class PtyFrame(Wire, frozen=True, kw_only=True):
-    """One message of a terminal stream, either way. ``data`` of ``stdin`` and ``out``; rows and cols of ``resize``."""
+    """A message of a terminal stream. ``data`` belongs to ``stdin`` and ``out``, ``rows`` and ``cols`` to
+    ``resize``."""
 
     kind: Literal["stdin", "out", "resize", "restart", "ping", "closed"]
     data: bytes = b""
@@ -149,14 +149,14 @@ class PtyFrame(Wire, frozen=True, kw_only=True):
 
 
 class ListProcesses(Wire, frozen=True, kw_only=True):
-    """Asks for those processes of a kernel that use most now, at most ``limit`` of them."""
+    """Requests the processes of a kernel that use most now, at most ``limit``."""
 
     kernel_id: str
     limit: int = 20
 
 
 class ProcessInfo(Wire, frozen=True, kw_only=True):
-    """One process. ``pid`` is its number inside of the workload; ``metrics`` as in StatReport."""
+    """A process. ``pid`` is its number inside the workload; ``metrics`` are as in StatReport."""
 
     pid: int
     command: str

@@ -1,8 +1,7 @@
 """Declares every call between manager and agent, in both directions, without naming a transport.
 
-The agent implements :class:`AgentCommands`, the manager implements :class:`ManagerReports`. ``infra.rpc`` derives the
-proxies and the dispatch from these interfaces, and carries the calls in memory or by ZeroMQ with CURVE. It raises the
-errors of the far side again (:func:`ai.backend.common.errors.from_wire`), and DeadlineExceeded for a missing answer.
+``infra.rpc`` derives proxies and dispatch, raises the errors of the other side again, and DeadlineExceeded for a
+missing reply.
 """
 
 from __future__ import annotations
@@ -10,37 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from ai.backend.common.wire.agent import (
-    CreateKernels,
-    DestroyKernel,
-    DeviceOperation,
-    DeviceOptions,
-    DeviceOptionsOf,
-    ImageJob,
-    ImageJobState,
-    OperateDevice,
-    RestartKernel,
-)
-from ai.backend.common.wire.execution import (
-    Complete,
-    DownloadFiles,
-    Execute,
-    FileListing,
-    KernelRef,
-    ListFiles,
-    ListProcesses,
-    OpenPort,
-    OpenPty,
-    ProcessInfo,
-    PtyFrame,
-    ReadLogs,
-    RunResult,
-    ServiceState,
-    StartService,
-    StopService,
-    TarFile,
-    UploadFiles,
-)
+from ai.backend.common.wire import agent, execution
 from ai.backend.common.wire.methods import remote
 from ai.backend.common.wire.reports import AgentReport, HeartbeatReply, ObservationReport, StatReport
 
@@ -48,22 +17,21 @@ from ai.backend.common.wire.reports import AgentReport, HeartbeatReply, Observat
 class PtyStream(Protocol):
     """A terminal of a session. Iteration ends after a ``closed`` frame or when the link is lost."""
 
-    async def send(self, frame: PtyFrame) -> None: ...
-    def __aiter__(self) -> AsyncIterator[PtyFrame]: ...
+    async def send(self, frame: execution.PtyFrame) -> None: ...
+    def __aiter__(self) -> AsyncIterator[execution.PtyFrame]: ...
     async def close(self) -> None: ...
 
 
 class ByteStream(Protocol):
-    """A connection: bytes both ways, each way ending by itself. A slow reader slows its writer and nobody else.
+    """A connection: bytes in both directions, each of which ends by itself. A slow reader slows down its writer only.
 
-    A piece may be a bytearray as well, which nobody changes any more. One task reads and one writes. After ``close``,
-    and after the far side or what is between has gone, both raise Unavailable.
+    ``read`` may return a bytearray, which nobody changes any more. One task reads and one writes. After ``close``, or
+    once the other side or the connection is lost, both raise Unavailable.
     """
 
     async def read(self) -> bytes:
-        """Returns what has arrived, at most 256 KiB; empty at the end of the stream. Raises Unavailable if it is
+        """Returns the received bytes, at most 256 KiB; empty at the end of the stream. Raises Unavailable if it is
         cut."""
-        ...
 
     async def write(self, data: bytes) -> None:
         """Returns once more may be written. Raises Unavailable if it is cut."""
@@ -79,7 +47,7 @@ class AgentCommands(Protocol):
     """The commands that a manager sends to one agent."""
 
     @remote("repeatable")
-    async def create_kernels(self, req: CreateKernels) -> None:
+    async def create_kernels(self, req: agent.CreateKernels) -> None:
         """Accepts all kernels or refuses all, at once; progress comes as observations.
 
         Raises:
@@ -88,11 +56,11 @@ class AgentCommands(Protocol):
         """
 
     @remote("repeatable")
-    async def destroy_kernel(self, req: DestroyKernel) -> None:
+    async def destroy_kernel(self, req: agent.DestroyKernel) -> None:
         """Accepts at once; TERMINATED is reported when nothing is left. A missing kernel is reported as gone."""
 
     @remote("repeatable")
-    async def restart_kernel(self, req: RestartKernel) -> None:
+    async def restart_kernel(self, req: agent.RestartKernel) -> None:
         """Accepts at once; RESTARTING and RUNNING are reported.
 
         Raises:
@@ -100,97 +68,84 @@ class AgentCommands(Protocol):
         """
 
     @remote("once", wait_field="flush_timeout_s", abandonable=True)
-    async def execute(self, req: Execute) -> RunResult:
+    async def execute(self, req: execution.Execute) -> execution.RunResult:
         """Takes one step of a run and returns what it has printed so far."""
-        ...
 
     @remote("once")
-    async def interrupt(self, req: KernelRef) -> None:
+    async def interrupt(self, req: execution.KernelRef) -> None:
         """Interrupts the run that is under way in a kernel."""
 
     @remote("read")
-    async def complete(self, req: Complete) -> list[str]:
+    async def complete(self, req: execution.Complete) -> list[str]:
         """Returns the completions of a piece of code."""
-        ...
 
     @remote("repeatable", deadline_s=60.0)
-    async def upload_files(self, req: UploadFiles) -> None:
+    async def upload_files(self, req: execution.UploadFiles) -> None:
         """Writes files below the home directory of a kernel."""
 
     @remote("read", deadline_s=60.0)
-    async def download_files(self, req: DownloadFiles) -> list[TarFile]:
+    async def download_files(self, req: execution.DownloadFiles) -> list[execution.TarFile]:
         """Returns files or directories of a kernel, each as a tar archive.
 
         Raises:
             LimitExceeded: they are larger than ``max_bytes``.
         """
-        ...
 
     @remote("read")
-    async def list_files(self, req: ListFiles) -> FileListing:
+    async def list_files(self, req: execution.ListFiles) -> execution.FileListing:
         """Returns the entries of a directory of a kernel."""
-        ...
 
     @remote("read", deadline_s=30.0)
-    async def read_logs(self, req: ReadLogs) -> bytes:
+    async def read_logs(self, req: execution.ReadLogs) -> bytes:
         """Returns the newest output of a kernel's workload."""
-        ...
 
     @remote("read")
-    async def list_processes(self, req: ListProcesses) -> list[ProcessInfo]:
+    async def list_processes(self, req: execution.ListProcesses) -> list[execution.ProcessInfo]:
         """Returns the busiest processes of a kernel. It measures twice, which takes a part of a second."""
-        ...
 
     @remote("once", deadline_s=90.0)
-    async def operate_device(self, req: OperateDevice) -> DeviceOperation:
+    async def operate_device(self, req: agent.OperateDevice) -> agent.DeviceOperation:
         """Changes a device and returns when the next heartbeat shows it. Raises Conflict for a device in use."""
-        ...
 
     @remote("read", deadline_s=60.0)
-    async def device_options(self, req: DeviceOptionsOf) -> DeviceOptions:
+    async def device_options(self, req: agent.DeviceOptionsOf) -> agent.DeviceOptions:
         """Returns what can be done with the devices of a plugin now."""
-        ...
 
     @remote("repeatable", deadline_s=60.0)
-    async def start_service(self, req: StartService) -> ServiceState:
+    async def start_service(self, req: execution.StartService) -> execution.ServiceState:
         """Starts a service of a kernel and returns once it listens. A service that runs is left as it is.
 
         Raises:
             NotFound: the kernel has no such service. Forbidden: what it offers would be open to others of the host.
             InvalidInput: its definition or an argument is wrong. RunError: it ended or never listened.
         """
-        ...
 
     @remote("repeatable")
-    async def stop_service(self, req: StopService) -> None:
+    async def stop_service(self, req: execution.StopService) -> None:
         """Stops a service of a kernel. A service that does not run is no error. Raises NotFound."""
 
     @remote("read")
-    async def list_services(self, req: KernelRef) -> list[ServiceState]:
+    async def list_services(self, req: execution.KernelRef) -> list[execution.ServiceState]:
         """Returns the services of a kernel."""
-        ...
 
     @remote("repeatable", wait_field="wait_s", abandonable=True)
-    async def image_job(self, req: ImageJob) -> ImageJobState:
+    async def image_job(self, req: agent.ImageJob) -> agent.ImageJobState:
         """Begins the job if its id is new, and returns its progress within ``wait_s``.
 
         A job that is refused at once raises the reason.
         """
-        ...
 
     @remote("once", stream="frames")
-    async def open_pty(self, req: OpenPty) -> PtyStream:
+    async def open_pty(self, req: execution.OpenPty) -> PtyStream:
         """Opens a terminal in a kernel."""
-        ...
 
     @remote("once", stream="bytes", abandonable=True)
-    async def open_port(self, req: OpenPort) -> ByteStream:
+    async def open_port(self, req: execution.OpenPort) -> ByteStream:
         """Connects to a port inside a kernel's workload.
 
         Raises:
             Unavailable: nothing listens there. NotSupported, Forbidden: the runtime has no tunnels.
         """
-        ...
 
 
 class ManagerReports(Protocol):
@@ -199,12 +154,10 @@ class ManagerReports(Protocol):
     @remote("repeatable")
     async def heartbeat(self, report: AgentReport) -> HeartbeatReply:
         """Reports that the agent lives and what it has; returns when to send the next one."""
-        ...
 
     @remote("repeatable")
     async def observe(self, report: ObservationReport) -> int:
         """Applies observations in order and returns the highest durable ``seq``; the agent drops them up to there."""
-        ...
 
     @remote("repeatable")
     async def report_stats(self, report: StatReport) -> None:

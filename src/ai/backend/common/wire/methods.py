@@ -1,11 +1,10 @@
-"""Declares remote calls once, on the methods of an interface; types, proxy, dispatch and reference page are derived.
+"""Declares remote calls on the methods of an interface; types, proxies, dispatch and the reference page follow.
 
     class AgentCommands(Protocol):
         @remote("read", deadline_s=30.0)
-        async def read_logs(self, req: ReadLogs) -> bytes:
-            \"\"\"Returns the newest output of a workload.\"\"\"
+        async def read_logs(self, req: ReadLogs) -> bytes: ...
 
-The name, the request type, the reply type and the documentation are those of the method. A method has one argument.
+Name, request type, reply type and documentation of a call are those of the method, which has one argument.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ _ATTRIBUTE = "__remote__"
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One remote call. ``reply`` is the type on the wire: None for a method that opens a stream.
+    """A remote call. ``reply`` is the type on the wire, None for a method that opens a stream.
 
-    ``deadline_s`` includes the way there and back. ``abandonable``: the handler is cancelled once its caller has gone.
-    Calls that change something run to their end instead, so that a repeated one sees what was done.
+    ``deadline_s`` includes both ways. An ``abandonable`` handler is cancelled once its caller has gone; others run to
+    their end, so that a repeated call sees the effect of the first.
     """
 
     name: str
@@ -58,11 +57,10 @@ def remote(
     """Marks a method of an interface as a remote call.
 
     Args:
-        repetition: what the same request does a second time.
-        deadline_s: how long a call may take.
-        wait_field: field of the request with seconds that are added to the deadline.
-        stream: what the method opens instead of a reply: a PtyStream (``frames``) or a ByteStream (``bytes``).
-        abandonable: the handler ends when its caller has gone; a ``read`` always does.
+        repetition: the effect of a second identical request.
+        wait_field: the field of the request with seconds that are added to the deadline.
+        stream: opens a PtyStream (``frames``) or a ByteStream (``bytes``) instead of a reply.
+        abandonable: cancels the handler when its caller has gone; a ``read`` always is.
     """
 
     def declare(function: F) -> F:
@@ -81,11 +79,8 @@ def remote(
 
 
 def methods_of(interface: type) -> dict[str, Method]:
-    """Returns the remote calls that an interface declares, by name, in their order.
-
-    Raises:
-        TypeError: a public method is not declared, or does not have one argument.
-    """
+    """Returns the remote calls that an interface declares, by name, in their order. Raises TypeError for a public
+    method that is not declared, or does not have one argument."""
     methods: dict[str, Method] = {}
     for name, function in vars(interface).items():
         if name.startswith("_"):

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from ai.backend.common.states import Enforcement, KernelEventReason, KernelStatus
-from ai.backend.common.wire.base import Wire
+from ai.backend.common.wire import Wire
 
 
 class SlotReport(Wire, frozen=True, kw_only=True):
@@ -20,9 +20,8 @@ class SlotReport(Wire, frozen=True, kw_only=True):
 
 
 class PluginReport(Wire, frozen=True, kw_only=True):
-    """The state of a plugin; ``alloc_map`` is the :class:`~ai.backend.common.devices.AllocMapSpec` or None,
-    ``variant_namespaces`` are :class:`~ai.backend.common.devices.VariantNamespace` as builtins.
-    """
+    """The state of a plugin. ``alloc_map`` is its :class:`~ai.backend.common.devices.AllocMapSpec` or None,
+    ``variant_namespaces`` are :class:`~ai.backend.common.devices.VariantNamespace`; both as builtins."""
 
     name: str
     version: str
@@ -34,7 +33,7 @@ class PluginReport(Wire, frozen=True, kw_only=True):
 
 
 class ImageReport(Wire, frozen=True, kw_only=True):
-    """An image that a session on this agent may name."""
+    """An image that sessions on this agent can use."""
 
     name: str
     architecture: str
@@ -45,10 +44,10 @@ class ImageReport(Wire, frozen=True, kw_only=True):
 
 
 class RuntimeClassReport(Wire, frozen=True, kw_only=True):
-    """A runtime class that a session on this agent may name (spec 03-19, 10.3).
+    """A runtime class that sessions on this agent can use (spec 03-19, 10.3).
 
-    ``overhead`` are slots that each of its kernels takes beyond its own. Of accelerators a kernel gets at most
-    ``max_devices`` (None: any number), and only whole ones if ``whole_devices``.
+    ``overhead`` are slots that each kernel takes in addition to its own. A kernel gets at most ``max_devices``
+    accelerators (None: any number), and only whole ones if ``whole_devices``.
     """
 
     name: str
@@ -59,10 +58,8 @@ class RuntimeClassReport(Wire, frozen=True, kw_only=True):
 
 
 class OverlayReport(Wire, frozen=True, kw_only=True):
-    """How an agent takes part in networks over several agents: its IPv4 address and UDP ports for that, one for what is
-    encrypted, and the largest packet between agents. ``why_not`` says why it takes no part, ``why_plain`` why not in
-    encrypted ones; empty where it does.
-    """
+    """The agent's IPv4 address, UDP ports (plain and encrypted) and largest packet for networks between agents.
+    ``why_not`` is the reason if it joins none, ``why_plain`` the reason if it joins no encrypted ones."""
 
     address: str = ""
     port: int = 4789
@@ -73,14 +70,13 @@ class OverlayReport(Wire, frozen=True, kw_only=True):
 
 
 class AgentReport(Wire, frozen=True, kw_only=True):
-    """What a heartbeat carries.
+    """The content of a heartbeat: the agent's slots, devices, plugins, images and kernels.
 
     ``generation`` grows whenever devices or their health change. ``devices`` are
-    :class:`~ai.backend.common.devices.ComputeDevice` as builtins. ``kernels`` lists ``(kernel id, attempt, status)`` of
-    everything that the agent holds. ``enforcement`` maps a limit or isolation to what the runtime really does about it.
-    ``location`` are the places that it is in, the widest first. It takes ``kernel_limit`` kernels at once at most.
-    ``number`` counts the reports of one epoch from 1: the manager ignores one that is not newer than the last; 0 is
-    never ignored.
+    :class:`~ai.backend.common.devices.ComputeDevice` as builtins. ``enforcement`` maps a limit or isolation to how the
+    runtime enforces it. ``location`` has the places that contain the agent, the widest first. It runs at most
+    ``kernel_limit`` kernels. ``number`` counts the reports of one epoch from 1: the manager ignores one that is not
+    newer than the last; 0 is never ignored.
     """
 
     agent_id: str
@@ -113,7 +109,7 @@ class KernelPresence(Wire, frozen=True, kw_only=True):
 
 
 class UnhealthyDevice(Wire, frozen=True, kw_only=True):
-    """A failed device, by its plugin and its id; ``reason`` is for people."""
+    """A failed device of a plugin; ``reason`` is for people."""
 
     device_name: str
     device_id: str
@@ -124,10 +120,10 @@ HookState = Literal["retrying", "done", "given-up", "overrun"]
 
 
 class HookTrouble(Wire, frozen=True, kw_only=True):
-    """What a plugin's hook did not do in its time.
+    """A hook of a plugin that failed or took too long.
 
-    ``state``: ``retrying`` in the background, ``done`` at last, ``given-up``, or ``overrun`` where the termination went
-    on without it. ``since`` is the first failure, ``message`` the last one's.
+    ``state``: ``retrying`` in the background, ``done`` after retries, ``given-up``, or ``overrun`` if the termination
+    continued without it. ``since`` is the time of the first failure, ``message`` that of the last one.
     """
 
     plugin: str
@@ -138,11 +134,11 @@ class HookTrouble(Wire, frozen=True, kw_only=True):
 
 
 class KernelObservation(Wire, frozen=True, kw_only=True):
-    """A fact about a kernel, reported until acknowledged; ``seq`` orders one agent's observations within an epoch.
+    """A fact about a kernel, reported until acknowledged; ``seq`` orders the observations of one epoch of an agent.
 
-    ``unhealthy_devices`` are all those of the kernel's devices that have failed by now; None: nothing is said of them.
-    ``retry_after_s`` comes with PENDING. ``hook_troubles`` are news about hooks; earlier ones stand.
-    ``log_tail`` comes with a final status: the newest output of the workload (at most 256 KiB), kept by the manager.
+    ``unhealthy_devices`` are all failed devices of the kernel; None: unchanged. ``retry_after_s`` comes with PENDING.
+    ``hook_troubles`` are changes only. ``log_tail`` comes with a final status: the newest output of the workload (at
+    most 256 KiB), which the manager stores.
     """
 
     kernel_id: str
@@ -165,7 +161,7 @@ class KernelObservation(Wire, frozen=True, kw_only=True):
 
 
 class ObservationReport(Wire, frozen=True, kw_only=True):
-    """Observations of one agent in the order of their ``seq``, within an epoch of that agent."""
+    """Observations of one epoch of an agent in the order of their ``seq``."""
 
     agent_id: str
     epoch: int
@@ -178,7 +174,7 @@ class MetricSample(Wire, frozen=True, kw_only=True):
 
 
 class MetricFamily(Wire, frozen=True, kw_only=True):
-    """Samples of one name for Prometheus. ``kind``: ``gauge``, ``counter`` (its name ends in _total) or ``unknown``."""
+    """Samples of one Prometheus metric. ``kind``: ``gauge``, ``counter`` (its name ends in _total) or ``unknown``."""
 
     name: str
     kind: str
@@ -187,11 +183,9 @@ class MetricFamily(Wire, frozen=True, kw_only=True):
 
 
 class StatReport(Wire, frozen=True, kw_only=True):
-    """Live statistics: ``kernels`` maps kernel id to metric name to the metric dict of peer facts 3.6, in msgpack: of
-    many kernels hardly any is read before the next report. See :meth:`of_kernel`.
-
-    ``families`` are those for Prometheus, without the label that names the agent.
-    """
+    """Live statistics. ``kernels`` maps a kernel id to the metric dicts of peer facts 3.6 by metric name. Each is in
+    msgpack, because hardly any of many is read before the next report; see :meth:`of_kernel`. ``families`` are for
+    Prometheus, without the label of the agent."""
 
     agent_id: str
     at: float
@@ -201,17 +195,14 @@ class StatReport(Wire, frozen=True, kw_only=True):
     families: list[MetricFamily] = []
 
     def of_kernel(self, kernel_id: str) -> dict[str, Any] | None:
-        """Raises msgspec.MsgspecError: it is no map."""
+        """Returns the metrics of a kernel, None without any. Raises msgspec.MsgspecError if they are no map."""
         raw = self.kernels.get(kernel_id)
         return None if raw is None else msgspec.msgpack.decode(raw, type=dict[str, Any])
 
 
 class HeartbeatReply(Wire, frozen=True, kw_only=True):
-    """``unknown_kernels``: held by the agent, but the manager has no live row for them; the agent destroys them.
-
-    ``interval_s``: when to send the next one. Reports are always whole, so that a manager that knows nothing needs none
-    besides.
-    """
+    """The reply to a heartbeat: the seconds until the next one, and the reported kernels that have no live row in the
+    manager, which the agent destroys."""
 
     interval_s: float = 3.0
     unknown_kernels: list[KernelPresence] = []

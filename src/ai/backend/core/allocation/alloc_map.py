@@ -26,8 +26,8 @@ NO_HINT = AffinityHint()
 class AbstractAllocMap(ABC):
     """Tracks how much of each slot each device of one plugin has allocated.
 
-    Contract: not safe for concurrent use; does no IO; every method either does all of its work or raises and changes
-    nothing; ``free(allocate(r))`` and ``restore(snapshot())`` leave the map equal to what it was.
+    Not safe for concurrent use; does no IO. Every method does all of its work, or raises and changes nothing;
+    ``free(allocate(r))`` and ``restore(snapshot())`` leave the map equal to what it was.
     """
 
     @property
@@ -47,8 +47,7 @@ class AbstractAllocMap(ABC):
 
     @abstractmethod
     def available(self) -> Mapping[SlotName, Decimal]:
-        """Returns what is free of every slot on healthy devices. A single request may get less, or no mixture of
-        slots."""
+        """Returns what is free of every slot on healthy devices; one request may get less, or no mixture of slots."""
 
     @abstractmethod
     def allocate(
@@ -60,10 +59,7 @@ class AbstractAllocMap(ABC):
     ) -> DeviceAllocation:
         """Chooses devices and takes the quantities from them. Zero quantities are ignored.
 
-        Args:
-            request: slot -> quantity.
-            hint: where the kernel's other devices are.
-            eligible: only these devices may be given; None means any. Ids that are not there do no harm.
+        Only ``eligible`` devices may be given, None for any; ids that do not exist do no harm.
 
         Raises:
             UnsupportedResource: a slot that this map does not have.
@@ -81,17 +77,12 @@ class AbstractAllocMap(ABC):
     def apply(self, allocation: DeviceAllocation) -> None:
         """Takes exactly this allocation, also from unhealthy devices, so that a recovered workload keeps its devices.
 
-        Raises:
-            InvalidAllocation: an unknown slot or device, more than is free, or an exclusive slot in the way.
+        Raises InvalidAllocation: an unknown slot or device, more than is free, or an exclusive slot in the way.
         """
 
     @abstractmethod
     def free(self, allocation: DeviceAllocation) -> None:
-        """Releases exactly this allocation.
-
-        Raises:
-            InvalidAllocation: it is not held.
-        """
+        """Releases exactly this allocation. Raises InvalidAllocation if it is not held."""
 
     @abstractmethod
     def snapshot(self) -> Any:

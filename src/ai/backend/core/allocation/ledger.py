@@ -9,7 +9,7 @@ Invariants, after every public call:
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from typing import Self
@@ -57,17 +57,14 @@ class LedgerAllocMap(AbstractAllocMap):
         strategy: AllocationStrategy = AllocationStrategy.EVENLY,
         affinity_policy: AffinityPolicy = AffinityPolicy.PREFER_SINGLE_NODE,
     ) -> None:
-        """
-        Raises:
-            InvalidAllocation: a device id occurs twice, or devices disagree about a slot's type or quantum.
-        """
+        """Raises InvalidAllocation if a device id occurs twice, or devices disagree about a slot's type or quantum."""
         self._strategy = strategy
         self._affinity = affinity_policy
         self._ids = [device.device_id for device in devices]
         self._ranks = {device_id: rank for rank, device_id in enumerate(self._ids)}
-        if len(self._ranks) < len(self._ids):
-            twice = next(d for rank, d in enumerate(self._ids) if self._ranks[d] != rank)
-            raise InvalidAllocation(f"two devices have the id {twice!r}")
+        for rank, device_id in enumerate(self._ids):
+            if self._ranks[device_id] != rank:
+                raise InvalidAllocation(f"two devices have the id {device_id!r}")
         self._healthy = [device.health is DeviceHealth.HEALTHY for device in devices]
         self._all = (1 << len(devices)) - 1
         self._nodes: dict[int | None, int] = {}
@@ -110,9 +107,9 @@ class LedgerAllocMap(AbstractAllocMap):
         groups: dict[int, ExclusiveGroup] = {}
         for name, pool in self._pools.items():
             for rank, group in pool.groups.items() if pool.groups else ():
-                mine = groups.setdefault(id(group), ExclusiveGroup(users=group.users))
-                other._pools[name].groups[rank] = mine
-                mine.pools.append(other._pools[name])
+                copy = groups.setdefault(id(group), ExclusiveGroup(users=group.users))
+                other._pools[name].groups[rank] = copy
+                copy.pools.append(other._pools[name])
         return other
 
     # ---- reading
@@ -143,8 +140,7 @@ class LedgerAllocMap(AbstractAllocMap):
 
     @abstractmethod
     def _interleave(self, pool: SlotPool, quanta: int, nodes: Sequence[int], largest: int) -> Parts | None:
-        """Divides like :meth:`_pick`, in turn over the devices of each mask; the masks are in the order of
-        preference."""
+        """Divides like :meth:`_pick`, in turn over the devices of each mask, the preferred masks first."""
 
     def _select(self, pool: SlotPool, candidates: int, count: int, taken: Sequence[int] = ()) -> Sequence[int]:
         """Selects, of devices that the strategy ranks equal, those best linked with each other and with ``taken``."""
@@ -170,14 +166,14 @@ class LedgerAllocMap(AbstractAllocMap):
     def _on_nodes(self, pool: SlotPool, quanta: int, scope: int, largest: int, hint: AffinityHint) -> Parts | None:
         """Allocates from the first node in the order of :func:`in_order` that fits, else from several nodes."""
         if self._links is None and self._affinity is AffinityPolicy.PREFER_SINGLE_NODE:
-            found: tuple[tuple[int, int, int], int] | None = None
+            first: tuple[tuple[int, int, int], int] | None = None
             for node, mask in self._nodes.items():
                 room = pool.room(mask & scope)
                 if room >= quanta:
                     key = precedence(node, room, hint, self._strategy)
-                    if found is None or key < found[0]:
-                        found = key, mask & scope
-            if found is not None and (parts := self._pick(pool, quanta, found[1], largest)) is not None:
+                    if first is None or key < first[0]:
+                        first = key, mask & scope
+            if first is not None and (parts := self._pick(pool, quanta, first[1], largest)) is not None:
                 return parts
         rooms = {node: room for node, mask in self._nodes.items() if (room := pool.room(mask & scope))}
         ordered = in_order(rooms, hint, self._strategy)
@@ -218,7 +214,8 @@ class LedgerAllocMap(AbstractAllocMap):
         done: list[tuple[SlotPool, Parts]] = []
         is_mixed = len(request) > 1
         try:
-            for name in self._scarce_first(request) if is_mixed else request:
+            # Slots that few devices have first, before other slots could hide them.
+            for name in sorted(request, key=lambda n: (self._free_devices(n), n)) if is_mixed else request:
                 if not (quantity := request[name]):
                     continue
                 pool, quanta = self._read(name, quantity)
@@ -240,14 +237,9 @@ class LedgerAllocMap(AbstractAllocMap):
         nodes = {node for node, mask in self._nodes.items() if node is not None and mask & chosen}
         return AffinityHint(numa_nodes=hint.numa_nodes | nodes)
 
-    def _scarce_first(self, names: Iterable[SlotName]) -> list[SlotName]:
-        """Orders slots that few devices have first, before other slots could hide them."""
-
-        def key(name: SlotName) -> tuple[int, SlotName]:
-            pool = self._pools.get(name)
-            return pool.some_free.bit_count() if pool is not None else 0, name
-
-        return sorted(names, key=key)
+    def _free_devices(self, name: SlotName) -> int:
+        pool = self._pools.get(name)
+        return pool.some_free.bit_count() if pool is not None else 0
 
     def _read(self, name: SlotName, quantity: Decimal) -> tuple[SlotPool, int]:
         pool = self._pools.get(name)
@@ -259,11 +251,10 @@ class LedgerAllocMap(AbstractAllocMap):
                 f"{format_quantity(quantity)} {name} is not a multiple of {format_quantity(pool.quantum)}.",
                 data={"slot": name, "quantum": format_quantity(pool.quantum)},
             )
-        if quanta <= 0 or (quanta != 1 and pool.slot_type is SlotType.UNIQUE):
-            only = (
-                " is unique: only one of it can be requested" if quanta > 0 else ": not a quantity that a device gives"
-            )
-            raise InvalidQuantity(f"{name}{only}", data={"slot": name})
+        if quanta <= 0:
+            raise InvalidQuantity(f"{name}: not a quantity that a device gives", data={"slot": name})
+        if quanta != 1 and pool.slot_type is SlotType.UNIQUE:
+            raise InvalidQuantity(f"{name} is unique: only one of it can be requested", data={"slot": name})
         return pool, quanta
 
     def _insufficient(
@@ -282,22 +273,20 @@ class LedgerAllocMap(AbstractAllocMap):
         )
 
     def _parts(self, allocation: DeviceAllocation) -> list[tuple[SlotPool, list[tuple[int, int]]]]:
-        found = []
+        result = []
         for name, per_device in allocation.slots.items():
             pool = self._pools.get(name)
             parts = []
             for device_id, quantity in per_device.items():
                 rank = self._ranks.get(device_id)
                 quanta = pool.quanta(quantity) if pool is not None else None
-                if pool is None or rank is None or quanta is None or quanta <= 0 or not pool.offers >> rank & 1:
-                    raise InvalidAllocation(
-                        f"there is no {format_quantity(quantity)} {name} on device {device_id!r}",
-                        data={"slot": name, "device": device_id},
-                    )
+                if pool is None or rank is None or not quanta or quanta < 0 or not pool.offers >> rank & 1:
+                    text = f"there is no {format_quantity(quantity)} {name} on device {device_id!r}"
+                    raise InvalidAllocation(text, data={"slot": name, "device": device_id})
                 parts.append((rank, quanta))
             if pool is not None:
-                found.append((pool, parts))
-        return found
+                result.append((pool, parts))
+        return result
 
     def apply(self, allocation: DeviceAllocation) -> None:
         done: list[tuple[SlotPool, Parts]] = []
@@ -311,28 +300,24 @@ class LedgerAllocMap(AbstractAllocMap):
             done.append((pool, parts))
 
     def free(self, allocation: DeviceAllocation) -> None:
-        found = self._parts(allocation)
-        for pool, parts in found:
+        released = self._parts(allocation)
+        for pool, parts in released:
             for rank, quanta in parts:
                 if pool.used[rank] < quanta:
                     raise self._wrong(pool, rank, quanta, "did not give", "")
-        for pool, parts in found:
+        for pool, parts in released:
             pool.change(parts, -1)
 
     def _wrong(self, pool: SlotPool, rank: int, quanta: int, verb: str, tail: str) -> InvalidAllocation:
         device_id, quantity = self._ids[rank], format_quantity(pool.quantity(quanta))
-        return InvalidAllocation(
-            f"device {device_id!r} {verb} {quantity} {pool.name}{tail}",
-            data={"slot": pool.name, "device": device_id},
-        )
+        text = f"device {device_id!r} {verb} {quantity} {pool.name}{tail}"
+        return InvalidAllocation(text, data={"slot": pool.name, "device": device_id})
 
     def snapshot(self) -> dict[SlotName, tuple[int, ...]]:
         return {name: tuple(pool.used) for name, pool in self._pools.items()}
 
     def restore(self, snapshot: Mapping[SlotName, tuple[int, ...]]) -> None:
-        for name, then in snapshot.items():
+        for name, before in snapshot.items():
             pool = self._pools[name]
-            used = tuple(pool.used)
-            if used != then:
-                changed = zip(range(len(used)), used, then, strict=True)
-                pool.change([(rank, before - now) for rank, now, before in changed if now != before], 1)
+            changes = [(rank, then - now) for rank, (now, then) in enumerate(zip(pool.used, before, strict=True))]
+            pool.change([(rank, change) for rank, change in changes if change], 1)

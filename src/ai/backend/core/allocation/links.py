@@ -28,8 +28,7 @@ _NUMA, _SYSTEM = _ORDER.index(LinkKind.NUMA), _ORDER.index(LinkKind.SYSTEM)
 
 @dataclass(frozen=True, slots=True)
 class _Pairs:
-    """Weights of device pairs. ``cost``: how badly two are linked. ``harm``: what is lost where they are separated.
-    ``scale`` exceeds any sum of harms."""
+    """Stores weights of device pairs: how badly two are linked, and what is lost where they are separated."""
 
     cost: list[list[int]]
     harm: list[list[int]]
@@ -67,9 +66,8 @@ class Links:
     taken that leaves the best links among the devices that stay free; then the one of lowest rank. Each part is a sum
     over pairs, so the whole is one integer per pair, exact.
 
-    What is found is the optimum where at most :data:`EXACT_SETS` sets exist. Beyond that sets grow from up to 16
-    starts, always by the device that costs least, and single devices are exchanged while that helps: a local optimum,
-    in about :data:`_STEPS` steps, and never less than one set grown (devices * count). Answers are remembered.
+    The result is optimal where at most :data:`EXACT_SETS` sets exist; else a local optimum of at most 16 starts, in
+    about :data:`_STEPS` steps, and never less than one set grown (devices * count). Answers are cached.
     """
 
     def __init__(self, nodes: Sequence[int | None], named: Sequence[tuple[int, int, LinkKind, int]]) -> None:
@@ -109,8 +107,7 @@ class Links:
     # ---- judging
 
     def cost_of(self, chosen: tuple[int, ...], free: int) -> tuple[int, int]:
-        """Returns how badly a set is linked, comparable between sets of one size, and the quality of the links that
-        taking it cuts from the other free devices."""
+        """Returns how badly a set is linked, and the quality of the links that it cuts from other free devices."""
         key = (*chosen, -1, free)
         costs = self._costs.get(key)
         if costs is None:
@@ -129,7 +126,7 @@ class Links:
     def choose(self, candidates: int, count: int, taken: Sequence[int], free: int) -> Sequence[int]:
         """Returns the ``count`` candidates best linked with each other and with ``taken``, lowest rank first.
 
-        ``free`` are the devices that could serve others; the candidates are among them.
+        ``free`` are the devices that could serve others, the candidates included.
         """
         key = (candidates, count, free, *taken)
         chosen = self._memo.get(key)
@@ -161,8 +158,7 @@ class _Search:
         }
 
     def _pair(self, i: int, j: int) -> int:
-        """Returns the weight of choosing both devices: their link cost, corrected for the harm that no longer
-        applies."""
+        """Returns the weight of choosing both devices: their link cost without the harm that no longer applies."""
         return self._pairs.cost[i][j] * self._pairs.scale - 2 * self._pairs.harm[i][j]
 
     def _weight(self, chosen: Sequence[int]) -> int:

@@ -1,8 +1,4 @@
-"""Allocates whole requests over the devices of all plugins of a node.
-
-The planner of the manager builds one from an agent's report, the agent builds one from its plugins: what the one plans,
-the other can bind.
-"""
+"""Allocates whole requests over the devices of all plugins of a node, alike in the manager and in the agent."""
 
 from __future__ import annotations
 
@@ -29,10 +25,9 @@ from ai.backend.common.errors import (
 from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.core.allocation.alloc_map import NO_HINT, AbstractAllocMap, AffinityHint
-from ai.backend.core.allocation.build import build_alloc_map
 from ai.backend.core.allocation.ledger import LedgerAllocMap
-from ai.backend.core.allocation.opaque import ANY_DEVICE, OpaqueAllocMap
 from ai.backend.core.allocation.slot_pool import Parts, SlotPool
+from ai.backend.core.allocation.stock_maps import ANY_DEVICE, OpaqueAllocMap, build_alloc_map
 from ai.backend.core.allocation.variants import PluginVariants, RequestedSlots, eligible_devices
 
 #: Accelerators choose before cores and memory follow them. A plugin that is not named comes after those that are, but
@@ -45,10 +40,7 @@ _NOWHERE: frozenset[int] = frozenset()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginDevices:
-    """One plugin's devices on a node. ``alloc_map`` None: the plugin has its own map.
-
-    ``namespaces`` says how the devices' variant properties are compared.
-    """
+    """Describes one plugin's devices on a node. ``alloc_map`` None: the plugin has its own map."""
 
     name: DeviceName
     devices: tuple[ComputeDevice, ...]
@@ -85,16 +77,10 @@ def order_plugins(names: Iterable[str], order: Sequence[str]) -> list[str]:
 
 
 class NodeAllocator:
-    """Combines the alloc maps of a node's plugins.
-
-    Contract: as :class:`AbstractAllocMap`: each call does all of its work or raises and changes nothing.
-    """
+    """Combines the alloc maps of a node's plugins. Each call does all of its work, or raises and changes nothing."""
 
     def __init__(self, maps: Mapping[str, AbstractAllocMap], *, order: Sequence[str] = DEFAULT_ORDER) -> None:
-        """
-        Raises:
-            InvalidAllocation: two plugins offer the same slot.
-        """
+        """Raises InvalidAllocation if two plugins offer the same slot."""
         self._maps = {name: maps[name] for name in order_plugins(maps, order)}
         self._owners: dict[str, str] = {}
         self._nodes: dict[str, dict[DeviceId, int]] = {}
@@ -132,10 +118,7 @@ class NodeAllocator:
         self._nodes[plugin] = {d.device_id: d.numa_node for d in devices if d.numa_node is not None}
 
     def remember(self) -> None:
-        """Caches choices, shared with all clones: equal maps in equal states choose equally.
-
-        For planners, which hold many equal nodes; it costs memory.
-        """
+        """Caches choices, shared with all clones, for planners that hold many equal nodes."""
         self._memo = {}
 
     def clone(self) -> NodeAllocator:
@@ -170,20 +153,13 @@ class NodeAllocator:
     # ---- taking
 
     def check_supported(self, request: ResourceSlot, requirements: Sequence[VariantProperty] = ()) -> None:
-        """Checks that the slots and devices exist at all, free or not, healthy or not.
-
-        Raises:
-            UnsupportedResource: as :meth:`allocate`.
-        """
+        """Checks that the slots and devices exist at all, free and healthy or not. Raises UnsupportedResource."""
         eligible_devices(self._split(request), self._variants, requirements)
 
     def allocate(self, request: ResourceSlot, *, requirements: Sequence[VariantProperty] = ()) -> DeviceAllocation:
         """Takes a whole request, on one NUMA node if possible.
 
-        Args:
-            request: slot -> quantity.
-            requirements: what the devices must be; each binds the requested slots of those plugins whose devices state
-                something in its namespace.
+        A requirement binds the requested slots of those plugins whose devices state something in its namespace.
 
         Raises:
             UnsupportedResource: a slot that no plugin of this node has, with a quantity other than zero; a requirement
@@ -193,11 +169,7 @@ class NodeAllocator:
         return self.take(self.prepare(request, requirements))
 
     def prepare(self, request: ResourceSlot, requirements: Sequence[VariantProperty] = ()) -> PreparedRequest:
-        """Parses a request; the result is valid for every allocator with the same devices.
-
-        Raises:
-            UnsupportedResource: as :meth:`allocate`.
-        """
+        """Parses a request for every allocator with the same devices. Raises UnsupportedResource."""
         requested = self._split(request)
         return PreparedRequest(requested=requested, eligible=eligible_devices(requested, self._variants, requirements))
 
@@ -212,7 +184,8 @@ class NodeAllocator:
             # A map that prefers one node found none: no other choice brings them together.
             return first
         self.free(first)
-        for node in self._common_nodes(requested):
+        nodes_of = [set(located.values()) for plugin in requested if (located := self._nodes.get(plugin))]
+        for node in sorted(set.intersection(*nodes_of)):
             try:
                 other = self._allocate(requested, AffinityHint(numa_nodes=frozenset({node})), eligible)
             except InsufficientResource:
@@ -222,11 +195,6 @@ class NodeAllocator:
             self.free(other)
         self.apply(first)
         return first
-
-    def _common_nodes(self, requested: RequestedSlots) -> list[int]:
-        """Returns the NUMA nodes on which each of these plugins has devices, of those whose location is known."""
-        nodes = [set(located.values()) for plugin in requested if (located := self._nodes.get(plugin))]
-        return sorted(set.intersection(*nodes)) if nodes else []
 
     def _split(self, request: ResourceSlot) -> dict[str, dict[SlotName, Decimal]]:
         """Splits a request by plugin, in the order in which the plugins choose."""
@@ -267,8 +235,7 @@ class NodeAllocator:
     def _grant(
         self, name: str, requested: Mapping[SlotName, Decimal], hint: AffinityHint, eligible: frozenset[DeviceId] | None
     ) -> _Grant:
-        """Allocates one plugin's part. The result depends only on the free devices and the hint, so it may be
-        cached."""
+        """Allocates one plugin's part; cached, because it depends only on the free devices and the hint."""
         alloc_map = self._maps[name]
         slot, quantity = next(iter(requested.items()))
         pool = alloc_map.pools.get(slot)
@@ -313,38 +280,39 @@ class NodeAllocator:
 
     def apply(self, allocation: DeviceAllocation) -> None:
         """Takes exactly this allocation. Raises InvalidAllocation."""
-        parts = self._parts(allocation)
-        for done, (alloc_map, part) in enumerate(parts):
-            try:
+        done: list[tuple[AbstractAllocMap, DeviceAllocation]] = []
+        try:
+            for alloc_map, part in self._parts(allocation):
                 alloc_map.apply(part)
-            except BaseException:
-                for earlier, applied in parts[:done]:
-                    earlier.free(applied)
-                raise
+                done.append((alloc_map, part))
+        except BaseException:
+            for alloc_map, part in done:
+                alloc_map.free(part)
+            raise
 
     def free(self, allocation: DeviceAllocation) -> None:
         """Releases exactly this allocation. Raises InvalidAllocation."""
-        parts = self._parts(allocation)
-        for done, (alloc_map, part) in enumerate(parts):
-            try:
+        done: list[tuple[AbstractAllocMap, DeviceAllocation]] = []
+        try:
+            for alloc_map, part in self._parts(allocation):
                 alloc_map.free(part)
-            except BaseException:
-                for earlier, returned in parts[:done]:
-                    earlier.apply(returned)
-                raise
+                done.append((alloc_map, part))
+        except BaseException:
+            for alloc_map, part in done:
+                alloc_map.apply(part)
+            raise
 
     def verify_or_rebind(
         self, request: ResourceSlot, plan: DeviceAllocation, *, requirements: Sequence[VariantProperty] = ()
     ) -> DeviceAllocation:
         """Binds a plan that may be older than the present devices.
 
-        The plan is taken as it is if it can be; what it leaves open is chosen here. If the devices have moved on,
-        equivalent ones are chosen for the whole request: a planned device is gone, taken, not healthy any more, or not
-        what the requirements say.
+        The plan is taken as it is if possible, and devices are chosen for what it leaves open. If a planned device is
+        removed, taken, unhealthy, or does not satisfy the requirements, devices are chosen for the whole request.
 
         Raises:
             InvalidAllocation: the plan is not one of this request.
-            UnsupportedResource, InsufficientResource ...: nothing equivalent is there either.
+            UnsupportedResource, InsufficientResource ...: as :meth:`allocate`.
         """
         requested = request.nonzero()
         for slot in plan.slots:
@@ -376,11 +344,10 @@ class NodeAllocator:
                 raise InvalidAllocation("a planned device does not satisfy the requirements", data={"slot": slot})
 
     def adopt(self, held: ResourceSlot, allocation: DeviceAllocation) -> DeviceAllocation:
-        """Counts an existing workload, as far as the present devices allow.
+        """Counts an existing workload, as far as the present devices allow. Never raises.
 
         Its devices are taken where they still exist and have room. What is held beyond them of slots that exist (a plan
-        that only counts, a device that is gone) is taken from any device. The rest is not counted: there is nothing
-        left to protect. Never raises; returns what was taken, which is what a later :meth:`free` must give back.
+        that only counts, a device that is removed) is taken from any device. Returns what was taken, for :meth:`free`.
         """
         taken: dict[SlotName, dict[DeviceId, Decimal]] = {}
         for slot, per_device in allocation.slots.items():
@@ -393,11 +360,11 @@ class NodeAllocator:
                 taken.setdefault(slot, {})[device_id] = quantity
         for name, quantity in held.nonzero().items():
             slot = SlotName(name)
-            left = quantity - sum(taken.get(slot, {}).values(), Decimal(0))
-            if left <= 0 or slot not in self._owners:
+            missing = quantity - sum(taken.get(slot, {}).values(), Decimal(0))
+            if missing <= 0 or slot not in self._owners:
                 continue
             try:
-                more = self._allocate(self._split(ResourceSlot({slot: left})), NO_HINT, {})
+                more = self._allocate(self._split(ResourceSlot({slot: missing})), NO_HINT, {})
             except (ResourceError, InvalidQuantity):
                 continue
             for device_id, part_quantity in more.slots[slot].items():

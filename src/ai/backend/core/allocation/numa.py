@@ -9,7 +9,7 @@ from ai.backend.core.allocation.alloc_map import AffinityHint
 
 
 def precedence(node: int | None, room: int, hint: AffinityHint, strategy: AllocationStrategy) -> tuple[int, int, int]:
-    """Sort key of a node, smaller first; its first part is the closeness to the hint.
+    """Returns the sort key of a node, smaller first; its first part is the closeness to the hint.
 
     Nodes of the hint come first, then devices of no known node, then the rest. Among equals, EVENLY prefers the node
     with the most free, the other strategies the one with the least, so that whole nodes stay free.
@@ -38,9 +38,9 @@ def fewest(rooms: Mapping[int | None, int], quanta: int) -> list[int | None]:
 
 
 def level_out(rooms: Sequence[int], quanta: int) -> list[int]:
-    """Returns parts as equal as the rooms allow; a remainder goes to those with more room, then to the first.
+    """Divides a quantity, which the rooms have together, into parts as equal as they allow.
 
-    The rooms have the quantity together. O(n log n).
+    A remainder goes to those with more room, then to the first. O(n log n).
     """
     parts = [0] * len(rooms)
     ascending = sorted(range(len(rooms)), key=lambda i: (rooms[i], -i))

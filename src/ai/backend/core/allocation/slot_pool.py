@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from decimal import Decimal
 from fractions import Fraction
 
@@ -57,81 +57,59 @@ def lowest(mask: int, count: int) -> list[int]:
 
 @dataclass(slots=True)
 class ExclusiveGroup:
-    """The slots of one device that exclude each other. ``users``: how many of them are in use, at most one between
-    calls."""
+    """Holds the slots of one device that exclude each other, and how many are in use: at most one between calls."""
 
     users: int = 0
     pools: list[SlotPool] = field(default_factory=list)
 
 
+@dataclass(slots=True, eq=False)
 class SlotPool:
-    """Tracks one slot of every device, in quanta.
+    """Tracks one slot of every device, in quanta; devices are added, and then the pool is sealed.
 
     Invariants: ``0 <= used <= amounts`` for each device; ``free`` is what a request may take of it now (0 if it is
     unhealthy or hidden); ``levels`` maps each positive ``free`` to the mask of the devices that have exactly that, and
     ``order`` are its keys, ascending; ``total_free`` is the sum of ``free``.
+
+    Attributes:
+        micro: a quantum in millionths, the unit in which the scheduler compares quantities of different agents.
+        offers: the mask of the devices that have this slot, of which ``healthy`` are the healthy ones.
+        special: the mask of devices that are unhealthy or in an exclusive group.
+        total, largest: of healthy devices, taken or not.
     """
 
-    __slots__ = (
-        "_quanta",
-        "_quantities",
-        "amounts",
-        "free",
-        "groups",
-        "healthy",
-        "largest",
-        "levels",
-        "micro",
-        "name",
-        "offers",
-        "order",
-        "quantum",
-        "slot_type",
-        "special",
-        "total",
-        "total_free",
-        "used",
-    )
+    name: SlotName
+    slot_type: SlotType
+    quantum: Decimal
+    devices: InitVar[int]
+    micro: int | Fraction = field(init=False)
+    amounts: list[int] = field(init=False)
+    used: list[int] = field(init=False)
+    free: list[int] = field(init=False)
+    offers: int = 0
+    healthy: int = 0
+    special: int = 0
+    groups: dict[int, ExclusiveGroup] = field(default_factory=dict)
+    levels: dict[int, int] = field(default_factory=dict)
+    order: list[int] = field(default_factory=list)
+    total: int = 0
+    total_free: int = 0
+    largest: int = 0
+    _quantities: dict[int, Decimal] = field(default_factory=dict)
+    _quanta: dict[Decimal, int] = field(default_factory=dict)
 
-    def __init__(self, name: SlotName, slot_type: SlotType, quantum: Decimal, devices: int) -> None:
-        self.name = name
-        self.slot_type = slot_type
-        self.quantum = quantum
-        micro = Fraction(quantum) * MICRO
+    def __post_init__(self, devices: int) -> None:
+        micro = Fraction(self.quantum) * MICRO
         self.micro = int(micro) if micro.denominator == 1 else micro
-        """A quantum in millionths, the unit in which the scheduler compares quantities of different agents."""
-        self.amounts = [0] * devices
-        self.used = [0] * devices
-        self.free = [0] * devices
-        self.offers = 0
-        """The mask of the devices that have this slot."""
-        self.healthy = 0
-        """The mask of the healthy devices that have this slot."""
-        self.special = 0
-        """The mask of devices that are unhealthy or in an exclusive group."""
-        self.groups: dict[int, ExclusiveGroup] = {}
-        self.levels: dict[int, int] = {}
-        self.order: list[int] = []
-        self.total = self.total_free = self.largest = 0
-        """``total`` and ``largest`` are of healthy devices, taken or not."""
-        self._quantities: dict[int, Decimal] = {}
-        self._quanta: dict[Decimal, int] = {}
+        self.amounts, self.used, self.free = [0] * devices, [0] * devices, [0] * devices
 
     def clone(self) -> SlotPool:
-        """Returns an independent copy. The caller makes it join the copies of its exclusive groups.
-
-        Lists of amounts and memos are shared: the former never change after :meth:`seal`.
-        """
+        """Returns a copy that shares amounts and caches; the caller makes it join copies of the exclusive groups."""
         other = SlotPool.__new__(SlotPool)
         other.name, other.slot_type, other.quantum, other.micro = self.name, self.slot_type, self.quantum, self.micro
-        other.amounts, other.offers, other.healthy, other.special = (
-            self.amounts,
-            self.offers,
-            self.healthy,
-            self.special,
-        )
-        other.total, other.total_free, other.largest = self.total, self.total_free, self.largest
-        other._quantities, other._quanta = self._quantities, self._quanta
+        other.amounts, other.offers, other.healthy = self.amounts, self.offers, self.healthy
+        other.special, other.total, other.total_free = self.special, self.total, self.total_free
+        other.largest, other._quantities, other._quanta = self.largest, self._quantities, self._quanta
         other.used, other.free, other.order = self.used.copy(), self.free.copy(), self.order.copy()
         other.levels, other.groups = self.levels.copy(), {}
         return other
@@ -171,12 +149,11 @@ class SlotPool:
             if not quantity.is_finite() or quantity < 0:
                 return -1
             result = to_quanta(quantity, self.quantum)
-            if result is not None and result > MAX_QUANTA:
+            if result is None or result > MAX_QUANTA:
                 return None
-            if result is not None:
-                if len(self._quanta) >= _MAX_MEMO:
-                    self._quanta.clear()
-                self._quanta[quantity] = result
+            if len(self._quanta) >= _MAX_MEMO:
+                self._quanta.clear()
+            self._quanta[quantity] = result
         return result
 
     # ---- the index
@@ -268,11 +245,9 @@ class SlotPool:
                 del levels[before]
                 del self.order[bisect_left(self.order, before)]
         if now:
-            if (others := levels.get(now)) is not None:
-                levels[now] = others | mask
-            else:
-                levels[now] = mask
+            if now not in levels:
                 insort(self.order, now)
+            levels[now] = levels.get(now, 0) | mask
 
     def is_hidden(self, rank: int) -> bool:
         """Returns True if another slot of the same exclusive group is in use on this device."""
@@ -292,10 +267,10 @@ class SlotPool:
     @property
     def some_free(self) -> int:
         """The mask of devices that have anything free."""
-        found = 0
+        devices = 0
         for mask in self.levels.values():
-            found |= mask
-        return found
+            devices |= mask
+        return devices
 
     def with_room(self, scope: int, quanta: int) -> int:
         """Returns the devices of a mask that have this amount free."""

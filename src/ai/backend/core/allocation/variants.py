@@ -30,10 +30,7 @@ RequestedSlots = Mapping[str, Mapping[SlotName, Decimal]]
 
 
 def version_of(text: str) -> tuple[int, ...]:
-    """Returns the leading dotted numbers of a version without trailing zeros, so that 8 and 8.0 are equal.
-
-    A text that is no version is older than every version: ``(0,)``.
-    """
+    """Returns the leading dotted numbers of a version without trailing zeros; ``(0,)`` for any other text."""
     match = _VERSION.match(text.strip())
     if match is None:
         return _UNKNOWN
@@ -108,10 +105,9 @@ def missing(
     requested: Mapping[Key, Sequence[str]],
     features: Mapping[Key, VariantFeature],
 ) -> tuple[list[Key], str]:
-    """Returns which required features to name, at most four, if no device satisfies them all, and the need as text.
+    """Returns the required features to name, at most four, that no device satisfies, and the need as text.
 
-    Only features that no device satisfies are named; if each is satisfied by some device, those that are required
-    together are.
+    If each feature is satisfied by some device, those that are required together are named.
     """
     failing = set(requested)
     for stated in had:
@@ -164,40 +160,32 @@ def eligible_devices(
 ) -> dict[str, frozenset[DeviceId]]:
     """Returns the devices of each plugin that satisfy the requirements; plugins without a requirement are left out.
 
-    A requirement concerns each plugin with a requested slot that states something in its namespace.
-    Each must concern one.
-
-    Raises:
-        UnsupportedResource: no device of a requested slot satisfies what concerns it, or a requirement concerns none.
+    A requirement concerns each plugin with a requested slot that states something in its namespace. Raises
+    UnsupportedResource if it concerns none, or no device of a requested slot satisfies what concerns it.
     """
     eligible: dict[str, frozenset[DeviceId]] = {}
     if not requirements:
         return eligible
-    open_ = list(requirements)
-    for plugin, slots in requested.items():
-        if (plugin_variants := variants.get(plugin)) is None:
-            continue
-        concerning = [r for r in requirements if r.namespace in plugin_variants.stated]
-        if not concerning:
-            continue
-        open_ = [r for r in open_ if r.namespace not in plugin_variants.stated]
-        fitting = frozenset(
-            d.device_id for d in plugin_variants.devices if matches(d, concerning, plugin_variants.namespaces)
+    stated = frozenset[str]().union(*(variants[plugin].stated for plugin in requested if plugin in variants))
+    if open_ := [r for r in requirements if r.namespace not in stated]:
+        slots_text = ", ".join(sorted(slot for slots in requested.values() for slot in slots)) or "nothing"
+        raise UnsupportedResource(
+            f"no device of {slots_text} states anything in the namespace of {open_[0]}; "
+            f"known namespaces are {', '.join(sorted(stated)) or 'none'}",
+            data={"requirements": [str(r) for r in open_]},
         )
+    for plugin, slots in requested.items():
+        own = variants.get(plugin)
+        concerning = [r for r in requirements if r.namespace in own.stated] if own is not None else []
+        if own is None or not concerning:
+            continue
+        fitting = frozenset(d.device_id for d in own.devices if matches(d, concerning, own.namespaces))
         for slot in slots:
-            offering = plugin_variants.offering(slot)
+            offering = own.offering(slot)
             if not any(device.device_id in fitting for device in offering):
                 raise UnsupportedResource(
-                    explain(offering, concerning, plugin_variants.namespaces, slot=slot),
+                    explain(offering, concerning, own.namespaces, slot=slot),
                     data={"slot": slot, "requirements": [str(r) for r in concerning]},
                 )
         eligible[plugin] = fitting
-    if open_:
-        asked = ", ".join(sorted(slot for slots in requested.values() for slot in slots)) or "nothing"
-        known_here = sorted({name for plugin in requested if plugin in variants for name in variants[plugin].stated})
-        raise UnsupportedResource(
-            f"no device of {asked} states anything in the namespace of {open_[0]}; "
-            f"known namespaces are {', '.join(known_here) or 'none'}",
-            data={"requirements": [str(r) for r in open_]},
-        )
     return eligible

@@ -21,13 +21,7 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """The measurements and limits of one session.
-
-    Attributes:
-        started_at: when it began to run for the first time.
-        last_access: the last sign of its user; its start or restart where there is none later.
-        usage: None where nothing is measured for it.
-    """
+    """Describes one session: its first start, the last sign of its user (or its last start), and its usage."""
 
     session_type: SessionType
     started_at: datetime
@@ -58,16 +52,10 @@ class Verdict:
 
 
 def evaluate(subject: Subject, limits: Limits, *, now: datetime, slack_s: float = 0.0) -> Verdict:
-    """Evaluates a running session.
+    """Evaluates a running session. The last access may have been ``slack_s`` later than stated.
 
     A batch session has no user to wait for and an inference session is used by others, so neither has a network
     timeout; only interactive and batch sessions are judged by what they use.
-
-    Args:
-        subject: the session.
-        limits: what holds for it.
-        now: the time.
-        slack_s: how much later than what is known the last access may have been.
     """
     reports: dict[str, Report] = {}
     expired: list[str] = []

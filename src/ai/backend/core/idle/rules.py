@@ -31,11 +31,7 @@ DEFAULT_GRACE_S = 300.0
 
 
 def duration_s(text: str) -> float:
-    """Parses seconds from ``90``, ``90s``, ``10m``, ``1.5h``, ``7d`` or ``2w``.
-
-    Raises:
-        InvalidInput: it is none of these.
-    """
+    """Parses seconds from ``90``, ``90s``, ``10m``, ``1.5h``, ``7d`` or ``2w``. Raises InvalidInput."""
     match = _DURATION.fullmatch(text.strip().lower())
     if match is None:
         raise InvalidInput(f"{text[:64]!r} is not a duration", data={"duration": "malformed"})
@@ -44,13 +40,10 @@ def duration_s(text: str) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UtilizationRule:
-    """A session below the thresholds over a whole window is idle.
+    """Counts a session as idle that is below the thresholds (metric -> percent of what it has) over a whole window.
 
-    Attributes:
-        thresholds: metric -> percent of what the session has.
-        needs_all: whether every threshold must be missed (operator ``and``), or one is enough (``or``).
-        window_s: over which the averages are taken.
-        grace_s: from the start of the session, in which nothing is judged.
+    ``needs_all``: every threshold must be missed (operator ``and``), not one (``or``). Nothing is judged in the first
+    ``grace_s`` of the session.
     """
 
     thresholds: Mapping[str, float]

@@ -54,8 +54,7 @@ class Window:
         return sum(newest - BUCKETS <= i <= newest for i in self.buckets) >= BUCKETS * COMPLETE
 
     def average(self, name: str, at: datetime) -> float | None:
-        """Returns the average over the buckets that have this measurement, each counted once; None if there are
-        none."""
+        """Returns the average over the buckets that have this measurement, each counted once; None without any."""
         newest = self._number(at)
         means = [
             b.sums[name] / b.counts[name]

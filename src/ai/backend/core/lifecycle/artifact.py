@@ -76,8 +76,8 @@ def step(
     """Applies one trigger to a revision.
 
     Returns:
-        The next state and the transition that led there; the same state and an empty path if the trigger is out of
-        date. There are no effects: the loop that imports and removes files reads the state.
+        The next state and the transition that led there; the same state and an empty path for a late trigger. There
+        are no effects: the loop that imports and removes files reads the state.
 
     Raises:
         InvalidTransition: the status does not admit what is requested; the message says why, in half a sentence.

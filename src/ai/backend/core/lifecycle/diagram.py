@@ -20,7 +20,7 @@ and is no error. The last column names the handler of the row, or the effects th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """One machine of the page. ``refused``: the pairs without a row that raise InvalidTransition."""
+    """Describes one machine of the page. ``refused``: the pairs without a row that raise InvalidTransition."""
 
     title: str
     doc: str | None
@@ -77,10 +77,10 @@ MACHINES = (
 )
 
 
-def target_of(row: Any) -> StrEnum:
-    """Returns the next state of a row: the row itself, or its first part."""
-    target: StrEnum = row[0] if isinstance(row, tuple) else row
-    return target
+def target_of(state: StrEnum, row: Any) -> StrEnum:
+    """Returns the next state of a row: the row itself or its first part; the present state if that is None."""
+    target: StrEnum | None = row[0] if isinstance(row, tuple) else row
+    return state if target is None else target
 
 
 def arrows(table: Mapping[Any, Mapping[Any, Any]]) -> dict[tuple[StrEnum, StrEnum], list[StrEnum]]:
@@ -88,7 +88,7 @@ def arrows(table: Mapping[Any, Mapping[Any, Any]]) -> dict[tuple[StrEnum, StrEnu
     triggers_of: dict[tuple[StrEnum, StrEnum], list[StrEnum]] = {}
     for state, rows in table.items():
         for trigger, row in rows.items():
-            if (target := target_of(row)) is not state:
+            if (target := target_of(state, row)) is not state:
                 triggers_of.setdefault((state, target), []).append(trigger)
     return triggers_of
 
@@ -120,7 +120,7 @@ def _grid(machine: Machine) -> str:
     lines = ["| state | trigger | next | handler or effects |", "|---|---|---|---|"]
     for state, rows in machine.table.items():
         for trigger, row in rows.items():
-            lines.append(f"| {state} | {trigger} | {target_of(row)} | {_action(row)} |")
+            lines.append(f"| {state} | {trigger} | {target_of(state, row)} | {_action(row)} |")
         lines += [f"| {state} | {trigger} | *refused* | |" for by, trigger in machine.refused if by is state]
     return "\n".join(lines)
 

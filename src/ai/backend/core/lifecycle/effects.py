@@ -23,7 +23,7 @@ from ai.backend.common.states import KernelEventReason, SessionResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelTarget:
-    """One attempt of a kernel on its present or future agent."""
+    """Names an attempt of a kernel on its present or future agent."""
 
     kernel_id: KernelId
     agent_id: AgentId
@@ -46,8 +46,7 @@ class ReleaseSlots:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmitEvent:
-    """Sends an event to watching clients (names of the client wire contract); ``kernel_id`` is None for the session's
-    own."""
+    """Sends an event of the client wire contract to watching clients; ``kernel_id`` None: of the session itself."""
 
     name: str
     session_id: SessionId

@@ -31,10 +31,7 @@ class SessionDispatched(SessionStimulus):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionCreationFailed(SessionStimulus):
-    """Some kernels could not be created, because agents refused them or were lost.
-
-    ``retryable``: for now (go back to the scheduler) or for good (the session fails with ``reason``).
-    """
+    """Agents refused some kernels or were lost; ``retryable`` for now (back to the scheduler), else for good."""
 
     kernel_ids: frozenset[KernelId]
     reason: KernelEventReason
@@ -48,8 +45,7 @@ class SessionRestartRequested(SessionStimulus):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionDestroyRequested(SessionStimulus):
-    """The user, an idle rule or a timeout ends the session. A forced request is repeated without grace even when
-    TERMINATING."""
+    """The user, an idle rule or a timeout ends the session. A forced end leaves no grace, also when TERMINATING."""
 
     reason: KernelEventReason = KernelEventReason.USER_REQUESTED
     forced: bool = False

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from ai.backend.common.folders import FolderStatus
-from ai.backend.core.lifecycle.transition import InvalidTransition, Path, Transition
+from ai.backend.core.lifecycle.transition import Path, Transition, find_row
 
 S = FolderStatus
 
@@ -102,14 +102,7 @@ def describe_status(name: str, status: FolderStatus) -> str:
 def step(
     status: FolderStatus, trigger: FolderTrigger, *, name: str = "", stimulus_id: str = "", story: Path = ()
 ) -> tuple[FolderStatus, Path, tuple[FolderEffect, ...]]:
-    """Applies one trigger to a folder.
-
-    Args:
-        status: as it is.
-        trigger: what happens to it.
-        name: its name, for the error.
-        stimulus_id: names the cause.
-        story: how it came to its status, for the error.
+    """Applies one trigger to a folder. ``name`` and ``story`` are for the error, ``stimulus_id`` names the cause.
 
     Returns:
         The next status, the transition that led there, and what is to follow once it is stored; the same status and
@@ -118,16 +111,10 @@ def step(
     Raises:
         InvalidTransition: the status does not admit what a user asks for.
     """
-    row = TRANSITIONS[status].get(trigger)
-    if row is None and trigger in REQUESTS:
-        raise InvalidTransition(
-            describe_status(name, status),
-            subject=f"folder {name}",
-            state=status,
-            trigger=trigger,
-            stimulus_id=stimulus_id,
-            story=story,
-        )
+    message, subject = describe_status(name, status), f"folder {name}"
+    row = find_row(
+        TRANSITIONS, REQUESTS, status, trigger, message=message, subject=subject, stimulus_id=stimulus_id, story=story
+    )
     if row is None:
         return status, (), ()
     target, effects = row

@@ -29,7 +29,7 @@ from ai.backend.common.errors import Conflict
 from ai.backend.common.ids import AgentId, KernelId
 from ai.backend.common.states import FINAL_KERNEL_STATUSES, KernelEventReason, KernelStatus
 from ai.backend.core.lifecycle.effects import KernelTarget, ReleaseSlots, TakeSlots
-from ai.backend.core.lifecycle.transition import InvalidTransition, Path, Transition
+from ai.backend.core.lifecycle.transition import Path, Transition, find_row
 
 S = KernelStatus
 
@@ -80,10 +80,8 @@ class KernelState:
 
     Attributes:
         attempt: 0 until it is scheduled for the first time.
-        agent_id: where it is, or was last; None until it is scheduled for the first time.
-        is_main: the kernel whose program decides the session's result (``main1``).
-        reason: why it is in this status.
-        exit_code: of the program, once known.
+        agent_id: its present or last agent; None until it is scheduled for the first time.
+        is_main: True for the kernel whose program decides the session's result (``main1``).
     """
 
     kernel_id: KernelId
@@ -104,7 +102,7 @@ class KernelState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelStep:
-    """One trigger with its arguments, see :func:`step`."""
+    """A trigger with its arguments, see :func:`step`."""
 
     trigger: KernelTrigger
     reason: KernelEventReason = KernelEventReason.UNKNOWN
@@ -115,168 +113,112 @@ class KernelStep:
 
 
 SlotEffect = TakeSlots | ReleaseSlots
-Handler = Callable[[KernelState, KernelState, KernelStep], tuple[KernelState, tuple[SlotEffect, ...]]]
+Moved = tuple[KernelState, tuple[SlotEffect, ...]]
+Handler = Callable[[KernelState, KernelState, KernelStep], Moved]
 """A handler: takes the state before, the state with its next status, and the event."""
-Row = tuple[KernelStatus, Handler]
+Row = tuple[KernelStatus, Handler | None]
 
 
-def _move(_: KernelState, after: KernelState, __: KernelStep) -> tuple[KernelState, tuple[SlotEffect, ...]]:
-    return after, ()
-
-
-def _take_slots(
-    before: KernelState, after: KernelState, event: KernelStep
-) -> tuple[KernelState, tuple[SlotEffect, ...]]:
+def _take_slots(before: KernelState, after: KernelState, event: KernelStep) -> Moved:
     if event.agent_id is None:
         raise Conflict(f"kernel {before.kernel_id} was scheduled to no agent")
     after = replace(after, agent_id=event.agent_id, attempt=before.attempt + 1, exit_code=None)
     return after, (TakeSlots(target=after.target),)
 
 
-def _begin_restart(
-    before: KernelState, after: KernelState, _: KernelStep
-) -> tuple[KernelState, tuple[SlotEffect, ...]]:
+def _begin_restart(before: KernelState, after: KernelState, _: KernelStep) -> Moved:
     """Begins a restart. The slots stay taken, since they are counted by kernel, not by attempt."""
     return replace(after, attempt=before.attempt + 1), ()
 
 
-def _release_slots(
-    before: KernelState, after: KernelState, _: KernelStep
-) -> tuple[KernelState, tuple[SlotEffect, ...]]:
+def _release_slots(before: KernelState, after: KernelState, _: KernelStep) -> Moved:
     return after, (ReleaseSlots(target=before.target),)
 
 
+#: The rows of every status in which a workload may exist and is not being ended.
+_ENDS: Mapping[KernelTrigger, Row] = {
+    T.DESTROY_REQUESTED: (S.TERMINATING, None),
+    T.OBSERVED_TERMINATING: (S.TERMINATING, None),
+    T.OBSERVED_TERMINATED: (S.TERMINATED, _release_slots),
+    T.OBSERVED_ERROR: (S.ERROR, _release_slots),
+    T.OBSERVED_CANCELLED: (S.CANCELLED, _release_slots),
+    T.ABANDONED: (S.ERROR, _release_slots),
+}
+#: The rows of every status between SCHEDULED and CREATING.
+_GIVES_UP: Mapping[KernelTrigger, Row] = {
+    T.RETURNED: (S.PENDING, _release_slots),
+    T.OBSERVED_PENDING: (S.PENDING, _release_slots),
+    **_ENDS,
+}
 TRANSITIONS: Mapping[KernelStatus, Mapping[KernelTrigger, Row]] = {
     S.PENDING: {
         T.SCHEDULED: (S.SCHEDULED, _take_slots),
-        T.DESTROY_REQUESTED: (S.CANCELLED, _move),
+        T.DESTROY_REQUESTED: (S.CANCELLED, None),
     },
     S.SCHEDULED: {
-        T.DISPATCHED: (S.PREPARING, _move),
-        T.OBSERVED_PREPARING: (S.PREPARING, _move),
-        T.OBSERVED_PULLING: (S.PULLING, _move),
-        T.OBSERVED_BUILDING: (S.BUILDING, _move),
-        T.OBSERVED_PREPARED: (S.PREPARED, _move),
-        T.OBSERVED_CREATING: (S.CREATING, _move),
-        T.OBSERVED_RUNNING: (S.RUNNING, _move),
-        T.RETURNED: (S.PENDING, _release_slots),
-        T.OBSERVED_PENDING: (S.PENDING, _release_slots),
-        T.DESTROY_REQUESTED: (S.TERMINATING, _move),
-        T.OBSERVED_TERMINATING: (S.TERMINATING, _move),
-        T.OBSERVED_TERMINATED: (S.TERMINATED, _release_slots),
-        T.OBSERVED_ERROR: (S.ERROR, _release_slots),
-        T.OBSERVED_CANCELLED: (S.CANCELLED, _release_slots),
-        T.ABANDONED: (S.ERROR, _release_slots),
+        T.DISPATCHED: (S.PREPARING, None),
+        T.OBSERVED_PREPARING: (S.PREPARING, None),
+        T.OBSERVED_PULLING: (S.PULLING, None),
+        T.OBSERVED_BUILDING: (S.BUILDING, None),
+        T.OBSERVED_PREPARED: (S.PREPARED, None),
+        T.OBSERVED_CREATING: (S.CREATING, None),
+        T.OBSERVED_RUNNING: (S.RUNNING, None),
+        **_GIVES_UP,
     },
     S.PREPARING: {
-        T.OBSERVED_PULLING: (S.PULLING, _move),
-        T.OBSERVED_BUILDING: (S.BUILDING, _move),
-        T.OBSERVED_PREPARED: (S.PREPARED, _move),
-        T.OBSERVED_CREATING: (S.CREATING, _move),
-        T.OBSERVED_RUNNING: (S.RUNNING, _move),
-        T.RETURNED: (S.PENDING, _release_slots),
-        T.OBSERVED_PENDING: (S.PENDING, _release_slots),
-        T.DESTROY_REQUESTED: (S.TERMINATING, _move),
-        T.OBSERVED_TERMINATING: (S.TERMINATING, _move),
-        T.OBSERVED_TERMINATED: (S.TERMINATED, _release_slots),
-        T.OBSERVED_ERROR: (S.ERROR, _release_slots),
-        T.OBSERVED_CANCELLED: (S.CANCELLED, _release_slots),
-        T.ABANDONED: (S.ERROR, _release_slots),
+        T.OBSERVED_PULLING: (S.PULLING, None),
+        T.OBSERVED_BUILDING: (S.BUILDING, None),
+        T.OBSERVED_PREPARED: (S.PREPARED, None),
+        T.OBSERVED_CREATING: (S.CREATING, None),
+        T.OBSERVED_RUNNING: (S.RUNNING, None),
+        **_GIVES_UP,
     },
     S.PULLING: {
-        T.OBSERVED_BUILDING: (S.BUILDING, _move),
-        T.OBSERVED_PREPARED: (S.PREPARED, _move),
-        T.OBSERVED_CREATING: (S.CREATING, _move),
-        T.OBSERVED_RUNNING: (S.RUNNING, _move),
-        T.RETURNED: (S.PENDING, _release_slots),
-        T.OBSERVED_PENDING: (S.PENDING, _release_slots),
-        T.DESTROY_REQUESTED: (S.TERMINATING, _move),
-        T.OBSERVED_TERMINATING: (S.TERMINATING, _move),
-        T.OBSERVED_TERMINATED: (S.TERMINATED, _release_slots),
-        T.OBSERVED_ERROR: (S.ERROR, _release_slots),
-        T.OBSERVED_CANCELLED: (S.CANCELLED, _release_slots),
-        T.ABANDONED: (S.ERROR, _release_slots),
+        T.OBSERVED_BUILDING: (S.BUILDING, None),
+        T.OBSERVED_PREPARED: (S.PREPARED, None),
+        T.OBSERVED_CREATING: (S.CREATING, None),
+        T.OBSERVED_RUNNING: (S.RUNNING, None),
+        **_GIVES_UP,
     },
     S.BUILDING: {
-        T.OBSERVED_PREPARED: (S.PREPARED, _move),
-        T.OBSERVED_CREATING: (S.CREATING, _move),
-        T.OBSERVED_RUNNING: (S.RUNNING, _move),
-        T.RETURNED: (S.PENDING, _release_slots),
-        T.OBSERVED_PENDING: (S.PENDING, _release_slots),
-        T.DESTROY_REQUESTED: (S.TERMINATING, _move),
-        T.OBSERVED_TERMINATING: (S.TERMINATING, _move),
-        T.OBSERVED_TERMINATED: (S.TERMINATED, _release_slots),
-        T.OBSERVED_ERROR: (S.ERROR, _release_slots),
-        T.OBSERVED_CANCELLED: (S.CANCELLED, _release_slots),
-        T.ABANDONED: (S.ERROR, _release_slots),
+        T.OBSERVED_PREPARED: (S.PREPARED, None),
+        T.OBSERVED_CREATING: (S.CREATING, None),
+        T.OBSERVED_RUNNING: (S.RUNNING, None),
+        **_GIVES_UP,
     },
     S.PREPARED: {
-        T.OBSERVED_CREATING: (S.CREATING, _move),
-        T.OBSERVED_RUNNING: (S.RUNNING, _move),
-        T.RETURNED: (S.PENDING, _release_slots),
-        T.OBSERVED_PENDING: (S.PENDING, _release_slots),
-        T.DESTROY_REQUESTED: (S.TERMINATING, _move),
-        T.OBSERVED_TERMINATING: (S.TERMINATING, _move),
-        T.OBSERVED_TERMINATED: (S.TERMINATED, _release_slots),
-        T.OBSERVED_ERROR: (S.ERROR, _release_slots),
-        T.OBSERVED_CANCELLED: (S.CANCELLED, _release_slots),
-        T.ABANDONED: (S.ERROR, _release_slots),
+        T.OBSERVED_CREATING: (S.CREATING, None),
+        T.OBSERVED_RUNNING: (S.RUNNING, None),
+        **_GIVES_UP,
     },
     S.CREATING: {
-        T.OBSERVED_RUNNING: (S.RUNNING, _move),
-        T.RETURNED: (S.PENDING, _release_slots),
-        T.OBSERVED_PENDING: (S.PENDING, _release_slots),
-        T.DESTROY_REQUESTED: (S.TERMINATING, _move),
-        T.OBSERVED_TERMINATING: (S.TERMINATING, _move),
-        T.OBSERVED_TERMINATED: (S.TERMINATED, _release_slots),
-        T.OBSERVED_ERROR: (S.ERROR, _release_slots),
-        T.OBSERVED_CANCELLED: (S.CANCELLED, _release_slots),
-        T.ABANDONED: (S.ERROR, _release_slots),
+        T.OBSERVED_RUNNING: (S.RUNNING, None),
+        **_GIVES_UP,
     },
     S.RUNNING: {
-        T.OBSERVED_RESIZING: (S.RESIZING, _move),
-        T.OBSERVED_SUSPENDED: (S.SUSPENDED, _move),
+        T.OBSERVED_RESIZING: (S.RESIZING, None),
+        T.OBSERVED_SUSPENDED: (S.SUSPENDED, None),
         T.RESTART_REQUESTED: (S.RESTARTING, _begin_restart),
         T.RETURNED: (S.PENDING, _release_slots),
-        T.DESTROY_REQUESTED: (S.TERMINATING, _move),
-        T.OBSERVED_TERMINATING: (S.TERMINATING, _move),
-        T.OBSERVED_TERMINATED: (S.TERMINATED, _release_slots),
-        T.OBSERVED_ERROR: (S.ERROR, _release_slots),
-        T.OBSERVED_CANCELLED: (S.CANCELLED, _release_slots),
-        T.ABANDONED: (S.ERROR, _release_slots),
+        **_ENDS,
     },
     S.RESTARTING: {
-        T.OBSERVED_RUNNING: (S.RUNNING, _move),
-        T.DESTROY_REQUESTED: (S.TERMINATING, _move),
-        T.OBSERVED_TERMINATING: (S.TERMINATING, _move),
-        T.OBSERVED_TERMINATED: (S.TERMINATED, _release_slots),
-        T.OBSERVED_ERROR: (S.ERROR, _release_slots),
-        T.OBSERVED_CANCELLED: (S.CANCELLED, _release_slots),
-        T.ABANDONED: (S.ERROR, _release_slots),
+        T.OBSERVED_RUNNING: (S.RUNNING, None),
+        **_ENDS,
     },
     S.RESIZING: {
-        T.OBSERVED_RUNNING: (S.RUNNING, _move),
-        T.OBSERVED_SUSPENDED: (S.SUSPENDED, _move),
+        T.OBSERVED_RUNNING: (S.RUNNING, None),
+        T.OBSERVED_SUSPENDED: (S.SUSPENDED, None),
         T.RESTART_REQUESTED: (S.RESTARTING, _begin_restart),
         T.RETURNED: (S.PENDING, _release_slots),
-        T.DESTROY_REQUESTED: (S.TERMINATING, _move),
-        T.OBSERVED_TERMINATING: (S.TERMINATING, _move),
-        T.OBSERVED_TERMINATED: (S.TERMINATED, _release_slots),
-        T.OBSERVED_ERROR: (S.ERROR, _release_slots),
-        T.OBSERVED_CANCELLED: (S.CANCELLED, _release_slots),
-        T.ABANDONED: (S.ERROR, _release_slots),
+        **_ENDS,
     },
     S.SUSPENDED: {
-        T.OBSERVED_RUNNING: (S.RUNNING, _move),
-        T.OBSERVED_RESIZING: (S.RESIZING, _move),
+        T.OBSERVED_RUNNING: (S.RUNNING, None),
+        T.OBSERVED_RESIZING: (S.RESIZING, None),
         T.RESTART_REQUESTED: (S.RESTARTING, _begin_restart),
         T.RETURNED: (S.PENDING, _release_slots),
-        T.DESTROY_REQUESTED: (S.TERMINATING, _move),
-        T.OBSERVED_TERMINATING: (S.TERMINATING, _move),
-        T.OBSERVED_TERMINATED: (S.TERMINATED, _release_slots),
-        T.OBSERVED_ERROR: (S.ERROR, _release_slots),
-        T.OBSERVED_CANCELLED: (S.CANCELLED, _release_slots),
-        T.ABANDONED: (S.ERROR, _release_slots),
+        **_ENDS,
     },
     S.TERMINATING: {
         T.OBSERVED_TERMINATED: (S.TERMINATED, _release_slots),
@@ -298,10 +240,7 @@ def step(
 ) -> tuple[KernelState, Path, tuple[SlotEffect, ...]]:
     """Applies one trigger to a kernel.
 
-    Args:
-        state: as it is.
-        event: what happens.
-        story: how the session came to its state, for the error.
+    ``story`` tells how the session came to its state, for the error.
 
     Returns:
         The next state, the transitions that led there, and the effects. The same object, and nothing else, if the
@@ -312,27 +251,29 @@ def step(
     """
     if event.attempt is not None and event.attempt != state.attempt:
         return state, (), ()
-    row = TRANSITIONS[state.status].get(event.trigger)
-    if row is None and event.trigger in REQUESTS:
-        raise InvalidTransition(
-            f"A kernel that is {state.status} cannot be {event.trigger}.",
-            subject=f"kernel {state.kernel_id}",
-            state=state.status,
-            trigger=event.trigger,
-            stimulus_id=event.stimulus_id,
-            story=story,
-            data={"kernel": str(state.kernel_id)},
-        )
+    row = find_row(
+        TRANSITIONS,
+        REQUESTS,
+        state.status,
+        event.trigger,
+        message=f"A kernel that is {state.status} cannot be {event.trigger}.",
+        subject=f"kernel {state.kernel_id}",
+        stimulus_id=event.stimulus_id,
+        story=story,
+        data={"kernel": str(state.kernel_id)},
+    )
     if row is None:
         return state, (), ()
     target, handle = row
-    moved = replace(
+    after = replace(
         state,
         status=target,
         reason=event.reason if event.reason is not KernelEventReason.UNKNOWN else state.reason,
         exit_code=event.exit_code if event.exit_code is not None else state.exit_code,
     )
-    after, effects = handle(state, moved, event)
+    effects: tuple[SlotEffect, ...] = ()
+    if handle is not None:
+        after, effects = handle(state, after, event)
     return after, (Transition(state.status, event.trigger, target, event.stimulus_id),), effects
 
 

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
-from ai.backend.core.lifecycle.transition import InvalidTransition, Path, Transition
+from ai.backend.core.lifecycle.transition import Path, Transition, find_row
 
 
 class Phase(StrEnum):
@@ -97,15 +97,7 @@ def step(
     story: Path = (),
     data: Mapping[str, Any] | None = None,
 ) -> tuple[Phase, Path, tuple[Operation, ...]]:
-    """Applies one trigger to a kernel of the agent.
-
-    Args:
-        phase: as it is.
-        trigger: what happens.
-        subject: names the kernel in the error.
-        stimulus_id: names the cause.
-        story: how the kernel came into its phase, for the error.
-        data: evidence for the error.
+    """Applies one trigger to a kernel of the agent. ``subject``, ``story`` and ``data`` are for the error.
 
     Returns:
         The next phase, the transition that led there (none if the phase stays), and the operations to start.
@@ -113,17 +105,17 @@ def step(
     Raises:
         InvalidTransition: the phase does not admit this request.
     """
-    row = TRANSITIONS[phase].get(trigger)
-    if row is None and trigger in REQUESTS:
-        raise InvalidTransition(
-            f"{subject} is {phase} and cannot be {trigger}",
-            subject=subject,
-            state=phase,
-            trigger=trigger,
-            stimulus_id=stimulus_id,
-            story=story,
-            data=data,
-        )
+    row = find_row(
+        TRANSITIONS,
+        REQUESTS,
+        phase,
+        trigger,
+        message=f"{subject} is {phase} and cannot be {trigger}",
+        subject=subject,
+        stimulus_id=stimulus_id,
+        story=story,
+        data=data,
+    )
     if row is None:
         return phase, (), ()
     target, operations = row

@@ -50,7 +50,7 @@ from ai.backend.core.lifecycle.events import (
     SessionStimulus,
 )
 from ai.backend.core.lifecycle.kernel import HOLDING, PROGRESS, UP, KernelState, KernelStep, KernelTrigger
-from ai.backend.core.lifecycle.transition import InvalidTransition, Path, Transition, extend_story
+from ai.backend.core.lifecycle.transition import Path, Transition, extend_story, find_row
 
 S = SessionStatus
 
@@ -84,7 +84,7 @@ _STATUS_OF = {p: S.TERMINATING if p is P.STARTING_OVER else SessionStatus(p.valu
 
 
 class SessionTrigger(StrEnum):
-    """The triggers of a session. The second group results from its kernels, see :func:`add_up`."""
+    """The triggers of a session. Those of the second group result from its kernels, see :func:`add_up`."""
 
     SCHEDULED = "scheduled"
     DISPATCHED = "dispatched"
@@ -118,13 +118,8 @@ _ENDED = frozenset({T.KERNEL_ENDED, T.KERNELS_TERMINATED, T.KERNELS_FAILED, T.KE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionState:
-    """A session with all its kernels.
-
-    Attributes:
-        reason: why it is in this phase; the first cause of an end is kept.
-        max_attempts: how many times it may be placed before a failure for now counts as one for good.
-        story: its last transitions; no part of what it is equal to.
-    """
+    """A session with all its kernels. The first cause of an end stays its ``reason``; once a kernel was placed
+    ``max_attempts`` times, a failure for now counts as one for good."""
 
     session_id: SessionId
     kernels: tuple[KernelState, ...]
@@ -177,10 +172,7 @@ _PROGRAM_OVER = frozenset(
 
 
 def add_up(statuses: Iterable[KernelStatus]) -> SessionTrigger | None:
-    """Returns the trigger that results from the kernels' statuses; None if there is none.
-
-    An end outweighs progress, and progress is that of the slowest kernel.
-    """
+    """Returns the trigger that results from the kernels' statuses, by the slowest kernel; None if there is none."""
     present = set(statuses)
     if not present:
         return None
@@ -204,49 +196,37 @@ def add_up(statuses: Iterable[KernelStatus]) -> SessionTrigger | None:
     }.get(slowest)
 
 
+_TRIGGER_OF: Mapping[type[SessionStimulus], SessionTrigger] = {
+    SessionScheduled: T.SCHEDULED,
+    SessionDispatched: T.DISPATCHED,
+    SessionRestartRequested: T.RESTART_REQUESTED,
+    SessionDestroyRequested: T.DESTROY_REQUESTED,
+    SessionStartOverRequested: T.START_OVER_REQUESTED,
+    SessionDegraded: T.DEGRADED,
+    SessionRecovered: T.RECOVERED,
+    KernelsAbandoned: T.KERNELS_ABANDONED,
+}
+
+
 def trigger_of(state: SessionState, event: SessionEvent) -> SessionTrigger | None:
     """Returns the trigger of an event; None for an observation of another attempt or of no kernel of the session."""
-    match event:
-        case SessionScheduled():
-            return T.SCHEDULED
-        case SessionDispatched():
-            return T.DISPATCHED
-        case SessionCreationFailed(retryable=retryable):
-            return T.CREATION_DEFERRED if retryable and _may_try_again(state) else T.CREATION_FAILED
-        case SessionRestartRequested():
-            return T.RESTART_REQUESTED
-        case SessionDestroyRequested():
-            return T.DESTROY_REQUESTED
-        case SessionStartOverRequested():
-            return T.START_OVER_REQUESTED
-        case SessionDegraded():
-            return T.DEGRADED
-        case SessionRecovered():
-            return T.RECOVERED
-        case KernelObserved():
-            return _trigger_of_observation(state, event)
-        case KernelsAbandoned():
-            return T.KERNELS_ABANDONED
-
-
-def _may_try_again(state: SessionState) -> bool:
-    return all(k.attempt < state.max_attempts for k in state.kernels)
-
-
-def _trigger_of_observation(state: SessionState, event: KernelObserved) -> SessionTrigger | None:
+    may_try_again = all(k.attempt < state.max_attempts for k in state.kernels)
+    if isinstance(event, SessionCreationFailed):
+        return T.CREATION_DEFERRED if event.retryable and may_try_again else T.CREATION_FAILED
+    if not isinstance(event, KernelObserved):
+        return _TRIGGER_OF[type(event)]
     kernel = state.kernel(event.kernel_id)
     if kernel is None or kernel.attempt != event.attempt:
         return None
     if event.status is KernelStatus.PENDING:
-        is_deferred = kernel.status in PROGRESS and _may_try_again(state)
-        return T.CREATION_DEFERRED if is_deferred else T.KERNEL_OVER
+        return T.CREATION_DEFERRED if kernel.status in PROGRESS and may_try_again else T.KERNEL_OVER
     if not event.status.is_final:
         return T.KERNEL_OBSERVED
     return T.PROGRAM_OVER if kernel.is_main and event.reason in _PROGRAM_OVER else T.KERNEL_OVER
 
 
 class _Step:
-    """One step in progress: the new state, the path and the effects so far."""
+    """Collects the new state, the path and the effects of a step."""
 
     def __init__(self, state: SessionState, event: SessionStimulus) -> None:
         self.state = state
@@ -257,36 +237,33 @@ class _Step:
     def apply(self, trigger: SessionTrigger) -> None:
         """Applies one row of the table. Raises InvalidTransition if the trigger is a request and has no row."""
         state = self.state
-        row = TRANSITIONS[state.phase].get(trigger)
-        if row is None and trigger in REQUESTS:
-            raise InvalidTransition(
-                f"A session that is {state.status} cannot be {trigger}.",
-                subject=f"session {state.session_id}",
-                state=state.phase,
-                trigger=trigger,
-                stimulus_id=self.event.stimulus_id,
-                story=state.story,
-                data={"id": str(state.session_id), "status": state.status.value},
-            )
+        row = find_row(
+            TRANSITIONS,
+            REQUESTS,
+            state.phase,
+            trigger,
+            message=f"A session that is {state.status} cannot be {trigger}.",
+            subject=f"session {state.session_id}",
+            stimulus_id=self.event.stimulus_id,
+            story=state.story,
+            data={"id": str(state.session_id), "status": state.status.value},
+        )
         if row is None:
             return
         target, handle = row
-        if target is not state.phase:
+        if target is not None:
             self._enter(target, trigger)
         if handle is not None:
             handle(self, self.event)
 
     def _enter(self, phase: SessionPhase, trigger: SessionTrigger) -> None:
         before, reason = self.state, self.event.reason
-        is_kept = before.phase is P.TERMINATING or trigger is T.KERNELS_WAITING or reason is KernelEventReason.UNKNOWN
+        if before.phase is P.TERMINATING or trigger is T.KERNELS_WAITING or reason is KernelEventReason.UNKNOWN:
+            reason = before.reason
         transition = Transition(before.phase, trigger, phase, self.event.stimulus_id)
         self.path.append(transition)
-        self.state = replace(
-            before,
-            phase=phase,
-            reason=before.reason if is_kept else reason,
-            story=extend_story(before.story, (transition,)),
-        )
+        story = extend_story(before.story, (transition,))
+        self.state = replace(before, phase=phase, reason=reason, story=story)
         if phase.status is not before.status:
             self._emit(_SESSION_EVENTS[phase.status], reason=self.state.reason)
 
@@ -296,39 +273,33 @@ class _Step:
     def move_kernels(
         self, trigger: KernelTrigger, which: Callable[[KernelState], bool] = lambda _: True, **details: Any
     ) -> bool:
-        """Applies a trigger to every selected kernel. Returns True if one of them has moved.
-
-        ``details``: fields of the :class:`KernelStep`; its reason is that of the event unless it is among them.
-        """
-        event = KernelStep(
-            trigger=trigger, stimulus_id=self.event.stimulus_id, **{"reason": self.event.reason, **details}
-        )
+        """Applies a trigger, with fields of the step, to every selected kernel. Returns True if one has moved."""
+        fields = {"reason": self.event.reason, **details}
+        event = KernelStep(trigger=trigger, stimulus_id=self.event.stimulus_id, **fields)
         return self.step_kernels(lambda k: event if which(k) else None)
 
     def step_kernels(self, make: Callable[[KernelState], KernelStep | None]) -> bool:
         """Steps every kernel for which ``make`` returns a trigger. Returns True if one of them has moved."""
         has_moved = False
-        kernels: list[KernelState] = []
-        for before in self.state.kernels:
-            event = make(before)
-            if event is None:
-                kernels.append(before)
+        kernels = list(self.state.kernels)
+        for i, before in enumerate(kernels):
+            if (event := make(before)) is None:
                 continue
-            after, path, effects = kernel_machine.step(before, event, story=self.state.story)
-            kernels.append(after)
+            kernels[i], path, effects = kernel_machine.step(before, event, story=self.state.story)
+            after = kernels[i]
             self.effects.extend(effects)
             has_moved = has_moved or bool(path)
-            for transition in path:
-                self._emit_kernel(after, _KERNEL_EVENTS.get(KernelStatus(transition.after)))
+            if path and (name := _KERNEL_EVENTS.get(after.status)) is not None:
+                self._emit(name, kernel_id=after.kernel_id, reason=after.reason, exit_code=after.exit_code)
         if has_moved:
             self.state = replace(self.state, kernels=tuple(kernels))
         return has_moved
 
-    def _emit_kernel(self, kernel: KernelState, name: str | None) -> None:
-        if name is not None:
-            self._emit(name, kernel_id=kernel.kernel_id, reason=kernel.reason, exit_code=kernel.exit_code)
+    def terminating(self) -> list[KernelState]:
+        return [k for k in self.state.kernels if k.status is KernelStatus.TERMINATING]
 
     def destroy(self, kernels: Iterable[KernelState], reason: KernelEventReason, *, forced: bool = False) -> None:
+        """Asks for the end of those kernels that are on an agent."""
         targets = tuple(k.target for k in kernels if k.agent_id is not None)
         if targets:
             self.effects.append(
@@ -370,12 +341,8 @@ def _place(now: _Step, event: SessionScheduled) -> None:
     missing = [k.kernel_id for k in now.state.kernels if k.kernel_id not in event.agents]
     if missing:
         raise Conflict(f"The plan places no agent for kernels {', '.join(map(str, missing))}.")
-    cause = event.stimulus_id
-    now.step_kernels(
-        lambda k: KernelStep(
-            trigger=KernelTrigger.SCHEDULED, agent_id=event.agents[k.kernel_id], reason=event.reason, stimulus_id=cause
-        )
-    )
+    step_ = KernelStep(trigger=KernelTrigger.SCHEDULED, reason=event.reason, stimulus_id=event.stimulus_id)
+    now.step_kernels(lambda k: replace(step_, agent_id=event.agents[k.kernel_id]))
     now.effects.append(CreateKernels(session_id=now.state.session_id))
 
 
@@ -384,10 +351,7 @@ def _dispatch(now: _Step, _: SessionDispatched) -> None:
 
 
 def _return_all(now: _Step, event: SessionStimulus) -> None:
-    """Ends what the agents have of a session that waits again.
-
-    By force: nobody has worked in it yet, and the next attempt must not find a slow end of this one in its way.
-    """
+    """Ends by force what the agents have of a session that waits again, so that its next attempt need not wait."""
     holding = [k for k in now.state.kernels if k.status in HOLDING]
     now.move_kernels(KernelTrigger.RETURNED)
     now.destroy(holding, event.reason, forced=True)
@@ -408,22 +372,19 @@ def _cancel(now: _Step, _: SessionDestroyRequested) -> None:
 
 
 def _destroy(now: _Step, event: SessionDestroyRequested) -> None:
-    now.move_kernels(KernelTrigger.DESTROY_REQUESTED, _is_not_terminating)
-    now.destroy(
-        (k for k in now.state.kernels if k.status is KernelStatus.TERMINATING), event.reason, forced=event.forced
-    )
+    now.move_kernels(KernelTrigger.DESTROY_REQUESTED)
+    now.destroy(now.terminating(), event.reason, forced=event.forced)
 
 
 def _start_over(now: _Step, event: SessionStartOverRequested) -> None:
-    now.move_kernels(KernelTrigger.DESTROY_REQUESTED, _is_not_terminating)
-    now.destroy((k for k in now.state.kernels if k.status is KernelStatus.TERMINATING), event.reason)
+    now.move_kernels(KernelTrigger.DESTROY_REQUESTED)
+    now.destroy(now.terminating(), event.reason)
 
 
 def _destroy_again(now: _Step, event: SessionDestroyRequested) -> None:
     """Repeats a forced end; a graceful one is in progress."""
     if event.forced:
-        ending = (k for k in now.state.kernels if k.status is KernelStatus.TERMINATING)
-        now.destroy(ending, event.reason, forced=True)
+        now.destroy(now.terminating(), event.reason, forced=True)
 
 
 def _end_waiting(now: _Step, event: SessionDestroyRequested) -> None:
@@ -470,138 +431,96 @@ def _wait_again(now: _Step, event: KernelObserved | KernelsAbandoned) -> None:
 def _end_others(now: _Step, event: SessionStimulus) -> None:
     failed = any(k.status is KernelStatus.ERROR for k in now.state.kernels)
     reason = KernelEventReason.SIBLING_FAILED if failed else event.reason
-    before = {k.kernel_id for k in now.state.kernels if k.status is KernelStatus.TERMINATING}
-    now.move_kernels(KernelTrigger.DESTROY_REQUESTED, _is_not_terminating, reason=reason)
-    ending = (k for k in now.state.kernels if k.status is KernelStatus.TERMINATING and k.kernel_id not in before)
-    now.destroy(ending, reason)
+    before = {k.kernel_id for k in now.terminating()}
+    now.move_kernels(KernelTrigger.DESTROY_REQUESTED, reason=reason)
+    now.destroy((k for k in now.terminating() if k.kernel_id not in before), reason)
 
 
-def _is_not_terminating(kernel: KernelState) -> bool:
-    return kernel.status is not KernelStatus.TERMINATING
+Row = tuple[SessionPhase | None, Callable[[_Step, Any], None] | None]
+"""(next phase, None for the present one; handler)."""
 
-
-Row = tuple[SessionPhase, Callable[[_Step, Any], None] | None]
-
+#: The rows of every phase in which kernels may exist and the session is not starting over.
+_OBSERVES: Mapping[SessionTrigger, Row] = {
+    T.KERNEL_OBSERVED: (None, _observe),
+    T.KERNEL_OVER: (None, _observe),
+    T.PROGRAM_OVER: (None, _observe),
+    T.KERNELS_ABANDONED: (None, _abandon),
+}
+#: The rows of every phase from SCHEDULED to RESTARTING.
+_ENDS: Mapping[SessionTrigger, Row] = {
+    T.DESTROY_REQUESTED: (P.TERMINATING, _destroy),
+    T.START_OVER_REQUESTED: (P.STARTING_OVER, _start_over),
+    T.KERNEL_ENDED: (P.TERMINATING, _end_others),
+}
+#: The rows of every phase before the session has run.
+_STARTS: Mapping[SessionTrigger, Row] = {
+    T.CREATION_DEFERRED: (P.PENDING, _return_all),
+    T.CREATION_FAILED: (None, _fail),
+    **_OBSERVES,
+    **_ENDS,
+}
 TRANSITIONS: Mapping[SessionPhase, Mapping[SessionTrigger, Row]] = {
     P.PENDING: {
         T.SCHEDULED: (P.SCHEDULED, _place),
         T.DESTROY_REQUESTED: (P.CANCELLED, _cancel),
     },
     P.SCHEDULED: {
+        **_STARTS,
         T.DISPATCHED: (P.PREPARING, _dispatch),
-        T.CREATION_DEFERRED: (P.PENDING, _return_all),
-        T.CREATION_FAILED: (P.SCHEDULED, _fail),
-        T.KERNEL_OBSERVED: (P.SCHEDULED, _observe),
-        T.KERNEL_OVER: (P.SCHEDULED, _observe),
-        T.PROGRAM_OVER: (P.SCHEDULED, _observe),
-        T.KERNELS_ABANDONED: (P.SCHEDULED, _abandon),
         T.KERNELS_PREPARING: (P.PREPARING, None),
         T.KERNELS_PULLING: (P.PULLING, None),
         T.KERNELS_PREPARED: (P.PREPARED, None),
         T.KERNELS_CREATING: (P.CREATING, None),
         T.KERNELS_RUNNING: (P.RUNNING, None),
-        T.DESTROY_REQUESTED: (P.TERMINATING, _destroy),
-        T.START_OVER_REQUESTED: (P.STARTING_OVER, _start_over),
-        T.KERNEL_ENDED: (P.TERMINATING, _end_others),
     },
     P.PREPARING: {
-        T.CREATION_DEFERRED: (P.PENDING, _return_all),
-        T.CREATION_FAILED: (P.PREPARING, _fail),
-        T.KERNEL_OBSERVED: (P.PREPARING, _observe),
-        T.KERNEL_OVER: (P.PREPARING, _observe),
-        T.PROGRAM_OVER: (P.PREPARING, _observe),
-        T.KERNELS_ABANDONED: (P.PREPARING, _abandon),
+        **_STARTS,
         T.KERNELS_PULLING: (P.PULLING, None),
         T.KERNELS_PREPARED: (P.PREPARED, None),
         T.KERNELS_CREATING: (P.CREATING, None),
         T.KERNELS_RUNNING: (P.RUNNING, None),
-        T.DESTROY_REQUESTED: (P.TERMINATING, _destroy),
-        T.START_OVER_REQUESTED: (P.STARTING_OVER, _start_over),
-        T.KERNEL_ENDED: (P.TERMINATING, _end_others),
     },
     P.PULLING: {
-        T.CREATION_DEFERRED: (P.PENDING, _return_all),
-        T.CREATION_FAILED: (P.PULLING, _fail),
-        T.KERNEL_OBSERVED: (P.PULLING, _observe),
-        T.KERNEL_OVER: (P.PULLING, _observe),
-        T.PROGRAM_OVER: (P.PULLING, _observe),
-        T.KERNELS_ABANDONED: (P.PULLING, _abandon),
+        **_STARTS,
         T.KERNELS_PREPARED: (P.PREPARED, None),
         T.KERNELS_CREATING: (P.CREATING, None),
         T.KERNELS_RUNNING: (P.RUNNING, None),
-        T.DESTROY_REQUESTED: (P.TERMINATING, _destroy),
-        T.START_OVER_REQUESTED: (P.STARTING_OVER, _start_over),
-        T.KERNEL_ENDED: (P.TERMINATING, _end_others),
     },
     P.PREPARED: {
-        T.CREATION_DEFERRED: (P.PENDING, _return_all),
-        T.CREATION_FAILED: (P.PREPARED, _fail),
-        T.KERNEL_OBSERVED: (P.PREPARED, _observe),
-        T.KERNEL_OVER: (P.PREPARED, _observe),
-        T.PROGRAM_OVER: (P.PREPARED, _observe),
-        T.KERNELS_ABANDONED: (P.PREPARED, _abandon),
+        **_STARTS,
         T.KERNELS_CREATING: (P.CREATING, None),
         T.KERNELS_RUNNING: (P.RUNNING, None),
-        T.DESTROY_REQUESTED: (P.TERMINATING, _destroy),
-        T.START_OVER_REQUESTED: (P.STARTING_OVER, _start_over),
-        T.KERNEL_ENDED: (P.TERMINATING, _end_others),
     },
     P.CREATING: {
-        T.CREATION_DEFERRED: (P.PENDING, _return_all),
-        T.CREATION_FAILED: (P.CREATING, _fail),
-        T.KERNEL_OBSERVED: (P.CREATING, _observe),
-        T.KERNEL_OVER: (P.CREATING, _observe),
-        T.PROGRAM_OVER: (P.CREATING, _observe),
-        T.KERNELS_ABANDONED: (P.CREATING, _abandon),
+        **_STARTS,
         T.KERNELS_RUNNING: (P.RUNNING, None),
-        T.DESTROY_REQUESTED: (P.TERMINATING, _destroy),
-        T.START_OVER_REQUESTED: (P.STARTING_OVER, _start_over),
-        T.KERNEL_ENDED: (P.TERMINATING, _end_others),
     },
     P.RUNNING: {
         T.RESTART_REQUESTED: (P.RESTARTING, _restart),
         T.DEGRADED: (P.RUNNING_DEGRADED, None),
-        T.KERNEL_OBSERVED: (P.RUNNING, _observe),
-        T.KERNEL_OVER: (P.RUNNING, _observe),
-        T.PROGRAM_OVER: (P.RUNNING, _observe),
-        T.KERNELS_ABANDONED: (P.RUNNING, _abandon),
-        T.DESTROY_REQUESTED: (P.TERMINATING, _destroy),
-        T.START_OVER_REQUESTED: (P.STARTING_OVER, _start_over),
-        T.KERNEL_ENDED: (P.TERMINATING, _end_others),
+        **_OBSERVES,
+        **_ENDS,
     },
     P.RUNNING_DEGRADED: {
         T.RECOVERED: (P.RUNNING, None),
-        T.KERNEL_OBSERVED: (P.RUNNING_DEGRADED, _observe),
-        T.KERNEL_OVER: (P.RUNNING_DEGRADED, _observe),
-        T.PROGRAM_OVER: (P.RUNNING_DEGRADED, _observe),
-        T.KERNELS_ABANDONED: (P.RUNNING_DEGRADED, _abandon),
-        T.DESTROY_REQUESTED: (P.TERMINATING, _destroy),
-        T.START_OVER_REQUESTED: (P.STARTING_OVER, _start_over),
-        T.KERNEL_ENDED: (P.TERMINATING, _end_others),
+        **_OBSERVES,
+        **_ENDS,
     },
     P.RESTARTING: {
-        T.KERNEL_OBSERVED: (P.RESTARTING, _observe),
-        T.KERNEL_OVER: (P.RESTARTING, _observe),
-        T.PROGRAM_OVER: (P.RESTARTING, _observe),
-        T.KERNELS_ABANDONED: (P.RESTARTING, _abandon),
         T.KERNELS_RUNNING: (P.RUNNING, None),
-        T.DESTROY_REQUESTED: (P.TERMINATING, _destroy),
-        T.START_OVER_REQUESTED: (P.STARTING_OVER, _start_over),
-        T.KERNEL_ENDED: (P.TERMINATING, _end_others),
+        **_OBSERVES,
+        **_ENDS,
     },
     P.STARTING_OVER: {
-        T.KERNEL_OVER: (P.STARTING_OVER, _wait_again),
-        T.KERNELS_ABANDONED: (P.STARTING_OVER, _wait_again),
+        T.KERNEL_OVER: (None, _wait_again),
+        T.KERNELS_ABANDONED: (None, _wait_again),
         T.KERNELS_WAITING: (P.PENDING, None),
         T.PROGRAM_OVER: (P.TERMINATING, _end_after_all),
         T.DESTROY_REQUESTED: (P.TERMINATING, _end_waiting),
     },
     P.TERMINATING: {
-        T.KERNEL_OBSERVED: (P.TERMINATING, _observe),
-        T.KERNEL_OVER: (P.TERMINATING, _observe),
-        T.PROGRAM_OVER: (P.TERMINATING, _observe),
-        T.KERNELS_ABANDONED: (P.TERMINATING, _abandon),
-        T.DESTROY_REQUESTED: (P.TERMINATING, _destroy_again),
+        **_OBSERVES,
+        T.DESTROY_REQUESTED: (None, _destroy_again),
         T.KERNELS_TERMINATED: (P.TERMINATED, None),
         T.KERNELS_FAILED: (P.ERROR, None),
         T.KERNELS_CANCELLED: (P.CANCELLED, None),
@@ -619,11 +538,11 @@ def step(state: SessionState, event: SessionEvent) -> tuple[SessionState, Path, 
 
     Returns:
         The state as it is now (an equal one, an empty path and no effects if the event is ignored), the transitions of
-        the session that led there, and what the shell must do.
+        the session that led there, and what the caller must do.
 
     Raises:
-        InvalidTransition: the present state does not admit the request; nothing has changed.
-        Conflict: the plan forgets a kernel; nothing has changed.
+        InvalidTransition: the present state does not admit the request.
+        Conflict: the plan forgets a kernel.
     """
     trigger = trigger_of(state, event)
     if trigger is None:

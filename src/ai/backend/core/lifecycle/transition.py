@@ -1,24 +1,23 @@
-"""What the machines share: the path of a step, the story of an object, and the error of an illegal transition.
+"""The interpreter of transition tables, the path of a step, the story of an object, and the error of a refused request.
 
-Every machine has one literal table, ``state -> trigger -> next state``. A row whose next state is the present one only
-runs its handler. A trigger without a row is late or repeated and changes nothing, unless it is one of the machine's
-requests: a request without a row raises :class:`InvalidTransition`.
+Every machine has one literal table, ``state -> trigger -> row``, and :func:`find_row` reads all of them.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Collection, Hashable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 from ai.backend.common.errors import Conflict
 
+Row = TypeVar("Row")
 STORY_LENGTH = 16
 """The number of transitions in the story of an object."""
 
 
 class Transition(NamedTuple):
-    """One change of state. ``stimulus_id`` names what caused it: a request, a report of an agent, a round of a loop."""
+    """Describes one change of state. ``stimulus_id`` names its cause: a request, an agent's report, a loop's round."""
 
     before: str
     trigger: str
@@ -56,14 +55,8 @@ class Stories:
 
 
 class InvalidTransition(Conflict):
-    """The present state does not admit a request. Clients see it as any other conflict.
-
-    Attributes:
-        subject: the object, as ``session <id>``.
-        state, trigger: the pair that has no row in the table.
-        stimulus_id: names what caused the request.
-        story: how the object came into its state.
-    """
+    """The present state does not admit a request; the other attributes describe the object, the pair without a row, the
+    cause of the request and the object's story."""
 
     def __init__(
         self,
@@ -96,3 +89,28 @@ class InvalidTransition(Conflict):
 
 def _rebuild(message: str, values: Mapping[str, Any]) -> InvalidTransition:
     return InvalidTransition(message, **values)
+
+
+def find_row(
+    table: Mapping[Any, Mapping[Any, Row]],
+    requests: Collection[str],
+    state: str,
+    trigger: str,
+    *,
+    message: str,
+    subject: str,
+    stimulus_id: str,
+    story: Path,
+    data: Mapping[str, Any] | None = None,
+) -> Row | None:
+    """Returns the row of a state and a trigger; None if there is none, because the trigger is late or repeated.
+
+    Raises:
+        InvalidTransition: one of the ``requests`` has no row. The other arguments describe the error.
+    """
+    row = table[state].get(trigger)
+    if row is None and trigger in requests:
+        raise InvalidTransition(
+            message, subject=subject, state=state, trigger=trigger, stimulus_id=stimulus_id, story=story, data=data
+        )
+    return row

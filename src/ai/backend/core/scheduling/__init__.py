@@ -1,2 +1,1 @@
-"""Decides which pending session runs on which agents: ``decide(snapshot, policy, *, now, rng) -> Plan``, pure and
-replayable."""
+"""Decides which pending session runs on which agents: ``decide(snapshot, policy, *, now, rng) -> Plan``, replayable."""

@@ -21,7 +21,7 @@ docs/decisions/0025-reservation-for-the-head-of-line.md proves that no session s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from ai.backend.common.ids import AgentId, KernelId, SessionId
@@ -39,7 +39,7 @@ from ai.backend.core.scheduling.index.equivalence import (
 )
 from ai.backend.core.scheduling.index.slot_index import mask_of, members
 from ai.backend.core.scheduling.ordering.queue import fifo_key
-from ai.backend.core.scheduling.placement.gang import KernelAssignment, closest_agents, unassign
+from ai.backend.core.scheduling.placement.gang import KernelAssignment, closest_agents
 from ai.backend.core.scheduling.placement.preemption import Victims
 from ai.backend.core.scheduling.placement.strategies import first
 from ai.backend.core.scheduling.plan import Eviction, KernelPlacement, Placement, Plan, SkipReason, Wait
@@ -59,13 +59,8 @@ def decide(
 
     Equal arguments give an equal plan. A :class:`Snapshot` is not changed. An :class:`IncrementalScheduler` is a
     snapshot that is updated from cycle to cycle: the resources of the sessions that the plan places are taken in it.
-
-    Args:
-        snapshot: what is decided on.
-        policy: how.
-        now: when.
-        rng: decides where the policy leaves a choice to chance.
-        node_classes: of a caller that decides again and again on snapshots.
+    ``rng`` is used where the policy leaves a choice to chance, ``node_classes`` are cached by a caller that decides
+    repeatedly on snapshots.
 
     Raises:
         InvalidInput: the policy names an unknown order or placement.
@@ -79,9 +74,9 @@ def decide(
 
 
 class IncrementalScheduler:
-    """Keeps the scheduler's state from one decision to the next, so that a decision costs only what has changed.
+    """Keeps the scheduler's state with placed kernels allocated, so that a decision costs only what has changed.
 
-    Placed kernels are allocated in it. A decision on it equals a decision on a snapshot of its state.
+    A decision on it equals a decision on a snapshot of its state.
     """
 
     def __init__(self, snapshot: Snapshot, node_classes: NodeClassCache | None = None) -> None:
@@ -157,6 +152,16 @@ class IncrementalScheduler:
         self.index.release(self.index.ranks[agent_id], kernel_id)
 
 
+@dataclass(slots=True)
+class SessionRng:
+    """Returns one random number for all choices of a session, however many a cached answer spares."""
+
+    number: float = 0.0
+
+    def random(self) -> float:
+        return self.number
+
+
 class SchedulingCycle:
     """Runs one decision. Agents only lose free resources meanwhile, so a session that does not fit stays unplaced."""
 
@@ -167,8 +172,11 @@ class SchedulingCycle:
         self._queue = ORDERS[policy.order](scheduler.queued_sessions, scheduler.snapshot, scheduler.capacity)
         self._now = now
         self._rng = rng
+        self._session_rng = SessionRng()
         self._quotas = gates.Quotas(scheduler.snapshot.quotas)
-        self._victims = self._victims_of(scheduler.snapshot.running, policy)
+        self._victims: Victims | None = None
+        if policy.preempts:
+            self._victims = Victims(self._index, scheduler.snapshot.running, oldest_first=policy.oldest_first)
         self._evictions: list[Eviction] = []
         self._reserved = 0
         self._holders: dict[int, PendingSession] = {}
@@ -179,9 +187,6 @@ class SchedulingCycle:
         for equivalence_class in scheduler.equivalence_cache.classes.values():
             equivalence_class.blocked = equivalence_class.group = None
 
-    def _victims_of(self, running: Sequence[RunningSession], policy: Policy) -> Victims | None:
-        return Victims(self._index, running, oldest_first=policy.oldest_first) if policy.preempts else None
-
     def run(self) -> Plan:
         for queued in self._queue:
             quota_class = queued.quota_class
@@ -191,17 +196,13 @@ class SchedulingCycle:
             else:
                 self._consider(queued)
         agents = self._index.agents
+        waits = []
+        for (reason, message), ids in self._waits:
+            is_final = reason is SkipReason.DEPENDENCY_FAILED
+            waits.append(Wait(session_ids=tuple(ids), reason=reason, message=message, is_final=is_final))
         return Plan(
             placements=tuple(self._placements),
-            waits=tuple(
-                Wait(
-                    session_ids=tuple(ids),
-                    reason=reason,
-                    message=message,
-                    is_final=reason is SkipReason.DEPENDENCY_FAILED,
-                )
-                for (reason, message), ids in self._waits
-            ),
+            waits=tuple(waits),
             evictions=tuple(self._evictions),
             reserved=tuple((agents[rank].agent_id, s.session_id) for rank, s in sorted(self._holders.items())),
             broken_agents=tuple(self._index.broken),
@@ -231,9 +232,10 @@ class SchedulingCycle:
 
     def _place(self, queued: QueuedSession) -> bool:
         session, equivalence_class = queued.session, queued.quota_class.equivalence_class
+        self._session_rng.number = self._rng.random()
         if equivalence_class.permanent_reason is not None:
             return False
-        assignments = self._assignments(session, queued)
+        assignments = self._assignments(session, equivalence_class)
         if assignments is None:
             return False
         agents, kernels = self._index.agents, []
@@ -252,8 +254,10 @@ class SchedulingCycle:
         self._queue.placed(queued)
         return True
 
-    def _assignments(self, session: PendingSession, queued: QueuedSession) -> Sequence[KernelAssignment] | None:
-        equivalence_class, kernel_ids = queued.quota_class.equivalence_class, [k.kernel_id for k in session.kernels]
+    def _assignments(
+        self, session: PendingSession, equivalence_class: EquivalenceClass
+    ) -> Sequence[KernelAssignment] | None:
+        kernel_ids = [k.kernel_id for k in session.kernels]
         avoided = self._index.designated(session.avoided_agents) if session.avoided_agents else 0
         if equivalence_class.whole is not None:
             return self._assign(equivalence_class.whole, kernel_ids, avoided)
@@ -268,23 +272,21 @@ class SchedulingCycle:
     def _gang(
         self, equivalence_class: EquivalenceClass, kernel_ids: Sequence[KernelId], avoided: int, room: int | None
     ) -> Sequence[KernelAssignment] | None:
-        """Assigns every kernel of a multi-node session to agents of a mask. Returns None, with nothing assigned, if one
-        does not fit."""
-        assignments: list[KernelAssignment | None] = [None] * len(kernel_ids)
+        """Assigns the kernels of a multi-node session within a mask of agents; returns None if one does not fit."""
+        assigned: dict[int, KernelAssignment] = {}
         arrange, cursor = self._arrange, self._index.cursor
         for i in equivalence_class.hardest:
             demand, ids = equivalence_class.parts[i], kernel_ids[i : i + 1]
-            taken = [assignment.rank for assignment in assignments if assignment is not None] if arrange else ()
+            taken = [assignment.rank for assignment in assigned.values()]
             masks = (room,) if arrange is None or room is None else arrange.order(self._index, demand, room, taken)
-            assigned = next(
-                (assignment for mask in masks if (assignment := self._assign(demand, ids, avoided, mask))), None
-            )
-            if assigned is None:
-                unassign(self._index, equivalence_class, kernel_ids, assignments)
+            found = next((found for mask in masks if (found := self._assign(demand, ids, avoided, mask))), None)
+            if found is None:
+                for j, assignment in assigned.items():
+                    self._index.undo(assignment.rank, kernel_ids[j], set(equivalence_class.parts))
                 self._index.cursor = cursor
                 return None
-            assignments[i] = assigned[0]
-        return [assignment for assignment in assignments if assignment is not None]
+            assigned[i] = found[0]
+        return [assigned[i] for i in range(len(kernel_ids))]
 
     def _assign(
         self, demand: Demand, kernel_ids: Sequence[KernelId], avoided: int, within: int | None = None
@@ -297,7 +299,7 @@ class SchedulingCycle:
         if self._reserved:
             scope &= ~self._reserved
         for candidates in (scope & ~avoided, scope & avoided) if avoided else (scope,):
-            while candidates and (rank := self._choose(index, demand, candidates, self._rng)) >= 0:
+            while candidates and (rank := self._choose(index, demand, candidates, self._session_rng)) >= 0:
                 taken = index.take(rank, demand, kernel_ids)
                 if taken is not None:
                     return [KernelAssignment(rank, devices) for devices in taken]
@@ -310,10 +312,8 @@ class SchedulingCycle:
         """Returns why a session was not placed. Reserves agents for it if it is the first to need them."""
         session, equivalence_class, index = queued.session, queued.quota_class.equivalence_class, self._index
         if not equivalence_class.is_checked:
-            equivalence_class.is_checked, equivalence_class.permanent_reason = (
-                True,
-                diagnosis.permanent_reason(index, equivalence_class, session),
-            )
+            equivalence_class.is_checked = True
+            equivalence_class.permanent_reason = diagnosis.permanent_reason(index, equivalence_class, session)
         if equivalence_class.permanent_reason is not None:
             equivalence_class.blocked = equivalence_class.permanent_reason
             return equivalence_class.permanent_reason
@@ -326,12 +326,9 @@ class SchedulingCycle:
                 return self._preempt(session, *chosen)
         behind = capable & self._reserved
         if behind and (behind == capable or any(d.fit() & behind for d in equivalence_class.demands)):
-            holder = self._holders[first(behind)]
-            equivalence_class.blocked = (
-                SkipReason.BEHIND_ANOTHER,
-                f"waits behind session {holder.name}, which came first",
-            )
-            return equivalence_class.blocked
+            text = f"waits behind session {self._holders[first(behind)].name}, which came first"
+            equivalence_class.blocked = verdict = SkipReason.BEHIND_ANOTHER, text
+            return verdict
         verdict = SkipReason.INSUFFICIENT_RESOURCE, diagnosis.shortage(index, equivalence_class, capable & ~behind)
         if behind:
             equivalence_class.blocked = verdict
@@ -341,10 +338,9 @@ class SchedulingCycle:
 
     def _preempt(self, session: PendingSession, rank: int, victims: Sequence[RunningSession]) -> Verdict:
         """Evicts sessions and reserves their agent for the session that will take it in a later cycle."""
-        self._evictions += [
-            Eviction(session_id=v.session_id, in_favour_of=session.session_id, starts_over=v.starts_over)
-            for v in victims
-        ]
+        for v in victims:
+            eviction = Eviction(session_id=v.session_id, in_favour_of=session.session_id, starts_over=v.starts_over)
+            self._evictions.append(eviction)
         self._reserved |= 1 << rank
         self._holders[rank] = session
         agent_id = self._index.agents[rank].agent_id

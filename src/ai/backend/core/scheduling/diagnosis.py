@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from itertools import combinations
+from operator import and_
 
 from ai.backend.common.devices import VariantProperty
 from ai.backend.common.errors import UnsupportedResource
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.core.scheduling import explain
-from ai.backend.core.scheduling.index.agent_state import AgentState, NodeClass
+from ai.backend.core.scheduling.index.agent_state import AgentState
 from ai.backend.core.scheduling.index.agents import AgentIndex, Demand
 from ai.backend.core.scheduling.index.equivalence import EquivalenceClass, Verdict
 from ai.backend.core.scheduling.placement.gang import fits_when_empty
@@ -19,17 +21,17 @@ from ai.backend.core.scheduling.snapshot import PendingSession
 
 def permanent_reason(index: AgentIndex, equivalence_class: EquivalenceClass, session: PendingSession) -> Verdict | None:
     """Returns why the session could not start even on empty agents; None if it could."""
-    asked = equivalence_class.demands
-    if any(not demand.matching for demand in asked):
+    demands = equivalence_class.demands
+    if any(not demand.matching for demand in demands):
         return _no_match(index, session)
-    for demand in asked:
-        if not demand.supporting and (text := explain.unsupported([demand.total], index.members(demand.matching))):
+    for demand in demands:
+        if not demand.supporting and (text := explain.unsupported(demand.total, index.members(demand.matching))):
             return SkipReason.UNSUPPORTED_RESOURCE, text
-    for demand in asked:
+    for demand in demands:
         if not demand.supporting:
-            summarize_devices = explain.summarize_devices(frozenset(demand.total), index.members(demand.matching))
-            return SkipReason.NO_MATCHING_DEVICE, explain.unmatched(_requirements(demand), summarize_devices)
-    for demand in asked:
+            summary = explain.summarize_devices(frozenset(demand.total), index.members(demand.matching))
+            return SkipReason.NO_MATCHING_DEVICE, explain.unmatched(_requirements(demand), summary)
+    for demand in demands:
         if not index.capable(demand):
             return _too_large(index, demand)
     if equivalence_class.whole is not None or fits_when_empty(index, equivalence_class):
@@ -37,7 +39,7 @@ def permanent_reason(index: AgentIndex, equivalence_class: EquivalenceClass, ses
     total = session.total
     if fits_when_empty(index, equivalence_class, repaired=True):
         supporting = 0
-        for demand in asked:
+        for demand in demands:
             supporting |= demand.supporting
         return SkipReason.DEVICES_FAILED, explain.failed(total, index.members(supporting))
     text = f"needs {explain.amounts(total)} for {len(session.kernels)} kernels, more than all nodes have"
@@ -66,10 +68,8 @@ def _no_match(index: AgentIndex, session: PendingSession) -> Verdict:
 def _too_large(index: AgentIndex, demand: Demand) -> Verdict:
     agents = index.members(demand.supporting)
     refusals = {a.agent_id: a.node_class.refusal(demand.requests, a.view.reserved) for a in agents}
-    if repaired := [a for a in agents if _could_serve(a, a.node_class.repaired, demand)]:
-        failing = [a for a in repaired if a.node_class.repaired is not a.node_class]
-        if failing:
-            return SkipReason.DEVICES_FAILED, explain.failed(demand.total, failing)
+    if failing := [a for a in agents if a.node_class.repaired is not a.node_class and _fits_repaired(a, demand)]:
+        return SkipReason.DEVICES_FAILED, explain.failed(demand.total, failing)
     fitting = [a for a in agents if not isinstance(refusals[a.agent_id], UnsupportedResource)] or agents
     why = next((e.message for e in refusals.values() if e is not None), "")
     if not why:
@@ -78,11 +78,10 @@ def _too_large(index: AgentIndex, demand: Demand) -> Verdict:
     return SkipReason.NEVER_FITS, explain.too_large(demand.total, fitting, why)
 
 
-def _could_serve(agent: AgentState, node_class: NodeClass, demand: Demand) -> bool:
+def _fits_repaired(agent: AgentState, demand: Demand) -> bool:
     limit = agent.view.kernel_limit
-    return (limit is None or len(demand.requests) <= limit) and node_class.refusal(
-        demand.requests, agent.view.reserved
-    ) is None
+    refusal = agent.node_class.repaired.refusal(demand.requests, agent.view.reserved)
+    return refusal is None and (limit is None or len(demand.requests) <= limit)
 
 
 def _requirements(demand: Demand) -> tuple[VariantProperty, ...]:
@@ -94,9 +93,9 @@ def shortage(index: AgentIndex, equivalence_class: EquivalenceClass, scope: int)
     if equivalence_class.whole is not None:
         return _lacks(index, equivalence_class.whole, scope)
     for i in equivalence_class.hardest:
-        here = index.capable(equivalence_class.parts[i]) & scope
-        if here and not equivalence_class.parts[i].fit() & here:
-            return _lacks(index, equivalence_class.parts[i], here)
+        capable = index.capable(equivalence_class.parts[i]) & scope
+        if capable and not equivalence_class.parts[i].fit() & capable:
+            return _lacks(index, equivalence_class.parts[i], capable)
     total = sum((part.total for part in equivalence_class.parts), ResourceSlot())
     return explain.scattered(total, len(equivalence_class.parts), index.members(scope))
 
@@ -128,13 +127,10 @@ def _lacks(index: AgentIndex, demand: Demand, scope: int) -> str:
 
 def _fewest_lacks(scope: int, have: list[int]) -> int:
     """Returns the agents of a mask that lack the fewest slots. ``have``: for each slot the agents that have enough."""
-    for missing in range(len(have) + 1):
+    for count in range(len(have), -1, -1):
         agents = 0
-        for chosen in combinations(have, len(have) - missing):
-            common = scope
-            for mask in chosen:
-                common &= mask
-            agents |= common
+        for masks in combinations(have, count):
+            agents |= reduce(and_, masks, scope)
         if agents:
             return agents
     return scope

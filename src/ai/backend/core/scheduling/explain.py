@@ -22,30 +22,24 @@ def amounts(request: ResourceSlot) -> str:
     return ", ".join(amount(slot, request) for slot in sorted(request.nonzero())) or "nothing"
 
 
-def unsupported(requests: Iterable[ResourceSlot], agents: Sequence[AgentState]) -> str | None:
-    """Explains the first request that no agent has all slots of: the unknown slot, or what each agent lacks."""
-    existing = sorted({slot for agent in agents for slot in agent.totals})
-    for request in requests:
-        slots = request.nonzero()
-        missing = next((slot for slot in slots if slot not in existing), None)
-        if missing is not None:
-            return f"no agent has the resource slot {missing}; there are {', '.join(existing)}"
-        lacks = sorted(
-            (len(lack), a.agent_id, lack) for a in agents if (lack := sorted(slots.keys() - a.totals.keys()))
-        )
-        if len(lacks) == len(agents):
-            details = some([f"{agent_id} lacks {', '.join(lack)}" for _, agent_id, lack in lacks], 3)
-            return f"no agent has all of {', '.join(sorted(slots))}; {details}"
-    return None
+def unsupported(request: ResourceSlot, agents: Sequence[AgentState]) -> str | None:
+    """Explains why no agent has all slots of a request: the unknown slot, or what each agent lacks."""
+    existing, slots = sorted({slot for agent in agents for slot in agent.totals}), request.nonzero()
+    for slot in slots:
+        if slot not in existing:
+            return f"no agent has the resource slot {slot}; there are {', '.join(existing)}"
+    lacks = [(sorted(slots.keys() - agent.totals.keys()), agent.agent_id) for agent in agents]
+    if not all(lack for lack, _ in lacks):
+        return None
+    lacks.sort(key=lambda item: (len(item[0]), item[1]))
+    details = some([f"{agent_id} lacks {', '.join(lack)}" for lack, agent_id in lacks], 3)
+    return f"no agent has all of {', '.join(sorted(slots))}; {details}"
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceSummary:
-    """Summarizes the properties of the devices of some slots.
-
-    ``stated``: feature -> value -> where it is. ``devices``: what each kind of device states. ``features``: how it is
-    compared.
-    """
+    """Summarizes the properties of the devices of some slots: feature -> value -> where it is, what each kind of device
+    states, and how each feature is compared."""
 
     stated: Mapping[Key, Mapping[str, Iterable[str]]]
     devices: Sequence[Mapping[Key, Sequence[str]]]
@@ -68,10 +62,10 @@ def summarize_devices(slots: Collection[str], agents: Iterable[AgentState]) -> D
     return DeviceSummary(stated, list(kinds.values()), features)
 
 
-def unmatched(requirements: Iterable[VariantProperty], found: DeviceSummary) -> str:
+def unmatched(requirements: Iterable[VariantProperty], summary: DeviceSummary) -> str:
     """Explains requirements that no device of the requested slots satisfies."""
-    named, needs = missing(found.devices, by_feature(requirements), found.features)
-    return f"no agent has a device with {needs}; {'; '.join(_instead(key, found.stated) for key in named)}"
+    named, needs = missing(summary.devices, by_feature(requirements), summary.features)
+    return f"no agent has a device with {needs}; {'; '.join(_instead(key, summary.stated) for key in named)}"
 
 
 def _instead(key: Key, stated: Mapping[Key, Mapping[str, Iterable[str]]]) -> str:
@@ -87,15 +81,16 @@ def _instead(key: Key, stated: Mapping[Key, Mapping[str, Iterable[str]]]) -> str
 
 
 def some(texts: Sequence[str], most: int, between: str = ", ") -> str:
-    left = len(texts) - most
-    return between.join(texts[:most]) + (f" and {left} more" if left > 0 else "")
+    """Joins the first texts and counts the others."""
+    more = len(texts) - most
+    return between.join(texts[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def scattered(total: ResourceSlot, kernels: int, agents: Iterable[AgentState]) -> str:
     """Explains why a multi-node session waits although some of its kernels would fit."""
     free = sum((a.available for a in agents), ResourceSlot())
-    wanted = ResourceSlot({slot: free[slot] for slot in total.nonzero()})
-    return f"needs {amounts(total)} for {kernels} kernels at once; free on all nodes together is {amounts(wanted)}"
+    usable = ResourceSlot({slot: free[slot] for slot in total.nonzero()})
+    return f"needs {amounts(total)} for {kernels} kernels at once; free on all nodes together is {amounts(usable)}"
 
 
 def failed(request: ResourceSlot, agents: Iterable[AgentState]) -> str:

@@ -49,13 +49,13 @@ class Quotas:
 
     def __init__(self, quotas: Mapping[str, Quota]) -> None:
         self._quotas = quotas
-        self._uses: dict[str, _Use | None] = {}
+        self._uses: dict[str, _Use] = {}
 
     def _use(self, name: str) -> _Use | None:
-        if name not in self._uses:
-            quota = self._quotas.get(name)
-            self._uses[name] = None if quota is None else _Use(quota)
-        return self._uses[name]
+        use = self._uses.get(name)
+        if use is None and (quota := self._quotas.get(name)) is not None:
+            use = self._uses[name] = _Use(quota)
+        return use
 
     def exceeded(self, session: PendingSession) -> Verdict | None:
         """Returns why the quotas of the session do not let it start; None if they do."""
@@ -68,14 +68,10 @@ class Quotas:
             if quota.max_sessions is not None and use.sessions >= quota.max_sessions:
                 return SkipReason.QUOTA_EXCEEDED, f"{quota.label} may run {quota.max_sessions} sessions at once"
             for slot, limit in use.limits:
-                wanted = total[slot]
-                if wanted and use.used[slot] + wanted > limit:
-                    text = (
-                        f"{quota.label} may use {explain.amount(slot, quota.limit)} and uses "
-                        f"{explain.amount(slot, ResourceSlot(use.used))} already; this session needs "
-                        f"{explain.amount(slot, total)}"
-                    )
-                    return SkipReason.QUOTA_EXCEEDED, text
+                if total[slot] and use.used[slot] + total[slot] > limit:
+                    amounts = (explain.amount(slot, s) for s in (quota.limit, ResourceSlot(use.used), total))
+                    text = "{} may use {} and uses {} already; this session needs {}"
+                    return SkipReason.QUOTA_EXCEEDED, text.format(quota.label, *amounts)
         return None
 
     def count(self, session: PendingSession) -> None:

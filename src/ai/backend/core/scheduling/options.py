@@ -94,14 +94,9 @@ def _spelled(name: object, spellings: Mapping[str, str], keys: Collection[str]) 
 
 
 def check(scheduler: object, options: object, *, plugins: Collection[str] = ()) -> GroupOptions:
-    """Checks new values of ``scheduler`` and ``scheduler_opts``. None means no value.
+    """Checks new values of ``scheduler`` and ``scheduler_opts``; None means no value. ``plugins``: known placements.
 
-    Args:
-        plugins: names of installed placement plugins, which a strategy may be besides our own.
-
-    Raises:
-        InvalidInput: an unknown order, option or strategy, or a value that the option cannot have. The message names
-            all of them and what was expected.
+    Raises InvalidInput for an unknown order, option or strategy, or an invalid value; the message names all of them.
     """
     problems: list[str] = []
     if scheduler is not None and order_name(scheduler) is None:

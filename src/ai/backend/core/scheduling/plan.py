@@ -9,6 +9,7 @@ import msgspec
 
 from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.ids import AgentId, KernelId, SessionId
+from ai.backend.core.scheduling.snapshot import Snapshot
 
 
 class SkipReason(StrEnum):
@@ -30,8 +31,7 @@ class SkipReason(StrEnum):
 
 
 class KernelPlacement(msgspec.Struct, frozen=True, kw_only=True):
-    """Assigns one kernel to an agent. ``devices`` omits slots whose devices the agent chooses; ``generation`` is that
-    of the inventory used."""
+    """Assigns one kernel to an agent, by a ``generation`` of its inventory, and to its devices."""
 
     kernel_id: KernelId
     agent_id: AgentId
@@ -79,8 +79,7 @@ class Eviction:
 class Plan:
     """The complete result: each pending session appears once, in ``placements`` or in ``waits``.
 
-    ``reserved`` are agents that were held back for sessions that lack free resources. ``broken_agents`` names agents
-    whose reported devices contradict each other, with the reason; they got nothing.
+    ``reserved``: agents that are held back for sessions. ``broken_agents``: agents whose devices contradict each other.
     """
 
     placements: tuple[Placement, ...] = ()
@@ -100,3 +99,25 @@ class Plan:
 
     def skip_of(self, session_id: SessionId) -> Skip | None:
         return next((s for s in self.skips if s.session_id == session_id), None)
+
+
+def describe(snapshot: Snapshot, plan: Plan, *, only: SessionId | None = None) -> str:
+    """Formats a plan for a person: a line for each pending session, or for one, with its placement or why it waits."""
+    names = {s.session_id: s.name for s in snapshot.pending}
+    lines = []
+    for placement in plan.placements:
+        kernels = []
+        for k in placement.kernels:
+            slots = [f"{slot} on {', '.join(sorted(per))}" for slot, per in sorted(k.devices.slots.items())]
+            kernels.append(f"{k.agent_id} ({'; '.join(slots)})")
+        lines.append((placement.session_id, f"placed   {names[placement.session_id]}: {', '.join(kernels)}"))
+    lines += [(s.session_id, f"waiting  {names[s.session_id]}: {s.message} [{s.reason}]") for s in plan.skips]
+    chosen = [text for session_id, text in lines if only in (None, session_id)]
+    if only is None:
+        chosen += [f"reserved {agent_id} for {names[session_id]}" for agent_id, session_id in plan.reserved]
+        chosen += [
+            f"ending   {e.session_id} in favour of {names[e.in_favour_of]}{', to wait again' if e.starts_over else ''}"
+            for e in plan.evictions
+        ]
+        chosen += [f"unusable {agent_id}: {why}" for agent_id, why in plan.broken_agents]
+    return "\n".join(chosen) or f"no session waits in resource group {snapshot.resource_group}"

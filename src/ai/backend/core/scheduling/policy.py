@@ -20,9 +20,8 @@ SHARED_ORDERS = frozenset({"drf", "fair-share"})
 class Policy:
     """Defines how a resource group schedules, by keys of :data:`ORDERS` and :data:`PLACEMENTS`.
 
-    ``plugged``: a placement that a plugin offers, in place of the named one. ``preempts``: a session may end
-    preemptible ones of smaller priority to have their place; of equal ones the youngest, or with ``oldest_first`` the
-    oldest.
+    ``plugged``: a plugin's placement, in place of the named one. ``preempts``: a session may end preemptible ones of
+    smaller priority to have their place; of equal ones the youngest, or with ``oldest_first`` the oldest.
     """
 
     order: str = "fifo"
@@ -31,24 +30,20 @@ class Policy:
     oldest_first: bool = False
     plugged: Placement | None = None
 
-    def told(self) -> dict[str, str | bool]:
+    def dump(self) -> dict[str, str | bool]:
         """Returns the form in a dump, which :meth:`of` reads."""
-        return {
-            "order": self.order,
-            "placement": self.placement,
-            "preempts": self.preempts,
-            "oldest_first": self.oldest_first,
-        }
+        names = ("order", "placement", "preempts", "oldest_first")
+        return {name: getattr(self, name) for name in names}
 
     @classmethod
-    def of(cls, told: Mapping[str, str | bool], **changes: str | bool | None) -> Policy:
+    def of(cls, stored: Mapping[str, str | bool], **changes: str | bool | None) -> Policy:
         """Reads the policy of a dump and applies the changes that are not None, without checking it."""
-        named = {**cls().told(), **told, **{name: value for name, value in changes.items() if value is not None}}
+        values = {**cls().dump(), **stored, **{name: value for name, value in changes.items() if value is not None}}
         return cls(
-            order=str(named["order"]),
-            placement=str(named["placement"]),
-            preempts=named["preempts"] is True,
-            oldest_first=named["oldest_first"] is True,
+            order=str(values["order"]),
+            placement=str(values["placement"]),
+            preempts=values["preempts"] is True,
+            oldest_first=values["oldest_first"] is True,
         )
 
     @property
@@ -61,10 +56,7 @@ class Policy:
         return None if self.plugged else ARRANGEMENTS.get(self.placement)
 
     def check(self) -> None:
-        """
-        Raises:
-            InvalidInput: it names an unknown order or placement.
-        """
+        """Raises InvalidInput if it names an unknown order or placement."""
         for name, table in ((self.order, ORDERS), (self.placement, PLACEMENTS)):
             if name not in table and not (table is PLACEMENTS and self.plugged):
                 raise InvalidInput(f"unknown scheduling policy {name!r}; known are {', '.join(table)}")

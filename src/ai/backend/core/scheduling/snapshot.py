@@ -25,10 +25,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldKernel:
-    """A kernel that occupies an agent: planned, on its way, running or ending.
-
-    ``devices`` is what the agent bound, or what was planned while it has not said so; it may be empty.
-    """
+    """A kernel that occupies an agent, and its bound or else planned ``devices``, which may be empty."""
 
     kernel_id: KernelId
     slots: ResourceSlot
@@ -43,8 +40,6 @@ class AgentView:
         generation: of the inventory in ``plugins``; every placement carries it.
         is_schedulable: alive and not drained.
         images: canonical names of images that it can start; None if it can fetch any.
-        kernel_limit: how many kernels it may hold at once; None for any number.
-        features: words for what else it can do.
         location: the places that it is in, the widest first: ``("zone-a", "rack-7")``; see topology.py.
         reserved: what of its healthy devices it keeps for itself. No kernel holds it.
     """
@@ -74,11 +69,7 @@ def is_same_agent(one: AgentView, other: AgentView) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingKernel:
-    """A kernel of a pending session. ``architecture`` None: any. ``requirements``: of its devices. ``needs``:
-    features that its agent must have.
-
-    ``needs``: features that its agent must have.
-    """
+    """A kernel of a pending session. ``architecture`` None: any. ``needs``: features that its agent must have."""
 
     kernel_id: KernelId
     slots: ResourceSlot
@@ -103,13 +94,10 @@ class PendingSession:
     """A session that waits to be placed.
 
     Attributes:
-        priority: a larger one goes first.
-        enqueued_at: among equals the older goes first.
-        starts_at: not before this time.
         designated_agents: only these, if there are any.
         avoided_agents: they just failed it; taken only if nothing else fits.
         quotas: keys of ``Snapshot.quotas`` that count it.
-        scope: whose it is, the widest first: domain, project, user.
+        scope: its domain, project and user.
     """
 
     session_id: SessionId
@@ -135,10 +123,7 @@ class PendingSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningSession:
-    """A session that may be preempted. ``kernels``: (agent, kernel) of those that hold resources.
-
-    ``starts_over``: it waits again once it has made way, instead of ending for good.
-    """
+    """A session that may be preempted, and (agent, kernel) of what it holds. ``starts_over``: it waits again then."""
 
     session_id: SessionId
     priority: int
@@ -151,10 +136,7 @@ class RunningSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """Limits what a keypair, user, group or domain may occupy. A slot that ``limit`` does not name is unlimited.
-
-    ``label`` is how a person calls it: "your keypair", "group default".
-    """
+    """Limits the named slots that a keypair, user, group or domain may occupy. ``label``: such as "group default"."""
 
     label: str
     limit: ResourceSlot = field(default_factory=ResourceSlot)
@@ -178,7 +160,7 @@ class Snapshot:
         weights: how much a scope should have, relative to its siblings; 1 where it is not named.
         workload: what is usually requested, and how often; what is held and what waits, if it is empty.
         last_agent: the one that the placement before chose; round-robin goes on after it.
-        policy: how the group schedules, in a dump: see :meth:`ai.backend.core.scheduling.policy.Policy.told`.
+        policy: how the group schedules, in a dump: see :meth:`ai.backend.core.scheduling.policy.Policy.dump`.
     """
 
     resource_group: str
@@ -214,11 +196,7 @@ def dump_json(snapshot: Snapshot) -> bytes:
 
 
 def load_json(data: bytes) -> Snapshot:
-    """Reads the output of :func:`dump_json`.
-
-    Raises:
-        InvalidInput: it is not a snapshot of this format.
-    """
+    """Reads the output of :func:`dump_json`. Raises InvalidInput if it is not a snapshot of this format."""
     try:
         snapshot = msgspec.json.decode(data, type=Snapshot, dec_hook=_decode)
     except (msgspec.MsgspecError, ValueError) as e:

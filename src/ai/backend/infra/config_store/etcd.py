@@ -49,15 +49,10 @@ def _end(prefix: str) -> str:
 class EtcdConfigStore:
     """Stores configuration in etcd. Changes by etcd's own tools are reported like its own.
 
-    Guarantees: a write is on the disks of most members when it returns; ``put_many`` is one transaction (at most 3,600
-    keys, which share a revision); reads are linearizable; a watch outlives restarts of etcd and resumes behind the last
-    revision that it told, and after a compaction tells the present values first.
-
-    Args:
-        endpoints: ``http://host:port`` of one or more members; the next one is tried when one does not answer.
-        namespace: the part of the keys below ``/sorna``.
-        user, password: if the server asks for them.
-        timeout_s: how long one request may take.
+    A write is on the disks of most members when it returns; ``put_many`` is one transaction (at most 3,600 keys, which
+    share a revision); reads are linearizable; a watch survives restarts of etcd, and after a compaction yields the
+    present values first. ``endpoints`` are ``http://host:port`` of members, tried in turn; keys are below
+    ``/sorna/<namespace>``.
     """
 
     def __init__(
@@ -82,21 +77,19 @@ class EtcdConfigStore:
             await self._http.close()
             self._http = None
 
-    # ---- the port ----
-
     async def get(self, key: str, *, scopes: Sequence[ConfigScope] = (GLOBAL,)) -> str | None:
         check_key(key)
-        asked = [{"request_range": {"key": _bytes(self._path(scope, key))}} for scope in scopes]
-        answer = await self._call("kv/txn", {"success": asked})
-        found = [part["response_range"].get("kvs", ()) for part in answer.get("responses", ())]
-        return next((_text(kvs[0].get("value", "")) for kvs in reversed(found) if kvs), None)
+        reads = [{"request_range": {"key": _bytes(self._path(scope, key))}} for scope in scopes]
+        answer = await self._call("kv/txn", {"success": reads})
+        results = [part["response_range"].get("kvs", ()) for part in answer.get("responses", ())]
+        return next((_text(kvs[0].get("value", "")) for kvs in reversed(results) if kvs), None)
 
     async def get_prefix(self, prefix: str, *, scopes: Sequence[ConfigScope] = (GLOBAL,)) -> dict[str, str]:
-        asked = []
+        reads = []
         for scope in scopes:
             exact, below = self._range(scope, prefix)
-            asked += [{"request_range": part} for part in (exact, below) if part is not None]
-        answer = await self._call("kv/txn", {"success": asked})
+            reads += [{"request_range": part} for part in (exact, below) if part is not None]
+        answer = await self._call("kv/txn", {"success": reads})
         merged: dict[ConfigScope, dict[str, str]] = {scope: {} for scope in scopes}
         for part in answer.get("responses", ()):
             for kv in part["response_range"].get("kvs", ()):
@@ -115,8 +108,8 @@ class EtcdConfigStore:
             for key, value in checked.items()
         ]
         if len(puts) > _CHUNK:
-            chunks = [puts[start : start + _CHUNK] for start in range(0, len(puts), _CHUNK)]
-            puts = [{"request_txn": {"success": chunk}} for chunk in chunks]
+            starts = range(0, len(puts), _CHUNK)
+            puts = [{"request_txn": {"success": puts[start : start + _CHUNK]}} for start in starts]
         answer = await self._call("kv/txn", {"success": puts})
         return int(answer["header"]["revision"])
 
@@ -128,8 +121,8 @@ class EtcdConfigStore:
         if scope == GLOBAL and not key:  # the folders of other scopes lie below it
             return sum([await self.delete(name, scope=scope) for name in await self.get_prefix("", scopes=(scope,))])
         exact, below = self._range(scope, key)
-        gone = [{"request_delete_range": part} for part in (exact, below) if part is not None]
-        answer = await self._call("kv/txn", {"success": gone})
+        deletes = [{"request_delete_range": part} for part in (exact, below) if part is not None]
+        answer = await self._call("kv/txn", {"success": deletes})
         return sum(int(part["response_delete_range"].get("deleted", 0)) for part in answer.get("responses", ()))
 
     async def watch(self, prefix: str, *, after: int | None = None) -> AsyncIterator[ConfigChange]:
@@ -156,13 +149,9 @@ class EtcdConfigStore:
         changes = [self._change({"kv": kv}) for kv in answer.get("kvs", ())]
         return int(answer["header"]["revision"]), sorted(changes, key=lambda change: change.revision)
 
-    # ---- keys that vanish with who keeps them ----
-
     async def keep(self, values: Mapping[str, str], *, ttl_s: int) -> None:
-        """Keeps these keys, in the global scope, until ``ttl_s`` seconds after the last such call.
-
-        Calls that follow say the same keys and values; what somebody else changed or removed meanwhile is put right.
-        """
+        """Stores these global keys until ``ttl_s`` seconds after the last such call, which also undoes changes by
+        others."""
         if self._lease is not None and not await self._renewed(self._lease):
             self._lease = None
         if self._lease is None:
@@ -177,8 +166,6 @@ class EtcdConfigStore:
     async def _renewed(self, lease: str) -> bool:
         answer = await self._call("lease/keepalive", {"ID": lease})
         return int(answer.get("result", {}).get("TTL", 0)) > 0
-
-    # ---- keys ----
 
     def _folder(self, scope: ConfigScope) -> str:
         return self._root if scope.kind is ScopeKind.GLOBAL else f"{self._root}{_FOLDERS[scope.kind]}/{scope.name}/"
@@ -203,14 +190,8 @@ class EtcdConfigStore:
         exact = {"key": _bytes(folder + trimmed)} if trimmed else None
         return exact, {"key": _bytes(below), "range_end": _end(below)}
 
-    # ---- watching ----
-
     async def _watch_once(self, position: int) -> AsyncIterator[tuple[int, list[ConfigChange]]]:
-        """Yields the changes after a revision until the connection ends.
-
-        Raises:
-            Unavailable: there is none, or it broke.
-        """
+        """Yields the changes after a revision. Raises Unavailable when the connection ends."""
         created = {"key": _bytes(self._root), "range_end": _end(self._root), "start_revision": str(position + 1)}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout.total, sock_read=_SILENCE_S)
         async with self._post("watch", {"create_request": created}, timeout) as response:
@@ -237,8 +218,6 @@ class EtcdConfigStore:
         scope, key = self._parse(_text(kv["key"]))
         value = None if event.get("type") == "DELETE" else _text(kv.get("value", ""))
         return ConfigChange(revision=int(kv["mod_revision"]), scope=scope, key=key, value=value)
-
-    # ---- the gateway ----
 
     async def _call(self, method: str, body: Mapping[str, Any]) -> dict[str, Any]:
         async with self._post(method, body, self._timeout) as response:
@@ -292,12 +271,12 @@ class EtcdConfigStore:
             return str(msgspec.json.decode(await response.read())["token"])
 
     async def _refused(self, response: aiohttp.ClientResponse) -> BackendError:
-        said = (await response.read())[:200].decode(errors="replace")
+        reply = (await response.read())[:200].decode(errors="replace")
         response.close()
-        if response.status == 401 or "auth token" in said:
+        if response.status == 401 or "auth token" in reply:
             self._token = None
             return Unavailable("etcd asks for a new token")
         if response.status in (400, 404):
-            return InvalidInput(f"etcd does not take it: {said}", data={"etcd": "refused"})
+            return InvalidInput(f"etcd does not take it: {reply}", data={"etcd": "refused"})
         self._endpoints.append(self._endpoints.pop(0))
-        return Unavailable(f"etcd answers {response.status}: {said}")
+        return Unavailable(f"etcd answers {response.status}: {reply}")

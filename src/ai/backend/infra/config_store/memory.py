@@ -63,11 +63,11 @@ class MemoryConfigStore:
         return len(self._history)
 
     async def delete(self, key: str, *, scope: ConfigScope = GLOBAL, prefix: bool = False) -> int:
-        gone = [k for k in self._values.get_prefix(key, (scope,)) if prefix or k == key]
-        for name in gone:
+        removed = [k for k in self._values.get_prefix(key, (scope,)) if prefix or k == key]
+        for name in removed:
             self._record(scope, name, None)
         await self._notify()
-        return len(gone)
+        return len(removed)
 
     async def watch(self, prefix: str, *, after: int | None = None) -> AsyncIterator[ConfigChange]:
         position = len(self._history) if after is None else after

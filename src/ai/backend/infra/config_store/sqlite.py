@@ -59,11 +59,9 @@ def _change(row: Row[Any]) -> ConfigChange:
 
 
 class SQLiteConfigStore:
-    """Stores configuration in SQLite or PostgreSQL, with the retries of every other transaction.
+    """Stores configuration in SQLite or PostgreSQL, with the last ``history`` changes for watches that resume.
 
     Watches of this process wake at once; changes by other processes are seen within ``poll_interval_s``.
-
-    ``history`` changes are kept for watches that resume.
     """
 
     def __init__(self, database: Database, *, poll_interval_s: float = 1.0, history: int = 10_000) -> None:
@@ -74,7 +72,7 @@ class SQLiteConfigStore:
 
     async def setup(self) -> None:
         """Creates the tables if they do not exist. Their shape is fixed; a change would need a migration."""
-        await self._db.run_sync(config_metadata.create_all)
+        await self._db.run_write(config_metadata.create_all)
 
     async def get(self, key: str, *, scopes: Sequence[ConfigScope] = (GLOBAL,)) -> str | None:
         check_key(key)
@@ -113,15 +111,15 @@ class SQLiteConfigStore:
         match = (entries.scope == scope.path) & (_below(entries.key, key) if prefix else entries.key == key)
 
         def work(s: Connection) -> int:
-            gone = s.execute(select(entries.key).where(match)).scalars().all()
-            for name in gone:
+            removed = s.execute(select(entries.key).where(match)).scalars().all()
+            for name in removed:
                 self._record(s, scope, name, None)
             s.execute(delete(config_entries).where(match))
-            return len(gone)
+            return len(removed)
 
-        gone = await self._db.run_write(work)
+        removed = await self._db.run_write(work)
         self._wake()
-        return gone
+        return removed
 
     async def watch(self, prefix: str, *, after: int | None = None) -> AsyncIterator[ConfigChange]:
         signal = Signal()

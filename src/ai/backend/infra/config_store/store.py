@@ -45,7 +45,7 @@ MANAGERS = "nodes/managers"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigChange:
-    """One change. ``value`` is None for a deletion; ``revision`` grows in the order of commits."""
+    """A change of a key. ``value`` is None for a deletion; ``revision`` grows in the order of commits."""
 
     revision: int
     scope: ConfigScope
@@ -54,11 +54,7 @@ class ConfigChange:
 
 
 def check_key(key: str) -> str:
-    """Returns ``key`` if it is a slash-separated path of non-empty parts.
-
-    Raises:
-        InvalidInput: it is not, or is longer than 1,024 characters.
-    """
+    """Returns ``key`` if it is a slash-separated path of at most 1,024 characters. Raises InvalidInput."""
     if len(key) > 1024 or not all(_PART.fullmatch(part) for part in key.split("/")):
         raise InvalidInput(f"not a configuration key: {key[:64]!r}", data={"key": "malformed"})
     return key
@@ -78,26 +74,21 @@ class ConfigStore(Protocol):
 
     async def get_prefix(self, prefix: str, *, scopes: Sequence[ConfigScope] = (GLOBAL,)) -> dict[str, str]:
         """Returns all keys at and below ``prefix``, merged over ``scopes``. Whole path parts only; "" is everything."""
-        ...
 
     async def put_many(self, values: Mapping[str, str], *, scope: ConfigScope = GLOBAL) -> int:
         """Sets several keys at once, all or none, and returns the revision."""
-        ...
 
     async def delete(self, key: str, *, scope: ConfigScope = GLOBAL, prefix: bool = False) -> int:
         """Removes a key, or everything at and below it, and returns the number of removed keys."""
-        ...
 
     def watch(self, prefix: str, *, after: int | None = None) -> AsyncIterator[ConfigChange]:
         """Yields changes at and below ``prefix`` in every scope, in order of revision, without end.
 
-        ``after`` resumes behind a revision; None begins with the next change. If that history is no longer kept, the
-        present value of every key comes first.
+        ``after`` resumes behind a revision, or with all present values if older changes were dropped; None begins with
+        the next change.
         """
-        ...
 
     async def revision(self) -> int: ...
 
     async def present(self) -> tuple[int, list[ConfigChange]]:
         """Returns every value in every scope, oldest first, and the revision of that state."""
-        ...

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import msgspec
 from sqlalchemy import BigInteger, DateTime, Integer, String, Text
 from sqlalchemy.engine import Dialect
-from sqlalchemy.types import TypeDecorator
+from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from ai.backend.common.slots import ResourceSlot
 
+T = TypeVar("T")
 naming_convention = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
     "uq": "uq_%(table_name)s_%(column_0_N_name)s",
@@ -46,33 +48,38 @@ class UTCDateTime(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if value is not None and value.tzinfo is None else value
 
 
-class GUID(TypeDecorator[UUID]):
+class _EncodedText(TypeDecorator[T]):
+    """Base of types that are stored as text. A subclass converts values that are not None."""
+
+    impl: TypeEngine[Any] | type[TypeEngine[Any]] = Text
+
+    def encode(self, value: Any) -> str:
+        return msgspec.json.encode(value).decode()
+
+    @abstractmethod
+    def decode(self, text: str) -> T: ...
+
+    def process_bind_param(self, value: T | None, dialect: Dialect) -> str | None:
+        return None if value is None else self.encode(value)
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> T | None:
+        return None if value is None else self.decode(value)
+
+
+class GUID(_EncodedText[UUID]):
     """A UUID as its canonical text."""
 
     impl = String(36)
     cache_ok = True
 
-    def process_bind_param(self, value: UUID | str | None, dialect: Dialect) -> str | None:
-        return None if value is None else str(value if isinstance(value, UUID) else UUID(value))
+    def encode(self, value: UUID | str) -> str:
+        return str(value if isinstance(value, UUID) else UUID(value))
 
-    def process_result_value(self, value: str | None, dialect: Dialect) -> UUID | None:
-        return None if value is None else UUID(value)
-
-
-class JSONText(TypeDecorator[Any]):
-    """Any JSON value as text, through msgspec."""
-
-    impl = Text
-    cache_ok = True
-
-    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
-        return None if value is None else msgspec.json.encode(value).decode()
-
-    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
-        return None if value is None else msgspec.json.decode(value)
+    def decode(self, text: str) -> UUID:
+        return UUID(text)
 
 
-class EnumText(TypeDecorator[StrEnum]):
+class EnumText(_EncodedText[StrEnum]):
     """A string enumeration as its value. No native type and no CHECK: a new member needs no migration."""
 
     impl = String(32)
@@ -82,60 +89,47 @@ class EnumText(TypeDecorator[StrEnum]):
         super().__init__()
         self.kind = kind
 
-    def process_bind_param(self, value: StrEnum | None, dialect: Dialect) -> str | None:
-        return None if value is None else str(value)
+    def encode(self, value: StrEnum) -> str:
+        return str(value)
 
-    def process_result_value(self, value: str | None, dialect: Dialect) -> StrEnum | None:
-        return None if value is None else self.kind(value)
+    def decode(self, text: str) -> StrEnum:
+        return self.kind(text)
 
 
-class JSONOf(TypeDecorator[Any]):
-    """One value as JSON; ``kind`` is its type for msgspec."""
+class JSONText(_EncodedText[Any]):
+    """A value as JSON; ``kind`` is its type for msgspec."""
 
-    impl = Text
     cache_ok = True
 
-    def __init__(self, kind: Any) -> None:
+    def __init__(self, kind: Any = Any) -> None:
         super().__init__()
         self.kind = kind
         self._decoder = msgspec.json.Decoder(kind)
 
-    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
-        return None if value is None else msgspec.json.encode(value).decode()
-
-    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
-        return None if value is None else self._decoder.decode(value)
+    def decode(self, text: str) -> Any:
+        return self._decoder.decode(text)
 
 
-class JSONTuple(TypeDecorator[tuple[Any, ...]]):
+class JSONTuple(JSONText):
     """A tuple as a JSON list; ``item`` is the type of each element for msgspec."""
 
-    impl = Text
     cache_ok = True
 
     def __init__(self, item: Any = Any) -> None:
-        super().__init__()
+        super().__init__(tuple[item, ...])
         self.item = item
-        self._decoder = msgspec.json.Decoder(tuple[item, ...])
-
-    def process_bind_param(self, value: tuple[Any, ...] | None, dialect: Dialect) -> str | None:
-        return None if value is None else msgspec.json.encode(value).decode()
-
-    def process_result_value(self, value: str | None, dialect: Dialect) -> tuple[Any, ...] | None:
-        return None if value is None else self._decoder.decode(value)
 
 
-class QuantityMap(TypeDecorator[ResourceSlot]):
+class QuantityMap(_EncodedText[ResourceSlot]):
     """A ResourceSlot as JSON text with exact decimal texts."""
 
-    impl = Text
     cache_ok = True
 
-    def process_bind_param(self, value: ResourceSlot | None, dialect: Dialect) -> str | None:
-        return None if value is None else msgspec.json.encode(value.to_json()).decode()
+    def encode(self, value: ResourceSlot) -> str:
+        return super().encode(value.to_json())
 
-    def process_result_value(self, value: str | None, dialect: Dialect) -> ResourceSlot | None:
-        return None if value is None else _read_quantities(value)
+    def decode(self, text: str) -> ResourceSlot:
+        return _read_quantities(text)
 
 
 @lru_cache(1024)

@@ -34,34 +34,27 @@ def _current(connection: Connection) -> str | None:
 
 async def current_revision(database: Database) -> str | None:
     """Returns the revision of the schema; None for an empty database."""
-    revision: str | None = await database.run_sync(_current)
-    return revision
+    return await database.run_read(_current)
 
 
 def history(location: Path) -> list[dict[str, str | None]]:
     """Returns (revision, previous revision, description) of each migration, oldest first."""
-    found = [
+    scripts = reversed(list(_scripts(location).walk_revisions()))
+    return [
         {
             "revision": script.revision,
-            "down_revision": script.down_revision,
+            "down_revision": script.down_revision,  # type: ignore[dict-item]  # a name: the line has no branches
             "message": (script.doc or "").split("\n")[0],
         }
-        for script in _scripts(location).walk_revisions()
+        for script in scripts
     ]
-    return found[::-1]  # type: ignore[return-value]  # the line has no branches, so down revisions are names
 
 
 async def upgrade(database: Database, location: Path, *, head: str | None = None) -> str:
-    """Runs the migrations of ``location`` up to the newest one in one transaction, and returns its revision.
+    """Runs the migrations in ``location/versions`` in one transaction, and returns the newest revision.
 
-    Args:
-        database: what to migrate.
-        location: the alembic folder (``env.py`` is not used; ``versions/`` is).
-        head: the newest revision, if the caller knows it: a database that is there already is left alone without
-            loading alembic, which takes longer than everything else of a start.
-
-    Raises:
-        Conflict: the database is newer than this program.
+    ``head`` is the newest revision: if the database has it already, alembic is not loaded, which takes longer than
+    everything else of a start. Raises Conflict if the database is newer than this program.
     """
     current = await current_revision(database)
     if head is not None and current == head:
@@ -86,5 +79,5 @@ async def upgrade(database: Database, location: Path, *, head: str | None = None
         with Operations.context(context):
             context.run_migrations()
 
-    await database.run_sync(migrate)
+    await database.run_write(migrate)
     return newest

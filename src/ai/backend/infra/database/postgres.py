@@ -1,62 +1,60 @@
-"""Write transactions of PostgreSQL: serialized over the whole installation, many in one commit.
+"""Runs transactions on PostgreSQL; writes are serialized over the whole installation, many in one commit.
 
-Whoever writes holds one advisory lock, so writers see each other's work or have not begun: what ``BEGIN IMMEDIATE``
-gives on SQLite, for every process of every host. Transactions that wait in this process share a commit; each has a
-savepoint of its own and fails alone. A server that goes away is waited for, and a commit whose answer was lost is asked
-after by its transaction id, so that nothing is done twice and nothing is taken for done that is not.
+Each writer holds one advisory lock, which corresponds to SQLite's ``BEGIN IMMEDIATE`` for all processes of all hosts.
+Simultaneous transactions of this process share a commit; each has a savepoint of its own and fails alone. Each commit
+sets the number of its batch in the row of this process, so that a commit whose reply was lost is neither repeated nor
+taken for done.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
+from uuid import uuid4
 
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from ai.backend.common.errors import BackendError, InvalidInput, Unavailable
+from ai.backend.infra.database.batching import BatchWriter
 from ai.backend.infra.retry import Backoff
 from ai.backend.plugin.crash_points import crash_point
 
-log = logging.getLogger(__name__)
 T = TypeVar("T")
+Work = Callable[[Connection], Any]
 
-WRITE_LOCK = 0x6261_636B_656E_6461
-"""The advisory lock of all writers of one database."""
-_LOCK = text("SELECT pg_advisory_xact_lock(:key), pg_current_xact_id()::text").bindparams(key=WRITE_LOCK)
-_STATUS = text("SELECT pg_xact_status(CAST(CAST(:xid AS text) AS xid8))")
-_UNKNOWN_TRANSACTION = "22023"
-"""Raised for an id that the server has not assigned: it died before the assignment reached its log."""
-_MOST = 200
+_LOCK = text(f"SELECT pg_advisory_xact_lock({0x6261_636B_656E_6461})")
+"""Waits for every other writer of the database."""
+_CREATE = text(
+    "CREATE TABLE IF NOT EXISTS database_writers (id text PRIMARY KEY, batch bigint NOT NULL, at timestamptz NOT NULL)"
+)
+_DELETE_OLD = text("DELETE FROM database_writers WHERE at < now() - interval '1 day'")
+_LOCK_AND_MARK = text(
+    f"WITH writer AS MATERIALIZED ({_LOCK.text}) INSERT INTO database_writers SELECT :id, :batch, now() FROM writer"
+    " ON CONFLICT (id) DO UPDATE SET batch = excluded.batch, at = excluded.at"
+)
+_LAST_BATCH = text("SELECT batch FROM database_writers WHERE id = :id")
+_READ_OPTIONS = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+_MAX_BATCH = 200
 _RETRY_S, _RETRY_MAX_S, _RETRY_JITTER = 0.05, 1.0, 0.5
 _BAD_DATA = ("22001", "22003", "22021", "22P05", "22007", "22008")
-_PASSING = ("08", "57P", "53", "40001", "40P01")
+_RETRYABLE = ("08", "57P", "53", "40001", "40P01")
 """SQLSTATE classes of retryable errors: connections, shutdowns and starts, resources, conflicts."""
 
 
-def lock_writers(connection: Connection) -> str:
-    """Waits for every other writer, and returns the id of this transaction."""
-    xid: str = connection.execute(_LOCK).one()[1]
-    return xid
-
-
-def may_pass(error: BaseException) -> bool:
-    """Returns True if the transaction may succeed when retried: the server is away, starting, or chose it as a
-    victim."""
+def _is_retryable(error: BaseException) -> bool:
+    """Returns True if the server is away, starting, or chose the transaction as a victim."""
     if isinstance(error, DBAPIError):
-        return error.connection_invalidated or _state(error).startswith(_PASSING) or may_pass(_cause(error))
+        is_away = error.connection_invalidated or _state(error).startswith(_RETRYABLE)
+        return is_away or _is_retryable(_cause(error))
     state = getattr(error, "sqlstate", None)
     if isinstance(state, str):
-        return state.startswith(_PASSING)
-    return isinstance(error, OSError | TimeoutError | ConnectionError) or type(error).__name__ in {
-        "InterfaceError",
-        "ConnectionDoesNotExistError",
-    }
+        return state.startswith(_RETRYABLE)
+    driver_errors = {"InterfaceError", "ConnectionDoesNotExistError"}
+    return isinstance(error, OSError | TimeoutError | ConnectionError) or type(error).__name__ in driver_errors
 
 
 def _cause(error: DBAPIError) -> BaseException:
@@ -67,7 +65,7 @@ def _state(error: DBAPIError) -> str:
     return str(getattr(error.orig, "sqlstate", None) or getattr(_cause(error), "sqlstate", None) or "")
 
 
-def translate_error(error: BaseException) -> BaseException:
+def _translated(error: Exception) -> Exception:
     """Translates an error of the driver."""
     if isinstance(error, BackendError):
         return error
@@ -75,134 +73,127 @@ def translate_error(error: BaseException) -> BaseException:
         _state(error).startswith(_BAD_DATA) or type(_cause(error)).__name__ == "DataError"
     ):
         return InvalidInput("A value is too long or too large, or holds a character that cannot be kept.")
-    if may_pass(error):
-        return Unavailable("The database does not answer.")
-    return error
+    return Unavailable("The database does not answer.") if _is_retryable(error) else error
 
 
-async def with_retries(work: Callable[[], Awaitable[T]], patience_s: float) -> T:
-    """Runs ``work``, with retries while it fails with a retryable error.
+class PostgresTransactions:
+    """Runs transactions on one PostgreSQL database, which may be unavailable for ``patience_s`` seconds.
 
-    Raises:
-        Unavailable: for longer than ``patience_s`` seconds.
-    """
-    deadline = asyncio.get_running_loop().time() + patience_s
-    backoff = Backoff(_RETRY_S, _RETRY_MAX_S, jitter=_RETRY_JITTER)
-    while True:
-        pause = backoff.next_s()
-        try:
-            return await work()
-        except Exception as error:
-            if not may_pass(error) or asyncio.get_running_loop().time() + pause > deadline:
-                raise translate_error(error) from error
-        await asyncio.sleep(pause)
-
-
-@dataclass(slots=True, eq=False)
-class _PendingWork:
-    work: Callable[[Connection], Any]
-    done: asyncio.Future[Any]
-
-
-class GroupCommit:
-    """Commits the write transactions of this process in groups.
-
-    Args:
-        engine: of PostgreSQL, READ COMMITTED: a statement behind the lock sees whatever was committed before it.
-        patience_s: how long a server may be away before callers are told.
+    The isolation level is READ COMMITTED: a statement behind the lock sees whatever was committed before it.
     """
 
     def __init__(self, engine: AsyncEngine, *, patience_s: float) -> None:
         self._engine = engine
         self._patience_s = patience_s
-        self._waiting: deque[_PendingWork] = deque()
-        self._worker: asyncio.Task[None] | None = None
+        self._writer_id = str(uuid4())
+        self._batch = 0
+        self._has_table = False
+        self._writes = BatchWriter(self._write_batch, limit=_MAX_BATCH)
+
+    async def read(self, work: Callable[[Connection], T]) -> T:
+        async def read() -> T:
+            async with self._engine.connect() as connection:
+                await connection.execution_options(**_READ_OPTIONS)
+                return await connection.run_sync(work)
+
+        return await self._with_retries(read)
 
     async def write(self, work: Callable[[Connection], T]) -> T:
-        """Runs and commits ``work``, or rolls it back when it raises. It may run again as long as nothing is committed.
-        If the caller is cancelled, it still commits."""
-        wanted = _PendingWork(work, asyncio.get_running_loop().create_future())
-        self._waiting.append(wanted)
-        if self._worker is None or self._worker.done():
-            self._worker = asyncio.create_task(self._work(), name="database-writer")
-        result: T = await wanted.done
+        result: T = await self._writes.put(work)
         return result
 
+    async def vacuum(self) -> None:
+        async with self._engine.connect() as connection:
+            await connection.execution_options(isolation_level="AUTOCOMMIT")
+            await connection.execute(text("VACUUM FULL"))
+
+    async def rest(self) -> None:
+        """Does nothing: connections hold no caches."""
+
     async def close(self) -> None:
-        """Waits for running transactions."""
-        if self._worker is not None:
-            await asyncio.gather(self._worker, return_exceptions=True)
+        """Waits for running transactions, then closes every connection."""
+        await self._writes.close()
+        await self._engine.dispose()
 
-    async def _work(self) -> None:
-        while self._waiting:
-            batch = [self._waiting.popleft() for _ in range(min(_MOST, len(self._waiting)))]
+    async def _with_retries(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Repeats ``work`` while it fails with a retryable error. Raises Unavailable after ``patience_s``."""
+        deadline = asyncio.get_running_loop().time() + self._patience_s
+        backoff = Backoff(_RETRY_S, _RETRY_MAX_S, jitter=_RETRY_JITTER)
+        while True:
+            pause = backoff.next_s()
             try:
-                outcomes = await with_retries(_Batch(self._engine, batch).commit, self._patience_s)
-            except Exception as error:  # noqa: BLE001  # each caller learns of it
-                outcomes = [(None, error)] * len(batch)
-            for wanted, (result, raised) in zip(batch, outcomes, strict=True):
-                if wanted.done.cancelled():
-                    continue
-                if raised is None:
-                    wanted.done.set_result(result)
-                else:
-                    wanted.done.set_exception(raised)
+                return await work()
+            except Exception as error:
+                if not _is_retryable(error) or asyncio.get_running_loop().time() + pause > deadline:
+                    raise _translated(error) from error
+            await asyncio.sleep(pause)
+
+    async def _write_batch(self, works: Sequence[Work]) -> Sequence[Any]:
+        self._batch += 1
+        return await self._with_retries(_Batch(self, works, self._batch).commit)
+
+    async def commit(self, run: Work, batch: int, before_commit: Callable[[], bool]) -> None:
+        """Runs a batch as the only writer and commits it, unless ``before_commit`` returns False."""
+
+        def work(connection: Connection) -> None:
+            if not self._has_table:
+                connection.execute(_LOCK)
+                connection.execute(_CREATE)
+                connection.execute(_DELETE_OLD)
+            connection.execute(_LOCK_AND_MARK, {"id": self._writer_id, "batch": batch})
+            run(connection)
+
+        async with self._engine.connect() as connection, connection.begin() as transaction:
+            await connection.run_sync(work)
+            if before_commit():
+                await transaction.commit()
+                self._has_table = True
+            else:
+                await transaction.rollback()
+
+    async def has_committed(self, batch: int) -> bool:
+        """Returns True if this was the last batch that was committed. Waits for it if it is still under way."""
+        async with self._engine.begin() as connection:
+            await connection.execute(_LOCK)
+            await connection.execute(_CREATE)
+            last = await connection.execute(_LAST_BATCH, {"id": self._writer_id})
+            return last.scalar_one_or_none() == batch
 
 
-Outcome = tuple[Any, Exception | None]
-
-
+@dataclass(slots=True)
 class _Batch:
     """Transactions that share a commit. ``commit`` may be called again after it failed."""
 
-    def __init__(self, engine: AsyncEngine, batch: list[_PendingWork]) -> None:
-        self._engine = engine
-        self._batch = batch
-        self._xid: str | None = None
-        self._outcomes: list[Outcome] = []
+    database: PostgresTransactions
+    works: Sequence[Work]
+    number: int
+    outcomes: Sequence[Any] = ()
+    is_in_doubt: bool = False
 
-    async def commit(self) -> list[Outcome]:
-        if self._xid is not None and await is_committed(self._engine, self._xid):
-            return self._outcomes
-        self._xid = None
-        async with self._engine.connect() as connection:
-            async with connection.begin() as transaction:
-                xid = await connection.run_sync(self._run)
-                if all(raised is not None for _, raised in self._outcomes):
-                    await transaction.rollback()
-                    return self._outcomes
-                crash_point("database-before-commit")
-                self._xid = xid  # from here on the answer may be lost
-            return self._outcomes
+    async def commit(self) -> Sequence[Any]:
+        if not (self.is_in_doubt and await self.database.has_committed(self.number)):
+            self.is_in_doubt = False
+            await self.database.commit(self._run, self.number, self._before_commit)
+        return self.outcomes
 
-    def _run(self, connection: Connection) -> str:
-        xid = lock_writers(connection)
-        self._outcomes = [self._one(connection, wanted) for wanted in self._batch]
-        return xid
+    def _run(self, connection: Connection) -> None:
+        self.outcomes = [self._outcome(connection, work) for work in self.works]
 
-    def _one(self, connection: Connection, wanted: _PendingWork) -> Outcome:
+    def _before_commit(self) -> bool:
+        """Returns False if there is nothing to commit."""
+        if all(isinstance(outcome, Exception) for outcome in self.outcomes):
+            return False
+        crash_point("database-before-commit")
+        self.is_in_doubt = True  # from here on the reply may be lost
+        return True
+
+    def _outcome(self, connection: Connection, work: Work) -> Any:
         try:
-            if len(self._batch) == 1:  # its failure is the failure of the whole
-                return wanted.work(connection), None
+            if len(self.works) == 1:  # its failure is the failure of the whole
+                return work(connection)
             with connection.begin_nested():
-                return wanted.work(connection), None
+                return work(connection)
         except Exception as error:
-            if may_pass(error):
-                raise  # it says nothing about this one
-            raised = translate_error(error)
-            return None, raised if isinstance(raised, Exception) else error
-
-
-async def is_committed(engine: AsyncEngine, xid: str) -> bool:
-    """Return whether a transaction was committed, once it is no longer in progress."""
-    while True:
-        try:
-            async with engine.connect() as connection:
-                status = (await connection.execute(_STATUS, {"xid": xid})).scalar_one()
-        except DBAPIError as error:
-            if _state(error) == _UNKNOWN_TRANSACTION:
-                return False
-            raise
-        if status != "in progress":
-            return bool(status == "committed")
-        await asyncio.sleep(0.05)
+            if _is_retryable(error):
+                raise  # the server failed, not this transaction
+            return _translated(error)

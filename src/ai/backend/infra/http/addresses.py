@@ -14,30 +14,23 @@ MAX_NETWORK = 64
 
 
 def parse_network(text: str) -> Network:
-    """Parses a network such as ``10.1.0.0/16``, or one address.
-
-    Raises:
-        ValueError: it is neither.
-    """
-    if len(text) > MAX_NETWORK:  # whoever sends it, the cache below would keep it
+    """Parses a network such as ``10.1.0.0/16``, or one address. Raises ValueError."""
+    if len(text) > MAX_NETWORK:  # the cache below would store it
         raise ValueError(f"a network has {MAX_NETWORK} characters at most")
     return _parse(text.strip())
 
 
 @lru_cache(maxsize=4_096)
 def _parse(text: str) -> Network:
-    found = ipaddress.ip_network(text, strict=False)
-    if isinstance(found, ipaddress.IPv6Network) and found.network_address.ipv4_mapped and found.prefixlen >= 96:
-        return ipaddress.IPv4Network((found.network_address.ipv4_mapped, found.prefixlen - 96))
-    return found
+    network = ipaddress.ip_network(text, strict=False)
+    if isinstance(network, ipaddress.IPv6Network) and network.network_address.ipv4_mapped and network.prefixlen >= 96:
+        return ipaddress.IPv4Network((network.network_address.ipv4_mapped, network.prefixlen - 96))
+    return network
 
 
 def is_within(address: str, networks: Iterable[Network]) -> bool:
-    """Returns True if an address is in one of the networks. An IPv4-mapped IPv6 address counts as IPv4.
-
-    Raises:
-        ValueError: it is no address.
-    """
+    """Returns True if an address is in one of the networks. An IPv4-mapped IPv6 address counts as IPv4. Raises
+    ValueError for a text that is no address."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
         ip = ip.ipv4_mapped
@@ -47,10 +40,10 @@ def is_within(address: str, networks: Iterable[Network]) -> bool:
 def may_come_from(address: str, networks: Iterable[str]) -> bool:
     """Returns True if the address is in one of the networks; an empty list allows any. A text that is no address, such
     as a unix socket path, is in no network."""
-    wanted = tuple(networks)
-    if not wanted:
+    allowed = tuple(networks)
+    if not allowed:
         return True
     try:
-        return is_within(address, map(parse_network, wanted))
+        return is_within(address, map(parse_network, allowed))
     except ValueError:
         return False

@@ -11,7 +11,7 @@ import hashlib
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 from uuid import UUID, uuid4
@@ -45,10 +45,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownCall:
-    """An earlier call. ``answer`` None: it is running, or it was interrupted.
-
-    ``call_id`` is the same for the first call and all repetitions of it.
-    """
+    """An earlier call. ``answer`` is None while it runs, and if it was interrupted. All repetitions of a call have one
+    ``call_id``."""
 
     fingerprint: str
     call_id: UUID
@@ -61,12 +59,10 @@ class AnswerStore(Protocol):
     async def begin(
         self, access_key: str, token: str, fingerprint: str, *, call_id: UUID, now: datetime, since: datetime
     ) -> KnownCall | None:
-        """Records a new call, unless one with this token has begun after ``since``: then returns that one."""
-        ...
+        """Records a new call, or returns the one with this token that has begun after ``since``."""
 
     async def finish(self, access_key: str, token: str, answer: Answer) -> None:
         """Stores the answer, which may evict the oldest answers of the same access key."""
-        ...
 
     async def forget(self, access_key: str, token: str) -> None: ...
 
@@ -77,38 +73,29 @@ class _Running:
     done: asyncio.Future[Answer | None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
+@dataclass(eq=False)
 class ClientTokens:
-    """Answers a repeated call with the first call's answer.
+    """Answers a repeated call with the first call's answer. ``store`` keeps answers for ``window`` after restarts."""
 
-    Args:
-        store: where answers outlive this process.
-        window: how long a token is known.
-        clock: tells the present in UTC.
-    """
-
-    def __init__(
-        self, store: AnswerStore, *, window: timedelta, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
-    ) -> None:
-        self._store = store
-        self._window = window
-        self._clock = clock
-        self._running: dict[tuple[str, str], _Running] = {}
+    store: AnswerStore
+    _: KW_ONLY
+    window: timedelta
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    _running: dict[tuple[str, str], _Running] = field(default_factory=dict, init=False)
 
     async def answer(
         self, call: Call[Any, Any], work: Callable[[], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         """Returns the answer of ``work``, or of the earlier call with the same token.
 
-        Refusals are answers as well; after a fault of the server (5xx) the call may be tried again. A call that never
-        came to its end is done again only if its endpoint is ``repeatable``. ``call.call_id`` is set, so that what the
-        endpoint creates can have the same id in every repetition.
+        Refusals are answers as well; after a fault of the server (5xx) the call may be tried again. An interrupted call
+        is only repeated if its endpoint is ``repeatable``. ``call.call_id`` is the same in every repetition.
 
         Raises:
             InvalidInput: the token is empty or too long.
             ClientTokenReused: the token came with another method, path, query or body.
-            OutcomeUnknown: the first call was cut off in the middle, or is at work in another manager.
-            OutcomeNotKept: the first call was done, its answer was too large.
-            BackendError: whatever ``work`` raises.
+            OutcomeUnknown: the first call was interrupted, or is running in another manager.
+            OutcomeNotKept: the first call has ended, but its answer was too large.
         """
         token = call.request.headers.get(TOKEN_HEADER)
         if token is None or call.access_key is None or not _is_a_change(call):
@@ -121,17 +108,17 @@ class ClientTokens:
             answer = await asyncio.shield(first.done)
             if answer is not None:
                 return _replay(call, answer)
-        mine = self._running[key] = _Running(fingerprint)
+        running = self._running[key] = _Running(fingerprint)
         answer = None
         try:
-            now = self._clock()
+            now = self.clock()
             call.call_id = uuid4()
-            since = now - self._window
-            known = await self._store.begin(*key, fingerprint, call_id=call.call_id, now=now, since=since)
-            if known is not None:
-                _check_same(known.fingerprint, fingerprint)
-                call.call_id = known.call_id
-                answer = known.answer
+            since = now - self.window
+            earlier = await self.store.begin(*key, fingerprint, call_id=call.call_id, now=now, since=since)
+            if earlier is not None:
+                _check_same(earlier.fingerprint, fingerprint)
+                call.call_id = earlier.call_id
+                answer = earlier.answer
                 if answer is not None:
                     return _replay(call, answer)
                 if not call.endpoint.repeatable:
@@ -151,7 +138,7 @@ class ClientTokens:
             return response
         finally:
             del self._running[key]
-            mine.done.set_result(answer)
+            running.done.set_result(answer)
 
     async def _keep(
         self, call: Call[Any, Any], key: tuple[str, str], response: web.StreamResponse | None
@@ -160,11 +147,11 @@ class ClientTokens:
         answer = _answer_of(response) if response is not None and response.status < 500 else None
         try:
             if answer is not None:
-                await self._store.finish(*key, answer)
+                await self.store.finish(*key, answer)
             elif not call.endpoint.repeatable:
-                await self._store.forget(*key)
-        except Exception:  # the change is made, and whoever asked for it must hear so
-            log.exception("could not keep the answer to a call with a client token")
+                await self.store.forget(*key)
+        except Exception:  # the change is made, so the caller must get the reply
+            log.exception("could not store the answer to a call with a client token")
         return answer
 
 
@@ -173,8 +160,7 @@ def _is_a_change(call: Call[Any, Any]) -> bool:
 
 
 async def _fingerprint(call: Call[Any, Any]) -> str:
-    """Hashes method, path, query and body. The boundary of a multipart body is left out, since it differs in every
-    attempt."""
+    """Hashes method, path, query and body without its multipart boundary, which differs in every attempt."""
     body = await call.read_body() if call.request.body_exists else b""
     boundary = _BOUNDARY.search(call.request.headers.get("Content-Type", ""))
     if boundary is not None:
@@ -184,8 +170,8 @@ async def _fingerprint(call: Call[Any, Any]) -> str:
     return hashlib.sha256(head + body).hexdigest()
 
 
-def _check_same(first: str, now: str) -> None:
-    if first != now:
+def _check_same(earlier: str, fingerprint: str) -> None:
+    if earlier != fingerprint:
         raise ClientTokenReused
 
 
@@ -193,8 +179,7 @@ def _answer_of(response: web.StreamResponse) -> Answer | None:
     if not isinstance(response, web.Response) or not isinstance(response.body, bytes | None):
         return None
     body = response.body or b""
-    kept = body if len(body) <= MAX_BODY else None
-    return Answer(status=response.status, headers=dict(response.headers), body=kept)
+    return Answer(status=response.status, headers=dict(response.headers), body=body if len(body) <= MAX_BODY else None)
 
 
 def _replay(call: Call[Any, Any], answer: Answer) -> web.Response:

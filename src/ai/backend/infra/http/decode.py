@@ -1,7 +1,7 @@
 """Decodes bodies and query strings into their schemas; errors name every invalid field.
 
-A refusal is an InvalidInput whose ``data`` maps dotted field names to what is wrong. It is HTTP 400: spec 03-08 says
-"401 Invalid API parameters" in one place, which would tell a client that its credentials are bad.
+A refusal is an InvalidInput whose ``data`` maps dotted field names to the problem. It is HTTP 400: spec 03-08 says "401
+Invalid API parameters" in one place, which would tell a client that its credentials are bad.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ S = TypeVar("S", bound=msgspec.Struct)
 JSON_TYPES = ("application/json", "text/plain", "application/octet-stream", "")
 _MAX_DEPTH = 32
 _MAX_SHOWN = 32
-_EMPTY: dict[str, Any] = {}
 _fields = cache(structs.fields)  # it reads annotations, which costs more than decoding
 
 
@@ -34,11 +33,8 @@ def refuse(fields: Mapping[str, str]) -> InvalidInput:
 
 
 def parse_json_object(raw: bytes) -> dict[str, Any]:
-    """Parses a body as a JSON object; an empty one is the empty object.
-
-    Raises:
-        InvalidInput: no UTF-8, no JSON, not an object, or nested too deeply.
-    """
+    """Parses a body as a JSON object; an empty one is the empty object. Raises InvalidInput for anything else, and for
+    too deep nesting."""
     if not raw or raw.isspace():
         return {}
     try:
@@ -111,11 +107,7 @@ def _drop_nulls(raw: dict[str, Any], schema: type[msgspec.Struct]) -> None:
 
 
 def convert(raw: dict[str, Any], schema: type[S], *, strict: bool = True) -> S:
-    """Converts builtins into a schema.
-
-    Raises:
-        InvalidInput: ``data`` names every field that is unknown, missing, of a wrong type or out of range.
-    """
+    """Converts builtins into a schema. Raises InvalidInput, whose ``data`` names every invalid field."""
     _drop_nulls(raw, schema)
     try:
         return msgspec.convert(raw, schema, strict=strict)
@@ -148,26 +140,25 @@ def _offences(
 
 
 class QuerySchema(Generic[S]):
-    """The schema of a query string; scalar fields are parsed leniently, list fields take repeated or comma-joined
-    values."""
+    """The schema of a query string; scalar fields are parsed leniently, list fields are repeated or comma-joined."""
 
     def __init__(self, schema: type[S], *, reserved: frozenset[str] = frozenset()) -> None:
         self._schema = schema
         self._reserved = reserved
-        self._lists = {i.encode_name for i in _fields(schema) if get_origin(i.type) is list or _holds_list(i.type)}
-        self._trivial = schema is Nothing
+        self._lists = {
+            i.encode_name
+            for i in _fields(schema)
+            if any(get_origin(part) is list for part in (i.type, *get_args(i.type)))
+        }
 
     def read(self, query: str, body: dict[str, Any] | None = None) -> tuple[S, dict[str, str]]:
-        """Reads a raw query string, completed by the fields of a JSON body, and the reserved parameters.
-
-        Raises:
-            InvalidInput: as :func:`convert`, or if a parameter is given twice.
-        """
+        """Reads a raw query string, completed by the fields of a JSON body, and the reserved parameters. Raises
+        InvalidInput, also for a parameter that is given twice."""
         reserved: dict[str, str] = {}
-        raw: dict[str, Any] = dict(body or _EMPTY)
+        raw: dict[str, Any] = dict(body or {})
         if query:
             self._collect(query, raw, reserved)
-        if self._trivial and not raw:
+        if self._schema is Nothing and not raw:
             return self._schema(), reserved
         for name in self._reserved & raw.keys():
             value = raw.pop(name)
@@ -195,23 +186,19 @@ class QuerySchema(Generic[S]):
             seen.add(name)
 
 
-def _holds_list(annotation: Any) -> bool:
-    return any(get_origin(part) is list for part in get_args(annotation))
+def _is_list(annotation: Any) -> bool:
+    return any(get_origin(part) is list for part in (annotation, *get_args(annotation)))
 
 
 def either(one: str | None, other: str | None, name: str, other_name: str) -> str | None:
-    """Return the value of a field that has two names. Raises InvalidInput if they contradict each other."""
+    """Returns the value of a field that has two names. Raises InvalidInput if they contradict each other."""
     if one and other and one != other:
         raise refuse({other_name: f"contradicts {name}"})
     return one or other or None
 
 
 def check_json_type(media_type: str) -> None:
-    """Accepts JSON, and what the published client sends with an empty or JSON body.
-
-    Raises:
-        UnsupportedMediaType: anything else.
-    """
+    """Accepts JSON, and what the published client sends with an empty or JSON body. Raises UnsupportedMediaType."""
     if media_type not in JSON_TYPES and not media_type.endswith("+json"):
         raise UnsupportedMediaType(
             f"Send application/json, not {media_type[:64]}.", data={"Content-Type": media_type[:64]}

@@ -8,26 +8,11 @@ from typing import Annotated
 from msgspec import Meta
 
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
-
-
 Word = Annotated[str, Meta(min_length=1, max_length=256)]
-
-
-ShortText = Annotated[str, Meta(max_length=1_024)]
-
-
 LongText = Annotated[str, Meta(max_length=262_144)]
-
-
 Path = Annotated[str, Meta(min_length=1, max_length=4_096, pattern="^[^\\x00]*$")]
-
-
 Port = Annotated[int, Meta(ge=1, le=65_535)]
-
-
 PortText = Annotated[str, Meta(pattern="^[0-9]{1,5}$")]
-
-
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
@@ -37,11 +22,8 @@ def iso(moment: datetime | None) -> str | None:
 
 
 def duration_s(value: float | str | None) -> float | None:
-    """Parses seconds from a number or from text such as ``90``, ``30s``, ``5m``, ``1h``, ``2d``.
-
-    Raises:
-        InvalidInput: neither.
-    """
+    """Parses seconds from a number or from text such as ``90``, ``30s``, ``5m``, ``1h``, ``2d``. Raises
+    InvalidInput."""
     from ai.backend.infra.http.decode import refuse
 
     if value is None or isinstance(value, float):

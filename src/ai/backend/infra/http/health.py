@@ -19,9 +19,8 @@ Gauges = Callable[[], Awaitable[Mapping[str, float]]]
 class HealthApi:
     """Anonymous endpoints of every daemon.
 
-    Args:
-        readiness: names what must work before requests make sense, and whether it does.
-        gauges: asked at each scrape for values that nobody counts as they change.
+    ``readiness`` returns by name if the conditions for serving requests hold. ``gauges`` returns values that are
+    computed at each scrape.
     """
 
     def __init__(self, metrics: Metrics, readiness: Readiness, gauges: Gauges | None = None) -> None:
@@ -51,12 +50,8 @@ class HealthApi:
 
 
 class VersionApi:
-    """The unsigned version probe (wire contract 1.3).
-
-    Args:
-        manager: what ``manager`` reports; the published Web UI switches features by comparing it.
-        build: the version of this software.
-    """
+    """The unsigned version probe (wire contract 1.3). The published Web UI compares ``manager`` to enable features;
+    ``build`` is the version of this software."""
 
     def __init__(self, *, manager: str, build: str) -> None:
         self._reply: dict[str, Any] = {"version": API_VERSION, "manager": manager, "build": build}

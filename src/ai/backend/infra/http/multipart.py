@@ -35,12 +35,8 @@ class UploadedFile:
 
 
 async def read_files(call: Call[Any, Any], *, max_files: int, max_file_bytes: int) -> list[UploadedFile]:
-    """Reads the files of a ``multipart/form-data`` body.
-
-    Raises:
-        InvalidInput: malformed, without files, or a file is too large or one too many (spec 03-08: 400).
-        PayloadTooLarge: the body as a whole is larger than its files may be.
-    """
+    """Reads the files of a ``multipart/form-data`` body. Raises InvalidInput (spec 03-08: 400) if it is malformed or
+    has no files, or a file is too large or one too many."""
     content_type = call.request.headers.get("Content-Type", "")
     if not content_type.lower().startswith("multipart/form-data"):
         raise UnsupportedMediaType("Send multipart/form-data.", data={"Content-Type": content_type[:64]})

@@ -1,14 +1,15 @@
-"""Generates the OpenAPI document of a server from its endpoints, and a reference page."""
+"""Generates and serves the OpenAPI document of a server's endpoints."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import msgspec
 from msgspec import structs
 
-from ai.backend.infra.http.errors import PROBLEM_BASE, PROBLEM_TYPE, STATUS_OF
+from ai.backend.infra.http.errors import PROBLEM_TYPE
 from ai.backend.infra.http.routes import Call, Endpoint, Nothing, route
 
 _COMPONENT = "#/components/schemas/{name}"
@@ -37,11 +38,11 @@ def openapi_document(endpoints: Sequence[Endpoint], *, title: str, version: str)
             schemas.append(endpoint.reply)
     unique = list(dict.fromkeys(schemas))
     references, components = msgspec.json.schema_components(unique, ref_template=_COMPONENT)
-    known = dict(zip(unique, references, strict=True))
+    schema_refs = dict(zip(unique, references, strict=True))
     paths: dict[str, Any] = {}
     for endpoint in endpoints:
         # OpenAPI has no REPORT or other methods of WebDAV; none is declared, they are read as GET.
-        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint, known, components)
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint, schema_refs, components)
     return {
         "openapi": "3.1.0",
         "info": {"title": title, "version": version},
@@ -60,15 +61,15 @@ def openapi_document(endpoints: Sequence[Endpoint], *, title: str, version: str)
     }
 
 
-def _operation(endpoint: Endpoint, known: dict[Any, Any], components: dict[str, Any]) -> dict[str, Any]:
+def _operation(endpoint: Endpoint, schema_refs: dict[Any, Any], components: dict[str, Any]) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": f"{endpoint.tag}.{endpoint.name}.{endpoint.path.strip('/').replace('/', '.') or 'root'}",
         "summary": endpoint.summary,
         "tags": [endpoint.tag],
         "security": [{"signature": []}] if endpoint.auth else [],
-        "parameters": [*_path_parameters(endpoint.path), *_query_parameters(endpoint, known, components)],
+        "parameters": [*_path_parameters(endpoint.path), *_query_parameters(endpoint, schema_refs, components)],
         "responses": {
-            str(endpoint.status): _success(endpoint, known),
+            str(endpoint.status): _success(endpoint, schema_refs),
             "default": {
                 "description": "A problem.",
                 "content": {PROBLEM_TYPE: {"schema": {"$ref": _COMPONENT.format(name="Problem")}}},
@@ -78,7 +79,7 @@ def _operation(endpoint: Endpoint, known: dict[Any, Any], components: dict[str, 
     if endpoint.kind == "upload":
         operation["requestBody"] = {"content": {"multipart/form-data": {"schema": {"type": "object"}}}}
     elif endpoint.body is not Nothing:
-        operation["requestBody"] = {"content": {"application/json": {"schema": known[endpoint.body]}}}
+        operation["requestBody"] = {"content": {"application/json": {"schema": schema_refs[endpoint.body]}}}
         if endpoint.body_aliases:
             operation["x-aliases"] = dict(endpoint.body_aliases)
     return operation
@@ -91,13 +92,13 @@ def _path_parameters(path: str) -> Iterable[dict[str, Any]]:
 
 
 def _query_parameters(
-    endpoint: Endpoint, known: dict[Any, Any], components: dict[str, Any]
+    endpoint: Endpoint, schema_refs: dict[Any, Any], components: dict[str, Any]
 ) -> Iterable[dict[str, Any]]:
     if endpoint.auth:
         yield {"name": "owner_access_key", "in": "query", "required": False, "schema": {"type": "string"}}
     if endpoint.query is Nothing:
         return
-    name = known[endpoint.query]["$ref"].rpartition("/")[2]
+    name = schema_refs[endpoint.query]["$ref"].rpartition("/")[2]
     properties = components[name]["properties"]
     for info in structs.fields(endpoint.query):
         yield {
@@ -108,93 +109,32 @@ def _query_parameters(
         }
 
 
-def _success(endpoint: Endpoint, known: dict[Any, Any]) -> dict[str, Any]:
+def _success(endpoint: Endpoint, schema_refs: dict[Any, Any]) -> dict[str, Any]:
     match endpoint.kind:
         case "stream":
             content: dict[str, Any] = {"text/event-stream": {}}
         case "socket":
             return {"description": "Upgraded to a WebSocket."}
         case _:
-            schema = known[endpoint.reply] if endpoint.reply is not None else {}
+            schema = schema_refs[endpoint.reply] if endpoint.reply is not None else {}
             content = {"application/json": {"schema": schema}}
     return {"description": "Done.", "content": content}
 
 
-def reference_page(document: dict[str, Any], *, title: str) -> str:
-    """Returns the document as Markdown: a table of endpoints by tag, of the fields of every schema, and of problems."""
-    lines = [f"# {title}", "", "Parameters in a query string may come as a JSON body instead.", ""]
-    by_tag: dict[str, list[tuple[str, str, dict[str, Any]]]] = {}
-    for path, methods in document["paths"].items():
-        for method, operation in methods.items():
-            by_tag.setdefault(operation["tags"][0], []).append((path, method.upper(), operation))
-    for tag, operations in by_tag.items():
-        lines += [f"## {tag.capitalize()}", "", "| request | what it does | takes | signed |", "|---|---|---|---|"]
-        for path, method, operation in operations:
-            lines.append(
-                f"| `{method} {path}` | {operation['summary']} | {_takes(operation)} "
-                f"| {'yes' if operation['security'] else 'no'} |"
-            )
-        lines.append("")
-    lines += ["## Schemas", ""]
-    for name, schema in sorted(document["components"]["schemas"].items()):
-        lines += _schema_table(name, schema)
-    lines += ["## Problems", "", f"`type` is `{PROBLEM_BASE}` followed by the code.", ""]
-    lines += ["| code | status | meaning |", "|---|---|---|"]
-    problems = {cls.code: f"| `{cls.code}` | {int(status)} | {cls.title} |" for cls, status in STATUS_OF.items()}
-    lines += problems.values()
-    return "\n".join([*lines, ""])
-
-
-def _takes(operation: dict[str, Any]) -> str:
-    names = [
-        f"`{p['name']}`" for p in operation["parameters"] if p["in"] == "query" and p["name"] != "owner_access_key"
-    ]
-    body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
-    if "$ref" in body:
-        names.append(f"body [{body['$ref'].rpartition('/')[2]}](#schemas)")
-    elif "requestBody" in operation:
-        names.append("multipart/form-data")
-    return ", ".join(names)
-
-
-def _schema_table(name: str, schema: dict[str, Any]) -> list[str]:
-    lines = [f"### {name}", ""]
-    if schema.get("description"):
-        lines += [schema["description"].strip(), ""]
-    required = set(schema.get("required", ()))
-    if schema.get("properties"):
-        lines += ["| field | type | required |", "|---|---|---|"]
-        for field, description in schema["properties"].items():
-            lines.append(f"| `{field}` | {_type_name(description)} | {'yes' if field in required else ''} |")
-        lines.append("")
-    return lines
-
-
-def _type_name(schema: dict[str, Any]) -> str:
-    if "$ref" in schema:
-        return str(schema["$ref"]).rpartition("/")[2]
-    if "anyOf" in schema:
-        return " or ".join(dict.fromkeys(_type_name(option) for option in schema["anyOf"]))
-    if "enum" in schema:
-        return " or ".join(f"`{value}`" for value in schema["enum"])
-    if schema.get("type") == "array":
-        return f"list of {_type_name(schema.get('items', {}))}"
-    return str(schema.get("type", "anything"))
-
-
+@dataclass(eq=False)
 class OpenApiApi:
     """Serves the document of the other endpoints."""
 
-    def __init__(self, endpoints: Sequence[Endpoint], *, title: str, version: str) -> None:
-        self._endpoints = tuple(endpoints)
-        self._title = title
-        self._version = version
-        self._encoded: msgspec.Raw | None = None
+    endpoints: Sequence[Endpoint]
+    _: KW_ONLY
+    title: str
+    version: str
+    _encoded: msgspec.Raw | None = field(default=None, init=False)
 
     @route("GET", "/openapi.json", auth=False)
     async def openapi(self, call: Call) -> msgspec.Raw:
         """Returns this API as an OpenAPI document."""
         if self._encoded is None:
-            document = openapi_document(self._endpoints, title=self._title, version=self._version)
+            document = openapi_document(self.endpoints, title=self.title, version=self.version)
             self._encoded = msgspec.Raw(msgspec.json.encode(document))
         return self._encoded

@@ -1,8 +1,7 @@
 """Sends requests to URLs that users and other servers name, guarded against access to internal services (SSRF).
 
-The guard judges the address of every socket right before it is connected. So it does not matter how a URL spells the
-address, what its name resolved to a moment ago, or which redirect led there. Redirects are followed one by one, bodies
-are bounded, compression is refused, and cookies and proxies of the environment are not used.
+The guard checks the address of every socket right before it is connected, so neither spelling, name resolution nor
+redirects evade it. Bodies are bounded, compression is refused, cookies and proxies of the environment are not used.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 class OutboundFailed(Exception):
-    """There is no usable response. The text names the host, and neither path nor query of the URL."""
+    """A request got no usable response. The text names the host, and neither path nor query of the URL."""
 
 
 class RedirectRefused(OutboundFailed):
@@ -62,6 +61,8 @@ class ResponseTooLarge(OutboundFailed):
 
 
 class _SocketRefused(OSError):
+    """A socket would connect to a blocked address."""
+
     def __str__(self) -> str:  # aiohttp merges the errors of several addresses unless they read the same
         return "refused address"
 
@@ -109,11 +110,8 @@ class Response:
 
 
 def parse_url(text: str, base: URL | None = None, *, with_credentials: bool = False) -> URL:
-    """Parses a web address, relative to ``base`` if there is one.
-
-    Raises:
-        AddressRefused: it is no http(s) URL with a host, or it holds credentials that are not expected.
-    """
+    """Parses a web address, relative to ``base`` if there is one. Raises AddressRefused if it is no http(s) URL with a
+    host, or holds credentials that are not expected."""
     try:
         url = URL(text) if base is None else base.join(URL(text))
     except ValueError:
@@ -124,43 +122,34 @@ def parse_url(text: str, base: URL | None = None, *, with_credentials: bool = Fa
     return url
 
 
+@dataclass(eq=False, kw_only=True)
 class OutboundClient:
     """Sends requests through the guard.
 
-    Args:
+    Attributes:
         refused: networks to which nothing is connected.
-        allowed_hosts: names, addresses or ``*.domain`` that are connected wherever they are.
-        only_allowed: refuse every other host.
-        timeout: of each request.
-        connections: at once.
+        allowed_hosts: names, addresses or ``*.domain`` that are connected at any address.
+        only_allowed: refuses every other host.
         ssl: False accepts any certificate.
         user_agent: None sends aiohttp's own.
-        keeps_alive: whether connections are used again.
-        resolver: by default the one of the system.
     """
 
-    def __init__(
-        self,
-        *,
-        refused: Iterable[Network],
-        timeout: aiohttp.ClientTimeout,
-        allowed_hosts: Sequence[str] = (),
-        only_allowed: bool = False,
-        connections: int = 64,
-        ssl: bool = True,
-        user_agent: str | None = None,
-        keeps_alive: bool = True,
-        resolver: AbstractResolver | None = None,
-    ) -> None:
-        self._guard = AddressGuard(tuple(refused))
-        self._allowed = tuple(pattern.lower() for pattern in allowed_hosts)
-        self._only_allowed = only_allowed
-        self._timeout = timeout
-        self._connections, self._ssl, self._keeps_alive = connections, ssl, keeps_alive
+    refused: Iterable[Network]
+    timeout: aiohttp.ClientTimeout
+    allowed_hosts: Sequence[str] = ()
+    only_allowed: bool = False
+    connections: int = 64
+    ssl: bool = True
+    user_agent: str | None = None
+    keeps_alive: bool = True
+    resolver: AbstractResolver | None = None
+
+    def __post_init__(self) -> None:
+        self._guard = AddressGuard(tuple(self.refused))
+        self._allowed = tuple(pattern.lower() for pattern in self.allowed_hosts)
         self._headers = {"Accept-Encoding": "identity"}
-        if user_agent is not None:
-            self._headers["User-Agent"] = user_agent
-        self._resolver = resolver
+        if self.user_agent is not None:
+            self._headers["User-Agent"] = self.user_agent
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
 
     def is_allowed(self, host: str) -> bool:
@@ -180,14 +169,11 @@ class OutboundClient:
         json: Any = None,
         max_redirects: int = 0,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Returns the response after at most this many redirects, with its body unread. 0 returns a redirect itself.
+        """Yields the response after at most ``max_redirects`` redirects, with its body unread. 0 yields a redirect
+        itself.
 
-        ``url`` comes from :func:`parse_url`.
-        ``Authorization`` is sent to the first origin only.
-
-        Raises:
-            AddressRefused: the URL or a redirect leads where nothing is sent.
-            OutboundFailed: there is no response, or nothing comes for some time, also while the body is read.
+        ``Authorization`` is sent to the first origin only. Raises AddressRefused for a blocked address, and
+        OutboundFailed if there is no response or it stalls, also while the body is read.
         """
         sent = dict(headers or {})
         try:
@@ -247,20 +233,20 @@ class OutboundClient:
     def _session(self, url: URL) -> aiohttp.ClientSession:
         """Returns the session of a host. Allowed hosts have their own connections without the guard."""
         is_allowed = self.is_allowed(url.host or "")
-        if self._only_allowed and not is_allowed:
+        if self.only_allowed and not is_allowed:
             raise self._refusal(url)
         if is_allowed not in self._sessions:
             connector = aiohttp.TCPConnector(
-                resolver=self._resolver or aiohttp.ThreadedResolver(),
+                resolver=self.resolver or aiohttp.ThreadedResolver(),
                 socket_factory=None if is_allowed else self._guard.open_socket,
                 happy_eyeballs_delay=None,  # one address after the other, so that errors keep their type
-                limit=self._connections,
-                ssl=self._ssl,
-                force_close=not self._keeps_alive,
+                limit=self.connections,
+                ssl=self.ssl,
+                force_close=not self.keeps_alive,
             )
             self._sessions[is_allowed] = aiohttp.ClientSession(
                 connector=connector,
-                timeout=self._timeout,
+                timeout=self.timeout,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
                 headers=self._headers,
@@ -269,7 +255,7 @@ class OutboundClient:
 
     def _refusal(self, url: URL) -> AddressRefused:
         host = (url.host or "")[:128]
-        why = "is none of the allowed hosts" if self._only_allowed else "is at an address that must not be reached"
+        why = "is none of the allowed hosts" if self.only_allowed else "is at an address that must not be reached"
         return AddressRefused(f"{host} {why}.", data={"host": host})
 
 

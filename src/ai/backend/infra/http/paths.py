@@ -41,8 +41,7 @@ _EXACT = {
 
 
 def split_target(raw_target: str) -> tuple[str, str]:
-    """Splits a request target into path and query, both still percent-encoded; drops the authority of an absolute
-    URL."""
+    """Splits a request target without its authority into path and query, both still percent-encoded."""
     path, _, query = raw_target.partition("?")
     if not path.startswith("/"):
         _, _, rest = path.partition("://")
@@ -55,8 +54,8 @@ def split_target(raw_target: str) -> tuple[str, str]:
 def modern_path(path: str) -> str:
     """Returns the path under which a route is registered, for any former spelling.
 
-    ``/v5/kernel/abc`` becomes ``/session/abc``; ``/v5`` stays, it asks for the version. A major version that never was
-    stays as well, and is found nowhere.
+    ``/v5/kernel/abc`` becomes ``/session/abc``; ``/v5`` stays, it requests the version. An unknown major version stays
+    too.
     """
     if len(path) > 1 and path.endswith("/"):
         path = path.rstrip("/") or "/"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ai.backend.common.errors import RateLimitExceeded
@@ -18,18 +18,17 @@ STEPS = 30
 STEP_S = WINDOW_S // STEPS
 
 
+@dataclass(slots=True)
 class _Window:
-    __slots__ = ("counts", "step", "total")
+    """The counters of one key; ``step`` is the number of the newest."""
 
-    def __init__(self, step: int) -> None:
-        self.counts = [0] * STEPS
-        self.step = step
-        self.total = 0
+    step: int
+    total: int = 0
+    counts: list[int] = field(default_factory=lambda: [0] * STEPS)
 
     def advance(self, step: int) -> None:
-        """Drops what left the window; if the clock goes back, the newest step is used."""
-        gone = min(step - self.step, STEPS)
-        for i in range(gone):
+        """Drops the counts that have left the window; if the clock goes back, the newest step is used."""
+        for i in range(min(step - self.step, STEPS)):
             slot = (self.step + 1 + i) % STEPS
             self.total -= self.counts[slot]
             self.counts[slot] = 0
@@ -62,39 +61,23 @@ class Limiter(Protocol):
     """Counts requests by key, in this process or over several."""
 
     async def count(self, key: str, limit: int | None) -> Allowance | None:
-        """Counts one request now. With a limit of None or less than one nothing is counted.
-
-        Raises:
-            RateLimitExceeded: there were too many in the window; this one is not counted.
-        """
-        ...
+        """Counts one request now, unless the limit is None or less than one. Raises RateLimitExceeded if there were too
+        many in the window; this one is not counted."""
 
 
 class RateLimiter:
-    """Counts requests by key; a key is an access key, or the address of an anonymous caller.
-
-    Holds at most ``max_keys`` windows and forgets the longest unused first.
-    """
+    """Counts requests by access key, or by the address of an anonymous caller. Drops the window that was not used for
+    longest beyond ``max_keys``."""
 
     def __init__(self, *, max_keys: int = 65_536) -> None:
         self._windows: OrderedDict[str, _Window] = OrderedDict()
         self._max_keys = max_keys
 
     async def count(self, key: str, limit: int | None) -> Allowance | None:
-        """Implements :class:`Limiter`."""
         return self.take(key, limit, now=time.monotonic())
 
     def take(self, key: str, limit: int | None, *, now: float) -> Allowance | None:
-        """Counts one request.
-
-        Args:
-            key: whose it is.
-            limit: how many there may be in the window; None or less than one: no limit, and no counting.
-            now: seconds of a monotonic clock.
-
-        Raises:
-            RateLimitExceeded: there were too many; this one is not counted.
-        """
+        """Counts one request at ``now``, in seconds of a monotonic clock; see :meth:`Limiter.count`."""
         if limit is None or limit < 1:
             return None
         step = int(now) // STEP_S

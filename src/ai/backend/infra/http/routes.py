@@ -8,16 +8,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from http import HTTPStatus
-from typing import Any, Generic
+from typing import Any, Generic, TypedDict, Unpack
 from uuid import UUID
 
 import msgspec
 from aiohttp import web
 from typing_extensions import TypeVar
 
+from ai.backend.common.errors import Unavailable
 from ai.backend.infra.http.errors import BodyTooSlow, PayloadTooLarge
-from ai.backend.infra.http.memory_budget import SMALL, MemoryBudget
 from ai.backend.infra.http.ratelimit import Allowance
 
 MAX_JSON_BYTES = 1_048_576
@@ -25,6 +24,12 @@ BODY_TIMEOUT_S = 120.0
 """The timeout in seconds from the head of a request to the end of its body."""
 READ_METHODS = ("GET", "HEAD", "REPORT")
 """Methods that a GET endpoint accepts. REPORT is a GET whose parameters come in a body (spec 03-07, "HTTP Methods")."""
+UNVERIFIED_BYTES = 64 << 20
+"""The budget in bytes for bodies of unauthenticated senders, which only signatures over the body need to be read."""
+VERIFIED_BYTES = 512 << 20
+_PATIENCE_S = 30.0
+SMALL_BODY_BYTES = 65_536
+"""Bodies up to this size are not counted: their connections cost as much."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "REPORT", "OPTIONS"})
 
 
@@ -41,6 +46,34 @@ Q = TypeVar("Q", bound=msgspec.Struct, default=Nothing)
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 
 
+class MemoryBudget:
+    """A budget of bytes; a request for more than remains waits."""
+
+    def __init__(self, size: int, *, patience_s: float = _PATIENCE_S) -> None:
+        self.remaining = size
+        self._size = size
+        self._patience_s = patience_s
+        self._returned = asyncio.Event()
+
+    async def acquire(self, amount: int) -> int:
+        """Acquires bytes, at most the whole budget, and returns the amount to release. Raises Unavailable after a
+        timeout."""
+        amount = min(amount, self._size)
+        try:
+            async with asyncio.timeout(self._patience_s):
+                while self.remaining < amount:
+                    await self._returned.wait()
+        except TimeoutError:
+            raise Unavailable("Too many large requests at once; try again.") from None
+        self.remaining -= amount
+        return amount
+
+    def release(self, amount: int) -> None:
+        self.remaining += amount
+        self._returned.set()
+        self._returned = asyncio.Event()
+
+
 @dataclass(slots=True)
 class Reply:
     """A JSON reply with its own status or headers."""
@@ -50,83 +83,58 @@ class Reply:
     headers: Mapping[str, str] | None = None
 
 
+@dataclass(slots=True, eq=False)
 class Call(Generic[B, Q]):
-    """One request to one endpoint.
+    """A request to an endpoint.
 
     Attributes:
-        request: the request underneath, for streams.
-        endpoint: what was called.
-        method: as it is after an override.
-        address: of the client, the nearest hop that is no trusted proxy; no address where a socket has none.
-        params: the variable parts of the path, decoded.
-        access_key: the one that signed the request; None if anonymous.
-        allowance: how many more requests the caller may send; None if they are not counted.
-        identity: whoever signed the request, as the daemon's own key store knows them; None if anonymous.
-        owner_access_key: on whose behalf the caller says to act; not yet permitted.
-        raw_query: still percent-encoded.
-        request_id: names this request in logs and problems.
+        address: that of the client, the nearest hop that is no trusted proxy; empty if the socket has none.
+        access_key: the one that signed the request; None if anonymous, as ``identity``.
+        allowance: the remaining requests of the caller; None if they are not counted.
+        identity: the signer as the daemon's own key store represents it.
+        owner_access_key: on whose behalf the caller wants to act; not yet permitted.
         call_id: the same for all repetitions of a call with a client token; None without a token.
-        is_replayed: whether the reply is the one that an earlier call of the same client token got.
+        is_replayed: True if the reply is that of an earlier call of the same client token.
     """
 
-    __slots__ = (
-        "access_key",
-        "acquired",
-        "address",
-        "allowance",
-        "body",
-        "budget",
-        "call_id",
-        "endpoint",
-        "identity",
-        "is_replayed",
-        "method",
-        "owner_access_key",
-        "params",
-        "query",
-        "raw_body",
-        "raw_query",
-        "request",
-        "request_id",
-    )
+    request: web.Request
+    routed: Routed
+    endpoint: Endpoint
+    address: str
+    budget: MemoryBudget
+    access_key: str | None = None
+    allowance: Allowance | None = None
+    identity: Any = None
+    call_id: UUID | None = None
+    is_replayed: bool = False
+    owner_access_key: str | None = None
+    raw_body: bytes | None = None
+    acquired: int = 0
+    body: B = field(init=False)
+    query: Q = field(init=False)
 
-    def __init__(
-        self, request: web.Request, routed: Routed, endpoint: Endpoint, address: str, budget: MemoryBudget
-    ) -> None:
-        self.request = request
-        self.endpoint = endpoint
-        self.address = address
-        self.budget = budget
-        self.method = routed.method
-        self.params = routed.params
-        self.raw_query = routed.raw_query
-        self.request_id = routed.request_id
-        self.access_key: str | None = None
-        self.allowance: Allowance | None = None
-        self.identity: Any = None
-        self.call_id: UUID | None = None
-        self.is_replayed = False
-        self.owner_access_key: str | None = None
-        self.raw_body: bytes | None = None
-        self.acquired = 0
-        self.body: B
-        self.query: Q
+    @property
+    def method(self) -> str:
+        return self.routed.method
+
+    @property
+    def params(self) -> Mapping[str, str]:
+        return self.routed.params
+
+    @property
+    def request_id(self) -> str:
+        return self.routed.request_id
 
     async def read_body(self) -> bytes:
-        """Returns the whole body, up to the endpoint's limit.
-
-        Raises:
-            PayloadTooLarge: it is longer.
-            BodyTooSlow: it does not come within :data:`BODY_TIMEOUT_S`.
-            Unavailable: the memory for bodies is used up.
-        """
+        """Returns the whole body. Raises PayloadTooLarge, BodyTooSlow after :data:`BODY_TIMEOUT_S`, or Unavailable if
+        the memory for bodies is used up."""
         if self.raw_body is None:
             limit = self.endpoint.max_body
             length = self.request.content_length
             if length is not None and length > limit:
                 raise PayloadTooLarge(f"At most {limit} bytes are taken.", data={"limit": limit})
             expected = limit if length is None else length
-            if expected > SMALL:
+            if expected > SMALL_BODY_BYTES:
                 self.acquired = await self.budget.acquire(expected)
             try:
                 async with asyncio.timeout(BODY_TIMEOUT_S):
@@ -161,13 +169,11 @@ RequestHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass(slots=True)
 class Routed:
-    """Passes a request from the middleware to the handler of an endpoint, and its result back.
+    """Passes a request from the middleware to the handler of an endpoint, and the call that the handler makes of it
+    back.
 
-    Attributes:
-        method: as it is after an override.
-        params: the variable parts of the path, decoded.
-        raw_query: still percent-encoded.
-        call: what the handler made of the request; None until it runs.
+    ``method`` is the one after an override; ``params`` are the decoded variable parts of the path; ``raw_query`` is
+    percent-encoded.
     """
 
     request_id: str
@@ -186,16 +192,13 @@ class Endpoint:
 
     Attributes:
         path: with ``{name}`` for variable parts, which are whole segments.
-        body: schema of the JSON body. GET and DELETE take the fields of ``query`` in a JSON body as well (wire
-            contract 1.6).
+        body: schema of the JSON body. GET and DELETE take fields of ``query`` in a JSON body as well (wire contract
+            1.6).
         body_aliases: other spellings of body fields, dotted: ``{"config.scaling_group": "config.scalingGroup"}``.
-        kind: ``json``; ``upload`` reads multipart itself; ``stream`` answers with an event stream, ``socket`` with a
-            WebSocket.
-        max_body: bytes that a body may have.
-        audited: whether a call is written to the audit trail; by default if the method changes something.
-        limited: whether calls count against the rate limit.
-        repeatable: whether a call with a client token that was cut off in the middle may simply be done again; by
-            default if its method is idempotent (RFC 9110, 9.2.2).
+        kind: ``json``; ``upload`` reads multipart itself; ``stream`` sends events, ``socket`` is a WebSocket.
+        audited: calls are written to the audit trail; by default if the method changes something.
+        repeatable: an interrupted call with a client token may be repeated; by default PUT and DELETE (RFC 9110,
+            9.2.2).
     """
 
     method: str
@@ -221,47 +224,35 @@ class Endpoint:
         return f"{self.method} {self.path}"
 
 
-def route(
-    method: str,
-    path: str,
-    *,
-    body: type[msgspec.Struct] = Nothing,
-    query: type[msgspec.Struct] = Nothing,
-    reply: Any = None,
-    status: int = HTTPStatus.OK,
-    auth: bool = True,
-    kind: str = "json",
-    max_body: int = MAX_JSON_BYTES,
-    body_aliases: Mapping[str, str] | None = None,
-    audited: bool | None = None,
-    limited: bool = True,
-    repeatable: bool | None = None,
-) -> Callable[[F], F]:
+class RouteOptions(TypedDict, total=False):
+    """The options of a :func:`route`, which are attributes of its :class:`Endpoint`."""
+
+    body: type[msgspec.Struct]
+    query: type[msgspec.Struct]
+    reply: Any
+    status: int
+    auth: bool
+    kind: str
+    max_body: int
+    body_aliases: Mapping[str, str]
+    audited: bool
+    limited: bool
+    repeatable: bool
+
+
+def route(method: str, path: str, **options: Unpack[RouteOptions]) -> Callable[[F], F]:
     """Marks a method ``async def (self, call: Call[Body, Query])`` as an endpoint; see :class:`Endpoint`.
 
     The first line of its docstring becomes the summary. It returns a value that msgspec can encode, a :class:`Reply`,
     None for 204, or an aiohttp response. Several marks on one method are several endpoints.
     """
+    options.setdefault("audited", method not in SAFE_METHODS)
+    options.setdefault("repeatable", method in ("PUT", "DELETE"))
 
     def mark(function: F) -> F:
-        declared = Endpoint(
-            method=method,
-            path=path,
-            handler=function,
-            name=function.__name__,
-            summary=(function.__doc__ or function.__name__).strip().partition("\n")[0],
-            body=body,
-            query=query,
-            reply=reply,
-            status=int(status),
-            auth=auth,
-            kind=kind,
-            max_body=max_body,
-            body_aliases=body_aliases or {},
-            audited=method not in SAFE_METHODS if audited is None else audited,
-            limited=limited,
-            repeatable=method in ("PUT", "DELETE") if repeatable is None else repeatable,
-        )
+        name = function.__name__
+        summary = (function.__doc__ or name).strip().partition("\n")[0]
+        declared = Endpoint(method=method, path=path, handler=function, name=name, summary=summary, **options)
         function.__dict__.setdefault("__endpoints__", []).append(declared)
         return function
 
@@ -280,11 +271,8 @@ def endpoints_of(api: object, *, tag: str = "") -> list[Endpoint]:
 def register(
     router: web.UrlDispatcher, endpoints: Iterable[Endpoint], handler_of: Callable[[Endpoint], RequestHandler]
 ) -> None:
-    """Adds endpoints to aiohttp's router. A literal segment wins over a variable one.
-
-    Raises:
-        RuntimeError: one is declared twice.
-    """
+    """Adds endpoints to aiohttp's router, which raises RuntimeError for duplicates. A literal segment wins over a
+    variable."""
 
     def order(endpoint: Endpoint) -> tuple[list[bool], str]:
         return [segment.startswith("{") for segment in endpoint.path.split("/")], endpoint.path

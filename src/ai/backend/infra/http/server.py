@@ -1,7 +1,7 @@
 """Serves endpoints by aiohttp: its router selects the handler, one middleware wraps all handlers.
 
-The handler of an endpoint authenticates, limits, decodes and answers. The middleware gives a request its id, routes old
-spellings of paths, turns errors into problem documents, and counts.
+The handler of an endpoint authenticates, limits, decodes and answers. The middleware sets the id of a request, routes
+former spellings of paths, converts errors to problem documents, and counts.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import socket
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
@@ -25,41 +26,22 @@ from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import Counter, Histogram
 from yarl import URL
 
-from ai.backend.common.errors import (
-    AuthenticationFailed,
-    BackendError,
-    Forbidden,
-    InternalError,
-    InvalidInput,
-    RateLimitExceeded,
-)
+from ai.backend.common import errors
 from ai.backend.common.signing import media_type
+from ai.backend.infra.http import decode
+from ai.backend.infra.http import errors as http_errors
 from ai.backend.infra.http.addresses import may_come_from
 from ai.backend.infra.http.client_tokens import TOKEN_HEADER, ClientTokens
-from ai.backend.infra.http.decode import (
-    QuerySchema,
-    check_json_type,
-    convert,
-    parse_json_object,
-    refuse,
-    rename_aliases,
-)
-from ai.backend.infra.http.errors import (
-    BodyTooSlow,
-    MethodNotAllowed,
-    PayloadTooLarge,
-    RouteNotFound,
-    problem_response,
-    status_of,
-)
-from ai.backend.infra.http.memory_budget import UNVERIFIED_BYTES, VERIFIED_BYTES, MemoryBudget
 from ai.backend.infra.http.paths import modern_path, split_target
 from ai.backend.infra.http.ratelimit import Allowance, Limiter, RateLimiter
 from ai.backend.infra.http.routes import (
     ROUTED,
     SAFE_METHODS,
+    UNVERIFIED_BYTES,
+    VERIFIED_BYTES,
     Call,
     Endpoint,
+    MemoryBudget,
     Reply,
     RequestHandler,
     Routed,
@@ -70,7 +52,6 @@ from ai.backend.infra.http.streams import ACCESS_KEY, STREAMS, ActiveKeys, Strea
 from ai.backend.infra.telemetry import Metrics, bind_log_context
 
 log = logging.getLogger(__name__)
-_JSON = "application/json"
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _METHOD = re.compile(r"[A-Z]{1,16}")
 _RESERVED = frozenset({"owner_access_key"})
@@ -92,22 +73,19 @@ def _check_text(request: web.Request) -> None:
             try:
                 value.encode()
             except UnicodeEncodeError:
-                raise refuse({name[:64]: "not UTF-8"}) from None
+                raise decode.refuse({name[:64]: "not UTF-8"}) from None
 
 
 async def _respelled(request: web.Request, routed: Routed) -> RequestHandler | None:
-    """Returns the handler of a request whose path is a former spelling or whose method is overridden; None for any
-    other.
-
-    The request itself stays as it came, because signatures cover it.
-    """
+    """Returns the handler of a request with a former spelling of its path or an overridden method; None for any other.
+    The request itself stays as it came, because signatures cover it."""
     path, routed.raw_query = split_target(request.raw_path)
     modern = modern_path(path)
     override = request.headers.get("X-Method-Override")
     if override is not None and request.method == "POST":
         routed.method = override.strip().upper()
         if _METHOD.fullmatch(routed.method) is None:
-            raise refuse({"X-Method-Override": "not a method"})
+            raise decode.refuse({"X-Method-Override": "not a method"})
     if modern == path and routed.method == request.method:
         return None
     respelled = request.clone(method=routed.method, rel_url=URL.build(path=modern, encoded=True))
@@ -117,7 +95,7 @@ async def _respelled(request: web.Request, routed: Routed) -> RequestHandler | N
 
 
 class RequestAuthenticator(Protocol):
-    """Authenticates requests; :class:`~ai.backend.infra.http.signature.Authenticator` does so by signatures."""
+    """Authenticates requests, for example by signatures (:class:`~ai.backend.infra.http.signature.Authenticator`)."""
 
     async def authenticate(
         self, request: web.Request, *, method: str, read_body: Callable[[], Awaitable[bytes]]
@@ -127,58 +105,47 @@ class RequestAuthenticator(Protocol):
 class AuditTrail(Protocol):
     """Records calls that change something."""
 
-    async def note(self, call: Call[Any, Any], outcome: str) -> None: ...
+    async def record(self, call: Call[Any, Any], outcome: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpOptions:
-    """Limits of a server.
-
-    Attributes:
-        anonymous_rate_limit: requests per 15 minutes from one address that are not signed; zero: any number.
-        trusted_proxies: addresses of peers whose ``X-Forwarded-*`` headers count.
-    """
+    """Limits of a server: unsigned requests per 15 minutes from one address (zero: any number), and the addresses of
+    peers whose ``X-Forwarded-*`` headers count."""
 
     anonymous_rate_limit: int = 5_000
     trusted_proxies: frozenset[str] = frozenset()
 
 
+@dataclass(eq=False)
 class HttpServer:
     """Serves the endpoints of a daemon.
 
-    Args:
+    Attributes:
         authenticator: None if no endpoint needs a signature.
-        audit: called once after every audited call, whatever became of it.
-        client_tokens: recognises repeated calls; None takes no notice of client tokens.
-        on_admitted: told the access key of every request whose signature was right.
-        limiter: who counts requests; this process by default.
-        active_keys: asked now and then about the keys of open streams; without it they stay open.
+        audit: is called once after every audited call, also after a failed one.
+        on_admitted: is called with the access key of every request with a valid signature.
+        active_keys: returns the valid keys of open streams; without it streams stay open.
+        unverified, verified: memory for bodies before and after the signature was verified.
     """
 
-    def __init__(
-        self,
-        endpoints: Iterable[Endpoint],
-        *,
-        metrics: Metrics,
-        authenticator: RequestAuthenticator | None = None,
-        audit: AuditTrail | None = None,
-        client_tokens: ClientTokens | None = None,
-        options: HttpOptions | None = None,
-        on_admitted: Callable[[Any], None] | None = None,
-        limiter: Limiter | None = None,
-        active_keys: ActiveKeys | None = None,
-    ) -> None:
-        self._active_keys = active_keys
-        self._endpoints = tuple(endpoints)
-        self._authenticator = authenticator
-        self._audit = audit
-        self._client_tokens = client_tokens
-        self._on_admitted = on_admitted
-        self._options = options or HttpOptions()
-        self._limiter: Limiter = limiter or RateLimiter()
-        self._unverified, self._verified = MemoryBudget(UNVERIFIED_BYTES), MemoryBudget(VERIFIED_BYTES)
-        self._served: Counter = metrics.counter("http_requests", "Requests by route and status.", ["route", "status"])
-        self._took: Histogram = metrics.histogram("http_request_seconds", "Time to reply by route.", ["route"])
+    endpoints: Iterable[Endpoint]
+    _: KW_ONLY
+    metrics: Metrics
+    authenticator: RequestAuthenticator | None = None
+    audit: AuditTrail | None = None
+    client_tokens: ClientTokens | None = None
+    options: HttpOptions = HttpOptions()
+    on_admitted: Callable[[Any], None] | None = None
+    limiter: Limiter = field(default_factory=RateLimiter)
+    active_keys: ActiveKeys | None = None
+    unverified: MemoryBudget = field(default_factory=lambda: MemoryBudget(UNVERIFIED_BYTES))
+    verified: MemoryBudget = field(default_factory=lambda: MemoryBudget(VERIFIED_BYTES))
+
+    def __post_init__(self) -> None:
+        labels = ["route", "status"]
+        self._served: Counter = self.metrics.counter("http_requests", "Requests by route and status.", labels)
+        self._took: Histogram = self.metrics.histogram("http_request_seconds", "Time to reply by route.", labels[:1])
         self._counters: dict[tuple[str, int], Any] = {}
         self._timers: dict[str, Any] = {}
         self._working: set[asyncio.Task[web.StreamResponse]] = set()
@@ -189,28 +156,20 @@ class HttpServer:
         """Returns the aiohttp application; streams are closed when it shuts down."""
         logging.getLogger("aiohttp.server").addFilter(_is_worth_a_record)
         app = web.Application(client_max_size=0, middlewares=[self._finish])
-        streams = app[STREAMS] = Streams(self._active_keys)
-
-        async def close_streams(_: web.Application) -> None:
-            await streams.close()
-
-        async def drop_work(_: web.Application) -> None:
-            for work in list(self._working):
-                work.cancel()
-            await asyncio.gather(*self._working, return_exceptions=True)
-
-        register(app.router, self._endpoints, self._handler)
-        app.on_shutdown.append(close_streams)
-        app.on_cleanup.append(drop_work)
+        streams = app[STREAMS] = Streams(self.active_keys)
+        register(app.router, self.endpoints, self._handler)
+        app.on_shutdown.append(lambda _: streams.close())
+        app.on_cleanup.append(self._cancel_work)
         return app
+
+    async def _cancel_work(self, _: web.Application) -> None:
+        for work in list(self._working):
+            work.cancel()
+        await asyncio.gather(*self._working, return_exceptions=True)
 
     @web.middleware
     async def _finish(self, request: web.Request, handler: RequestHandler) -> web.StreamResponse:
-        """Answers one request. Raises nothing but cancellation.
-
-        A call that may change something is finished even if its client goes away in the middle: nothing is left
-        half-way and the audit trail has its end.
-        """
+        """Answers one request. One that may change something is finished even if its client disconnects."""
         if request.method in SAFE_METHODS:
             return await self._report(request, handler)
         work = asyncio.ensure_future(self._report(request, handler))
@@ -230,7 +189,7 @@ class HttpServer:
                 _check_text(request)
                 response = await (await _respelled(request, routed) or handler)(request)
                 outcome = "ok"
-            except BackendError as error:
+            except errors.BackendError as error:
                 response, outcome = await self._refuse(request, routed, error), error.code
             except web.HTTPException as error:
                 response, outcome = await self._refuse(request, routed, _translated(error)), "http-error"
@@ -238,7 +197,8 @@ class HttpServer:
                 response, outcome = web.Response(status=499), "gone"
             except Exception:
                 log.exception("%s failed", routed.call.endpoint.template if routed.call is not None else request.method)
-                response, outcome = problem_response(InternalError(), request_id=request_id), InternalError.code
+                response = http_errors.problem_response(errors.InternalError(), request_id=request_id)
+                outcome = errors.InternalError.code
             call, route = routed.call, "unmatched"
             if call is not None:
                 route = call.endpoint.template
@@ -256,21 +216,21 @@ class HttpServer:
     async def _close(self, call: Call[Any, Any], outcome: str) -> None:
         call.release_body()
         call.raw_body = None  # a traceback may keep the call until the next collection
-        if call.endpoint.audited and self._audit is not None:
-            await self._audit.note(call, "replayed" if outcome == "ok" and call.is_replayed else outcome)
+        if call.endpoint.audited and self.audit is not None:
+            await self.audit.record(call, "replayed" if outcome == "ok" and call.is_replayed else outcome)
 
     def _handler(self, endpoint: Endpoint) -> RequestHandler:
-        query = QuerySchema(endpoint.query, reserved=_RESERVED)
+        query = decode.QuerySchema(endpoint.query, reserved=_RESERVED)
 
         async def handle(request: web.Request) -> web.StreamResponse:
             routed = request[ROUTED]
-            call: Call[Any, Any] = Call(request, routed, endpoint, self._address(request), self._unverified)
+            call: Call[Any, Any] = Call(request, routed, endpoint, self._address(request), self.unverified)
             routed.call = call
             call.allowance = await self._admit(call)
             await _decode(call, query)
-            if self._client_tokens is None or TOKEN_HEADER not in request.headers:
-                return _reply(call, await endpoint.handler(call))
-            return await self._client_tokens.answer(call, partial(_run, call))
+            if self.client_tokens is None or TOKEN_HEADER not in request.headers:
+                return await _run(call)
+            return await self.client_tokens.answer(call, partial(_run, call))
 
         return handle
 
@@ -279,51 +239,48 @@ class HttpServer:
         if not endpoint.auth:
             if not endpoint.limited:
                 return None
-            limit = self._options.anonymous_rate_limit
-            return await self._limiter.count(f"ip:{call.address}", limit)
-        if self._authenticator is None:
-            raise AuthenticationFailed("Nobody can sign in here.")
-        access_key, key = await self._authenticator.authenticate(
-            call.request,
-            method=call.method,
-            read_body=call.read_body,
+            return await self.limiter.count(f"ip:{call.address}", self.options.anonymous_rate_limit)
+        if self.authenticator is None:
+            raise errors.AuthenticationFailed("Nobody can sign in here.")
+        access_key, key = await self.authenticator.authenticate(
+            call.request, method=call.method, read_body=call.read_body
         )
         if not may_come_from(call.address, key.networks):
-            raise Forbidden("This keypair may not be used from where you are.")
+            raise errors.Forbidden("This keypair may not be used from where you are.")
         call.access_key, call.identity = access_key, key.identity
         call.request[ACCESS_KEY] = access_key
         call.release_body()
-        call.budget = self._verified
-        if self._on_admitted is not None:
-            self._on_admitted(access_key)
-        return await self._limiter.count(access_key, key.rate_limit)
+        call.budget = self.verified
+        if self.on_admitted is not None:
+            self.on_admitted(access_key)
+        return await self.limiter.count(access_key, key.rate_limit)
 
-    async def _refuse(self, request: web.Request, routed: Routed, error: BackendError) -> web.Response:
+    async def _refuse(self, request: web.Request, routed: Routed, error: errors.BackendError) -> web.Response:
         call = routed.call
-        if (call is None or call.identity is None) and not isinstance(error, RateLimitExceeded):
+        if (call is None or call.identity is None) and not isinstance(error, errors.RateLimitExceeded):
             anonymous = call is not None and not call.endpoint.auth
             if not anonymous:  # an anonymous endpoint has been counted already
                 try:
-                    await self._limiter.count(f"ip:{self._address(request)}", self._options.anonymous_rate_limit)
-                except RateLimitExceeded as limited:
+                    await self.limiter.count(f"ip:{self._address(request)}", self.options.anonymous_rate_limit)
+                except errors.RateLimitExceeded as limited:
                     error = limited
-        if status_of(error) >= 500:
+        if http_errors.status_of(error) >= 500:
             log.error("%s: %s", error.code, error.message)
-        response = problem_response(error, request_id=routed.request_id)
-        if isinstance(error, PayloadTooLarge | BodyTooSlow):
+        response = http_errors.problem_response(error, request_id=routed.request_id)
+        if isinstance(error, http_errors.PayloadTooLarge | http_errors.BodyTooSlow):
             response.force_close()
         return response
 
     def _address(self, request: web.Request) -> str:
-        """Returns the address of the client: the nearest hop that is no trusted proxy. A proxy may append a header line
-        instead of a word to the client's line."""
+        """Returns the address of the client: the nearest hop that is no trusted proxy."""
         peer = request.remote or ""
-        if peer in self._options.trusted_proxies:
-            told = ",".join(request.headers.getall("X-Forwarded-For", ()))
-            hops = [hop.strip() for hop in told.split(",") if hop.strip()]
+        if peer in self.options.trusted_proxies:
+            # A proxy may append a header line instead of a word to the client's line.
+            addresses = ",".join(request.headers.getall("X-Forwarded-For", ()))
+            hops = [hop.strip() for hop in addresses.split(",") if hop.strip()]
             for hop in reversed(hops):
                 peer = hop[:64]
-                if peer not in self._options.trusted_proxies:
+                if peer not in self.options.trusted_proxies:
                     break
         return peer
 
@@ -336,28 +293,25 @@ class HttpServer:
         self._timers[route].observe(took_s)
 
 
-async def _decode(call: Call[Any, Any], schema: QuerySchema[Any]) -> None:
+async def _decode(call: Call[Any, Any], schema: decode.QuerySchema[Any]) -> None:
     endpoint, request = call.endpoint, call.request
     raw: dict[str, Any] = {}
     if endpoint.kind != "upload" and request.body_exists:
         body = await call.read_body()
         if body:
-            check_json_type(media_type(request.headers.get("Content-Type", "")))
-            raw = parse_json_object(body)
+            decode.check_json_type(media_type(request.headers.get("Content-Type", "")))
+            raw = decode.parse_json_object(body)
     reads = endpoint.method in SAFE_METHODS or endpoint.method == "DELETE"
-    call.query, reserved = schema.read(call.raw_query, raw if reads else None)
+    call.query, reserved = schema.read(call.routed.raw_query, raw if reads else None)
     call.owner_access_key = reserved.get("owner_access_key") or None
     if not reads:
         if endpoint.body_aliases:
-            rename_aliases(raw, endpoint.body_aliases)
-        call.body = convert(raw, endpoint.body)
+            decode.rename_aliases(raw, endpoint.body_aliases)
+        call.body = decode.convert(raw, endpoint.body)
 
 
 async def _run(call: Call[Any, Any]) -> web.StreamResponse:
-    return _reply(call, await call.endpoint.handler(call))
-
-
-def _reply(call: Call[Any, Any], value: Any) -> web.StreamResponse:
+    value = await call.endpoint.handler(call)
     if isinstance(value, web.StreamResponse):
         return value
     status, headers = call.endpoint.status, None
@@ -366,20 +320,20 @@ def _reply(call: Call[Any, Any], value: Any) -> web.StreamResponse:
     if value is None:
         return web.Response(status=204, headers=headers)
     body = value if isinstance(value, msgspec.Raw) else _encode(value)
-    return web.Response(body=bytes(body), status=status, headers=headers, content_type=_JSON)
+    return web.Response(body=bytes(body), status=status, headers=headers, content_type="application/json")
 
 
-def _translated(error: web.HTTPException) -> BackendError:
+def _translated(error: web.HTTPException) -> errors.BackendError:
     """Translates an error of aiohttp."""
     if isinstance(error, web.HTTPMethodNotAllowed):
-        return MethodNotAllowed(data={"allowed": sorted(error.allowed_methods)})
+        return http_errors.MethodNotAllowed(data={"allowed": sorted(error.allowed_methods)})
     if error.status == 404:
-        return RouteNotFound()
+        return http_errors.RouteNotFound()
     if error.status == 413:
-        return PayloadTooLarge()
+        return http_errors.PayloadTooLarge()
     if error.status < 500:
-        return refuse({"request": error.reason or "malformed"})
-    return InternalError(error.reason or "")
+        return decode.refuse({"request": error.reason or "malformed"})
+    return errors.InternalError(error.reason or "")
 
 
 def make_runner(app: web.Application) -> web.AppRunner:
@@ -398,15 +352,11 @@ async def serve_on(
 ) -> tuple[str, int]:
     """Serves on a bound socket, or on a host and port (0 is any), and returns the actual host and port.
 
-    Args:
-        tls: speaks TLS; None: plain HTTP.
-        shares: the port, with the other processes of this daemon; the kernel deals connections out to them.
-
-    Raises:
-        OSError: the address cannot be bound. InvalidInput: a port is to be shared that is not named.
+    ``shares`` lets the other processes of this daemon listen on the same port. Raises OSError if the address cannot be
+    bound, InvalidInput to share port 0.
     """
     if shares and not isinstance(where, socket.socket) and where[1] == 0:
-        raise InvalidInput("With num-proc above 1, service-addr needs a port.", data={"service-addr": "no port"})
+        raise errors.InvalidInput("With num-proc above 1, service-addr needs a port.", data={"service-addr": "no port"})
     await runner.setup()
     if isinstance(where, socket.socket):
         await web.SockSite(runner, where, backlog=_BACKLOG, ssl_context=tls).start()
@@ -416,7 +366,13 @@ async def serve_on(
     return str(host), int(port)
 
 
-async def serve(app: web.Application, host: str, port: int) -> tuple[web.AppRunner, int]:
-    """Makes a runner and serves on it."""
-    runner = make_runner(app)
-    return runner, (await serve_on(runner, (host, port)))[1]
+def tls_of(certificate: Path, key: Path) -> ssl.SSLContext:
+    """Returns the TLS context of servers, from files in PEM. Raises InvalidInput if one is missing or wrong, the key
+    has a passphrase, or they do not belong together."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(certificate.expanduser(), key.expanduser(), password=lambda: "")
+    except (OSError, ssl.SSLError) as e:
+        why = e.reason if isinstance(e, ssl.SSLError) and e.reason else e.strerror
+        raise errors.InvalidInput(f"The certificate {certificate} or its key {key} cannot be used: {why}.") from None
+    return context

@@ -1,8 +1,7 @@
-"""Authenticates requests by their signatures.
+"""Authenticates requests by their signatures (spec 03-07 "API 요청 서명", client wire contract 1.1 and 1.2).
 
-Source: spec 03-07 ("API 요청 서명"), client wire contract 1.1 and 1.2. A signature is checked against the raw request
-target, under every form that a client may have written the authority in, and with or without the digest of the body. An
-unknown access key costs the same work as a wrong signature and gets the same answer.
+A signature is checked against the raw request target, under every form of the authority, and with or without the digest
+of the body. An unknown access key costs the same work as a wrong signature and gets the same reply.
 """
 
 from __future__ import annotations
@@ -11,8 +10,9 @@ import hmac
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime
+from itertools import product
 from typing import Any, Protocol
 
 from aiohttp import web
@@ -41,10 +41,8 @@ _REFUSAL = "The signature does not match, or there is no such access key."
 class SigningKey:
     """The secret half of an access key.
 
-    Attributes:
-        rate_limit: requests per window; None is unlimited.
-        identity: the daemon's own view of whose key it is.
-        networks: whence it may sign; empty is from anywhere.
+    ``rate_limit`` is in requests per window, None is unlimited. ``identity`` is the daemon's own record of the key's
+    owner. ``networks`` are those that it may be used from; empty is any.
     """
 
     secret_key: str = field(repr=False)
@@ -65,8 +63,6 @@ def authorities(host: str) -> tuple[str, ...]:
 
     >>> authorities("h")
     ('h', 'h:80', 'h:443')
-    >>> authorities("H:80")
-    ('h:80', 'h')
     """
     host = host.strip().lower()
     bare, colon, port = host.rpartition(":")
@@ -75,28 +71,21 @@ def authorities(host: str) -> tuple[str, ...]:
     return (host, f"{host}:80", f"{host}:443")
 
 
+@dataclass(eq=False)
 class Authenticator:
     """Verifies signatures.
 
-    Args:
-        keys: where keys are found.
-        key_ttl_s: how long an answer of ``keys`` is believed; zero asks every time.
-        trusted_proxies: addresses of peers whose ``X-Forwarded-Host`` counts.
-        clock: tells the present in UTC.
+    ``key_ttl_s`` is the time that a key is cached; zero reads it each time. ``trusted_proxies`` are addresses of peers
+    whose ``X-Forwarded-Host`` counts.
     """
 
-    def __init__(
-        self,
-        keys: KeyStore,
-        *,
-        key_ttl_s: float = KEY_TTL_S,
-        trusted_proxies: frozenset[str] = frozenset(),
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
-        self._keys = keys
-        self._ttl_s = key_ttl_s
-        self._proxies = trusted_proxies
-        self._clock = clock
+    keys: KeyStore
+    _: KW_ONLY
+    key_ttl_s: float = KEY_TTL_S
+    trusted_proxies: frozenset[str] = frozenset()
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+    def __post_init__(self) -> None:
         self._cache: dict[str, tuple[float, SigningKey | None]] = {}
         self._derived: dict[tuple[str, str, str, str], bytes] = {}
         self._nobody = SigningKey(secret_key=secrets.token_hex(20), is_active=False, rate_limit=None, identity=None)
@@ -106,13 +95,9 @@ class Authenticator:
     ) -> tuple[str, SigningKey]:
         """Returns the access key that signed a request, and its record.
 
-        Args:
-            method: as it is after an override; the method on the wire is admitted as well.
-            read_body: called only if the client signed the digest of its body.
-
-        Raises:
-            AuthenticationFailed: no, malformed, stale or wrong credentials, or an inactive key.
-            InvalidInput: the version header is missing or malformed.
+        ``method`` is the one after an override; the method on the wire is accepted as well. ``read_body`` is called
+        only if the client signed the digest of its body. Raises AuthenticationFailed, or InvalidInput for a malformed
+        version header.
         """
         headers = request.headers
         header = headers.get("Authorization")
@@ -126,12 +111,12 @@ class Authenticator:
                 "Tell the API version as X-BackendAI-Version: v7.20230615",
                 data={"X-BackendAI-Version": "required" if version is None else "malformed"},
             )
-        known = await self._find(credential.access_key)
-        key = known or self._nobody
+        stored = await self._find(credential.access_key)
+        key = stored or self._nobody
         matched = self._matches(request, credential, key, method, dates, version, b"")
         if not matched and request.body_exists:
             matched = self._matches(request, credential, key, method, dates, version, await read_body())
-        if not matched or known is None:
+        if not matched or stored is None:
             raise AuthenticationFailed(_REFUSAL)
         if not key.is_active:
             raise AuthenticationFailed("This keypair is not active.")
@@ -142,40 +127,40 @@ class Authenticator:
         self._cache.pop(access_key, None)
 
     def _dates(self, request: web.Request) -> list[tuple[str, str]]:
-        """Returns each date of the request with its UTC day. Raises if one is outside of the skew window."""
-        now = self._clock()
-        found: list[tuple[str, str]] = []
+        """Returns each date of the request with its UTC day. Raises AuthenticationFailed if one is too far from the
+        present."""
+        now = self.clock()
+        dates: list[tuple[str, str]] = []
         for name in ("Date", "X-BackendAI-Date"):
             text = request.headers.get(name)
             if text is not None:
                 date = parse_date(text)
                 check_skew(date, now=now)
-                found.append((text, date.date().isoformat().replace("-", "")))
-        if not found:
+                dates.append((text, date.strftime("%Y%m%d")))
+        if not dates:
             raise AuthenticationFailed("The Date header is missing.")
-        return found
+        return dates
 
     async def _find(self, access_key: str) -> SigningKey | None:
-        if not self._ttl_s:
-            return await self._keys.find_key(access_key)
+        if not self.key_ttl_s:
+            return await self.keys.find_key(access_key)
         now = time.monotonic()
         entry = self._cache.get(access_key)
         if entry is not None:
             if now < entry[0]:
                 return entry[1]
-            # Whoever comes while this request looks it up goes on with what is known.
+            # Simultaneous requests use the cached key while this one refreshes it.
             self._cache[access_key] = (now + _REFRESH_S, entry[1])
-        found = await self._keys.find_key(access_key)
+        key = await self.keys.find_key(access_key)
         if len(self._cache) >= _MAX_CACHED:
             self._cache.clear()
-        self._cache[access_key] = (now + self._ttl_s, found)
-        return found
+        self._cache[access_key] = (now + self.key_ttl_s, key)
+        return key
 
     def _hosts(self, request: web.Request) -> Iterator[str]:
-        """Returns the possible hosts. The first forwarded host is the one that the client connected to. A client that
-        forges that header gains nothing, since it must have signed the host."""
+        """Returns the possible hosts. A client gains nothing by a forged header, since it must have signed the host."""
         forwarded = request.headers.get("X-Forwarded-Host")
-        if forwarded is not None and request.remote in self._proxies:
+        if forwarded is not None and request.remote in self.trusted_proxies:
             yield from authorities(forwarded.partition(",")[0])
         yield from authorities(request.headers.get("Host", ""))
 
@@ -190,24 +175,22 @@ class Authenticator:
         body: bytes,
     ) -> bool:
         content_type = media_type(request.headers.get("Content-Type"))
-        wanted = credential.signature.encode(errors="replace")
-        hash_name, target = credential.hash_name, request.raw_path
+        expected = credential.signature.encode(errors="replace")
+        hash_name = credential.hash_name
         methods = (method,) if method == request.method else (request.method, method)
-        for candidate in methods:
-            for date, day in dates:
-                for host in self._hosts(request):
-                    parts = SignedParts(
-                        method=candidate,
-                        raw_target=target,
-                        date=date,
-                        host=host,
-                        content_type=content_type,
-                        version=version,
-                    )
-                    derived = self._derive(key.secret_key, day, host, hash_name)
-                    signature = sign_with_key(parts, derived, hash_name=hash_name, body=body)
-                    if hmac.compare_digest(signature.encode(), wanted):
-                        return True
+        for candidate, (date, day), host in product(methods, dates, tuple(self._hosts(request))):
+            parts = SignedParts(
+                method=candidate,
+                raw_target=request.raw_path,
+                date=date,
+                host=host,
+                content_type=content_type,
+                version=version,
+            )
+            key_of_day = self._derive(key.secret_key, day, host, hash_name)
+            signature = sign_with_key(parts, key_of_day, hash_name=hash_name, body=body)
+            if hmac.compare_digest(signature.encode(), expected):
+                return True
         return False
 
     def _derive(self, secret: str, day: str, host: str, hash_name: str) -> bytes:

@@ -26,9 +26,9 @@ MAX_MESSAGE_BYTES = 4 << 20
 PING_INTERVAL_S = 30.0
 HEARTBEAT_S = 15.0
 _HEAD_PAUSE_S = 0.02
-_LOOK_AGAIN_S = 1.0
-_GOODBYE_S = 1.0
-_NO_LONGER = b"the access key is no longer active"
+_KEY_CHECK_S = 1.0
+_CLOSE_S = 1.0
+_KEY_INACTIVE = b"the access key is no longer active"
 
 
 @dataclass(eq=False, slots=True)
@@ -48,9 +48,10 @@ ActiveKeys = Callable[[Collection[str]], Awaitable[set[str]]]
 
 
 class Streams:
-    """The open streams of a server; :attr:`closing` notifies each that it should end.
+    """The open streams of a server; ``closing`` notifies each that it should end.
 
-    ``active`` is asked once a second for the keys of all open streams, if there are any; streams of others are ended.
+    ``active`` is called once a second with the keys of all open streams, if there are any; streams of other keys are
+    ended.
     """
 
     def __init__(self, active: ActiveKeys | None = None) -> None:
@@ -58,7 +59,7 @@ class Streams:
         self._active = active
         self._open: set[_Stream] = set()
         self._watch: asyncio.Task[None] | None = None
-        self._goodbyes: set[asyncio.Task[None]] = set()
+        self._endings: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -72,49 +73,49 @@ class Streams:
         stream = _Stream(task, request.get(ACCESS_KEY), socket)
         self._open.add(stream)
         if self._active is not None and (self._watch is None or self._watch.done()):
-            self._watch = asyncio.create_task(self._end_those_of_others(self._active), name="stream-keys")
+            self._watch = asyncio.create_task(self._end_inactive(self._active), name="stream-keys")
         try:
             yield
         finally:
             self._open.discard(stream)
 
-    async def _end_those_of_others(self, active: ActiveKeys) -> None:
+    async def _end_inactive(self, active: ActiveKeys) -> None:
         while keys := {stream.key for stream in self._open if stream.key is not None}:
-            await asyncio.sleep(_LOOK_AGAIN_S)
+            await asyncio.sleep(_KEY_CHECK_S)
             try:
-                gone = keys - await active(keys)
-            except Exception:  # requests fail too, and the next look will tell
-                log.exception("whose streams may stay open could not be found out")
+                inactive = keys - await active(keys)
+            except Exception:  # the next check may succeed
+                log.exception("the active access keys could not be read")
                 continue
-            for stream in [s for s in self._open if s.key in gone and not s.is_ending]:
+            for stream in [s for s in self._open if s.key in inactive and not s.is_ending]:
                 stream.is_ending = True
-                goodbye = asyncio.create_task(self._end(stream))
-                self._goodbyes.add(goodbye)
-                goodbye.add_done_callback(self._goodbyes.discard)
+                ending = asyncio.create_task(self._end(stream))
+                self._endings.add(ending)
+                ending.add_done_callback(self._endings.discard)
 
     async def _end(self, stream: _Stream) -> None:
         """Sends the reason, if the client receives it, and ends the stream."""
         if stream.socket is not None:
             with contextlib.suppress(TimeoutError, ConnectionError):
-                async with asyncio.timeout(_GOODBYE_S):
-                    await stream.socket.close(code=WSCloseCode.POLICY_VIOLATION, message=_NO_LONGER)
+                async with asyncio.timeout(_CLOSE_S):
+                    await stream.socket.close(code=WSCloseCode.POLICY_VIOLATION, message=_KEY_INACTIVE)
         if stream in self._open:
             stream.task.cancel()
 
     async def close(self, *, timeout_s: float = 2.0) -> None:
-        """Asks every stream to end, and cancels those that have not after ``timeout_s``."""
+        """Requests every stream to end, and cancels those that are open after ``timeout_s``."""
         self.closing.set()
         if self._watch is not None:
             self._watch.cancel()
         sockets = [stream.socket for stream in self._open if stream.socket is not None]
-        goodbyes = [s.close(code=WSCloseCode.GOING_AWAY, message=b"server is stopping") for s in sockets]
-        for goodbye in asyncio.as_completed(goodbyes, timeout=timeout_s) if goodbyes else ():
+        closes = [s.close(code=WSCloseCode.GOING_AWAY, message=b"server is stopping") for s in sockets]
+        for close in asyncio.as_completed(closes, timeout=timeout_s) if closes else ():
             with contextlib.suppress(TimeoutError, ConnectionError):
-                await goodbye
-        left = {stream.task for stream in self._open}
-        if left:
-            _, left = await asyncio.wait(left, timeout=timeout_s)
-        for task in left:
+                await close
+        remaining = {stream.task for stream in self._open}
+        if remaining:
+            _, remaining = await asyncio.wait(remaining, timeout=timeout_s)
+        for task in remaining:
             task.cancel()
 
 
@@ -123,7 +124,7 @@ STREAMS: web.AppKey[Streams] = web.AppKey("streams", Streams)
 
 @dataclass(frozen=True, slots=True)
 class SseEvent:
-    """One event; ``data`` is encoded as JSON, ``id`` comes back as ``Last-Event-ID``."""
+    """An event. ``data`` is encoded as JSON; clients return ``id`` as ``Last-Event-ID``."""
 
     name: str
     data: Any
@@ -142,10 +143,8 @@ async def send_events(
 ) -> web.StreamResponse:
     """Sends events until the source ends, the client disconnects or the server stops.
 
-    Only the end of the source is told as ``server_close``: after a restart of the server a client shall come back.
-
-    Raises:
-        BackendError: the source refuses at its first step; afterwards there is nobody to tell.
+    Only the end of the source is reported as ``server_close``: clients reconnect after a restart of the server. Raises
+    BackendError if the first step of the source does.
     """
     streams = request.app[STREAMS]
     response = web.StreamResponse(
@@ -157,7 +156,7 @@ async def send_events(
     )
     step: asyncio.Future[SseEvent] = asyncio.ensure_future(anext(source))
     with streams.opened(request), contextlib.suppress(ConnectionError):
-        # The head goes out when the source listens, so that whatever the client does next is told to it.
+        # The head is sent when the source listens, so that it reports whatever the client does next.
         await asyncio.wait((step,), timeout=_HEAD_PAUSE_S)
         if step.done() and isinstance(step.exception(), BackendError):
             raise step.exception() or InternalError()
@@ -169,7 +168,6 @@ async def send_events(
         except (ConnectionError, asyncio.CancelledError):
             raise
         except Exception:
-            # The head is out: all that is left to tell is the end, after which the client comes back by itself.
             log.exception("an event stream broke")
         finally:
             await _discard(step)
@@ -218,11 +216,10 @@ async def _discard(*futures: asyncio.Future[Any]) -> None:
 async def open_socket(
     request: web.Request, *, heartbeat_s: float | None = PING_INTERVAL_S
 ) -> AsyncIterator[web.WebSocketResponse]:
-    """Opens a WebSocket while the block runs; it answers pings, sends its own, and is closed with the server.
+    """Opens a WebSocket while the block runs; it answers pings and is closed with the server.
 
-    With ``heartbeat_s`` a peer that does not answer a ping for half of it is gone; None sends none.
-
-    An error inside the block closes it with code 1011: the head is out, so there is no other way to tell.
+    It sends a ping every ``heartbeat_s``, and closes if the reply takes longer than half of that; None sends none. An
+    error inside the block closes it with code 1011, because the head has been sent.
     """
     socket = web.WebSocketResponse(heartbeat=heartbeat_s, max_msg_size=MAX_MESSAGE_BYTES, compress=False)
     await socket.prepare(request)

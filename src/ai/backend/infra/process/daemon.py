@@ -21,7 +21,7 @@ log_level_option: Decorator = click.option(
 
 
 def config_option(name: str) -> Decorator:
-    """Args: name: of the file, which is searched if the option is not given."""
+    """Returns the option for the path of ``<name>.toml``, which is searched if the option is missing."""
     return click.option(
         "-f", "--config", "config", type=click.Path(path_type=Path), help=f"{name}.toml; searched if not given."
     )
@@ -33,11 +33,7 @@ def run_daemon(
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
     debug: bool | None = None,
 ) -> None:
-    """Runs ``work`` with an event that SIGINT and SIGTERM set.
-
-    Raises:
-        ClickException: what ``work`` raises, in one line.
-    """
+    """Runs ``work`` with an event that SIGINT and SIGTERM set. Raises ClickException with the message of its error."""
 
     async def main() -> None:
         stop = asyncio.Event()

@@ -14,17 +14,16 @@ from contextlib import asynccontextmanager, contextmanager
 log = logging.getLogger(__name__)
 _M_ARENA_MAX = -8
 """A parameter in malloc.h of glibc."""
-_LOOK_S = 2.0
-_LOOKS = 3
-_FALL = 0.01
-_REST = 0.001
+_CHECK_S = 2.0
+_STABLE_CHECKS = 3
+_MIN_FALL = 0.01
+_MAX_CHANGE = 0.001
 
 
 def share_one_heap() -> None:
     """Lets all threads allocate from one heap, with glibc only. Call it before threads start.
 
-    By default a thread that finds the heap in use gets one of its own. What a peak has left in it is then free for
-    that thread alone, and is never given back.
+    Otherwise a thread gets a heap of its own under contention, whose free memory is never returned to the OS.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -33,11 +32,8 @@ def share_one_heap() -> None:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Disables the cyclic garbage collector while the block runs, if it is enabled.
-
-    A scheduling decision makes millions of objects that live as long as its plan and hold no cycles; looking through
-    all of them again and again would take a third of its time. ADR 0122.
-    """
+    """Disables the cyclic garbage collector while the block runs, which saves a third of a scheduling decision (ADR
+    0122)."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -48,21 +44,16 @@ def collector_paused() -> Iterator[None]:
 
 
 def collect_rarely() -> None:
-    """Runs the cyclic collector a tenth as often as CPython does: a busy manager creates many long-lived objects and
-    few cycles; scanning them took a fifth of its time. ADR 0167."""
+    """Runs the cyclic collector a tenth as often as CPython does, which saves a fifth of a busy manager's time (ADR
+    0167)."""
     gc.set_threshold(10_000, 20, 10)
 
 
 class MemoryTrimmer:
-    """Returns freed memory to the OS soon after a peak: a few small objects hold the memory of thousands.
+    """Returns freed memory to the OS once after each peak, when the number of allocated blocks is stable (decision
+    0016).
 
-    A peak is over when so many blocks are free again that its end cannot be missed, and their number has come to rest.
-    Then caches are emptied, cycles are collected, and the C library gives back what is free. That takes some tenths of
-    a second in which nothing else happens, hence once for each peak, and not while there is work (docs/decisions/0016).
-
-    Args:
-        rest: to be called before, one after the other; closes what is opened again when it is needed.
-        blocks: how many blocks are allocated; a test may replace it.
+    It first calls each function of ``rest``, which close what is reopened when needed.
     """
 
     def __init__(
@@ -74,24 +65,25 @@ class MemoryTrimmer:
         self._rest = rest
         self._blocks = blocks
         self._peak = blocks()
-        self._seen: deque[int] = deque(maxlen=_LOOKS)
+        self._counts: deque[int] = deque(maxlen=_STABLE_CHECKS)
 
     async def run(self) -> None:
         """Checks periodically, until cancelled."""
         while True:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_CHECK_S)
             try:
                 await self.check()
-            except Exception:  # it is only memory
-                log.exception("what a peak has left could not be given back")
+            except Exception:  # the daemon works without it
+                log.exception("freed memory could not be returned")
 
     async def check(self) -> bool:
         """Trims if necessary; returns True if it did."""
         now = self._blocks()
         self._peak = max(self._peak, now)
-        self._seen.append(now)
-        rests = len(self._seen) == _LOOKS and max(self._seen) - min(self._seen) <= _REST * now
-        if now > (1 - _FALL) * self._peak or not rests:
+        self._counts.append(now)
+        change = max(self._counts) - min(self._counts)
+        is_stable = len(self._counts) == _STABLE_CHECKS and change <= _MAX_CHANGE * now
+        if now > (1 - _MIN_FALL) * self._peak or not is_stable:
             return False
         for rest in self._rest:
             await rest()
@@ -103,7 +95,7 @@ class MemoryTrimmer:
 @asynccontextmanager
 async def trimmed(*rest: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
     """Trims memory after peaks while the block runs; ``rest`` as in :class:`MemoryTrimmer`."""
-    work = asyncio.create_task(MemoryTrimmer(rest).run(), name="tidying")
+    work = asyncio.create_task(MemoryTrimmer(rest).run(), name="memory-trimmer")
     try:
         yield
     finally:
@@ -111,15 +103,15 @@ async def trimmed(*rest: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
         await asyncio.wait({work})
 
 
+# From CPython 3.13 on the other name is deprecated.
 _clear_type_cache: Callable[[], None] = getattr(sys, "_clear_internal_caches", sys._clear_type_cache)
-"""The name from CPython 3.13 on, where the other one is deprecated."""
 
 
 def trim_memory() -> None:
     """Empties caches, collects cycles, and returns free memory to the OS."""
     if (yarl := sys.modules.get("yarl")) is not None:
         yarl.cache_clear()
-    _clear_type_cache()  # it keeps the name of each attribute that was looked up, also of those made for one look
+    _clear_type_cache()  # it keeps the name of each attribute that was ever looked up
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

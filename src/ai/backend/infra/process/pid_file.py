@@ -11,13 +11,8 @@ from ai.backend.common.errors import Conflict, InvalidInput
 
 
 class PidFile:
-    """Holds the file while the block runs. One process at a time holds it; the file of a killed process is replaced.
-
-    The lock is one of ``fcntl``, which no child inherits: a daemon's workloads may outlive it.
-
-    Args:
-        path: None: nothing is written.
-    """
+    """Holds the file while the block runs; None is no file. The file of a killed process is replaced. The ``fcntl``
+    lock is not inherited by workloads, which may outlive the daemon."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = None if path is None else path.expanduser()

@@ -1,68 +1,85 @@
-"""Additional processes of one daemon on the same port (docs/decisions/0093, 0190)."""
+"""Keeps processes running: further processes of one daemon on its port (decisions 0093, 0190), or other daemons."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
-from collections.abc import Callable, Sequence
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from ai.backend.infra.retry import Backoff
 
 log = logging.getLogger(__name__)
-_AGAIN_S, _AGAIN_MAX_S = 1.0, 30.0
+_MAX_DELAY_S = 30.0
 _END_S = 20.0
 
 
-class Workers:
-    """Starts worker processes, restarts those that die, and ends them.
+class ProcessSupervisor:
+    """Starts processes by name, restarts those that end, and ends all in reverse order.
 
-    Each holds the other end of a pipe as its standard input: it ends when the first process does, however that does.
-
-    Args:
-        command: of the one of this number, which counts from 1.
-        count: how many there are.
-        again_s: pause before one is started again; it doubles up to half a minute while it ends at once.
+    Without ``logs`` the processes are workers: each reads a pipe as its standard input, and ends when that is closed or
+    this process dies. With ``logs`` they are daemons that write to files there, in sessions of their own, so that a
+    Ctrl-C in the terminal does not reach them. The delay before a restart doubles while a process ends early.
     """
 
-    def __init__(self, command: Callable[[int], Sequence[str]], count: int, *, again_s: float = _AGAIN_S) -> None:
-        self._command = command
-        self._count = count
-        self._again_s = again_s
-        self._keepers: list[asyncio.Task[None]] = []
+    def __init__(
+        self, commands: Mapping[str, Sequence[str]], *, logs: Path | None = None, first_delay_s: float = 1.0
+    ) -> None:
+        self._commands = dict(commands)
+        self._logs = logs
+        self._first_delay_s = first_delay_s
+        self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def start(self) -> None:
-        self._keepers = [asyncio.create_task(self._keep(number)) for number in range(1, self._count + 1)]
+        for name in self._commands:
+            self._tasks[name] = asyncio.create_task(self._keep(name), name=f"supervise {name}")
 
-    async def _keep(self, number: int) -> None:
-        clock, backoff = asyncio.get_running_loop().time, Backoff(self._again_s, _AGAIN_MAX_S)
+    async def stop(self) -> None:
+        """Ends workers after their current requests, and daemons by SIGTERM. Safe without ``start`` and twice."""
+        tasks = list(reversed(self._tasks.values()))
+        for group in [tasks] if self._logs is None else [[task] for task in tasks]:
+            for task in group:
+                task.cancel()
+            await asyncio.gather(*group, return_exceptions=True)
+
+    async def _keep(self, name: str) -> None:
+        clock, backoff = asyncio.get_running_loop().time, Backoff(self._first_delay_s, _MAX_DELAY_S)
         while True:
             since = clock()
             try:
-                process = await asyncio.create_subprocess_exec(*self._command(number), stdin=asyncio.subprocess.PIPE)
+                process = await self._start(name)
             except OSError as error:  # too many processes, or no memory
-                log.error("process %d cannot be started: %s", number, error)
+                log.error("the process %s cannot be started: %s", name, error)
             else:
                 try:
                     status = await process.wait()
                 except asyncio.CancelledError:
                     await _end(process)
                     raise
-                log.error("process %d has ended with %d; another one takes its place", number, status)
-            if clock() - since > _AGAIN_MAX_S:
+                log.error("%s (process %d) has ended with %d and is restarted", name, process.pid, status)
+            if clock() - since > _MAX_DELAY_S:
                 backoff.reset()
             await backoff.wait()
 
-    async def stop(self) -> None:
-        """Ends all workers after their current requests. Safe without ``start`` and twice."""
-        for keeper in self._keepers:
-            keeper.cancel()
-        await asyncio.gather(*self._keepers, return_exceptions=True)
+    async def _start(self, name: str) -> Process:
+        command = self._commands[name]
+        if self._logs is None:
+            return await asyncio.create_subprocess_exec(*command, stdin=PIPE)
+        environ = {**os.environ, "BACKENDAI_SUPERVISOR": str(os.getpid())}
+        with (self._logs / f"{name}.out").open("ab") as output:
+            return await asyncio.create_subprocess_exec(
+                *command, stdin=DEVNULL, stdout=output, stderr=output, start_new_session=True, env=environ
+            )
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def _end(process: Process) -> None:
     if process.stdin is not None:
         process.stdin.close()
+    else:
+        process.terminate()
     try:
         await asyncio.wait_for(process.wait(), _END_S)
     except TimeoutError:
@@ -71,7 +88,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 async def first_has_ended() -> None:
-    """Returns, in a worker, when the first process has ended or asks this one to end."""
+    """Returns, in a worker, when the first process has ended or closes its pipe."""
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

@@ -19,18 +19,15 @@ class ManagerEndpoint(Protocol):
         """Disconnects every agent; pending calls raise Unavailable. Safe without ``start`` and twice."""
 
     def agent(self, agent_id: str) -> AgentCommands:
-        """Returns the commands of one agent. Never raises: the calls raise Unavailable while that agent is not
-        connected."""
-        ...
+        """Returns the commands of one agent; they raise Unavailable while it is not connected."""
 
     @property
     def agents(self) -> Mapping[str, AgentCommands]:
         """The connected agents. A missing key raises Unavailable, not KeyError."""
-        ...
 
 
 class AgentEndpoint(Protocol):
-    """One agent's end: serves the manager's commands and reports to it."""
+    """An agent's end: serves the manager's commands and reports to it."""
 
     async def start(self, commands: AgentCommands) -> None:
         """Starts to connect and returns at once; the manager may become available later."""
@@ -40,16 +37,10 @@ class AgentEndpoint(Protocol):
     @property
     def reports(self) -> ManagerReports:
         """The reports of this agent. Usable before ``start``; calls raise Unavailable while there is no manager."""
-        ...
 
 
 class ConnectedAgents(Mapping[str, AgentCommands]):
-    """The connected agents, as a mapping whose missing keys raise Unavailable.
-
-    Args:
-        ids: returns the ids of the connected agents.
-        agent: returns the commands of an agent.
-    """
+    """The connected agents, as a mapping whose missing keys raise Unavailable."""
 
     def __init__(self, ids: Callable[[], Collection[str]], agent: Callable[[str], AgentCommands]) -> None:
         self._ids, self._agent = ids, agent

@@ -16,14 +16,10 @@ _AWAY = (Unavailable, DeadlineExceeded)
 
 
 class ManagerFanout:
-    """Combines an :class:`~ai.backend.infra.rpc.endpoints.AgentEndpoint` for each manager.
+    """Combines an :class:`~ai.backend.infra.rpc.endpoints.AgentEndpoint` for each manager, by address and public key.
 
-    Heartbeats and statistics go to all managers, so that each knows what lives; one that takes a heartbeat is enough.
-    Observations go to one, the same as long as it answers: any manager can apply them, and they are numbered.
-
-    Args:
-        make: opens nothing yet; ``make(address, key)`` is an endpoint to one manager.
-        managers: address -> the manager's public key.
+    Heartbeats and statistics go to all managers; one that accepts a heartbeat is enough. Observations go to one, the
+    same as long as it answers: any manager can apply them, and they are numbered.
     """
 
     def __init__(self, make: Callable[[str, str], AgentEndpoint], managers: Mapping[str, str]) -> None:
@@ -52,10 +48,9 @@ class ManagerFanout:
         self._commands = None
 
     async def change(self, managers: Mapping[str, str]) -> None:
-        """Connects to these managers from now on; existing links stay. An empty list changes nothing.
+        """Connects to these managers from now on; existing links stay. An empty mapping changes nothing.
 
-        A manager that is not listed any more, and still takes heartbeats, has only lost its way to the list: it is kept
-        until it does not.
+        A manager that is not listed any more is kept while it accepts heartbeats.
         """
         if not managers:
             return
@@ -77,10 +72,9 @@ class ManagerFanout:
 
     async def _drop(self, address: str) -> None:
         self._unlisted.discard(address)
-        found = self._ends.pop(address, None)
-        if found is not None:
+        if address in self._ends:
             log.info("the manager at %s is not listed any more", address)
-            await found[1].stop()
+            await self._ends.pop(address)[1].stop()
 
 
 class _Reports:
@@ -99,7 +93,7 @@ class _Reports:
         if not good:
             worst = [reply for reply in replies if isinstance(reply, BaseException)]
             raise next((e for e in worst if not isinstance(e, _AWAY)), worst[0] if worst else Unavailable("no manager"))
-        # A manager that is not there makes every heartbeat as long as the wait for it, so the others set the pace.
+        # A heartbeat lasts as long as the wait for an unavailable manager, so the others determine the interval.
         return HeartbeatReply(
             interval_s=min(reply.interval_s for reply in good),
             unknown_kernels=[kernel for reply in good for kernel in reply.unknown_kernels],
@@ -107,7 +101,7 @@ class _Reports:
 
     async def observe(self, report: ObservationReport) -> int:
         endpoints = self._ends.endpoints
-        failure: Exception = Unavailable("no manager is known")
+        failure: Exception = Unavailable("no manager is listed")
         for address in sorted(endpoints, key=lambda one: one != self._last):
             try:
                 seq = await endpoints[address].observe(report)

@@ -32,8 +32,8 @@ class Kind(IntEnum):
 class DataOffer(msgspec.Struct, frozen=True):
     """How the agent may connect one stream. ``token`` is valid once, while the call that opens the stream lasts.
 
-    ``path``: a unix socket for agents of the same host and user. ``port``: of the manager's host, by TLS with a
-    certificate of that SHA-256 ``fingerprint``.
+    ``path`` is a unix socket for agents of the same host and user, ``port`` one of the manager's host, by TLS with a
+    certificate of this SHA-256 ``fingerprint``.
     """
 
     token: bytes

@@ -13,9 +13,14 @@ from ai.backend.common.errors import Unavailable
 from ai.backend.common.wire.link import AgentCommands, ManagerReports
 from ai.backend.infra.rpc.endpoints import ConnectedAgents
 from ai.backend.infra.rpc.frames import DataOffer, decode
-from ai.backend.infra.rpc.methods import MAX_MESSAGE_BYTES
+from ai.backend.infra.rpc.methods import (
+    MAX_MESSAGE_BYTES,
+    commands_proxy,
+    commands_service,
+    reports_proxy,
+    reports_service,
+)
 from ai.backend.infra.rpc.multiplexer import Multiplexer
-from ai.backend.infra.rpc.proxies import commands_proxy, commands_service, reports_proxy, reports_service
 from ai.backend.infra.rpc.streams import Piece, StreamPort
 
 
@@ -39,8 +44,8 @@ class MemoryStreams:
         far = self._expected.pop(offer.token, None)
         if far is None:
             raise Unavailable("the manager does not wait for this stream any more")
-        far.ride(partial(_hand_over, port), port.end)
-        port.ride(partial(_hand_over, far), far.end)
+        far.attach(partial(_hand_over, port), port.end)
+        port.attach(partial(_hand_over, far), far.end)
 
 
 async def _hand_over(far: StreamPort, kind: Piece, body: Any) -> None:
@@ -64,12 +69,7 @@ class MemoryConnection:
 
 
 class MemoryLink:
-    """One manager and any number of agents in one process.
-
-    ``link.manager`` is a :class:`~ai.backend.infra.rpc.endpoints.ManagerEndpoint`; ``link.agent_endpoint(agent_id)``
-    makes :class:`~ai.backend.infra.rpc.endpoints.AgentEndpoint`. Either side may start, stop and start again in any
-    order.
-    """
+    """A manager and any number of agents in one process. Either side may start, stop and start again in any order."""
 
     def __init__(self, *, deadline_scale: float = 1.0) -> None:
         self._deadline_scale = deadline_scale
@@ -87,11 +87,7 @@ class MemoryLink:
         return self.commands if self.reports is not None else ()
 
     def connection(self, agent_id: str) -> MemoryConnection:
-        """Returns the connection of an agent; it lasts until one of its ends stops.
-
-        Raises:
-            Unavailable: one of its ends is not started.
-        """
+        """Returns the connection of an agent. Raises Unavailable if one of its ends is not started."""
         if self.reports is None:
             raise Unavailable("the manager is not there")
         if agent_id not in self.commands:
@@ -154,7 +150,7 @@ class MemoryManagerEndpoint:
 
 
 class MemoryAgentEndpoint:
-    """One agent's end of a :class:`MemoryLink`."""
+    """An agent's end of a :class:`MemoryLink`."""
 
     def __init__(self, link: MemoryLink, agent_id: str) -> None:
         self._link, self._agent_id = link, agent_id

@@ -1,80 +1,86 @@
-"""The calls of the link in both directions, as :mod:`ai.backend.common.wire.link` declares them, and their reference
-page."""
+"""Proxies and dispatch of the calls that :mod:`ai.backend.common.wire.link` declares."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol, cast
 
+from ai.backend.common.errors import BackendError, Forbidden, InternalError
 from ai.backend.common.wire.link import AgentCommands, ManagerReports
 from ai.backend.common.wire.methods import Method, methods_of
 
+log = logging.getLogger(__name__)
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+"""The maximum size of a message on every carrier."""
 COMMANDS = methods_of(AgentCommands)
 REPORTS = methods_of(ManagerReports)
-_STREAMS = {"frames": "PtyStream", "bytes": "ByteStream"}
-_INTRODUCTION = """# Calls between manager and agent
-
-Written from `ai.backend.common.wire.link`; the types are in `ai.backend.common.wire.agent`. Change them there and run
-`python -m tools.docs`. A message is one msgpack array and has at most 64 MiB. A call of an unknown name, or with a
-request of another type, raises InvalidInput on the side that calls; a message that is too large raises LimitExceeded,
-a missing answer DeadlineExceeded, a missing peer Unavailable.
-
-* *Repetition*: `read` changes nothing; `repeatable` has the effect of one call if it comes twice; `once` acts each
-  time.
-* *Deadline*: seconds for the way there and back; `+ field` adds what that field of the request says.
-* *Abandoned*: whether the handler is cancelled when its caller has gone. The others run to their end.
-"""
 
 
-def page() -> str:
-    """Returns docs/reference/rpc.md."""
-    return "\n".join(
-        [
-            _INTRODUCTION,
-            *_section("From the manager to an agent", COMMANDS),
-            *_section("From an agent to its manager", REPORTS),
-        ]
-    )
+class Caller(Protocol):
+    """A connection to the peer. Both methods raise what the peer raised, DeadlineExceeded or Unavailable."""
+
+    async def call(self, method: Method, request: object) -> Any: ...
+    async def open_stream(self, method: Method, request: object) -> Any:
+        """Returns a PtyStream or a ByteStream, by the method."""
 
 
-def _section(title: str, methods: Mapping[str, Method]) -> list[str]:
-    head = "| call | request | reply | repetition | deadline | abandoned |"
-    lines = [f"## {title}", "", head, "|---|---|---|---|---|---|"]
-    for method in methods.values():
-        deadline = f"{method.deadline_s:g}" + (f" + `{method.wait_field}`" if method.wait_field is not None else "")
-        cells = (
-            f"[`{method.name}`](#{method.name})",
-            f"`{_name(method.request)}`",
-            _reply(method),
-            method.repetition,
-            deadline,
-            "yes" if method.abandonable else "no",
-        )
-        lines.append(f"| {' | '.join(cells)} |")
-    for method in methods.values():
-        lines += ["", f"### {method.name}", "", *_paragraphs(method.documentation)]
-    return [*lines, ""]
+Connect = Callable[[], Awaitable[Caller]]
+"""Returns the present connection. Raises Unavailable if there is none."""
 
 
-def _reply(method: Method) -> str:
-    if method.stream is not None:
-        return f"a `{_STREAMS[method.stream]}`"
-    return "-" if method.reply is None else f"`{_name(method.reply)}`"
+class _Proxy:
+    """Sends each of ``methods`` to the peer; a call is an attribute of its name."""
+
+    def __init__(self, methods: Mapping[str, Method], connect: Connect) -> None:
+        self._connect = connect
+        for method in methods.values():
+            setattr(self, method.name, partial(self._call, method))
+
+    async def _call(self, method: Method, request: object) -> Any:
+        connection = await self._connect()
+        return await (connection.call if method.stream is None else connection.open_stream)(method, request)
 
 
-def _name(kind: Any) -> str:
-    return kind.__name__ if isinstance(kind, type) and not hasattr(kind, "__args__") else _generic(kind)
+def commands_proxy(connect: Connect) -> AgentCommands:
+    """Returns the commands of a remote agent."""
+    return cast(AgentCommands, _Proxy(COMMANDS, connect))
 
 
-def _generic(kind: Any) -> str:
-    return f"{kind.__origin__.__name__}[{', '.join(_name(one) for one in kind.__args__)}]"
+def reports_proxy(connect: Connect) -> ManagerReports:
+    """Returns the reports of a remote manager."""
+    return cast(ManagerReports, _Proxy(REPORTS, connect))
 
 
-def _paragraphs(documentation: str) -> list[str]:
-    """Returns the text with its section ``Raises:`` as a list."""
-    lines = documentation.replace("``", "`").split("\n")
-    return [f"* {line.strip()}" if line.startswith("    ") else line for line in lines]
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Serves the permitted calls of one peer. With an ``agent_id`` a report for another agent is Forbidden."""
+
+    methods: Mapping[str, Method]
+    target: object
+    agent_id: str | None = None
+
+    async def call(self, method: Method, request: Any) -> Any:
+        """Returns the reply, or the stream that the method opens. Raises BackendError or CancelledError only."""
+        try:
+            if self.agent_id is not None and request.agent_id != self.agent_id:
+                raise Forbidden(f"agent {self.agent_id} may not speak for {request.agent_id[:64]}")
+            return await getattr(self.target, method.name)(request)
+        except (BackendError, asyncio.CancelledError):
+            raise
+        except Exception as e:
+            log.exception("the handler of %s failed", method.name)
+            raise InternalError(f"{method.name} failed: {type(e).__name__}") from e
 
 
-MAX_MESSAGE_BYTES = 64 * 1024 * 1024
-"""The maximum size of a message, on both adapters."""
+def commands_service(commands: AgentCommands) -> Service:
+    """Serves the manager's calls from ``commands``."""
+    return Service(COMMANDS, commands)
+
+
+def reports_service(reports: ManagerReports, agent_id: str) -> Service:
+    """Serves the calls of one agent from ``reports``."""
+    return Service(REPORTS, reports, agent_id)

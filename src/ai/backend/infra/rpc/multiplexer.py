@@ -5,22 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import msgspec
 
-from ai.backend.common.errors import (
-    BackendError,
-    DeadlineExceeded,
-    InternalError,
-    InvalidInput,
-    LimitExceeded,
-    Unavailable,
-    from_wire,
-)
+from ai.backend.common import errors
+from ai.backend.common.errors import BackendError, Unavailable
 from ai.backend.common.wire.methods import Method, StreamKind
 from ai.backend.infra.rpc.frames import DataOffer, Envelope, Kind, WireError, decode_body, encode
-from ai.backend.infra.rpc.proxies import Service
+from ai.backend.infra.rpc.methods import Service
 from ai.backend.infra.rpc.streams import StreamDialer, StreamPort, StreamServer, open_end, serve_end
 
 log = logging.getLogger(__name__)
@@ -29,46 +23,33 @@ Send = Callable[[bytes], Awaitable[None]]
 _MAX_OUTSTANDING = 4096
 
 
+@dataclass(eq=False)
 class Multiplexer:
-    """The calls of one connection. ``service`` answers those of the peer.
+    """The calls and streams of one connection. ``service`` answers the calls of the peer."""
 
-    ``server`` takes the carriers of the streams that this side opens, ``dialer`` makes those of the streams that it
-    accepts.
-    """
+    peer: str
+    send: Send
+    _: KW_ONLY
+    service: Service | None = None
+    max_message_bytes: int
+    deadline_scale: float = 1.0
+    server: StreamServer | None = None
+    dialer: StreamDialer | None = None
 
-    def __init__(
-        self,
-        peer: str,
-        send: Send,
-        *,
-        service: Service | None = None,
-        max_message_bytes: int,
-        deadline_scale: float = 1.0,
-        server: StreamServer | None = None,
-        dialer: StreamDialer | None = None,
-    ) -> None:
-        self.peer = peer
-        self.service = service
-        self._send = send
-        self._limit = max_message_bytes
-        self._scale = deadline_scale
-        self._server = server
-        self._dialer = dialer
+    def __post_init__(self) -> None:
         self._number = 0
         self._waiting: dict[int, tuple[Method, asyncio.Future[Any]]] = {}
         self._serving: dict[int, tuple[Method, asyncio.Task[None]]] = {}
         self._streams: set[StreamPort] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    # ---- calling ----------------------------------------------------------------------------------------------------
-
     async def open_stream(self, method: Method, request: object) -> Any:
         """Returns a PtyStream or a ByteStream, by the method. Raises as ``call``."""
-        if self._server is None or method.stream is None:
+        if self.server is None or method.stream is None:
             raise Unavailable(f"this side opens no streams by {method.name}")
         port = self._port()
         try:
-            with self._server.offer(port) as offer:
+            with self.server.offer(port) as offer:
                 await self.call(method, request, offer)
             if not port.is_carried:
                 raise Unavailable(f"{self.peer} did not connect for {method.name}")
@@ -83,23 +64,23 @@ class Multiplexer:
         return port
 
     async def call(self, method: Method, request: object, offer: DataOffer | None = None) -> Any:
-        """Calls the peer. Raises what the peer raised, DeadlineExceeded, Unavailable, or LimitExceeded for too large a
+        """Calls the peer. Raises what the peer raised, DeadlineExceeded, Unavailable, or LimitExceeded for a large
         request."""
         self._number += 1
         number = self._number
         if len(self._waiting) >= _MAX_OUTSTANDING:
             raise Unavailable(f"{self.peer} is behind with {_MAX_OUTSTANDING} calls")
-        message = encode(Kind.CALL, number, method.name, request, limit=self._limit, offer=offer)
-        timeout_s = method.deadline_of(request) * self._scale
+        message = encode(Kind.CALL, number, method.name, request, limit=self.max_message_bytes, offer=offer)
+        timeout_s = method.deadline_of(request) * self.deadline_scale
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[number] = (method, reply)
         try:
-            await self._send(message)
+            await self.send(message)
             done, _ = await asyncio.wait({reply}, timeout=timeout_s)
             if done:
                 return reply.result()
             self._post_soon(Kind.CANCEL, number)
-            raise DeadlineExceeded(f"{self.peer} did not answer {method.name} within {timeout_s:g} s")
+            raise errors.DeadlineExceeded(f"{self.peer} did not answer {method.name} within {timeout_s:g} s")
         except asyncio.CancelledError:
             self._post_soon(Kind.CANCEL, number)
             raise
@@ -112,8 +93,6 @@ class Multiplexer:
         """True if calls of this side, or streams, are open."""
         return bool(self._waiting or self._streams)
 
-    # ---- receiving --------------------------------------------------------------------------------------------------
-
     def feed(self, envelope: Envelope) -> None:
         """Processes one message. Raises msgspec.MsgspecError for one that cannot be decoded."""
         number = envelope.id
@@ -124,7 +103,7 @@ class Multiplexer:
                 self._resolve(number, envelope)
             case Kind.ERROR:
                 error = decode_body(envelope.body, WireError)
-                self._fail(number, from_wire(error.code, error.message, error.data))
+                self._fail(number, errors.from_wire(error.code, error.message, error.data))
             case Kind.CANCEL:
                 served = self._serving.get(number)
                 if served is not None and served[0].abandonable:
@@ -140,29 +119,27 @@ class Multiplexer:
         try:
             reply.set_result(decode_body(envelope.body, method.reply))
         except msgspec.MsgspecError as e:
-            reply.set_exception(InternalError(f"{self.peer} answered {method.name} with something else: {e}"))
+            reply.set_exception(errors.InternalError(f"{self.peer} answered {method.name} with something else: {e}"))
 
     def _fail(self, number: int, error: BackendError) -> None:
         waiting = self._waiting.get(number)
         if waiting is not None and not waiting[1].done():
             waiting[1].set_exception(error)
 
-    # ---- serving ----------------------------------------------------------------------------------------------------
-
     def _serve(self, envelope: Envelope) -> None:
         service = self.service
         if service is None:
-            self._post_error_soon(envelope.id, Unavailable("not ready yet"))
+            self._spawn(self._post_error(envelope.id, Unavailable("not ready yet")))
             return
         method = service.methods.get(envelope.name)
         if method is None:
-            error = InvalidInput(f"there is no method {envelope.name[:64]!r}", data={"method": "unknown"})
-            self._post_error_soon(envelope.id, error)
+            error = errors.InvalidInput(f"there is no method {envelope.name[:64]!r}", data={"method": "unknown"})
+            self._spawn(self._post_error(envelope.id, error))
             return
         if envelope.id in self._serving:
             return
         if len(self._serving) >= _MAX_OUTSTANDING:
-            self._post_error_soon(envelope.id, Unavailable("too many calls are under way"))
+            self._spawn(self._post_error(envelope.id, Unavailable("too many calls are under way")))
             return
         task = asyncio.create_task(self._answer(service, method, envelope))
         self._serving[envelope.id] = (method, task)
@@ -174,7 +151,7 @@ class Multiplexer:
             try:
                 request = decode_body(envelope.body, method.request)
             except msgspec.MsgspecError as e:
-                raise InvalidInput(f"{method.name}: {e}", data={"request": str(e)}) from None
+                raise errors.InvalidInput(f"{method.name}: {e}", data={"request": str(e)}) from None
             reply = await service.call(method, request)
             if method.stream is not None:
                 await self._accept(method.stream, reply, envelope.offer)
@@ -187,25 +164,23 @@ class Multiplexer:
         """Connects the stream that a handler has opened with the end that the peer offers."""
         port = self._port()
         try:
-            if offer is None or self._dialer is None:
+            if offer is None or self.dialer is None:
                 raise Unavailable("there is no way to connect a stream")
-            await self._dialer.dial(offer, port)
+            await self.dialer.dial(offer, port)
         except BaseException:
             port.end()
             await stream.close()
             raise
         self._spawn(serve_end(port, kind, stream))
 
-    # ---- sending ----------------------------------------------------------------------------------------------------
-
     async def _post(self, kind: Kind, number: int, body: Any = None) -> None:
-        await self._send(encode(kind, number, "", body, limit=self._limit))
+        await self.send(encode(kind, number, "", body, limit=self.max_message_bytes))
 
     async def _post_error(self, number: int, error: BackendError) -> None:
         try:
             data = msgspec.to_builtins(error.data, str_keys=True)
             await self._post(Kind.ERROR, number, WireError(error.code, error.message, data))
-        except (Unavailable, LimitExceeded, TypeError, msgspec.MsgspecError) as e:
+        except (Unavailable, errors.LimitExceeded, TypeError, msgspec.MsgspecError) as e:
             log.warning("an error for %s is lost (%s): %s", self.peer, e, error)
 
     def _post_soon(self, kind: Kind, number: int) -> None:
@@ -213,12 +188,9 @@ class Multiplexer:
             try:
                 await self._post(kind, number)
             except BackendError:
-                pass  # there is nobody to tell
+                pass  # the peer is gone
 
         self._spawn(post())
-
-    def _post_error_soon(self, number: int, error: BackendError) -> None:
-        self._spawn(self._post_error(number, error))
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(coroutine)

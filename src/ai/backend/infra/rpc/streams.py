@@ -49,37 +49,37 @@ def cost_of(piece: bytes) -> int:
 
 
 class StreamPort:
-    """One end of a stream. ``forget`` is called at its end, as is that of the carrier."""
+    """An end of a stream. ``forget`` is called at its end, as is that of the carrier."""
 
     def __init__(self, forget: Callable[[StreamPort], None] = lambda port: None) -> None:
         self._forget = forget
         self._post: Post | None = None
-        self._leave_carrier: Callable[[], None] = lambda: None
+        self._end_carrier: Callable[[], None] = lambda: None
         self._incoming: deque[bytes] = deque()
-        self._held = 0
-        self._news = asyncio.Event()
+        self._buffered = 0
+        self._arrived = asyncio.Event()
         self._credit = WINDOW_BYTES
         self._credited = asyncio.Event()
         self._consumed = 0
-        self._over = asyncio.Event()
+        self._ended = asyncio.Event()
 
     @property
     def is_carried(self) -> bool:
         return self._post is not None
 
-    def ride(self, post: Post, leave: Callable[[], None]) -> None:
-        """Attaches the carrier, once. ``leave`` is called at the end and notifies the peer."""
-        self._post, self._leave_carrier = post, leave
-        if self._over.is_set():
-            leave()
+    def attach(self, post: Post, end_carrier: Callable[[], None]) -> None:
+        """Attaches the carrier, once. ``end_carrier`` notifies the peer of the end."""
+        self._post, self._end_carrier = post, end_carrier
+        if self._ended.is_set():
+            end_carrier()
 
     def deliver(self, piece: bytes) -> bool:
         """Accepts a piece from the peer. Returns False if it exceeds the window."""
-        if self._held > WINDOW_BYTES:
+        if self._buffered > WINDOW_BYTES:
             return False
-        self._held += cost_of(piece)
+        self._buffered += cost_of(piece)
         self._incoming.append(piece)
-        self._news.set()
+        self._arrived.set()
         return True
 
     def grant(self, count: int) -> None:
@@ -89,24 +89,24 @@ class StreamPort:
 
     def end(self) -> None:
         """Ends the stream on both sides. Received pieces can still be read. Safe twice."""
-        if self._over.is_set():
+        if self._ended.is_set():
             return
-        self._over.set()
-        self._news.set()
+        self._ended.set()
+        self._arrived.set()
         self._credited.set()
-        self._leave_carrier()
+        self._end_carrier()
         self._forget(self)
 
-    async def over(self) -> None:
+    async def ended(self) -> None:
         """Waits until the stream has ended."""
-        await self._over.wait()
+        await self._ended.wait()
 
     async def send(self, piece: bytes) -> None:
         """Returns once the piece is sent. Raises Unavailable if the stream has ended."""
-        while self._credit <= 0 and not self._over.is_set():
+        while self._credit <= 0 and not self._ended.is_set():
             self._credited.clear()
             await self._credited.wait()
-        if self._over.is_set() or self._post is None:
+        if self._ended.is_set() or self._post is None:
             raise Unavailable("the stream has ended")
         self._credit -= cost_of(piece)
         await self._post(Piece.DATA, piece)
@@ -114,15 +114,15 @@ class StreamPort:
     async def receive(self) -> bytes | None:
         """Returns the next piece; None once the stream has ended."""
         while not self._incoming:
-            if self._over.is_set():
+            if self._ended.is_set():
                 return None
-            self._news.clear()
-            await self._news.wait()
+            self._arrived.clear()
+            await self._arrived.wait()
         piece = self._incoming.popleft()
         cost = cost_of(piece)
-        self._held -= cost
+        self._buffered -= cost
         self._consumed += cost
-        if self._consumed >= WINDOW_BYTES // 2 and not self._over.is_set() and self._post is not None:
+        if self._consumed >= WINDOW_BYTES // 2 and not self._ended.is_set() and self._post is not None:
             consumed, self._consumed = self._consumed, 0
             try:
                 await self._post(Piece.CREDIT, consumed)
@@ -136,7 +136,6 @@ class StreamServer(Protocol):
 
     def offer(self, port: StreamPort) -> AbstractContextManager[DataOffer]:
         """Yields how the peer may connect to ``port`` while the block runs. Raises Unavailable if it cannot."""
-        ...
 
 
 class StreamDialer(Protocol):
@@ -239,10 +238,8 @@ async def _serve_frames(port: StreamPort, stream: PtyStream) -> None:
 
 
 async def _serve_bytes(port: StreamPort, stream: ByteStream) -> None:
-    """Copies both directions until both have ended or either is cut.
-
-    What the far side had said before it went is still handed on, if the stream takes it soon.
-    """
+    """Copies both directions until both have ended or either is cut. Received bytes are still delivered for a short
+    time."""
     far = PortBytes(port)
 
     async def copy(source: ByteStream, sink: ByteStream) -> None:
@@ -251,13 +248,13 @@ async def _serve_bytes(port: StreamPort, stream: ByteStream) -> None:
         await sink.write_eof()
 
     outward, inward = asyncio.ensure_future(copy(stream, far)), asyncio.ensure_future(copy(far, stream))
-    over = asyncio.ensure_future(port.over())
-    tasks: set[asyncio.Future[Any]] = {outward, inward, over}
+    ended = asyncio.ensure_future(port.ended())
+    tasks: set[asyncio.Future[Any]] = {outward, inward, ended}
     try:
         copying = asyncio.ensure_future(asyncio.wait({outward, inward}, return_when=asyncio.FIRST_EXCEPTION))
         tasks.add(copying)
-        await asyncio.wait({copying, over}, return_when=asyncio.FIRST_COMPLETED)
-        if over.done():
+        await asyncio.wait({copying, ended}, return_when=asyncio.FIRST_COMPLETED)
+        if ended.done():
             await asyncio.wait({inward}, timeout=LINGER_S)
     finally:
         await _cancel(tasks)

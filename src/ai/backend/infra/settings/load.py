@@ -31,18 +31,11 @@ def load_settings(
     environ: Mapping[str, str] | None = None,
     fixed: Mapping[str, Any] | None = None,
 ) -> M:
-    """Reads one daemon's settings.
+    """Reads one daemon's settings from ``path``, or else from the first ``<name>.toml`` of :func:`search_path`, if any.
 
-    Args:
-        model: what to fill.
-        name: the component, as in ``<name>.toml``.
-        path: a file that must exist; None searches, and finds nothing without complaint.
-        env_prefix: ``BACKEND_AGENT_`` makes ``BACKEND_AGENT_CONTAINER__KERNEL_UID`` set ``container.kernel-uid``;
-            None reads no environment. The environment wins over the file.
-        fixed: keys, as in the file, that win over both.
-
-    Raises:
-        InvalidInput: no such file, bad TOML, an unknown key or a bad value; the message names file and key.
+    The environment wins over the file: with the prefix ``BACKEND_AGENT_`` the variable
+    ``BACKEND_AGENT_CONTAINER__KERNEL_UID`` sets ``container.kernel-uid``. ``fixed`` has keys that win over both. Raises
+    InvalidInput for a missing file, bad TOML, an unknown key or a bad value; the message names file and key.
     """
     file = path if path is not None else next((p for p in search_path(name) if p.is_file()), None)
     data = _read(file) if file is not None else {}

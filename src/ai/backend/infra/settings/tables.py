@@ -94,8 +94,8 @@ class FileLogSettings(Settings):
 
 
 class LoggingSettings(Settings):
-    """The table ``[logging]``. ``--log-level`` wins over ``level``. A record is logged if both its logger's level in
-    ``pkg-ns`` and ``level`` let it pass."""
+    """The table ``[logging]``; ``--log-level`` wins over ``level``. Both ``level`` and a level in ``pkg-ns`` filter
+    records."""
 
     level: Level = Field("INFO", description="From which level on is logged.")
     drivers: list[Literal["console", "file", "logstash", "graylog"]] = Field(

@@ -49,8 +49,7 @@ class _Binding:
 
 
 def bind_log_context(**ids: object) -> AbstractContextManager[None]:
-    """Adds ids (``request_id=``, ``session_id=``, ``kernel_id=``, ...) to every record of this task inside the
-    block."""
+    """Adds ids (``request_id=``, ``session_id=`` ...) to every record of this task inside the block."""
     return _Binding(ids)
 
 
@@ -94,52 +93,45 @@ class _ConsoleFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         ids = " ".join(f"{k}={v}" for k, v in getattr(record, "ids", {}).items())
-        # A message may hold what a user wrote: one record stays one line, and no terminal that shows it obeys.
-        message = _CONTROL.sub(lambda found: repr(found[0])[1:-1], record.getMessage()[:_MAX_MESSAGE])
+        # A message may hold input of users: it stays one line, and controls no terminal.
+        message = _CONTROL.sub(lambda match: repr(match[0])[1:-1], record.getMessage()[:_MAX_MESSAGE])
         message += f"  {ids}" if ids else ""
         level = f"{self._colors.get(record.levelno, '')}{record.levelname:<7}{_PLAIN if self._colors else ''}"
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
-        where = f"{clock}.{int(record.msecs):03d} {record.process} "
-        line = f"{level} {message}" if self._is_simple else f"{where}{level} {record.name}: {message}"
+        source = f"{clock}.{int(record.msecs):03d} {record.process} "
+        line = f"{level} {message}" if self._is_simple else f"{source}{level} {record.name}: {message}"
         return line + ("\n" + self.formatException(record.exc_info) if record.exc_info else "")
 
 
 def configure_logging(
     daemon: str, *, level: str = "INFO", style: Literal["console", "json"] = "console", file: Path | None = None
 ) -> None:
-    """Sets up the root logger of this process, without settings.
+    """Sets up the root logger of this process without settings; libraries log from WARNING on.
 
-    Args:
-        daemon: named in every JSON record.
-        level: of our own loggers; libraries stay at WARNING.
-        style: ``console`` for people, ``json`` for collectors.
-        file: write there (rotated at 10 MiB, 3 kept) instead of to standard error.
+    Records go to standard error or to ``file`` (rotated at 10 MiB, 3 kept), in the style ``console`` for people or
+    ``json`` for collectors.
     """
-    big = 10 << 20
-    handler = _rotating(file, size=big, count=3, delay=True) if file is not None else logging.StreamHandler(sys.stderr)
+    handler = _rotating(file, size=10 << 20, count=3, delay=True) if file else logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JSONFormatter(daemon) if style == "json" else _ConsoleFormatter())
     _install([handler], {"": "WARNING", _OURS: level})
 
 
 def log_as_configured(daemon: str, settings: LoggingSettings, *, level: str | None = None, number: int = 0) -> None:
-    """Sets up the root logger of this process from its settings (spec 03-02, ``[logging]``).
+    """Sets up the root logger of this process from its settings (spec 03-02, ``[logging]``); ``level`` wins over
+    theirs.
 
-    Args:
-        level: of our own loggers, instead of what the settings say.
-        number: of a further process of the daemon, which has a file of its own: nobody rotates another's.
-
-    Raises:
-        InvalidInput: the log file cannot be written.
+    Further processes of a daemon have a ``number`` and a file of their own. Raises InvalidInput if it cannot be
+    written.
     """
     handlers: list[logging.Handler] = []
     if "file" in settings.drivers:
         name = Path(settings.file.filename or f"{daemon}.log")
-        place = settings.file.path.expanduser() / (f"{name.stem}-{number}{name.suffix}" if number else name)
+        path = settings.file.path.expanduser() / (f"{name.stem}-{number}{name.suffix}" if number else name)
         try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            file = _rotating(place, size=settings.file.rotation_size, count=settings.file.backup_count)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = _rotating(path, size=settings.file.rotation_size, count=settings.file.backup_count)
         except OSError as e:
-            raise InvalidInput(f"The log file {place} cannot be written: {e.strerror}.") from None
+            raise InvalidInput(f"The log file {path} cannot be written: {e.strerror}.") from None
         file.setFormatter(_JSONFormatter(daemon))
         handlers.append(file)
     if "console" in settings.drivers or not handlers:
@@ -149,8 +141,8 @@ def log_as_configured(daemon: str, settings: LoggingSettings, *, level: str | No
         handlers.append(console)
     for handler in handlers:
         handler.setLevel(level or settings.level)
-    ours = {_OURS: level} if level else {}
-    _install(handlers, {"": "WARNING", _OURS: settings.level, **settings.pkg_ns, **ours})
+    levels = {"": "WARNING", _OURS: settings.level, **settings.pkg_ns}
+    _install(handlers, {**levels, _OURS: level} if level else levels)
     for driver in settings.drivers:
         if driver not in ("console", "file"):
             log.warning("logs do not go to %s: have standard error or the log file collected", driver)

@@ -1,8 +1,5 @@
-"""Prometheus metrics of one daemon.
-
-A registry per daemon, not the global one: the embedded cluster runs several daemons in one process. Labels are bounded:
-route patterns, statuses and error codes, never ids or user input.
-"""
+"""Prometheus metrics of one daemon. Labels are bounded: route patterns, statuses and error codes, never ids or user
+input."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
 from prometheus_client.core import Metric
@@ -28,61 +25,52 @@ class Metrics:
     """Creates metrics with the prefix ``backendai_<daemon>_``; the same name returns the same metric."""
 
     def __init__(self, daemon: str) -> None:
-        self._registry, self._told = CollectorRegistry(), CollectorRegistry()
+        self._registry, self._exposed = CollectorRegistry(), CollectorRegistry()
         self._prefix = f"backendai_{daemon.replace('-', '_')}_"
-        self._made: dict[str, Counter | Gauge | Histogram] = {}
+        self._metrics: dict[str, Counter | Gauge | Histogram] = {}
 
     def counter(self, name: str, help_: str, labels: Sequence[str] = ()) -> Counter:
-        return self._make(Counter, name, lambda full: Counter(full, help_, labels, registry=self._registry))
+        return self._metric(Counter, name, help_, labels)
 
     def gauge(self, name: str, help_: str, labels: Sequence[str] = ()) -> Gauge:
-        return self._make(
-            Gauge,
-            name,
-            lambda full: Gauge(full, help_, labels, registry=self._registry, multiprocess_mode="mostrecent"),
-        )
+        return self._metric(Gauge, name, help_, labels, multiprocess_mode="mostrecent")
 
     def histogram(
         self, name: str, help_: str, labels: Sequence[str] = (), *, buckets: Sequence[float] = _BUCKETS
     ) -> Histogram:
-        return self._make(
-            Histogram, name, lambda full: Histogram(full, help_, labels, registry=self._registry, buckets=buckets)
-        )
+        return self._metric(Histogram, name, help_, labels, buckets=buckets)
 
-    def _make(self, kind: type[T], name: str, make: Callable[[str], T]) -> T:
+    def _metric(self, kind: type[T], name: str, help_: str, labels: Sequence[str], **options: Any) -> T:
         full = self._prefix + name
-        made = self._made.get(full)
-        if made is None:
-            made = self._made[full] = make(full)
-        if not isinstance(made, kind):
-            raise ValueError(f"{full} is a {type(made).__name__} already")
-        return made
+        metric = self._metrics.get(full)
+        if metric is None:
+            metric = self._metrics[full] = kind(full, help_, labels, registry=self._registry, **options)
+        if not isinstance(metric, kind):
+            raise ValueError(f"{full} is a {type(metric).__name__} already")
+        return metric
 
     def expose(self, source: Callable[[], Iterable[MetricFamily]]) -> None:
         """Exports the families of a source at each scrape. Its names are complete, and none begins with our prefix."""
-        self._told.register(_Told(source))
+        self._exposed.register(_FamilyCollector(source))
 
     def watch(self, name: str, help_: str, source: Callable[[], float]) -> None:
         """Exports a gauge of this process that is computed at each scrape."""
         full = self._prefix + name
-        self.expose(lambda: [MetricFamily(name=full, kind="gauge", help=help_, samples=[_sample(source())])])
+        self.expose(
+            lambda: [
+                MetricFamily(name=full, kind="gauge", help=help_, samples=[MetricSample(labels={}, value=source())])
+            ]
+        )
 
     def exposition(self) -> bytes:
-        """Returns the text format for ``/metrics``: the counts of all processes, and the exported families of this
-        one."""
-        return generate_latest(_joined() or self._registry) + generate_latest(self._told)
-
-
-def _sample(value: float) -> MetricSample:
-    return MetricSample(labels={}, value=value)
+        """Returns the text format for ``/metrics``: counts of all processes, and the exported families of this one."""
+        return generate_latest(_shared_registry() or self._registry) + generate_latest(self._exposed)
 
 
 def count_together(folder: Path, number: int) -> None:
-    """Lets the processes of one daemon count in shared files. Call it before any :class:`Metrics`.
+    """Lets the processes of one daemon count in files of a shared folder. Call it before creating any :class:`Metrics`.
 
-    Args:
-        folder: the same for all of them; the first process empties it.
-        number: of this process, 0 for the first; one that takes another's place goes on where that has ended.
+    ``number`` is that of this process; 0 empties the folder, the replacement of a process continues its counts.
     """
     if number == 0:
         shutil.rmtree(folder, ignore_errors=True)
@@ -91,7 +79,7 @@ def count_together(folder: Path, number: int) -> None:
     values.ValueClass = values.MultiProcessValue(lambda: number)  # type: ignore[no-untyped-call]  # theirs
 
 
-def _joined() -> CollectorRegistry | None:
+def _shared_registry() -> CollectorRegistry | None:
     """Returns the shared registry; None where a process counts alone."""
     folder = os.environ.get(_FOLDER)
     if folder is None:
@@ -101,7 +89,7 @@ def _joined() -> CollectorRegistry | None:
     return registry
 
 
-class _Told(Collector):
+class _FamilyCollector(Collector):
     """Exports families of another source; stores nothing between two scrapes."""
 
     def __init__(self, source: Callable[[], Iterable[MetricFamily]]) -> None:

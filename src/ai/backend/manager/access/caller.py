@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from ai.backend.common.ids import AccessKey, DomainName, UserId
 from ai.backend.common.states import UserRole
 
+ADMIN_ROLES = frozenset({UserRole.SUPERADMIN, UserRole.ADMIN})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
@@ -43,4 +45,4 @@ class Caller:
 
     @property
     def is_any_admin(self) -> bool:
-        return self.role in (UserRole.SUPERADMIN, UserRole.ADMIN)
+        return self.role in ADMIN_ROLES

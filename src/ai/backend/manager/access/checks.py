@@ -5,7 +5,7 @@ from __future__ import annotations
 from ai.backend.common.errors import Forbidden
 from ai.backend.common.states import UserRole
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.access.permissions import PERMISSIONS, Operation, Scope
+from ai.backend.manager.access.permissions import PERMISSIONS, SPARED_ROLES, Operation, Scope
 
 
 def scope_of(caller: Caller, operation: Operation) -> Scope:
@@ -13,16 +13,29 @@ def scope_of(caller: Caller, operation: Operation) -> Scope:
     return PERMISSIONS[caller.role, operation]
 
 
-def is_permitted(caller: Caller, operation: Operation, *, domain_name: str | None = None, is_own: bool = False) -> bool:
+def is_permitted(
+    caller: Caller,
+    operation: Operation,
+    *,
+    domain_name: str | None = None,
+    is_own: bool = False,
+    owner_role: UserRole | None = None,
+) -> bool:
     """Returns whether the caller may perform an operation on an object.
 
     Args:
         domain_name: the domain of the object; None if the operation has no object, or its object no domain.
         is_own: the object belongs to the caller.
+        owner_role: the role of the object's owner, for the operations of :data:`SPARED_ROLES`.
     """
     scope = scope_of(caller, operation)
-    is_in_domain = domain_name == caller.domain_name
+    is_in_domain = domain_name == caller.domain_name and not is_spared(operation, owner_role)
     return scope is Scope.ALL or (scope is Scope.DOMAIN and is_in_domain) or (is_own and scope is not Scope.NONE)
+
+
+def is_spared(operation: Operation, owner_role: UserRole | None) -> bool:
+    """Returns whether admins of a domain may not perform an operation on the objects of owners of this role."""
+    return owner_role in SPARED_ROLES.get(operation, ())
 
 
 def require(caller: Caller, operation: Operation, *, domain_name: str | None = None, is_own: bool = False) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Self
 
 from ai.backend.common.states import UserRole
 
@@ -15,143 +16,122 @@ class Scope(StrEnum):
     OWN = "own"
     """The caller's own objects, or those of groups that the caller belongs to."""
     DOMAIN = "domain"
-    """All objects of the caller's domain."""
+    """All objects of the caller's domain, except those of the roles in :data:`SPARED_ROLES`."""
     ALL = "all"
 
 
-class Operation(StrEnum):
-    """Operations that depend on the role of the caller; the values complete "Only superadmins ..."."""
-
-    SEE_DOMAINS = "see domains"
-    CHANGE_DOMAINS = "change domains"
-    SEE_GROUPS = "see groups"
-    CHANGE_GROUPS = "change groups"
-    CHANGE_GROUP_LIMITS = "change the limits of groups"
-    PURGE_GROUPS = "purge groups"
-    SEE_KEYPAIR_POLICIES = "see the policies of keypairs"
-    SEE_STORAGE_POLICIES = "see the policies of users and projects"
-    CHANGE_POLICIES = "change policies"
-    SEE_USERS = "see users"
-    LIST_USERS = "list users"
-    CHANGE_USERS = "change users"
-    CHANGE_USER_LIMITS = "change the limits of users"
-    PURGE_USERS = "purge users"
-    SIGN_OUT = "deactivate their own user"
-    SEE_KEYPAIRS = "see keypairs"
-    CHANGE_KEYPAIRS = "change keypairs"
-    CHANGE_KEYPAIR_LIMITS = "change the limits and rights of keypairs"
-    ACT_FOR_KEYPAIRS = "act for other keypairs"
-    SEE_RESOURCE_GROUPS = "see resource groups"
-    SEE_SCHEDULER_OPTIONS = "see the options of resource groups"
-    CHANGE_RESOURCE_GROUPS = "change resource groups"
-    CHANGE_SHARED_DOTFILES = "change the dotfiles of a domain or of its groups"
-    SEE_TEMPLATES = "see templates"
-    CHANGE_TEMPLATES = "change templates"
-    USE_GROUPS = "create sessions and templates in groups"
-    CHOOSE_AGENTS = "choose the agents of sessions"
-    EXCEED_PRIORITIES = "exceed the priority that a resource group allows"
-    SEE_AGENTS = "see agents"
-    CHANGE_AGENTS = "change agents and presets"
-    CONTROL_AGENT_DAEMONS = "start and stop agents"
-    OPERATE_DEVICES = "operate devices"
-    RECOUNT_SLOTS = "recount occupied slots"
-    SEE_ALL_HOSTS = "see all storage hosts"
-    SEE_QUOTAS = "see limits of quota scopes"
-    CHANGE_QUOTAS = "set limits of quota scopes"
-    CHANGE_FOLDERS = "change folders"
-    HAND_OVER_FOLDERS = "give folders to other users"
-    USE_UNMANAGED_PATHS = "create folders of unmanaged paths"
-    SEE_SESSIONS = "see sessions and their events"
-    CHANGE_SESSIONS = "change sessions"
-    END_ALL_SESSIONS = "end the sessions of all users"
-    COMMIT_ALWAYS = "commit sessions where commits are forbidden"
-    SEE_ALL_REGISTRIES = "see all registries of images"
-    SEE_TASKS = "see background tasks"
-    SEE_USAGE = "see reports of usage"
-    SEE_ERRORS = "see reported errors"
-    CLEAR_ERRORS = "clear reported errors"
-    READ_AUDIT_TRAIL = "read the audit trail"
-    SEE_SCHEMA = "query the GraphQL schema if it is for superadmins"
-    CONFIGURE = "read or change the shared configuration"
-    CHANGE_STATE = "change the state of the installation"
-
-
-_ROLES = (UserRole.SUPERADMIN, UserRole.ADMIN, UserRole.MONITOR, UserRole.USER)
 _NO, _OWN, _DOMAIN, _ALL = Scope.NONE, Scope.OWN, Scope.DOMAIN, Scope.ALL
+_ROLES = (UserRole.SUPERADMIN, UserRole.ADMIN, UserRole.MONITOR, UserRole.USER)
 
-_TABLE: Mapping[Operation, tuple[Scope, Scope, Scope, Scope]] = {
-    # operation                       superadmin, admin, monitor, user
-    Operation.SEE_DOMAINS: (_ALL, _DOMAIN, _ALL, _DOMAIN),
-    Operation.CHANGE_DOMAINS: (_ALL, _NO, _NO, _NO),
-    Operation.SEE_GROUPS: (_ALL, _DOMAIN, _ALL, _OWN),
-    Operation.CHANGE_GROUPS: (_ALL, _DOMAIN, _NO, _NO),
-    Operation.CHANGE_GROUP_LIMITS: (_ALL, _NO, _NO, _NO),
-    Operation.PURGE_GROUPS: (_ALL, _NO, _NO, _NO),
-    Operation.SEE_KEYPAIR_POLICIES: (_ALL, _ALL, _OWN, _OWN),
-    Operation.SEE_STORAGE_POLICIES: (_ALL, _ALL, _NO, _NO),
-    Operation.CHANGE_POLICIES: (_ALL, _NO, _NO, _NO),
-    Operation.SEE_USERS: (_ALL, _DOMAIN, _ALL, _OWN),
-    Operation.LIST_USERS: (_ALL, _DOMAIN, _ALL, _NO),
-    # Of their domain's users, admins change the ordinary ones: see identity.users.
-    Operation.CHANGE_USERS: (_ALL, _DOMAIN, _NO, _NO),
-    Operation.CHANGE_USER_LIMITS: (_ALL, _NO, _NO, _NO),
-    Operation.PURGE_USERS: (_ALL, _NO, _NO, _NO),
+
+class Operation(StrEnum):
+    """Operations that depend on the role of the caller, with the scope of each role.
+
+    The values complete "Only superadmins ...".
+    """
+
+    _value_: str
+    scopes: Mapping[UserRole, Scope]
+
+    def __new__(cls, text: str, *scopes: Scope) -> Self:
+        operation = str.__new__(cls, text)
+        operation._value_ = text
+        operation.scopes = dict(zip(_ROLES, scopes, strict=True))
+        return operation
+
+    # operation, superadmin, admin, monitor, user
+    SEE_DOMAINS = "see domains", _ALL, _DOMAIN, _ALL, _DOMAIN
+    CHANGE_DOMAINS = "change domains", _ALL, _NO, _NO, _NO
+    SIGN_WITHOUT_DOMAIN = "sign requests while their domain is inactive", _ALL, _NO, _NO, _NO
+    SEE_GROUPS = "see groups", _ALL, _DOMAIN, _ALL, _OWN
+    CHANGE_GROUPS = "change groups", _ALL, _DOMAIN, _NO, _NO
+    CHANGE_GROUP_LIMITS = "change the limits of groups", _ALL, _NO, _NO, _NO
+    PURGE_GROUPS = "purge groups", _ALL, _NO, _NO, _NO
+    SEE_KEYPAIR_POLICIES = "see the policies of keypairs", _ALL, _ALL, _OWN, _OWN
+    SEE_STORAGE_POLICIES = "see the policies of users and projects", _ALL, _ALL, _NO, _NO
+    CHANGE_POLICIES = "change policies", _ALL, _NO, _NO, _NO
+    SEE_USERS = "see users", _ALL, _DOMAIN, _ALL, _OWN
+    LIST_USERS = "list users", _ALL, _DOMAIN, _ALL, _NO
+    CHANGE_USERS = "change users", _ALL, _DOMAIN, _NO, _NO
+    CHANGE_USER_LIMITS = "change the limits of users", _ALL, _NO, _NO, _NO
+    PURGE_USERS = "purge users", _ALL, _NO, _NO, _NO
     # A superadmin is removed by another one.
-    Operation.SIGN_OUT: (_NO, _OWN, _OWN, _OWN),
-    Operation.SEE_KEYPAIRS: (_ALL, _DOMAIN, _ALL, _OWN),
-    Operation.CHANGE_KEYPAIRS: (_ALL, _DOMAIN, _NO, _NO),
-    Operation.CHANGE_KEYPAIR_LIMITS: (_ALL, _NO, _NO, _NO),
-    # Admins do not act for superadmins and monitors of their domain.
-    Operation.ACT_FOR_KEYPAIRS: (_ALL, _DOMAIN, _OWN, _OWN),
-    Operation.SEE_RESOURCE_GROUPS: (_ALL, _OWN, _OWN, _OWN),
-    Operation.SEE_SCHEDULER_OPTIONS: (_ALL, _ALL, _NO, _NO),
-    Operation.CHANGE_RESOURCE_GROUPS: (_ALL, _NO, _NO, _NO),
-    Operation.CHANGE_SHARED_DOTFILES: (_ALL, _DOMAIN, _NO, _NO),
-    Operation.SEE_TEMPLATES: (_ALL, _DOMAIN, _ALL, _OWN),
-    # Admins do not change the templates of superadmins.
-    Operation.CHANGE_TEMPLATES: (_ALL, _DOMAIN, _OWN, _OWN),
-    Operation.USE_GROUPS: (_ALL, _DOMAIN, _OWN, _OWN),
-    Operation.CHOOSE_AGENTS: (_ALL, _ALL, _NO, _NO),
-    Operation.EXCEED_PRIORITIES: (_ALL, _ALL, _NO, _NO),
-    Operation.SEE_AGENTS: (_ALL, _NO, _ALL, _NO),
-    Operation.CHANGE_AGENTS: (_ALL, _NO, _NO, _NO),
-    Operation.CONTROL_AGENT_DAEMONS: (_ALL, _NO, _NO, _NO),
-    Operation.OPERATE_DEVICES: (_ALL, _NO, _NO, _NO),
-    Operation.RECOUNT_SLOTS: (_ALL, _NO, _NO, _NO),
-    Operation.SEE_ALL_HOSTS: (_ALL, _NO, _NO, _NO),
-    Operation.SEE_QUOTAS: (_ALL, _DOMAIN, _ALL, _NO),
-    Operation.CHANGE_QUOTAS: (_ALL, _NO, _NO, _NO),
-    Operation.CHANGE_FOLDERS: (_ALL, _DOMAIN, _OWN, _OWN),
-    Operation.HAND_OVER_FOLDERS: (_ALL, _NO, _NO, _NO),
-    Operation.USE_UNMANAGED_PATHS: (_ALL, _NO, _NO, _NO),
-    Operation.SEE_SESSIONS: (_ALL, _DOMAIN, _ALL, _OWN),
-    Operation.CHANGE_SESSIONS: (_ALL, _DOMAIN, _OWN, _OWN),
-    Operation.END_ALL_SESSIONS: (_ALL, _NO, _NO, _NO),
-    Operation.COMMIT_ALWAYS: (_ALL, _NO, _NO, _NO),
-    Operation.SEE_ALL_REGISTRIES: (_ALL, _NO, _NO, _NO),
-    Operation.SEE_TASKS: (_ALL, _OWN, _ALL, _OWN),
-    Operation.SEE_USAGE: (_ALL, _DOMAIN, _ALL, _NO),
-    Operation.SEE_ERRORS: (_ALL, _DOMAIN, _ALL, _OWN),
-    Operation.CLEAR_ERRORS: (_ALL, _DOMAIN, _OWN, _OWN),
-    Operation.READ_AUDIT_TRAIL: (_ALL, _NO, _NO, _NO),
-    Operation.SEE_SCHEMA: (_ALL, _NO, _NO, _NO),
-    Operation.CONFIGURE: (_ALL, _NO, _NO, _NO),
-    Operation.CHANGE_STATE: (_ALL, _NO, _NO, _NO),
+    SIGN_OUT = "deactivate their own user", _NO, _OWN, _OWN, _OWN
+    SEE_KEYPAIRS = "see keypairs", _ALL, _DOMAIN, _ALL, _OWN
+    CHANGE_KEYPAIRS = "change keypairs", _ALL, _DOMAIN, _NO, _NO
+    CHANGE_KEYPAIR_LIMITS = "change the limits and rights of keypairs", _ALL, _NO, _NO, _NO
+    ACT_FOR_KEYPAIRS = "act for other keypairs", _ALL, _DOMAIN, _OWN, _OWN
+    SEE_RESOURCE_GROUPS = "see resource groups", _ALL, _OWN, _OWN, _OWN
+    SEE_SCHEDULER_OPTIONS = "see the options of resource groups", _ALL, _ALL, _NO, _NO
+    CHANGE_RESOURCE_GROUPS = "change resource groups", _ALL, _NO, _NO, _NO
+    CHANGE_SHARED_DOTFILES = "change the dotfiles of a domain or of its groups", _ALL, _DOMAIN, _NO, _NO
+    SEE_TEMPLATES = "see templates", _ALL, _DOMAIN, _ALL, _OWN
+    CHANGE_TEMPLATES = "change templates", _ALL, _DOMAIN, _OWN, _OWN
+    USE_GROUPS = "create sessions and templates in groups", _ALL, _DOMAIN, _OWN, _OWN
+    SEE_AGENTS = "see agents", _ALL, _NO, _ALL, _NO
+    CHANGE_AGENTS = "change agents and presets", _ALL, _NO, _NO, _NO
+    CONTROL_AGENT_DAEMONS = "start and stop agents", _ALL, _NO, _NO, _NO
+    OPERATE_DEVICES = "operate devices", _ALL, _NO, _NO, _NO
+    RECOUNT_SLOTS = "recount occupied slots", _ALL, _NO, _NO, _NO
+    SEE_IMAGES = "see images outside of their registries and groups", _ALL, _NO, _ALL, _NO
+    SEE_DOMAIN_IMAGES = "ask for the images of other domains", _ALL, _DOMAIN, _DOMAIN, _DOMAIN
+    CHANGE_IMAGES = "change or forget images", _ALL, _NO, _NO, _NO
+    PLACE_IMAGES = "bring images to agents and remove them", _ALL, _NO, _NO, _NO
+    SEE_REGISTRIES = "see how registries are configured", _ALL, _NO, _NO, _NO
+    CONFIGURE_REGISTRIES = "configure or scan registries", _ALL, _NO, _NO, _NO
+    COMMIT_WHEN_DISABLED = "make images of sessions where that is disabled", _ALL, _NO, _NO, _NO
+    USE_ARTIFACTS = "see, mount and download available artifacts", _ALL, _ALL, _ALL, _ALL
+    SEE_ALL_ARTIFACTS = "see all artifacts and their registries", _ALL, _NO, _ALL, _NO
+    CHANGE_ARTIFACTS = "scan, import and remove artifacts and manage their registries", _ALL, _NO, _NO, _NO
+    SEE_ALL_HOSTS = "see all storage hosts", _ALL, _NO, _NO, _NO
+    SEE_QUOTAS = "see limits of quota scopes", _ALL, _DOMAIN, _ALL, _NO
+    CHANGE_QUOTAS = "set limits of quota scopes", _ALL, _NO, _NO, _NO
+    SEE_FOLDERS = "see folders", _ALL, _DOMAIN, _ALL, _OWN
+    LIST_ALL_FOLDERS = "list the folders of all users", _ALL, _NO, _NO, _NO
+    CHANGE_FOLDERS = "change folders", _ALL, _DOMAIN, _OWN, _OWN
+    CREATE_GROUP_FOLDERS = "make folders of a group", _ALL, _DOMAIN, _NO, _NO
+    SHARE_FOLDERS = "share folders with users", _ALL, _DOMAIN, _DOMAIN, _DOMAIN
+    HAND_OVER_FOLDERS = "give folders to other users", _ALL, _NO, _NO, _NO
+    USE_UNMANAGED_PATHS = "create folders of unmanaged paths", _ALL, _NO, _NO, _NO
+    SEE_SESSIONS = "see sessions and their events", _ALL, _DOMAIN, _ALL, _OWN
+    CHANGE_SESSIONS = "change sessions", _ALL, _DOMAIN, _OWN, _OWN
+    EXCEED_PRIORITY = "exceed the largest priority of a resource group", _ALL, _ALL, _NO, _NO
+    CHOOSE_AGENTS = "choose the agents of sessions", _ALL, _ALL, _NO, _NO
+    END_ALL_SESSIONS = "end the sessions of all users", _ALL, _NO, _NO, _NO
+    SEE_TASKS = "see background tasks", _ALL, _OWN, _ALL, _OWN
+    SEE_USAGE = "see reports of usage", _ALL, _DOMAIN, _ALL, _NO
+    SEE_ERRORS = "see reported errors", _ALL, _DOMAIN, _ALL, _OWN
+    CLEAR_ERRORS = "clear reported errors", _ALL, _DOMAIN, _OWN, _OWN
+    READ_AUDIT_TRAIL = "read the audit trail", _ALL, _NO, _NO, _NO
+    CONFIGURE = "read or change the shared configuration", _ALL, _NO, _NO, _NO
+    CHANGE_STATE = "change the state of the installation", _ALL, _NO, _NO, _NO
+    SEE_SCHEMA = "see the schema of GraphQL by default", _ALL, _NO, _NO, _NO
+
+
+_ABOVE_DOMAINS = frozenset({UserRole.SUPERADMIN, UserRole.MONITOR})
+SPARED_ROLES: Mapping[Operation, frozenset[UserRole]] = {
+    # Admins of a domain must not gain the rights of those who see other domains, nor change what they run.
+    Operation.ACT_FOR_KEYPAIRS: _ABOVE_DOMAINS,
+    Operation.CHANGE_SHARED_DOTFILES: _ABOVE_DOMAINS,
+    Operation.CHANGE_TEMPLATES: frozenset({UserRole.SUPERADMIN}),
+    Operation.CHANGE_USERS: _ABOVE_DOMAINS | {UserRole.ADMIN},
 }
+"""Roles of owners whose objects are outside of the scope ``domain`` of an operation."""
 
 PERMISSIONS: Mapping[tuple[UserRole, Operation], Scope] = {
-    (role, operation): scope for operation, scopes in _TABLE.items() for role, scope in zip(_ROLES, scopes, strict=True)
+    (role, operation): scope for operation in Operation for role, scope in operation.scopes.items()
 }
 
 
 def page() -> str:
     """Returns the table as a page of the reference."""
     head = f"| Operation | {' | '.join(role.value for role in _ROLES)} |\n| --- |{' --- |' * len(_ROLES)}"
-    rows = [
-        f"| {operation.value} | {' | '.join(PERMISSIONS[role, operation].value for role in _ROLES)} |"
-        for operation in Operation
+    rows = [f"| {operation.value} | {' | '.join(operation.scopes.values())} |" for operation in Operation]
+    spared = [
+        f"- {operation.value}: {', '.join(role.value for role in _ROLES if role in roles)}"
+        for operation, roles in SPARED_ROLES.items()
     ]
-    return "\n".join([_HEAD, head, *rows])
+    return "\n".join([_HEAD, head, *rows, _SPARED_HEAD, *spared, ""])
 
 
 _HEAD = """<!-- Generated from manager/access/permissions.py; do not edit. -->
@@ -166,4 +146,7 @@ What each role may do, and on which objects.
 - `no`: on none.
 
 Rights on storage hosts and on single virtual folders are granted per domain, group, policy and folder, not by role.
+"""
+_SPARED_HEAD = """
+The scope `domain` leaves out the objects of these roles:
 """

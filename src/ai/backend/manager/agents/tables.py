@@ -9,7 +9,7 @@ from sqlalchemy import Boolean, Column, String, Table
 from ai.backend.common.states import AgentStatus, SlotType
 from ai.backend.common.wire.reports import ImageReport, OverlayReport, PluginReport, RuntimeClassReport
 from ai.backend.infra.database import JSONText, QuantityMap, UTCDateTime, Whole
-from ai.backend.infra.database.columns import EnumText, JSONOf, JSONTuple
+from ai.backend.infra.database.columns import EnumText, JSONTuple
 from ai.backend.manager.db.metadata import metadata, required
 
 agents = Table(
@@ -38,7 +38,7 @@ agents = Table(
     required("plugins", JSONTuple(PluginReport)),
     required("images", JSONTuple(ImageReport)),
     required("runtime_classes", JSONTuple(RuntimeClassReport), server_default="[]"),
-    Column("overlay", JSONOf(OverlayReport)),
+    Column("overlay", JSONText(OverlayReport)),
     required("location", JSONTuple(str), server_default="[]"),
     Column("kernel_limit", Whole),
     required("version_id", Whole),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from ai.backend.common.wire.artifacts import UploadFile
 from ai.backend.infra.http.routes import Call, Nothing, Reply, route
 from ai.backend.manager.access.requests import caller_of
 from ai.backend.manager.artifacts import schemas as schema
 from ai.backend.manager.artifacts.facade import Artifacts
 from ai.backend.manager.artifacts.gateway import ScanRequest
-from ai.backend.manager.artifacts.model import ArtifactQuery, UploadFile
+from ai.backend.manager.artifacts.model import ArtifactQuery, ArtifactStorage
 from ai.backend.manager.artifacts.views import (
     artifact_info,
     artifact_item,
@@ -15,7 +18,6 @@ from ai.backend.manager.artifacts.views import (
     registry_item,
     revision_info,
     revision_list,
-    storage_item,
 )
 
 _MAX_UPLOAD_BODY = 16 << 20
@@ -93,21 +95,18 @@ class ArtifactRegistriesApi:
         )
         return schema.TaskStarted(bgtask_id=str(task))
 
-    @route("GET", "/artifact-storages", reply=list[schema.StorageItem])
-    async def storages(self, call: Call) -> list[schema.StorageItem]:
+    @route("GET", "/artifact-storages", reply=list[ArtifactStorage])
+    async def storages(self, call: Call) -> Sequence[ArtifactStorage]:
         """Lists the storages that stages of an import can use."""
-        return [storage_item(s) for s in await self._registries.storages(caller_of(call))]
+        return await self._registries.storages(caller_of(call))
 
 
 class ArtifactsApi:
-    """Routes about artifacts and revisions.
-
-    ``{a}`` is the name or id of an artifact, ``{v}`` the id of a revision or ``ARTIFACT[@VERSION]``. Only superadmins
-    and monitors see revisions that are not available.
-    """
+    """Routes about artifacts and revisions. ``{a}`` is the name or id of an artifact, ``{v}`` the id of a revision or
+    ``ARTIFACT[@VERSION]``. Only superadmins and monitors see revisions that are not available."""
 
     def __init__(self, artifacts: Artifacts) -> None:
-        self._catalogue = artifacts.catalogue
+        self._artifacts = artifacts.service
         self._imports = artifacts.imports
         self._uploads = artifacts.uploads
         self._registries = artifacts.registries
@@ -125,14 +124,14 @@ class ArtifactsApi:
             status=query.status,
             search=query.search,
         )
-        page = await self._catalogue.page(caller_of(call), artifact_query)
+        page = await self._artifacts.page(caller_of(call), artifact_query)
         items = [artifact_item(row, self._imports.progress) for row in page.items]
         return schema.ArtifactPage(items=items, total_count=page.total_count)
 
     @route("GET", "/artifacts/{a}", reply=schema.ArtifactInfo)
     async def get_artifact(self, call: Call) -> schema.ArtifactInfo:
         """Returns an artifact with its revisions and README."""
-        return artifact_info(await self._catalogue.artifact(caller_of(call), call.params["a"]), self._imports.progress)
+        return artifact_info(await self._artifacts.artifact(caller_of(call), call.params["a"]), self._imports.progress)
 
     @route("DELETE", "/artifacts/{a}")
     async def delete_artifact(self, call: Call) -> None:
@@ -176,21 +175,21 @@ class ArtifactsApi:
     @route("GET", "/artifacts/revisions/{v}", reply=schema.RevisionInfo)
     async def get_revision(self, call: Call) -> schema.RevisionInfo:
         """Returns a revision with the progress of its import."""
-        return revision_info(await self._catalogue.revision(caller_of(call), call.params["v"]), self._imports.progress)
+        return revision_info(await self._artifacts.revision(caller_of(call), call.params["v"]), self._imports.progress)
 
     @route("GET", "/artifacts/revisions/{v}/files", reply=schema.FileList)
     async def list_files(self, call: Call) -> schema.FileList:
         """Lists the files of an available revision."""
-        row, files = await self._catalogue.files(caller_of(call), call.params["v"])
+        row, files = await self._artifacts.files(caller_of(call), call.params["v"])
         return file_list(row, files, self._imports.progress)
 
     @route("POST", "/artifacts/revisions/{v}/presign", body=schema.PresignBody, reply=schema.FileList, audited=False)
     async def presign(self, call: Call[schema.PresignBody]) -> schema.FileList:
         """Returns temporary public URLs of files of an available revision."""
-        row, files = await self._catalogue.presign(caller_of(call), call.params["v"], call.body.paths)
+        row, files = await self._artifacts.presign(caller_of(call), call.params["v"], call.body.paths)
         return file_list(row, files, self._imports.progress)
 
     @route("POST", "/artifacts/revisions/{v}/ticket", reply=schema.TicketReply)
     async def ticket(self, call: Call) -> schema.TicketReply:
         """Returns a temporary URL by which another installation can fetch an available revision."""
-        return schema.TicketReply(ticket=await self._catalogue.ticket(caller_of(call), call.params["v"]))
+        return schema.TicketReply(ticket=await self._artifacts.ticket(caller_of(call), call.params["v"]))

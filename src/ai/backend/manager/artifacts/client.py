@@ -22,7 +22,6 @@ from ai.backend.manager.artifacts.model import (
     FoundRevision,
     RevisionRow,
     Stages,
-    UploadFile,
 )
 from ai.backend.manager.artifacts.settings import ArtifactSettings
 from ai.backend.manager.storage_proxy import StorageProxies
@@ -46,7 +45,7 @@ class StorageProxyArtifacts:
         try:
             return msgspec.convert(reply, kind)
         except msgspec.ValidationError as e:
-            raise Unavailable(f"The storage proxy {proxy} replys what cannot be understood: {e}") from e
+            raise Unavailable(f"The storage proxy {proxy} sends a malformed reply: {e}") from e
 
     async def storages(self) -> Mapping[str, ArtifactStorage]:
         names = await self._proxies.names()
@@ -71,17 +70,12 @@ class StorageProxyArtifacts:
             return  # a hub only has models
         names = list(request.names)
         if not names:
-            listed = await self._scan(
-                proxy,
-                registry,
-                search=request.search,
-                author=request.author,
-                limit=min(request.limit, wire.MAX_SCAN),
-            )
+            limit = min(request.limit, wire.MAX_SCAN)
+            listed = await self._scan(proxy, registry, search=request.search, author=request.author, limit=limit)
             yield [_found_artifact(artifact) for artifact in listed.artifacts]
             names = [artifact.name for artifact in listed.artifacts] if request.closely else []
-        for batch in _batches(names, wire.MAX_NAMED):
-            reply = await self._scan(proxy, registry, names=tuple(batch))
+        for start in range(0, len(names), wire.MAX_NAMED):
+            reply = await self._scan(proxy, registry, names=tuple(names[start : start + wire.MAX_NAMED]))
             if reply.missing and request.names:
                 missing = ", ".join(reply.missing)
                 raise ArtifactNotFound(f"{registry.name} has no {missing}.", data={"names": list(reply.missing)})
@@ -121,12 +115,12 @@ class StorageProxyArtifacts:
         )
         return await self._ask(stages.proxy, "import", body, wire.ImportState)
 
-    async def upload(self, row: RevisionRow, files: Sequence[UploadFile]) -> Sequence[tuple[str, str]]:
+    async def upload(self, row: RevisionRow, files: Sequence[wire.UploadFile]) -> Sequence[tuple[str, str]]:
         stages = _stages(row)
         body = wire.UploadRequest(
             revision_id=row.revision.id,
             attempt=row.revision.attempt,
-            files=tuple(wire.UploadFile(path=f.path, size=f.size, sha256=f.sha256) for f in files),
+            files=tuple(files),
             stages=_wire_stages(stages),
             expires_s=self._url_s,
         )
@@ -182,10 +176,6 @@ def _wire_stages(stages: Stages) -> wire.Stages:
 
 def _location(row: RevisionRow) -> dict[str, Any]:
     return {"revision_id": row.revision.id, "storage": _stages(row).archive}
-
-
-def _batches(names: Sequence[str], size: int) -> list[Sequence[str]]:
-    return [names[start : start + size] for start in range(0, len(names), size)]
 
 
 def _found_artifact(artifact: wire.ScannedArtifact) -> FoundArtifact:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.artifacts.gateway import ArtifactGateway, Reservoirs
@@ -25,7 +26,7 @@ class Artifacts:
 
     registries: RegistryService
     scans: ScanService
-    catalogue: ArtifactService
+    service: ArtifactService
     imports: ImportService
     uploads: UploadService
     mounts: ArtifactMounts
@@ -35,7 +36,7 @@ class Artifacts:
     def build(
         cls,
         store: ArtifactStore,
-        depot: ArtifactGateway,
+        gateway: ArtifactGateway,
         reservoirs: Reservoirs,
         tasks: TaskService,
         settings: ArtifactSettings,
@@ -43,35 +44,31 @@ class Artifacts:
         id_generator: IdGenerator,
     ) -> Artifacts:
         """Builds the use cases on one store, its storage proxies and the other installations."""
-        registries = RegistryService(store, depot, settings, clock, id_generator)
+        registries = RegistryService(
+            store=store, gateway=gateway, settings=settings, clock=clock, id_generator=id_generator
+        )
         writer = RevisionWriter(store, clock)
-        catalogue = ArtifactService(store, depot)
+        service = ArtifactService(store=store, gateway=gateway)
         loop = ArtifactLoop(
             store=store,
             writer=writer,
-            depot=depot,
+            gateway=gateway,
             reservoirs=reservoirs,
             registries=registries,
             settings=settings,
             clock=clock,
         )
         imports = ImportService(
-            store=store, catalogue=catalogue, registries=registries, writer=writer, loop=loop, clock=clock
+            store=store, artifacts=service, registries=registries, writer=writer, loop=loop, clock=clock
         )
+        common: dict[str, Any] = {"store": store, "gateway": gateway, "registries": registries, "clock": clock}
+        common["id_generator"] = id_generator
         return cls(
             registries=registries,
-            scans=ScanService(store, depot, reservoirs, registries, tasks, clock, id_generator),
-            catalogue=catalogue,
+            scans=ScanService(**common, reservoirs=reservoirs, tasks=tasks),
+            service=service,
             imports=imports,
-            uploads=UploadService(
-                store=store,
-                depot=depot,
-                catalogue=catalogue,
-                registries=registries,
-                imports=imports,
-                clock=clock,
-                id_generator=id_generator,
-            ),
-            mounts=ArtifactMounts(depot, catalogue, wait_s=settings.mount_wait_s),
+            uploads=UploadService(**common, imports=imports),
+            mounts=ArtifactMounts(gateway=gateway, artifacts=service, wait_s=settings.mount_wait_s),
             loop=loop,
         )

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from ai.backend.common.artifacts import ArtifactType, RevisionStatus
-from ai.backend.common.wire.artifacts import ImportState, MountState
+from ai.backend.common.wire.artifacts import ImportState, MountState, UploadFile
 from ai.backend.manager.artifacts.model import (
     ArtifactFile,
     ArtifactRegistry,
     ArtifactStorage,
     FoundArtifact,
     RevisionRow,
-    UploadFile,
 )
 
 Progress: TypeAlias = Callable[[float, float], Awaitable[None]]
@@ -52,46 +51,34 @@ class ArtifactGateway(Protocol):
 
     async def storages(self) -> Mapping[str, ArtifactStorage]:
         """Returns host -> storage for every proxy that answers; first those of the default volume's proxy."""
-        ...
 
     def scan(self, proxy: str, registry: ArtifactRegistry, request: ScanRequest) -> Pages:
         """Yields pages of a hub's artifacts; one may come again with more details."""
-        ...
 
     async def begin_import(self, row: RevisionRow, *, ticket: str | None = None) -> ImportState:
-        """Starts fetching, verifying and archiving, or joins the running import of this attempt.
-
-        Args:
-            ticket: the URL from another installation, for a revision that comes from one.
-        """
-        ...
+        """Starts fetching, verifying and archiving, or joins the running import of this attempt. ``ticket``: the URL
+        from another installation, for a revision that comes from one."""
 
     async def upload(self, row: RevisionRow, files: Sequence[UploadFile]) -> Sequence[tuple[str, str]]:
         """Returns path and upload URL of each file; a repeated call returns new URLs."""
-        ...
 
     async def import_state(self, row: RevisionRow) -> ImportState | None:
         """Returns the state of an import, or None if the proxy has none and the import must begin again."""
-        ...
 
     async def remove(self, row: RevisionRow) -> None:
         """Cancels the import and removes the files from all storages; does nothing if there are none."""
 
     async def files(self, row: RevisionRow) -> Sequence[ArtifactFile]:
         """Returns the archived files, sorted by path."""
-        ...
 
     async def presign(self, row: RevisionRow, path: str) -> str:
         """Returns a temporary public URL of an archived file."""
-        ...
 
     async def ticket(self, row: RevisionRow) -> str:
         """Returns a temporary URL by which another installation can fetch the revision."""
-        ...
 
     async def mount(self, row: RevisionRow) -> MountState:
         """Returns the directory on the nodes, or the progress of the copy to it. Raises NotSupported."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,15 +90,11 @@ class RemoteRevision:
 
 
 class Reservoirs(Protocol):
-    """Accesses other installations of this platform.
-
-    Calls raise Unavailable while one does not answer, RegistryRefused for insufficient credentials, and
-    ArtifactNotFound for artifacts that were removed there.
-    """
+    """Accesses other installations of this platform. Calls raise Unavailable while one does not answer, RegistryRefused
+    for insufficient credentials, and ArtifactNotFound for artifacts that were removed there."""
 
     def scan(self, registry: ArtifactRegistry, request: ScanRequest) -> Pages:
         """Yields pages of the artifacts that our credentials may see."""
-        ...
 
     async def delegate_scan(
         self, registry: ArtifactRegistry, remote_registry: str, request: ScanRequest, progress: Progress
@@ -124,4 +107,3 @@ class Reservoirs(Protocol):
 
     async def ticket(self, row: RevisionRow) -> str:
         """Returns a URL by which our storage proxy can fetch a revision that is available there."""
-        ...

@@ -31,7 +31,7 @@ from ai.backend.infra.clock import Clock
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.infra.retry import Backoff
 from ai.backend.manager.artifacts.gateway import ArtifactGateway, Reservoirs
-from ai.backend.manager.artifacts.model import ImportProgress, Revision, RevisionRow, Stages
+from ai.backend.manager.artifacts.model import ImportProgress, Revision, RevisionRow
 from ai.backend.manager.artifacts.registries import RegistryService
 from ai.backend.manager.artifacts.settings import ArtifactSettings
 from ai.backend.manager.artifacts.store import ArtifactStore
@@ -54,15 +54,8 @@ def problem_of(state: ImportState) -> BackendError:
     return from_wire(code or InternalError.code, message, data if isinstance(data, dict) else None)
 
 
-def _archived(stages: Stages, storage: str) -> Stages:
-    return replace(stages, archive=storage or stages.archive)
-
-
 class ArtifactLoop(PeriodicLoop):
-    """Drives revisions until they are imported or cleaned up, one task each.
-
-    ``registries`` selects the stages of an import that had to wait for the removal of an older one.
-    """
+    """Drives revisions until they are imported or cleaned up, one task each."""
 
     period_s = 5.0
 
@@ -71,20 +64,16 @@ class ArtifactLoop(PeriodicLoop):
         *,
         store: ArtifactStore,
         writer: RevisionWriter,
-        depot: ArtifactGateway,
+        gateway: ArtifactGateway,
         reservoirs: Reservoirs,
         registries: RegistryService,
         settings: ArtifactSettings,
         clock: Clock,
     ) -> None:
         super().__init__()
-        self._store = store
-        self._writer = writer
-        self._depot = depot
-        self._reservoirs = reservoirs
-        self._registries = registries
+        self._store, self._writer, self._clock = store, writer, clock
+        self._gateway, self._reservoirs, self._registries = gateway, reservoirs, registries
         self._give_up = timedelta(hours=settings.give_up_hours)
-        self._clock = clock
         self._slots = asyncio.Semaphore(settings.parallel)
         self._drivers: dict[RevisionId, asyncio.Task[None]] = {}
         self._progress: dict[RevisionId, tuple[int, ImportProgress]] = {}
@@ -125,7 +114,6 @@ class ArtifactLoop(PeriodicLoop):
             self.wake()  # restarted: read the revision again
 
     def _forget(self, active: set[RevisionId]) -> None:
-        """Drops the state of revisions that are no longer in progress."""
         self._progress = {key: progress for key, progress in self._progress.items() if key in active}
         self._delegated = {key for key in self._delegated if key[0] in active}
         self._failures = {key: count for key, count in self._failures.items() if key[0] in active}
@@ -146,13 +134,14 @@ class ArtifactLoop(PeriodicLoop):
         """Executes one step; returns whether there is another one."""
         revision = row.revision
         if revision.residue:
-            await self._depot.remove(row)
+            await self._gateway.remove(row)
             crash_point("after-artifact-remove")
             return await self._writer.update(revision, residue=False, stages=None) is not None
         if revision.status not in (RevisionStatus.PULLING, RevisionStatus.PULLED):
             return False
         if revision.stages is None:
-            return await self._writer.update(revision, stages=await self._registries.stages(row.registry)) is not None
+            stages = await self._registries.stages(row.registry)  # the import waited for the removal of an older one
+            return await self._writer.update(revision, stages=stages) is not None
         async with self._slots:
             rows = await self._store.revisions([revision.id])  # it may have waited for long
             if rows and rows[0].revision == revision:
@@ -170,7 +159,7 @@ class ArtifactLoop(PeriodicLoop):
                 return
             row = followed
             await poll.wait()
-            state = await self._depot.import_state(row) or await self._begin(row)
+            state = await self._gateway.import_state(row) or await self._begin(row)
 
     async def _begin(self, row: RevisionRow) -> ImportState | None:
         """Begins or joins the import; returns None while another installation still imports the revision."""
@@ -179,16 +168,13 @@ class ArtifactLoop(PeriodicLoop):
             if not await self._is_available(row):
                 return None
             ticket = await self._reservoirs.ticket(row)
-        state = await self._depot.begin_import(row, ticket=ticket)
+        state = await self._gateway.begin_import(row, ticket=ticket)
         crash_point("after-artifact-begin")
         return state
 
     async def _is_available(self, row: RevisionRow) -> bool:
-        """Returns whether the other installation has the files; makes it import them if the import is delegated.
-
-        Raises:
-            ArtifactNotFound: it does not have them and may not or cannot import them.
-        """
+        """Returns whether the other installation has the files; makes it import them if the import is delegated. Raises
+        ArtifactNotFound: it does not have them and may not or cannot import them."""
         remote = await self._reservoirs.revision(row)
         if remote.status is RevisionStatus.AVAILABLE:
             return True
@@ -208,11 +194,7 @@ class ArtifactLoop(PeriodicLoop):
         return False
 
     async def _follow(self, row: RevisionRow, state: ImportState) -> RevisionRow | None:
-        """Stores the progress of an import; returns None at its end.
-
-        Raises:
-            BackendError: the import failed.
-        """
+        """Stores the progress of an import; returns None at its end. Raises BackendError: the import failed."""
         phase, revision = state.phase, row.revision
         progress = ImportProgress(phase=phase.value, current=state.current, total=state.total)
         self._progress[revision.id] = revision.attempt, progress
@@ -225,14 +207,16 @@ class ArtifactLoop(PeriodicLoop):
             moved = await self._writer.apply(revision, RevisionTrigger.DOWNLOADED)
         if phase is ImportPhase.DONE and moved is not None:
             stages = moved.stages
-            contents: dict[str, Any] = {"file_count": state.files, "imported_digest": state.digest}
+            if stages is not None and state.storage:
+                stages = replace(stages, archive=state.storage)
             await self._writer.apply(
                 moved,
                 RevisionTrigger.ARCHIVED,
                 info=" ".join(state.notes) or None,
                 size=state.size if state.size is not None else moved.size,
-                stages=stages and _archived(stages, state.storage),
-                **contents,
+                stages=stages,
+                file_count=state.files,
+                imported_digest=state.digest,
             )
             return None
         if moved is None:
@@ -240,7 +224,6 @@ class ArtifactLoop(PeriodicLoop):
         return RevisionRow(revision=moved, artifact=row.artifact, registry=row.registry)
 
     async def _update(self, row: RevisionRow, **values: Any) -> Revision | None:
-        """Writes the values if one differs from the row."""
         if all(getattr(row.revision, name) == value for name, value in values.items()):
             return row.revision
         return await self._writer.update(row.revision, **values)

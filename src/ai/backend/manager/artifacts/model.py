@@ -71,8 +71,7 @@ class FoundRevision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundArtifact:
-    """An artifact as a scan reports it; ``extra`` has further facts (author, tags, downloads), ``readme`` is None if it
-    was not fetched."""
+    """An artifact as a scan reports it; ``extra`` has author, tags, downloads; ``readme`` is None if not fetched."""
 
     type: ArtifactType
     name: str
@@ -134,7 +133,7 @@ class Revision:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether the registry has newer content than the stored one."""
+        """Returns whether the registry has newer content than the stored one."""
         is_stored = self.status is RevisionStatus.AVAILABLE and None not in (self.digest, self.imported_digest)
         return is_stored and self.digest != self.imported_digest
 
@@ -158,18 +157,14 @@ class RevisionRow:
 
     @property
     def ref(self) -> str:
-        """The reference ``NAME@VERSION``."""
+        """Returns the reference ``NAME@VERSION``."""
         return f"{self.artifact.name}@{self.revision.version}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactQuery:
-    """Selects a page of artifacts. None is no filter; ``status`` is that of any revision.
-
-    Attributes:
-        search: a part of the name, in either case.
-        available_only: only artifacts and revisions that can be used.
-    """
+    """Selects a page of artifacts. None is no filter; ``status`` is that of any revision. ``search``: a part of the
+    name, in either case. ``available_only``: only artifacts and revisions that can be used."""
 
     limit: int = 20
     offset: int = 0
@@ -180,14 +175,6 @@ class ArtifactQuery:
     available_only: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """The number of new artifacts and revisions in a page of a scan."""
-
-    artifacts: int
-    revisions: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactFile:
     """A file of a revision; ``url`` is a temporary public URL, if requested."""
@@ -196,15 +183,6 @@ class ArtifactFile:
     size: int
     sha256: str
     url: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UploadFile:
-    """A file to upload; with ``sha256`` None its content is not verified."""
-
-    path: str
-    size: int
-    sha256: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

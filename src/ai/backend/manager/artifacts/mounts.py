@@ -6,15 +6,17 @@ import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from ai.backend.common.artifacts import REFERENCE
 from ai.backend.common.errors import BackendError, Conflict, InvalidInput, NotFound, Unavailable
 from ai.backend.common.ids import FolderId
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import require
+from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.artifacts.gateway import ArtifactGateway
 from ai.backend.manager.artifacts.model import RevisionRow
-from ai.backend.manager.artifacts.permissions import Operation, require
 from ai.backend.manager.artifacts.service import ArtifactService
 from ai.backend.manager.folders.model import FolderMount, MountKind
 from ai.backend.manager.folders.mounts import check_target
@@ -37,17 +39,14 @@ def _naming(ref: str) -> Iterator[None]:
         raise kind(message, data={"config.mounts": f"{REFERENCE}{ref[:256]}: {e.code}"}) from None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactMounts:
-    """Resolves references to revisions and their directories on the nodes.
+    """Resolves references to revisions and their directories on the nodes. ``wait_s``: seconds that the creation of a
+    session waits for a mountable copy."""
 
-    Args:
-        wait_s: seconds that the creation of a session waits for a mountable copy.
-    """
-
-    def __init__(self, depot: ArtifactGateway, catalogue: ArtifactService, *, wait_s: float) -> None:
-        self._depot = depot
-        self._catalogue = catalogue
-        self._wait_s = wait_s
+    gateway: ArtifactGateway
+    artifacts: ArtifactService
+    wait_s: float
 
     async def resolve(
         self, owner: Caller, mounts: Sequence[str], mount_map: Mapping[str, str], options: Mapping[str, Any]
@@ -65,12 +64,12 @@ class ArtifactMounts:
             target = mount_map.get(mount) or mount_map.get(key) or alias
             permission = (options.get(key) or options.get(mount) or {}).get("permission")
             with _naming(ref):
-                require(owner, Operation.MOUNT)
+                require(owner, Operation.USE_ARTIFACTS)
                 if key in resolved:
                     raise InvalidInput("it is named twice")
                 if permission not in (None, "ro"):
                     raise InvalidInput("artifacts are for reading only, so mount it with permission ro")
-                row = await self._catalogue.revision(owner, ref, usable=True)
+                row = await self.artifacts.revision(owner, ref, usable=True)
                 default = row.artifact.name.rpartition("/")[2]
                 resolved[key] = FolderMount(
                     folder_id=FolderId(row.revision.id),
@@ -83,9 +82,9 @@ class ArtifactMounts:
         return list(resolved.values())
 
     async def _directory(self, row: RevisionRow) -> str:
-        deadline = time.monotonic() + self._wait_s
+        deadline = time.monotonic() + self.wait_s
         while True:
-            state = await self._depot.mount(row)
+            state = await self.gateway.mount(row)
             if state.path is not None:
                 return state.path
             if time.monotonic() > deadline:

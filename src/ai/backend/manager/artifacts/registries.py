@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from ai.backend.common.artifacts import RegistryType
@@ -12,9 +13,10 @@ from ai.backend.common.folders import parse_host
 from ai.backend.common.ids import RegistryId
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import require
+from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.artifacts.gateway import ArtifactGateway
 from ai.backend.manager.artifacts.model import ArtifactRegistry, ArtifactStorage, Stages
-from ai.backend.manager.artifacts.permissions import Operation, require
 from ai.backend.manager.artifacts.settings import ArtifactSettings
 from ai.backend.manager.artifacts.store import ArtifactStore
 
@@ -75,36 +77,29 @@ def check_storages(storages: Mapping[str, str]) -> dict[str, str]:
     return dict(storages)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryService:
     """Lists, adds, changes and removes registries. ``ref`` is a name or an id."""
 
-    def __init__(
-        self,
-        store: ArtifactStore,
-        depot: ArtifactGateway,
-        settings: ArtifactSettings,
-        clock: Clock,
-        id_generator: IdGenerator,
-    ) -> None:
-        self._store = store
-        self._depot = depot
-        self._settings = settings
-        self._clock = clock
-        self._id_generator = id_generator
+    store: ArtifactStore
+    gateway: ArtifactGateway
+    settings: ArtifactSettings
+    clock: Clock
+    id_generator: IdGenerator
 
     async def list(self, caller: Caller) -> Sequence[ArtifactRegistry]:
-        require(caller, Operation.SEE_ALL)
-        return await self._store.registries()
+        require(caller, Operation.SEE_ALL_ARTIFACTS)
+        return await self.store.registries()
 
     async def find(self, ref: str) -> ArtifactRegistry:
         """Returns a registry. Raises NotFound."""
-        for registry in await self._store.registries():
+        for registry in await self.store.registries():
             if ref in (registry.name, str(registry.id), registry.id.hex):
                 return registry
         raise NotFound(f"There is no artifact registry {ref[:64]!r}.", data={"registry": "unknown"})
 
     async def get(self, caller: Caller, ref: str) -> ArtifactRegistry:
-        require(caller, Operation.SEE_ALL)
+        require(caller, Operation.SEE_ALL_ARTIFACTS)
         return await self.find(ref)
 
     async def add(
@@ -118,15 +113,15 @@ class RegistryService:
         storages: Mapping[str, str],
     ) -> ArtifactRegistry:
         """Adds a registry. Raises InvalidName, InvalidInput, Conflict (name taken) or NotFound (storage)."""
-        require(caller, Operation.MANAGE_REGISTRIES)
+        require(caller, Operation.CHANGE_ARTIFACTS)
         if not _NAME.fullmatch(name):
             raise InvalidName(
                 "A registry's name is 1 to 64 ASCII letters, digits and . _ - with a letter or digit at either end.",
                 data={"name": "malformed"},
             )
-        now = self._clock.now()
+        now = self.clock.now()
         registry = ArtifactRegistry(
-            id=RegistryId(self._id_generator.uuid()),
+            id=RegistryId(self.id_generator.uuid()),
             name=name,
             type=kind,
             url=check_url(kind, url),
@@ -137,7 +132,7 @@ class RegistryService:
         )
         if storages:
             await self.stages(registry)
-        await self._store.add_registry(registry)
+        await self.store.add_registry(registry)
         return registry
 
     async def change(
@@ -150,7 +145,7 @@ class RegistryService:
         storages: Mapping[str, str] | None = None,
     ) -> ArtifactRegistry:
         """Changes the values that are not None. Running imports keep their storages."""
-        require(caller, Operation.MANAGE_REGISTRIES)
+        require(caller, Operation.CHANGE_ARTIFACTS)
         registry = await self.find(ref)
         values: dict[str, object] = {}
         if url is not None:
@@ -160,18 +155,18 @@ class RegistryService:
         if storages is not None:
             values["storages"] = check_storages(storages)
         if values:
-            await self._store.change_registry(registry.id, modified_at=self._clock.now(), **values)
+            await self.store.change_registry(registry.id, modified_at=self.clock.now(), **values)
         return await self.find(str(registry.id))
 
     async def remove(self, caller: Caller, ref: str) -> None:
         """Removes a registry with its artifacts. Raises Conflict while files of them are stored."""
-        require(caller, Operation.MANAGE_REGISTRIES)
-        await self._store.remove_registry((await self.find(ref)).id)
+        require(caller, Operation.CHANGE_ARTIFACTS)
+        await self.store.remove_registry((await self.find(ref)).id)
 
     async def storages(self, caller: Caller) -> Sequence[ArtifactStorage]:
         """Returns the storages that stages can use."""
-        require(caller, Operation.SEE_ALL)
-        return [storage for _, storage in sorted((await self._depot.storages()).items())]
+        require(caller, Operation.SEE_ALL_ARTIFACTS)
+        return [storage for _, storage in sorted((await self.gateway.storages()).items())]
 
     async def stages(self, registry: ArtifactRegistry) -> Stages:
         """Returns the storages of an import: those of the registry, else of the manager's settings, else of the first
@@ -182,10 +177,10 @@ class RegistryService:
             InvalidInput: the stages are on different storage proxies.
             Unavailable: the proxy of a storage does not answer.
         """
-        defaults = {stage: getattr(self._settings, f"{stage}_storage") for stage in STAGES}
+        defaults = {stage: getattr(self.settings, f"{stage}_storage") for stage in STAGES}
         named = {stage: registry.storages.get(stage) or defaults[stage] for stage in STAGES}
         hosts = {stage: host for stage, host in named.items() if host}
-        storages = await self._depot.storages()
+        storages = await self.gateway.storages()
         answering = list(dict.fromkeys(host.partition(":")[0] for host in storages))
         for stage, host in hosts.items():
             if host not in storages:
@@ -202,4 +197,4 @@ class RegistryService:
                 "All stages of an import are on one storage proxy.", data={"storages": f"on {' and '.join(proxies)}"}
             )
         names = {stage: host.partition(":")[2] for stage, host in hosts.items()}
-        return Stages(proxy=proxies[0], check=self._settings.verify, **names)
+        return Stages(proxy=proxies[0], check=self.settings.verify, **names)

@@ -13,13 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ai.backend.common.artifacts import ArtifactType, RevisionStatus
-from ai.backend.common.errors import (
-    ArtifactNotFound,
-    BackendError,
-    Conflict,
-    RegistryRefused,
-    RegistryUnavailable,
-)
+from ai.backend.common.errors import ArtifactNotFound, BackendError, Conflict, RegistryRefused, RegistryUnavailable
 from ai.backend.manager.artifacts.gateway import Pages, Progress, RemoteRevision, ScanRequest
 from ai.backend.manager.artifacts.model import ArtifactRegistry, FoundArtifact, FoundRevision, RevisionRow
 
@@ -31,8 +25,6 @@ _TIMEOUT_S = 30.0
 
 
 class _Revision(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of a revision that are read; others are ignored."""
-
     id: str
     version: str
     status: RevisionStatus

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -10,6 +11,7 @@ from msgspec import Meta
 from ai.backend.common.artifacts import ArtifactType, RegistryType, RevisionStatus
 from ai.backend.infra.http.fields import Word
 from ai.backend.infra.http.routes import Schema
+from ai.backend.manager.artifacts.model import ArtifactFile, ImportProgress
 
 Ref = Annotated[str, Meta(min_length=1, max_length=600)]
 Credentials = Annotated[dict[Word, Annotated[str, Meta(max_length=4_096)]], Meta(max_length=8)]
@@ -115,23 +117,6 @@ class RegistryItem(msgspec.Struct, frozen=True, kw_only=True):
     modified_at: str
 
 
-class StorageItem(msgspec.Struct, frozen=True, kw_only=True):
-    """``stages``: the stages that use the storage by default."""
-
-    host: str
-    backend: str
-    capabilities: list[str]
-    stages: list[str]
-
-
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes of one phase; a total of 0 is unknown."""
-
-    phase: str
-    current: int
-    total: int
-
-
 class RevisionItem(msgspec.Struct, frozen=True, kw_only=True):
     """``is_outdated``: the registry has newer content of this version."""
 
@@ -147,7 +132,7 @@ class RevisionItem(msgspec.Struct, frozen=True, kw_only=True):
     digest: str | None
     is_outdated: bool
     storage: str | None
-    progress: Progress | None
+    progress: ImportProgress | None
     created_at: str
     last_used: str | None
 
@@ -186,18 +171,9 @@ class RevisionList(msgspec.Struct, frozen=True, kw_only=True):
     revisions: list[RevisionInfo]
 
 
-class FileItem(msgspec.Struct, frozen=True, kw_only=True):
-    """``url`` is a temporary public URL, if requested."""
-
-    path: str
-    size: int
-    sha256: str
-    url: str | None = None
-
-
 class FileList(msgspec.Struct, frozen=True, kw_only=True):
     revision: RevisionInfo
-    files: list[FileItem]
+    files: Sequence[ArtifactFile]
 
 
 class PutUrl(msgspec.Struct, frozen=True, kw_only=True):

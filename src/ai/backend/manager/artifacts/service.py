@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from ai.backend.common.artifacts import RevisionStatus
 from ai.backend.common.errors import Conflict, InvalidInput, NoSuchFile, NotFound
 from ai.backend.common.ids import RevisionId
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import is_permitted, require
+from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.artifacts.gateway import ArtifactGateway
 from ai.backend.manager.artifacts.model import ArtifactFile, ArtifactQuery, ArtifactRow, RevisionRow
-from ai.backend.manager.artifacts.permissions import Operation, may, require
 from ai.backend.manager.artifacts.store import ArtifactStore
 from ai.backend.manager.query.model import Page
 
@@ -26,29 +27,28 @@ def split_reference(ref: str) -> tuple[str, str | None]:
     return (name, version) if at and name and version else (ref, None)
 
 
+def _sees_available_only(caller: Caller) -> bool:
+    require(caller, Operation.USE_ARTIFACTS)
+    return not is_permitted(caller, Operation.SEE_ALL_ARTIFACTS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactService:
     """Finds artifacts for callers, most of whom see only available revisions."""
 
-    def __init__(self, store: ArtifactStore, depot: ArtifactGateway) -> None:
-        self._store = store
-        self._depot = depot
+    store: ArtifactStore
+    gateway: ArtifactGateway
 
     async def page(self, caller: Caller, query: ArtifactQuery) -> Page[ArtifactRow]:
-        require(caller, Operation.SEE_AVAILABLE)
-        return await self._store.page(replace(query, available_only=not may(caller, Operation.SEE_ALL)))
+        return await self.store.page(replace(query, available_only=_sees_available_only(caller)))
 
     async def artifact(self, caller: Caller, ref: str) -> ArtifactRow:
-        """Returns an artifact by id or name.
-
-        Raises:
-            NotFound
-            Conflict: several artifacts have the name; ``data.matches`` has their ids.
-        """
-        require(caller, Operation.SEE_AVAILABLE)
-        return await self._one(ref, available_only=not may(caller, Operation.SEE_ALL))
+        """Returns an artifact by id or name. Raises NotFound; Conflict: several artifacts have the name;
+        ``data.matches`` has their ids."""
+        return await self._one(ref, available_only=_sees_available_only(caller))
 
     async def _one(self, ref: str, *, available_only: bool) -> ArtifactRow:
-        rows = await self._store.find(ref, available_only=available_only)
+        rows = await self.store.find(ref, available_only=available_only)
         if not rows:
             raise NotFound(f"There is no artifact {ref[:256]!r}.", data={"artifact": "unknown"})
         if len(rows) > 1:
@@ -70,8 +70,7 @@ class ArtifactService:
             NotFound
             Conflict: the reference is ambiguous, or the revision is not available.
         """
-        require(caller, Operation.SEE_AVAILABLE)
-        available_only = not may(caller, Operation.SEE_ALL)
+        available_only = _sees_available_only(caller)
         row = await self._by_id(ref, available_only=available_only)
         row = row or await self._by_name(ref, available_only=available_only, usable=usable)
         if usable and row.revision.status is not RevisionStatus.AVAILABLE:
@@ -81,14 +80,14 @@ class ArtifactService:
 
     async def reload(self, row: RevisionRow) -> RevisionRow:
         """Returns the current row of a revision. Raises NotFound."""
-        rows = await self._store.revisions([row.revision.id])
+        rows = await self.store.revisions([row.revision.id])
         if not rows:
             raise NotFound(f"{row.ref} is gone.", data={"revision": "gone"})
         return rows[0]
 
     async def _by_id(self, ref: str, *, available_only: bool) -> RevisionRow | None:
         try:
-            rows = await self._store.revisions([RevisionId(UUID(ref))])
+            rows = await self.store.revisions([RevisionId(UUID(ref))])
         except ValueError:
             return None
         visible = [r for r in rows if not available_only or r.revision.status is RevisionStatus.AVAILABLE]
@@ -115,23 +114,18 @@ class ArtifactService:
 
     async def files(self, caller: Caller, ref: str) -> tuple[RevisionRow, Sequence[ArtifactFile]]:
         """Returns the files of an available revision."""
-        require(caller, Operation.DOWNLOAD)
         row = await self.revision(caller, ref, usable=True)
-        return row, await self._depot.files(row)
+        return row, await self.gateway.files(row)
 
     async def ticket(self, caller: Caller, ref: str) -> str:
         """Returns a temporary URL by which another installation can fetch an available revision."""
-        require(caller, Operation.DOWNLOAD)
-        return await self._depot.ticket(await self.revision(caller, ref, usable=True))
+        return await self.gateway.ticket(await self.revision(caller, ref, usable=True))
 
     async def presign(
         self, caller: Caller, ref: str, paths: Sequence[str]
     ) -> tuple[RevisionRow, Sequence[ArtifactFile]]:
-        """Returns files of an available revision with temporary public URLs; no paths select all files.
-
-        Raises:
-            NoSuchFile
-        """
+        """Returns files of an available revision with temporary public URLs; no paths select all files. Raises
+        NoSuchFile."""
         row, files = await self.files(caller, ref)
         by_path = {file.path: file for file in files}
         for path in paths:
@@ -142,4 +136,4 @@ class ArtifactService:
             raise InvalidInput(
                 f"At most {MAX_PRESIGNED} files in one request; {row.ref} has {len(files)}.", data={"paths": "too many"}
             )
-        return row, [replace(file, url=await self._depot.presign(row, file.path)) for file in selected]
+        return row, [replace(file, url=await self.gateway.presign(row, file.path)) for file in selected]

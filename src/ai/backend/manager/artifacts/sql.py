@@ -8,20 +8,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Row,
-    Select,
-    Table,
-    and_,
-    delete,
-    func,
-    insert,
-    or_,
-    select,
-    update,
-)
+from sqlalchemy import ColumnElement, Connection, Row, Select, Table, and_, delete, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from ai.backend.common.artifacts import RevisionStatus
@@ -36,7 +23,6 @@ from ai.backend.manager.artifacts.model import (
     ArtifactRegistry,
     ArtifactRow,
     FoundArtifact,
-    Recorded,
     Revision,
     RevisionRow,
 )
@@ -74,9 +60,7 @@ def _rows() -> Select[Any]:
 
 def _revision_row(row: Row[Any]) -> RevisionRow:
     return RevisionRow(
-        revision=_of(Revision, row, "r"),
-        artifact=_of(Artifact, row, "a"),
-        registry=_of(ArtifactRegistry, row, "g"),
+        revision=_of(Revision, row, "r"), artifact=_of(Artifact, row, "a"), registry=_of(ArtifactRegistry, row, "g")
     )
 
 
@@ -112,11 +96,8 @@ def _check_no_files(s: Connection, *where: ColumnElement[bool]) -> None:
 
 
 def link_artifacts(s: Connection, session_id: UUID, mounts: Sequence[FolderMount], at: datetime) -> None:
-    """Records the revisions that a session mounts, in the transaction that inserts the session.
-
-    Raises:
-        InvalidInput: a revision is no longer available.
-    """
+    """Records the revisions that a session mounts, in the transaction that inserts the session. Raises InvalidInput: a
+    revision is no longer available."""
     for mount in {m.folder_id: m for m in mounts if m.kind is MountKind.ARTIFACT}.values():
         usable = and_(revisions.c.id == mount.folder_id, _USABLE)
         if s.execute(update(revisions).where(usable).values(last_used=at)).rowcount != 1:
@@ -128,10 +109,8 @@ def link_artifacts(s: Connection, session_id: UUID, mounts: Sequence[FolderMount
 
 
 class SqlArtifactStore:
-    """Implements :class:`ai.backend.manager.artifacts.store.ArtifactStore`.
-
-    ``live_sessions`` selects ``id`` and ``name`` of the sessions that are not final.
-    """
+    """Implements :class:`ai.backend.manager.artifacts.store.ArtifactStore`. ``live_sessions`` selects ``id`` and
+    ``name`` of the sessions that are not final."""
 
     def __init__(self, database: Database, live_sessions: Select[Any], sealer: Sealer | None = None) -> None:
         self._db = database
@@ -139,7 +118,6 @@ class SqlArtifactStore:
         self._sealer = sealer or Sealer()
 
     def _opened(self, row: R) -> R:
-        """Decrypts the credentials of the registry of a row."""
         registry = row.registry
         credentials = opened_credentials(self._sealer, registry.id, registry.credentials)
         return replace(row, registry=replace(registry, credentials=credentials))
@@ -188,12 +166,12 @@ class SqlArtifactStore:
     # ---- scans ----
 
     async def record(
-        self, registry_id: RegistryId, scanned: Sequence[FoundArtifact], *, at: datetime, mint: Callable[[], UUID]
-    ) -> Recorded:
-        def work(s: Connection) -> Recorded:
+        self, registry_id: RegistryId, scanned: Sequence[FoundArtifact], *, at: datetime, new_id: Callable[[], UUID]
+    ) -> tuple[int, int]:
+        def work(s: Connection) -> tuple[int, int]:
             if s.execute(select(registries.c.id).where(registries.c.id == registry_id)).scalar() is None:
                 raise NotFound("The registry was removed meanwhile.", data={"registry": "gone"})
-            return sql_scans.record(s, registry_id, scanned, at, mint)
+            return sql_scans.record(s, registry_id, scanned, at, new_id)
 
         return await self._db.run_write(work)
 
@@ -283,7 +261,6 @@ class SqlArtifactStore:
         return await self._db.run_write(work)
 
     def _mounted_by(self, s: Connection, revision_id: RevisionId) -> str | None:
-        """Returns the name of a live session that mounts a revision, if any."""
         live = self._live_sessions.c
         mounting = (
             select(live.name)

@@ -13,7 +13,6 @@ from ai.backend.manager.artifacts.model import (
     ArtifactRegistry,
     ArtifactRow,
     FoundArtifact,
-    Recorded,
     Revision,
     RevisionRow,
 )
@@ -25,7 +24,6 @@ class ArtifactStore(Protocol):
 
     async def registries(self) -> Sequence[ArtifactRegistry]:
         """Returns all registries, sorted by name."""
-        ...
 
     async def add_registry(self, registry: ArtifactRegistry) -> None:
         """Inserts a registry. Raises Conflict if its name is taken."""
@@ -37,19 +35,14 @@ class ArtifactStore(Protocol):
         """Removes a registry with its artifacts. Raises Conflict while files of them are stored."""
 
     async def record(
-        self, registry_id: RegistryId, scanned: Sequence[FoundArtifact], *, at: datetime, mint: Callable[[], UUID]
-    ) -> Recorded:
-        """Writes the results of a scan. Existing rows keep id and status; nothing is removed.
-
-        Raises:
-            NotFound: the registry was removed.
-        """
-        ...
+        self, registry_id: RegistryId, scanned: Sequence[FoundArtifact], *, at: datetime, new_id: Callable[[], UUID]
+    ) -> tuple[int, int]:
+        """Writes results of a scan; returns how many artifacts and revisions are new. Existing rows keep id and status.
+        Raises NotFound: the registry was removed."""
 
     async def page(self, query: ArtifactQuery) -> Page[ArtifactRow]: ...
     async def find(self, ref: str, *, available_only: bool = False) -> Sequence[ArtifactRow]:
         """Returns the artifacts of that id or name, of any registry and type."""
-        ...
 
     async def remove_artifact(self, artifact_id: ArtifactId) -> None:
         """Removes an artifact with its revisions. Raises Conflict while files of it are stored."""
@@ -57,14 +50,9 @@ class ArtifactStore(Protocol):
     async def revisions(self, ids: Collection[RevisionId]) -> Sequence[RevisionRow]: ...
     async def under_way(self) -> Sequence[RevisionRow]:
         """Returns revisions that are being imported or have a residue, oldest first."""
-        ...
 
     async def move(
         self, seen: Revision, *, at: datetime, unless_mounted: bool = False, **values: Any
     ) -> Revision | None:
-        """Sets fields of a revision and increments its generation; returns None if the generation has changed.
-
-        Raises:
-            Conflict: ``unless_mounted`` and a live session mounts it.
-        """
-        ...
+        """Sets fields of a revision and increments its generation; returns None if the generation has changed. Raises
+        Conflict: ``unless_mounted`` and a live session mounts it."""

@@ -15,8 +15,6 @@ from ai.backend.manager.db.metadata import metadata, required
 
 
 class _StagesText(TypeDecorator[Stages]):
-    """Stages as a JSON object."""
-
     impl = Text
     cache_ok = True
 

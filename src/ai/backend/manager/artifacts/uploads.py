@@ -6,26 +6,21 @@ A revision is PULLING as soon as its files are announced; the import waits for t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from uuid import UUID
 
 from ai.backend.common.artifacts import ArtifactType, RegistryType, RevisionStatus
 from ai.backend.common.errors import Conflict, InvalidInput, InvalidName
 from ai.backend.common.volume_paths import FolderPath
+from ai.backend.common.wire.artifacts import UploadFile
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import require
+from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.artifacts.gateway import ArtifactGateway
 from ai.backend.manager.artifacts.imports import ImportService
-from ai.backend.manager.artifacts.model import (
-    MAX_WORD,
-    ArtifactRegistry,
-    FoundArtifact,
-    FoundRevision,
-    RevisionRow,
-    UploadFile,
-)
-from ai.backend.manager.artifacts.permissions import Operation, require
+from ai.backend.manager.artifacts.model import MAX_WORD, ArtifactRegistry, FoundArtifact, FoundRevision, RevisionRow
 from ai.backend.manager.artifacts.registries import RegistryService
-from ai.backend.manager.artifacts.service import ArtifactService
 from ai.backend.manager.artifacts.store import ArtifactStore
 
 
@@ -38,7 +33,6 @@ def _is_id(word: str) -> bool:
 
 
 def _check_word(word: str, field: str) -> None:
-    """Raises InvalidName unless ``word`` is a valid name or version."""
     if _is_id(word):
         raise InvalidName(f"The {field} of an artifact is no id.", data={field: "reserved"})
     dots = {"", ".", ".."} & set(word.split("/"))
@@ -50,25 +44,16 @@ def _check_word(word: str, field: str) -> None:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UploadService:
-    def __init__(
-        self,
-        *,
-        store: ArtifactStore,
-        depot: ArtifactGateway,
-        catalogue: ArtifactService,
-        registries: RegistryService,
-        imports: ImportService,
-        clock: Clock,
-        id_generator: IdGenerator,
-    ) -> None:
-        self._store = store
-        self._depot = depot
-        self._catalogue = catalogue
-        self._registries = registries
-        self._imports = imports
-        self._clock = clock
-        self._id_generator = id_generator
+    """Announces uploads, whose files clients put to the storage proxy."""
+
+    store: ArtifactStore
+    gateway: ArtifactGateway
+    registries: RegistryService
+    imports: ImportService
+    clock: Clock
+    id_generator: IdGenerator
 
     async def begin(
         self,
@@ -83,13 +68,11 @@ class UploadService:
     ) -> tuple[RevisionRow, Sequence[tuple[str, str]]]:
         """Announces all files of a revision in a local registry and returns their upload URLs. May be repeated.
 
-        Raises:
-            InvalidInput: the registry is not local.
-            InvalidName, InvalidPath
-            Conflict: the revision is available already.
+        Raises InvalidInput: the registry is not local; InvalidName, InvalidPath; Conflict: the revision is available
+        already.
         """
-        require(caller, Operation.IMPORT)
-        registry = await self._registries.find(registry_ref)
+        require(caller, Operation.CHANGE_ARTIFACTS)
+        registry = await self.registries.find(registry_ref)
         if registry.type is not RegistryType.LOCAL:
             raise InvalidInput(
                 f"Only a local registry takes uploads, and {registry.name!r} is of type {registry.type.value}.",
@@ -100,12 +83,12 @@ class UploadService:
         for file in files:
             FolderPath.parse(file.path)
         ref = await self._record(registry, kind, name, version, description)
-        [row] = await self._imports.begin(caller, [ref])
+        [row] = await self.imports.begin(caller, [ref])
         if row.revision.status is not RevisionStatus.PULLING:
             raise Conflict(f"{row.ref} is {row.revision.status} already.", data={"status": row.revision.status.value})
         if row.revision.stages is None or row.revision.residue:
             raise Conflict(f"Old files of {row.ref} are still being removed; try again soon.")
-        return row, await self._depot.upload(row, files)
+        return row, await self.gateway.upload(row, files)
 
     async def _record(
         self, registry: ArtifactRegistry, kind: ArtifactType, name: str, version: str, description: str
@@ -114,10 +97,10 @@ class UploadService:
         artifact = FoundArtifact(
             type=kind, name=name, description=description, revisions=[FoundRevision(version=version)]
         )
-        await self._store.record(registry.id, [artifact], at=self._clock.now(), mint=self._id_generator.uuid)
+        await self.store.record(registry.id, [artifact], at=self.clock.now(), new_id=self.id_generator.uuid)
         return next(
             str(revision.id)
-            for row in await self._store.find(name)
+            for row in await self.store.find(name)
             if (row.registry.id, row.artifact.type) == (registry.id, kind)
             for revision in row.revisions
             if revision.version == version

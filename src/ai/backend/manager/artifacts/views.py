@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 from ai.backend.infra.http.fields import iso
@@ -11,7 +11,6 @@ from ai.backend.manager.artifacts.model import (
     ArtifactFile,
     ArtifactRegistry,
     ArtifactRow,
-    ArtifactStorage,
     ImportProgress,
     Revision,
     RevisionRow,
@@ -33,17 +32,8 @@ def registry_item(registry: ArtifactRegistry) -> schema.RegistryItem:
     )
 
 
-def storage_item(storage: ArtifactStorage) -> schema.StorageItem:
-    return schema.StorageItem(
-        host=storage.host,
-        backend=storage.backend,
-        capabilities=list(storage.capabilities),
-        stages=list(storage.stages),
-    )
-
-
 def _revision(revision: Revision, progress_of: ProgressOf) -> dict[str, Any]:
-    progress, stages = progress_of(revision), revision.stages
+    stages = revision.stages
     return {
         "id": str(revision.id),
         "artifact_id": str(revision.artifact_id),
@@ -57,9 +47,7 @@ def _revision(revision: Revision, progress_of: ProgressOf) -> dict[str, Any]:
         "digest": revision.digest,
         "is_outdated": revision.is_outdated,
         "storage": f"{stages.proxy}:{stages.archive}" if stages is not None and stages.archive else None,
-        "progress": schema.Progress(phase=progress.phase, current=progress.current, total=progress.total)
-        if progress is not None
-        else None,
+        "progress": progress_of(revision),
         "created_at": iso(revision.created_at) or "",
         "last_used": iso(revision.last_used),
     }
@@ -82,12 +70,10 @@ def _artifact(row: ArtifactRow, progress_of: ProgressOf) -> dict[str, Any]:
 
 
 def artifact_item(row: ArtifactRow, progress_of: ProgressOf) -> schema.ArtifactItem:
-    """Returns the list item of an artifact."""
     return schema.ArtifactItem(**_artifact(row, progress_of))
 
 
 def artifact_info(row: ArtifactRow, progress_of: ProgressOf) -> schema.ArtifactInfo:
-    """Returns an artifact with its README."""
     return schema.ArtifactInfo(**_artifact(row, progress_of), readme=row.artifact.readme)
 
 
@@ -104,8 +90,5 @@ def revision_list(rows: Iterable[RevisionRow], progress_of: ProgressOf) -> schem
     return schema.RevisionList(revisions=[revision_info(row, progress_of) for row in rows])
 
 
-def file_list(row: RevisionRow, files: Iterable[ArtifactFile], progress_of: ProgressOf) -> schema.FileList:
-    return schema.FileList(
-        revision=revision_info(row, progress_of),
-        files=[schema.FileItem(path=f.path, size=f.size, sha256=f.sha256, url=f.url) for f in files],
-    )
+def file_list(row: RevisionRow, files: Sequence[ArtifactFile], progress_of: ProgressOf) -> schema.FileList:
+    return schema.FileList(revision=revision_info(row, progress_of), files=files)

@@ -20,7 +20,7 @@ from ai.backend.manager.commands.running import on_database, read_json
 from ai.backend.manager.composition.backing_services import sealer_of
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.db import metadata as t
-from ai.backend.manager.secrets.columns import sealed
+from ai.backend.manager.secrets.sealer import sealed
 
 _LINKS = {
     "sgroups_for_domains": ("domain", "domain"),

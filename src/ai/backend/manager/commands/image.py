@@ -15,7 +15,7 @@ from ai.backend.infra.database import Database
 from ai.backend.manager.commands.running import on_database
 from ai.backend.manager.composition.backing_services import config_store, sealer_of
 from ai.backend.manager.config.settings import ManagerSettings
-from ai.backend.manager.images.client.scanner import HttpRegistryScanner
+from ai.backend.manager.images.client.scanner import scan_registry
 from ai.backend.manager.images.model import ImageAlias, ScanStep
 from ai.backend.manager.images.registries import ContainerRegistries
 from ai.backend.manager.images.rescan import Rescan
@@ -65,8 +65,8 @@ def rescan(settings: ManagerSettings, registry: str | None) -> None:
                 await close()
         if not chosen:
             raise NotFound("no registry is configured (config/docker/registry)")
-        scan = Rescan.alone(SqlImageStore(database), HttpRegistryScanner(), registries, SystemClock())
-        return [await scan.scan(registry_, tell=_print_problem) for registry_ in chosen]
+        scan = Rescan(SqlImageStore(database), scan_registry, registries, SystemClock())
+        return [await scan.scan(registry_, on_step=_print_problem) for registry_ in chosen]
 
     for line in on_database(settings, work):
         click.echo(line)

@@ -57,14 +57,14 @@ async def require_database(database: Database) -> None:
     """Raises NotFound unless it is the database of a manager; does not create a missing file."""
     if not _may_exist(database) or await current_revision(database) is None:
         raise NotFound(
-            f"{database.engine.url.render_as_string()} is no database of a manager: name the "
+            f"{database.location.render_as_string()} is no database of a manager: name the "
             "manager's settings (mgr --config FILE), or its database (BACKEND_MANAGER_DATABASE__URL); "
             "`mgr schema oneshot` makes a new one"
         )
 
 
 def _may_exist(database: Database) -> bool:
-    return database.is_shared or Path(database.engine.url.database or "").is_file()
+    return database.is_shared or Path(database.location.database or "").is_file()
 
 
 def on_database(settings: ManagerSettings, work: Callable[[Database], Awaitable[T]], *, is_new: bool = False) -> T:

@@ -11,8 +11,8 @@ import click
 
 from ai.backend.common.states import SessionStatus
 from ai.backend.core.scheduling.decide import decide
+from ai.backend.core.scheduling.plan import describe
 from ai.backend.core.scheduling.policy import ORDERS, PLACEMENTS, Policy
-from ai.backend.core.scheduling.report import describe
 from ai.backend.core.scheduling.snapshot import Snapshot, dump_json, load_json
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.database import Database
@@ -38,7 +38,7 @@ def scheduler_dump(settings: ManagerSettings, resource_group: str) -> None:
         return await Manager(settings, database, Bus(), NoAgents()).scheduling(resource_group)
 
     snapshot, policy = on_database(settings, work)
-    click.echo(dump_json(replace(snapshot, policy=policy.told())).decode())
+    click.echo(dump_json(replace(snapshot, policy=policy.dump())).decode())
 
 
 @scheduler.command("replay")

@@ -6,14 +6,12 @@ import json
 import os
 import re
 import shutil
-import sqlite3
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import click
-from sqlalchemy import Connection, delete, func, select, text
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy import Connection, delete, func, select
+from sqlalchemy.engine import URL
 
 from ai.backend.common.states import FINAL_SESSION_STATUSES
 from ai.backend.infra.database import Database, current_revision, upgrade
@@ -85,7 +83,7 @@ def dbshell(settings: ManagerSettings, arguments: tuple[str, ...]) -> None:
     """Open psql (or sqlite3) on the database of the settings; ARGUMENTS are its own, behind --."""
 
     async def url_of(database: Database) -> URL:
-        return make_url(database.engine.url)
+        return database.location
 
     url = on_database(settings, url_of)
     is_sqlite = url.get_backend_name() == "sqlite"
@@ -134,13 +132,8 @@ def clear_history(settings: ManagerSettings, retention: float, vacuum_full: bool
 
     async def work(database: Database) -> dict[str, int]:
         counts = await database.run_write(clear)
-        if vacuum_full and database.is_shared:
-            async with database.engine.connect() as connection:
-                await connection.execution_options(isolation_level="AUTOCOMMIT")
-                await connection.execute(text("VACUUM FULL"))
-        elif vacuum_full:
-            with closing(sqlite3.connect(str(database.engine.url.database))) as file:
-                file.execute("VACUUM")
+        if vacuum_full:
+            await database.vacuum()
         return counts
 
     for name, count in on_database(settings, work).items():

@@ -14,7 +14,7 @@ from ai.backend.common.errors import InvalidInput
 from ai.backend.infra.process.daemon import run_daemon
 from ai.backend.infra.process.memory import collect_rarely, share_one_heap, trimmed
 from ai.backend.infra.process.pid_file import PidFile
-from ai.backend.infra.process.workers import Workers, first_has_ended
+from ai.backend.infra.process.workers import ProcessSupervisor, first_has_ended
 from ai.backend.infra.telemetry import count_together, log_as_configured
 from ai.backend.manager.commands.running import reported_errors
 from ai.backend.manager.composition import backing_services
@@ -31,8 +31,7 @@ async def serve(
     """Runs a manager that agents reach by ZeroMQ and clients by HTTP until ``stop`` is set. Sessions continue.
     ``number`` is that of this process if several serve. Raises OSError if an address cannot be bound, BackendError if
     the database cannot be used."""
-    from ai.backend.infra.http.server import make_runner, serve_on
-    from ai.backend.infra.http.tls import tls_of
+    from ai.backend.infra.http.server import make_runner, serve_on, tls_of
     from ai.backend.infra.rpc.data.server import DataServer
     from ai.backend.infra.rpc.zmq.keys import AgentKeyDirectory, load_or_generate_keypair
     from ai.backend.infra.rpc.zmq.manager import ZmqManagerEndpoint
@@ -76,7 +75,7 @@ async def serve(
 
 async def _serve_first(settings: ManagerSettings, stop: asyncio.Event, worker: Callable[[int], Sequence[str]]) -> None:
     """Serves in the first process and starts the others once the database is up to date."""
-    workers = Workers(worker, settings.manager.num_proc - 1)
+    workers = ProcessSupervisor({f"worker {n}": worker(n) for n in range(1, settings.manager.num_proc)})
 
     async def end_workers() -> None:
         await stop.wait()

@@ -12,7 +12,7 @@ from ai.backend.common.ids import AccessKey
 from ai.backend.common.states import AgentStatus
 from ai.backend.infra.http.health import HealthApi, Readiness, VersionApi
 from ai.backend.infra.http.openapi import OpenApiApi
-from ai.backend.infra.http.ratelimit import Limiter
+from ai.backend.infra.http.ratelimit import Limiter, RateLimiter
 from ai.backend.infra.http.routes import Endpoint, endpoints_of
 from ai.backend.infra.http.server import HttpOptions, HttpServer
 from ai.backend.infra.http.signature import Authenticator
@@ -29,17 +29,14 @@ from ai.backend.manager.execution.commits_api import ImagesApi
 from ai.backend.manager.execution.streams_api import StreamsApi
 from ai.backend.manager.folders.api import FoldersApi, FolderSharingApi, FolderTypesApi
 from ai.backend.manager.graphql.endpoint import GraphQLApi
-from ai.backend.manager.identity.api import AuthApi, PasswordsApi, RoleApi
-from ai.backend.manager.identity.signing_keys import KeypairStore
-from ai.backend.manager.logs.api import ErrorLogApi
-from ai.backend.manager.logs.audit_calls import CallAudit
+from ai.backend.manager.identity.api import AuthApi
+from ai.backend.manager.logs.api import CallAudit, ErrorLogApi
 from ai.backend.manager.resource_groups.api import ResourceGroupsApi
 from ai.backend.manager.resources.api import ResourcesApi
 from ai.backend.manager.service_ports.api import ServicePortsApi
 from ai.backend.manager.service_ports.tunnels_api import TunnelsApi
 from ai.backend.manager.sessions.api import SessionsApi
-from ai.backend.manager.system.api import StateApi
-from ai.backend.manager.system.config_api import ConfigApi
+from ai.backend.manager.system.api import ConfigApi, StateApi
 from ai.backend.manager.tasks.api import TasksApi
 from ai.backend.manager.templates.api import TemplatesApi
 from ai.backend.manager.usage.api import UsageApi
@@ -63,8 +60,7 @@ def api_endpoints(services: Services, metrics: Metrics, readiness: Readiness | N
         ("cluster", (ResourcesApi(services.resources, services.presets), AgentsApi(services.agents))),
         ("cluster", (ResourceGroupsApi(services.resource_groups),)),
         ("cluster", (StateApi(services.state, sessions, announcement=settings.api.announcement),)),
-        ("auth", (RoleApi(services.identity), AuthApi(services.passwords, services.ssh_keys))),
-        ("auth", (PasswordsApi(services.passwords),)),
+        ("auth", (AuthApi(services.identity, services.passwords, services.ssh_keys),)),
         ("error log", (ErrorLogApi(services.errors, services.clock.now),)),
         ("templates", (TemplatesApi(services.templates),)),
         ("session defaults", (SessionDefaultsApi(services.dotfiles),)),
@@ -121,12 +117,12 @@ def build_app(
         [*endpoints, *endpoints_of(OpenApiApi(endpoints, title="Manager API", version=_build()), tag="health")],
         metrics=manager.metrics,
         # The identity service answers from memory, so keys are not cached here.
-        authenticator=Authenticator(KeypairStore(services.identity), key_ttl_s=0, trusted_proxies=trusted),
+        authenticator=Authenticator(services.identity, key_ttl_s=0, trusted_proxies=trusted),
         audit=CallAudit(services.audit),
         client_tokens=services.client_tokens,
         options=options,
         on_admitted=admit,
-        limiter=limiter,
+        limiter=limiter or RateLimiter(),
         active_keys=services.identity.active_keys,
     )
     return server.application()

@@ -38,7 +38,7 @@ def default_database(settings: ManagerSettings) -> Database:
         return Database(settings.database_url, pool_size=pool_size)
     directory = settings.data_dir.expanduser().absolute()
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return Database(f"sqlite+aiosqlite:///{directory / 'manager.db'}")
+    return Database(f"sqlite:///{directory / 'manager.db'}")
 
 
 def secrets_file(settings: ManagerSettings) -> Path:
@@ -141,8 +141,7 @@ class BackingServices:
         database = default_database(settings)
         bus, limiter = Bus(), None
         if settings.redis is not None:
-            from ai.backend.infra.redis.bus import RedisBus
-            from ai.backend.infra.redis.ratelimit import RedisRateLimiter
+            from ai.backend.infra.redis import RedisBus, RedisRateLimiter
 
             bus, limiter = RedisBus(settings.redis.url), RedisRateLimiter(settings.redis.url)
         etcd = etcd_store(settings)

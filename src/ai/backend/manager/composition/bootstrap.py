@@ -45,14 +45,14 @@ class Bootstrap:
         domain = await self.identities.domain(domain_name) or Domain(name=domain_name, created_at=now)
         everything = {host: tuple(permission.value for permission in HostPermission) for host in vfolder_hosts}
         hosts = {**everything, **domain.allowed_vfolder_hosts}
-        await self.identities.put_domain(replace(domain, allowed_vfolder_hosts=hosts))
+        await self.identities.put(replace(domain, allowed_vfolder_hosts=hosts))
         groups = await self.identities.groups(domain_name=domain_name, name="default")
         if not groups:
             group_id = GroupId(self.id_generator.uuid())
             groups = [Group(id=group_id, name="default", domain_name=domain_name, created_at=now)]
-            await self.identities.put_group(groups[0])
+            await self.identities.put(groups[0])
         if not await self.identities.policies(name="default"):
-            await self.identities.put_policy(ResourcePolicy(name="default", created_at=now))
+            await self.identities.put(ResourcePolicy(name="default", created_at=now))
         if await self.resource_groups.resource_group(name) is None:
             await self.resource_groups.put_resource_group(ResourceGroup(name=name, created_at=now))
         admin = await self._make_user("admin@local", "admin", UserRole.SUPERADMIN, groups[0].id)

@@ -38,7 +38,7 @@ class Loops:
             clock,
             settings.sessions,
             services.dotfiles,
-            images.provision if images is not None else None,
+            images.pulls if images is not None else None,
             services.sealer.derive,
         )
         self.schedule = ScheduleLoop(
@@ -52,7 +52,7 @@ class Loops:
             stores.shares,
             services.devices,
             rng,
-            images=images.catalogue if images is not None else None,
+            images=images.service if images is not None else None,
             key_id=services.sealer.newest_id,
         )
         services.resource_groups.after_change.append(self.schedule)

@@ -30,7 +30,7 @@ from ai.backend.manager.events.webhook_client import HttpCallbackSender
 from ai.backend.manager.events.webhook_gateway import WebhookSender
 from ai.backend.manager.folders.client import StorageProxyFolders
 from ai.backend.manager.folders.gateway import StorageGateway
-from ai.backend.manager.identity.password_hash import hash_password, verify_password
+from ai.backend.manager.identity.passwords import hash_password, verify_password
 from ai.backend.manager.leadership.service import Leadership
 from ai.backend.manager.maintenance.sql import seal_rows
 from ai.backend.manager.secrets.config import seal_config

@@ -34,7 +34,7 @@ from ai.backend.manager.identity.tenants import TenantService
 from ai.backend.manager.identity.users import UserService
 from ai.backend.manager.idle.activity import ActivityTracker
 from ai.backend.manager.idle.service import IdleService
-from ai.backend.manager.images.client.scanner import HttpRegistryScanner
+from ai.backend.manager.images.client.scanner import scan_registry
 from ai.backend.manager.images.facade import Images
 from ai.backend.manager.logs.audit import AuditService
 from ai.backend.manager.logs.errors import ErrorLogService
@@ -164,7 +164,7 @@ class Services:
         if stores.images is not None:
             self.images = Images.build(
                 stores.images,
-                HttpRegistryScanner(),
+                scan_registry,
                 config=SealedConfigStore(stores.config, self.sealer, opens=True),
                 agents=stores.agents,
                 identities=stores.identities,
@@ -197,7 +197,7 @@ class Services:
             mounts,
             self.dotfiles,
             self.state,
-            self.images.catalogue if self.images is not None else None,
+            self.images.service if self.images is not None else None,
         )
         self.sessions = SessionService(
             store=stores.sessions,
@@ -221,7 +221,7 @@ class Services:
         stores, finder, gateway = self.stores, self.finder, self.gateway
         self.events = EventService(stores.sessions, finder, self.bus)
         self.service_ports = ServicePorts(finder, gateway)
-        self.tunnels = TunnelService(finder, gateway, self.settings.tunnels, self.activity)
+        self.tunnels = TunnelService(self.service_ports, self.settings.tunnels, self.activity)
         self.idle = IdleService(
             stores.activities, self.activity, stores.identities, stores.config, self.stats, self.clock
         )

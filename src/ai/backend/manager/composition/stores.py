@@ -10,7 +10,6 @@ from ai.backend.manager.agents.sql import SqlAgentStore
 from ai.backend.manager.agents.store import AgentStore
 from ai.backend.manager.artifacts.sql import SqlArtifactStore, link_artifacts
 from ai.backend.manager.artifacts.store import ArtifactStore
-from ai.backend.manager.dotfiles.memory import MemoryDotfileStore
 from ai.backend.manager.dotfiles.sql import SqlDotfileStore
 from ai.backend.manager.dotfiles.store import DotfileStore
 from ai.backend.manager.folders.sql import SqlFolderStore, link_mounts
@@ -27,13 +26,12 @@ from ai.backend.manager.images.sql import SqlImageStore
 from ai.backend.manager.images.store import ImageStore
 from ai.backend.manager.leadership.sql import SqlLeaseStore
 from ai.backend.manager.leadership.store import LeaseStore
-from ai.backend.manager.logs.memory import MemoryErrorLogStore
 from ai.backend.manager.logs.sql import SqlAuditStore, SqlErrorLogStore
 from ai.backend.manager.logs.store import AuditStore, ErrorLogStore
 from ai.backend.manager.resource_groups.sql import SqlResourceGroupStore, remove_links
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
+from ai.backend.manager.resources.presets import PresetStore
 from ai.backend.manager.resources.sql import SqlPresetStore
-from ai.backend.manager.resources.store import PresetStore
 from ai.backend.manager.scheduling.sql import MemoryShareStore, SqlShareStore
 from ai.backend.manager.scheduling.store import ShareStore
 from ai.backend.manager.secrets.sealer import Sealer
@@ -42,7 +40,6 @@ from ai.backend.manager.sessions.store import SessionStore
 from ai.backend.manager.sessions.tables import LIVE_SESSIONS
 from ai.backend.manager.tasks.sql import SqlTaskStore
 from ai.backend.manager.tasks.store import TaskStore
-from ai.backend.manager.templates.memory import MemoryTemplateStore
 from ai.backend.manager.templates.sql import SqlTemplateStore
 from ai.backend.manager.templates.store import TemplateStore
 from ai.backend.manager.usage.service import UsageStore
@@ -62,10 +59,10 @@ class Stores:
     audit: AuditStore
     config: ConfigStore = field(default_factory=MemoryConfigStore)
     answers: AnswerStore = field(default_factory=MemoryAnswerStore)
-    templates: TemplateStore = field(default_factory=MemoryTemplateStore)
-    dotfiles: DotfileStore = field(default_factory=MemoryDotfileStore)
+    templates: TemplateStore
+    dotfiles: DotfileStore
     activities: ActivityStore = field(default_factory=MemoryActivityStore)
-    errors: ErrorLogStore = field(default_factory=MemoryErrorLogStore)
+    errors: ErrorLogStore
     shares: ShareStore = field(default_factory=MemoryShareStore)
     folders: FolderStore | None = None
     artifacts: ArtifactStore | None = None

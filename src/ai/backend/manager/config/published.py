@@ -13,7 +13,7 @@ from ai.backend.infra.settings.tables import Address, TlsSettings
 
 
 class DbSettings(Settings):
-    """The table ``[db]``: PostgreSQL by its parts; ``database.url`` says the same in one line, and wins."""
+    """The table ``[db]``: the parts of a PostgreSQL URL; ``database.url`` overrides them."""
 
     type: Literal["postgresql"] = Field("postgresql", description="The kind of database.")
     addr: Address = Field(description="{host, port}, or host:port.")
@@ -29,8 +29,8 @@ class DbSettings(Settings):
     @property
     def url(self) -> str:
         secret = self.password.get_secret_value()
-        who = quote(self.user, safe="") + (f":{quote(secret, safe='')}" if secret else "")
-        return f"postgresql://{who}@{self.addr.host}:{self.addr.port}/{quote(self.name, safe='')}"
+        account = quote(self.user, safe="") + (f":{quote(secret, safe='')}" if secret else "")
+        return f"postgresql://{account}@{self.addr.host}:{self.addr.port}/{quote(self.name, safe='')}"
 
 
 class ManagerProcessSettings(TlsSettings):
@@ -65,14 +65,14 @@ class ManagerProcessSettings(TlsSettings):
 
 
 def translated(data: Any) -> Any:
-    """Return the settings of the file with published keys translated."""
+    """Returns the settings of the file with published keys translated."""
     if not isinstance(data, dict):
         return data
-    found = {key: dict(value) if isinstance(value, dict) else value for key, value in data.items()}
-    manager = found.get("manager")
+    settings = {key: dict(value) if isinstance(value, dict) else value for key, value in data.items()}
+    manager = settings.get("manager")
     if not isinstance(manager, dict):
-        return found
-    said = {
+        return settings
+    values = {
         ("agents", "heartbeat-timeout-s"): manager.get("heartbeat-timeout"),
         ("agent-link", "key-file"): manager.get("rpc-auth-manager-keypair"),
     }
@@ -81,9 +81,9 @@ def translated(data: Any) -> Any:
         host, _, port = address.rpartition(":")
         address = {"host": host, "port": port}
     if isinstance(address, dict):
-        said |= {("listen", key): address.get(key) for key in ("host", "port")}
-    for (table, key), value in said.items():
-        below = found.setdefault(table, {})
-        if value is not None and isinstance(below, dict):
-            below[key] = value
-    return {key: value for key, value in found.items() if value != {} or key in data}
+        values |= {("listen", key): address.get(key) for key in ("host", "port")}
+    for (table, key), value in values.items():
+        target = settings.setdefault(table, {})
+        if value is not None and isinstance(target, dict):
+            target[key] = value
+    return {key: value for key, value in settings.items() if value != {} or key in data}

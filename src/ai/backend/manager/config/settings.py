@@ -13,7 +13,7 @@ from ai.backend.manager.agents.settings import AgentSettings
 from ai.backend.manager.artifacts.settings import ArtifactSettings
 from ai.backend.manager.config.published import DbSettings, ManagerProcessSettings, translated
 from ai.backend.manager.events.settings import WebhookSettings
-from ai.backend.manager.folders.settings import FolderSettings
+from ai.backend.manager.folders.model import FolderSettings
 from ai.backend.manager.graphql.settings import GraphQLSettings
 from ai.backend.manager.maintenance.settings import RetentionSettings
 from ai.backend.manager.secrets.settings import SecretSettings
@@ -22,6 +22,8 @@ from ai.backend.manager.sessions.settings import FileSettings, SessionSettings
 
 
 class ListenSettings(Settings):
+    """The address of the API."""
+
     host: str = Field("127.0.0.1", description="Address that the API listens on.")
     port: int = Field(
         8081, ge=0, le=65535, description="Port of the API (`backend.ai up` takes 8091); 0 lets the system choose."
@@ -29,6 +31,8 @@ class ListenSettings(Settings):
 
 
 class AgentLinkSettings(Settings):
+    """The endpoint of agents, and its keys."""
+
     bind: str = Field(
         "tcp://127.0.0.1:6011", description="ZeroMQ endpoint that agents connect to, their `link.manager-addr`."
     )
@@ -47,6 +51,8 @@ class AgentLinkSettings(Settings):
 
 
 class DatabaseSettings(Settings):
+    """The database."""
+
     url: str | None = Field(
         None,
         description="postgresql://user:password@host:port/name, or sqlite:///file; unset: the table db, and without "
@@ -55,7 +61,7 @@ class DatabaseSettings(Settings):
 
 
 class ApiSettings(Settings):
-    """What the API tells and allows."""
+    """Limits and texts of the API."""
 
     anonymous_rate_limit: int = Field(
         5_000, ge=0, description="Unsigned requests from one address in 15 minutes; 0 allows any number."
@@ -102,7 +108,7 @@ class ManagerSettings(Settings):
 
     @property
     def database_url(self) -> str | None:
-        """The database that is named; None: SQLite in the data directory."""
+        """The configured database; None is SQLite in the data directory."""
         if self.database.url is not None:
             return self.database.url
         return self.db.url if self.db is not None else None

@@ -38,6 +38,8 @@ class DotfileQuery(Schema, frozen=True):
 
 
 class OneDotfileQuery(Schema, frozen=True):
+    """Names one dotfile."""
+
     path: Path
     group: Word | None = None
     domain: Word | None = None
@@ -45,6 +47,8 @@ class OneDotfileQuery(Schema, frozen=True):
 
 
 class ScriptBody(Schema, frozen=True):
+    """A bootstrap script; empty removes it."""
+
     script: LongText
 
 

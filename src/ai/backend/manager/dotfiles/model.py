@@ -50,15 +50,13 @@ class InjectedFiles:
 def merged(dotfiles: Iterable[tuple[DotfileScope, Dotfile]]) -> tuple[Dotfile, ...]:
     """Returns one file for each path, that of the narrowest scope, by path. Files below another file are left out."""
     rank = {scope: i for i, scope in enumerate(DotfileScope)}
-    by_path: dict[str, Dotfile] = {}
-    for _, dotfile in sorted(dotfiles, key=lambda item: rank[item[0]]):
-        by_path[dotfile.path] = dotfile
-    result: list[Dotfile] = []
-    for path in sorted(by_path):
-        parts = path.split("/")
-        if not any("/".join(parts[:i]) in by_path for i in range(1, len(parts))):
-            result.append(by_path[path])
-    return tuple(result)
+    by_path = {dotfile.path: dotfile for _, dotfile in sorted(dotfiles, key=lambda item: rank[item[0]])}
+    return tuple(by_path[path] for path in sorted(by_path) if by_path.keys().isdisjoint(_parents(path)))
+
+
+def _parents(path: str) -> list[str]:
+    parts = path.split("/")
+    return ["/".join(parts[:i]) for i in range(1, len(parts))]
 
 
 def with_dotfile(stored: Iterable[Dotfile], dotfile: Dotfile, *, is_new: bool) -> list[Dotfile]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from ai.backend.common.errors import InvalidInput, LimitExceeded, NotFound
 from ai.backend.common.ids import AccessKey, DomainName, GroupId
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.access.checks import require
+from ai.backend.manager.access.checks import is_spared, require
 from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.dotfiles.model import Dotfile, DotfileOwner, DotfileScope, InjectedFiles, merged
 from ai.backend.manager.dotfiles.store import DotfileStore
@@ -25,26 +25,19 @@ _RESERVED = (".ssh/authorized_keys", ".terminfo", ".jupyter", ".tmux.conf")
 
 
 def check_dotfile(path: str, permission: str, data: str) -> Dotfile:
-    """Returns a dotfile with its path normalized.
-
-    Raises:
-        InvalidInput: ``data`` names the field.
-    """
+    """Returns a dotfile with its path normalized. Raises InvalidInput, whose ``data`` names the field."""
     clean = posixpath.normpath(path)
-    parts = clean.split("/")
     is_plain = path.isprintable() and "\0" not in path and ".." not in path.split("/")
-    if not is_plain or not clean.startswith(".") or clean in (".", "..") or len(parts) > _MAX_DEPTH:
-        raise InvalidInput(
-            "The path of a dotfile begins with a dot and stays in the home directory.", data={"path": "malformed"}
-        )
+    if not is_plain or not clean.startswith(".") or clean in (".", "..") or clean.count("/") >= _MAX_DEPTH:
+        message = "The path of a dotfile begins with a dot and stays in the home directory."
+        raise InvalidInput(message, data={"path": "malformed"})
     if len(clean.encode()) > _MAX_PATH:
         raise InvalidInput(f"The path of a dotfile has {_MAX_PATH} bytes at most.", data={"path": "too long"})
     if any(clean == reserved or clean.startswith(reserved + "/") for reserved in _RESERVED):
         raise InvalidInput(f"{clean!r} is reserved for the platform.", data={"path": "reserved"})
     if not _PERMISSION.fullmatch(permission) or int(permission[0]) & 4 == 0:
-        raise InvalidInput(
-            "The permission is three octal digits, and its owner may read it.", data={"permission": "malformed"}
-        )
+        message = "The permission is three octal digits, and its owner may read it."
+        raise InvalidInput(message, data={"permission": "malformed"})
     if "\0" in data:
         raise InvalidInput("A dotfile is text without NUL.", data={"data": "malformed"})
     return Dotfile(path=clean, permission=permission, data=data)
@@ -152,8 +145,7 @@ class DotfileService:
     ) -> str | None:
         """Returns the bootstrap script of a new session: the requested one, or else the owner's.
 
-        Raises:
-            InvalidInput: a dotfile and a mount exclude each other.
+        Raises InvalidInput if a dotfile and a mount exclude each other.
         """
         if mounts:
             check_no_mount_covers(await self._of(domain, group, owner.access_key, owner), mounts)
@@ -178,7 +170,7 @@ class DotfileService:
         Superadmins and monitors get their own files only: admins of a domain must not write what they run.
         """
         owners = [DotfileOwner(scope=DotfileScope.USER, name=access_key)]
-        if owner is not None and not owner.sees_all:
+        if owner is not None and not is_spared(Operation.CHANGE_SHARED_DOTFILES, owner.role):
             owners.append(DotfileOwner(scope=DotfileScope.DOMAIN, name=domain))
             owners.append(DotfileOwner(scope=DotfileScope.GROUP, name=str(group)))
         return merged(await self._store.dotfiles_of(owners))

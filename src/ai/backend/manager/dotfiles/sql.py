@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from sqlalchemy import Connection, and_, delete, insert, or_, select
+from sqlalchemy import Column, ColumnElement, Connection, and_, delete, false, insert, or_, select
 
 from ai.backend.common.ids import AccessKey
 from ai.backend.infra.database import Database
+from ai.backend.infra.database.rows import row_of
 from ai.backend.manager.dotfiles import tables as t
 from ai.backend.manager.dotfiles.model import Dotfile, DotfileOwner, DotfileScope, with_dotfile
 from ai.backend.manager.identity.tables import domains, groups, keypairs
+
+c = t.dotfiles.c
+_OWNER_KEYS: Mapping[DotfileScope, Column[Any]] = {
+    DotfileScope.DOMAIN: domains.c.name,
+    DotfileScope.GROUP: groups.c.id,
+    DotfileScope.USER: keypairs.c.access_key,
+}
 
 
 class SqlDotfileStore:
@@ -20,75 +29,51 @@ class SqlDotfileStore:
         self._db = database
 
     async def dotfiles(self, owner: DotfileOwner) -> list[Dotfile]:
-        return await self._db.run_read(lambda s: _of(s, owner))
+        return [dotfile for _, dotfile in await self.dotfiles_of([owner])]
 
     async def put_dotfile(self, owner: DotfileOwner, dotfile: Dotfile, *, is_new: bool) -> None:
-        c = t.dotfiles.c
+        row = {"scope": owner.scope, "owner": owner.name, **row_of(dotfile)}
 
         def work(s: Connection) -> None:
             _lock(s, owner)
-            with_dotfile(_of(s, owner), dotfile, is_new=is_new)
-            s.execute(delete(t.dotfiles).where(c.scope == owner.scope, c.owner == owner.name, c.path == dotfile.path))
-            row = {"path": dotfile.path, "permission": dotfile.permission, "data": dotfile.data}
-            s.execute(insert(t.dotfiles), {"scope": owner.scope, "owner": owner.name, **row})
+            stored = [
+                Dotfile(**r._mapping) for r in s.execute(select(c.path, c.permission, c.data).where(_is_of(owner)))
+            ]
+            with_dotfile(stored, dotfile, is_new=is_new)
+            s.execute(delete(t.dotfiles).where(_is_of(owner), c.path == dotfile.path))
+            s.execute(insert(t.dotfiles), row)
 
         await self._db.run_write(work)
 
     async def drop_dotfile(self, owner: DotfileOwner, path: str) -> bool:
-        c = t.dotfiles.c
-
-        def work(s: Connection) -> bool:
-            query = delete(t.dotfiles).where(c.scope == owner.scope, c.owner == owner.name, c.path == path)
-            return bool(s.execute(query).rowcount)
-
-        return await self._db.run_write(work)
+        return bool(await self._db.execute(delete(t.dotfiles).where(_is_of(owner), c.path == path)))
 
     async def dotfiles_of(self, owners: Sequence[DotfileOwner]) -> list[tuple[DotfileScope, Dotfile]]:
-        c = t.dotfiles.c
-        if not owners:
-            return []
-        is_of_owners = or_(*(and_(c.scope == owner.scope, c.owner == owner.name) for owner in owners))
-        query = select(c.scope, c.path, c.permission, c.data).where(is_of_owners).order_by(c.scope, c.path)
-
-        def work(s: Connection) -> list[tuple[DotfileScope, Dotfile]]:
-            return [
-                (scope, Dotfile(path=path, permission=permission, data=data))
-                for scope, path, permission, data in s.execute(query)
-            ]
-
-        return await self._db.run_read(work)
+        query = select(c.scope, c.path, c.permission, c.data).order_by(c.scope, c.path)
+        rows = await self._db.fetch(query.where(or_(false(), *map(_is_of, owners))))
+        return [(row.scope, Dotfile(path=row.path, permission=row.permission, data=row.data)) for row in rows]
 
     async def bootstrap_script(self, access_key: AccessKey) -> str:
-        c = t.bootstrap_scripts.c
-
-        def work(s: Connection) -> str:
-            return s.execute(select(c.script).where(c.access_key == access_key)).scalar_one_or_none() or ""
-
-        return await self._db.run_read(work)
+        rows = await self._db.fetch(
+            select(t.bootstrap_scripts.c.script).where(t.bootstrap_scripts.c.access_key == access_key)
+        )
+        return rows[0].script if rows else ""
 
     async def put_bootstrap_script(self, access_key: AccessKey, script: str) -> None:
-        c = t.bootstrap_scripts.c
-
         def work(s: Connection) -> None:
             _lock(s, DotfileOwner(scope=DotfileScope.USER, name=access_key))
-            s.execute(delete(t.bootstrap_scripts).where(c.access_key == access_key))
+            s.execute(delete(t.bootstrap_scripts).where(t.bootstrap_scripts.c.access_key == access_key))
             if script:
                 s.execute(insert(t.bootstrap_scripts), {"access_key": access_key, "script": script})
 
         await self._db.run_write(work)
 
 
-def _of(s: Connection, owner: DotfileOwner) -> list[Dotfile]:
-    c = t.dotfiles.c
-    query = select(c.path, c.permission, c.data).where(c.scope == owner.scope, c.owner == owner.name).order_by(c.path)
-    return [Dotfile(path=path, permission=permission, data=data) for path, permission, data in s.execute(query)]
+def _is_of(owner: DotfileOwner) -> ColumnElement[bool]:
+    return and_(c.scope == owner.scope, c.owner == owner.name)
 
 
 def _lock(s: Connection, owner: DotfileOwner) -> None:
     """Locks the row of an owner, so that concurrent changes keep the limits. SQLite has one writer anyway."""
-    key = {
-        DotfileScope.DOMAIN: domains.c.name,
-        DotfileScope.GROUP: groups.c.id,
-        DotfileScope.USER: keypairs.c.access_key,
-    }[owner.scope]
+    key = _OWNER_KEYS[owner.scope]
     s.execute(select(key).where(key == owner.name).with_for_update())

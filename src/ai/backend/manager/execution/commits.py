@@ -116,7 +116,7 @@ class CommitService:
         raise NotSupported(f"Images of users cannot be pushed: {CUSTOMIZED} names no REGISTRY/PROJECT.")
 
     async def _session(self, caller: Caller, ref: str, owner_access_key: str | None) -> Session:
-        if not is_permitted(caller, Operation.COMMIT_ALWAYS) and (
+        if not is_permitted(caller, Operation.COMMIT_WHEN_DISABLED) and (
             (await self.config.get(ALLOWED) or "").strip().lower() in ("false", "0", "no")
         ):
             raise Forbidden("The administrators do not let sessions become images.")

@@ -53,8 +53,8 @@ class ImagesApi:
         """List name and URL of the registries whose images the caller's domain may use."""
         caller = caller_of(call)
         allowed = None
-        if not is_permitted(caller, Operation.SEE_ALL_REGISTRIES):
-            allowed = await self._images.catalogue.allowed_registries(caller.domain_name)
+        if not is_permitted(caller, Operation.SEE_REGISTRIES):
+            allowed = await self._images.service.allowed_registries(caller.domain_name)
         registries = await self._images.registries.all()
         return {name: registry.url for name, registry in registries.items() if is_allowed(name, allowed)}
 

@@ -12,7 +12,7 @@ from ai.backend.core.lifecycle.folder import FolderTrigger, describe_status, sou
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import is_permitted
 from ai.backend.manager.access.permissions import Operation
-from ai.backend.manager.folders.model import Folder, FolderAccess, FolderRow
+from ai.backend.manager.folders.model import FolderAccess, FolderRow
 from ai.backend.manager.folders.store import FolderStore
 from ai.backend.manager.folders.transitions import FolderTransitions
 from ai.backend.manager.volumes.permissions import FolderScope, FolderScopes, require
@@ -21,18 +21,15 @@ READY = frozenset({FolderStatus.READY})
 ANY_STATUS = frozenset(FolderStatus) - {FolderStatus.DELETE_COMPLETE}
 
 
-def administrates(caller: Caller, folder: Folder) -> bool:
-    """Returns whether a folder is managed by the caller: any folder for superadmins, one of their domain for admins."""
-    return is_permitted(caller, Operation.CHANGE_FOLDERS, domain_name=folder.domain_name)
-
-
 def access_of(caller: Caller, scope: FolderScope, row: FolderRow) -> FolderAccess | None:
     """Returns the caller's access to a folder, or None if they have none. Pure."""
     folder = row.folder
-    is_admin, is_of_group = administrates(caller, folder), folder.group_id in scope.groups
+    is_admin = is_permitted(caller, Operation.CHANGE_FOLDERS, domain_name=folder.domain_name)
+    is_visible = is_permitted(caller, Operation.SEE_FOLDERS, domain_name=folder.domain_name)
+    is_of_group, is_of_store = folder.group_id in scope.groups, folder.group_id in scope.stores
     is_owner = folder.user_id == caller.user_id or (is_of_group and is_admin)
     permission = row.granted or (folder.permission if is_of_group else None)
-    if permission is None and (caller.sees_all or folder.group_id in scope.stores):
+    if permission is None and (is_visible or is_of_store):
         permission = FolderPermission.READ_ONLY
     if is_owner or is_admin:
         permission = FolderPermission.WRITE_DELETE
@@ -43,7 +40,7 @@ def access_of(caller: Caller, scope: FolderScope, row: FolderRow) -> FolderAcces
         permission=permission,
         is_owner=is_owner,
         controls=is_owner or is_admin,
-        is_of_store=folder.group_id in scope.stores,
+        is_of_store=is_of_store,
         allowed=scope.allowed(folder.host, folder.group_id),
     )
 
@@ -67,10 +64,7 @@ class FolderFinder:
 
     async def _by_id(self, caller: Caller, folder_id: FolderId) -> list[FolderAccess]:
         row = await self._store.get(folder_id, user_id=caller.user_id)
-        if row is None:
-            return []
-        scope = await self._scopes.of(caller, row.folder.group_id)
-        access = access_of(caller, scope, row)
+        access = access_of(caller, await self._scopes.of(caller, row.folder.group_id), row) if row is not None else None
         return [access] if access is not None else []
 
     async def one(

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
+
+from msgspec.structs import asdict
 
 from ai.backend.common.errors import BackendError, InvalidInput, InvalidQuantity
 from ai.backend.common.slots import BinarySize
 from ai.backend.infra.http.decode import refuse
 from ai.backend.infra.http.routes import Call, Nothing, Reply, route
+from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.requests import caller_of
 from ai.backend.manager.folders import schemas as schema
+from ai.backend.manager.folders import views
 from ai.backend.manager.folders.facade import Folders
 from ai.backend.manager.folders.model import CreateFolder, FolderUsage, Ticket
-from ai.backend.manager.folders.views import (
-    folder_info,
-    folder_item,
-    hosts_reply,
-    invitation_item,
-    listing_reply,
-    mkdir_reply,
-    share_item,
-)
 
 
 def _quota(value: int | str | None) -> int | None:
@@ -36,6 +32,11 @@ def _group_id(text: str | None) -> Any:
         return UUID(text) if text is not None else None
     except ValueError:
         raise refuse({"group_id": "not an id"}) from None
+
+
+def _target(call: Call[Any, Any]) -> tuple[Caller, str]:
+    """Returns the caller, and the name or id of the folder in the path."""
+    return caller_of(call), call.params["f"]
 
 
 def _ticket(ticket: Ticket) -> schema.TransferTicket:
@@ -71,18 +72,18 @@ class FoldersApi:
         folders = await self._life.list(caller_of(call), everything=query.all, group=query.group_id)
         if query.owner_user_email is not None:
             folders = [a for a in folders if a.row.owner_email == query.owner_user_email]
-        return [folder_item(access) for access in folders if access.folder.status.is_live is not query.trash]
+        return [views.folder_item(access) for access in folders if access.folder.status.is_live is not query.trash]
 
     @route("GET", "/folders/_/hosts", query=schema.HostsQuery)
     async def hosts(self, call: Call[Nothing, schema.HostsQuery]) -> dict[str, Any]:
         """Lists the storage hosts that the caller may use."""
-        return hosts_reply(*await self._life.hosts(caller_of(call), _group_id(call.query.group_id)))
+        return views.hosts_reply(*await self._life.hosts(caller_of(call), _group_id(call.query.group_id)))
 
     @route("GET", "/folders/_/all_hosts")
     @route("GET", "/folders/_/all-hosts")
     async def all_hosts(self, call: Call) -> dict[str, Any]:
         """Lists all storage hosts, for superadmins."""
-        return hosts_reply(*await self._life.all_hosts(caller_of(call)))
+        return views.hosts_reply(*await self._life.all_hosts(caller_of(call)))
 
     @route("GET", "/folders/_/allowed_types")
     @route("GET", "/folders/_/allowed-types")
@@ -103,17 +104,10 @@ class FoldersApi:
     async def create(self, call: Call[schema.CreateFolderBody]) -> Reply:
         """Create a folder."""
         body = call.body
-        request = CreateFolder(
-            name=body.name,
-            host=body.host,
-            group=body.group,
-            usage_mode=body.usage_mode,
-            permission=body.permission,
-            cloneable=body.cloneable,
-            max_size=_quota(body.quota),
-            unmanaged_path=body.unmanaged_path or None,
-        )
-        return Reply(folder_item(await self._life.create(caller_of(call), request)), 201)
+        values = {name: value for name, value in asdict(body).items() if name != "quota"}
+        values["unmanaged_path"] = body.unmanaged_path or None
+        request = CreateFolder(**values, max_size=_quota(body.quota))
+        return Reply(views.folder_item(await self._life.create(caller_of(call), request)), 201)
 
     @route("DELETE", "/folders", query=schema.IdQuery)
     async def delete_by_id(self, call: Call[Nothing, schema.IdQuery]) -> None:
@@ -145,12 +139,8 @@ class FoldersApi:
         """Returns usage and limit of the quota scope of a folder."""
         folder = (await self._life.get(caller_of(call), call.query.id)).folder
         usage = await self._quotas.get(caller_of(call), folder.host, folder.quota_scope)
-        return {
-            "quota_scope_id": folder.quota_scope,
-            "used_bytes": usage.used_bytes,
-            "limit_bytes": usage.limit_bytes,
-            "enforcement": usage.enforcement,
-        }
+        sizes = {"used_bytes": usage.used_bytes, "limit_bytes": usage.limit_bytes}
+        return {"quota_scope_id": folder.quota_scope, **sizes, "enforcement": usage.enforcement}
 
     @route("POST", "/folders/_/quota", body=schema.QuotaBody)
     async def set_quota(self, call: Call[schema.QuotaBody]) -> dict[str, Any]:
@@ -165,36 +155,28 @@ class FoldersApi:
     @route("GET", "/folders/{f}", reply=schema.FolderInfo)
     async def get_info(self, call: Call) -> schema.FolderInfo:
         """Returns a folder with its usage."""
-        access = await self._life.get(caller_of(call), call.params["f"])
+        access = await self._life.get(*_target(call))
         usage: FolderUsage | None = None
-        try:
-            usage = await self._life.usage(access) if access.folder.status.is_live else None
-        except BackendError:
-            usage = None  # the rest of the reply needs no storage proxy
-        return folder_info(access, usage)
+        if access.folder.status.is_live:
+            with suppress(BackendError):  # the rest of the reply needs no storage proxy
+                usage = await self._life.usage(access)
+        return views.folder_info(access, usage)
 
     @route("DELETE", "/folders/{f}", query=schema.ModelIdQuery)
     async def delete(self, call: Call[Nothing, schema.ModelIdQuery]) -> None:
         """Moves a folder to the trash; 409 while a session mounts it."""
-        await self._life.trash(caller_of(call), call.params["f"])
+        await self._life.trash(*_target(call))
 
     @route("POST", "/folders/{f}/rename", body=schema.RenameBody, status=201)
     async def rename(self, call: Call[schema.RenameBody]) -> Reply:
         """Renames a folder."""
-        await self._life.rename(caller_of(call), call.params["f"], call.body.new_name)
+        await self._life.rename(*_target(call), call.body.new_name)
         return Reply(schema.Message("renamed"), 201)
 
     @route("POST", "/folders/{f}/update-options", body=schema.UpdateBody, status=201)
     async def update(self, call: Call[schema.UpdateBody]) -> Reply:
         """Changes permission, usage mode and cloneability of a folder."""
-        body = call.body
-        await self._life.update(
-            caller_of(call),
-            call.params["f"],
-            cloneable=body.cloneable,
-            permission=body.permission,
-            usage_mode=body.usage_mode,
-        )
+        await self._life.update(*_target(call), **asdict(call.body))
         return Reply(schema.Message("updated"), 201)
 
     @route("POST", "/folders/{f}/clone", body=schema.CloneBody, reply=schema.FolderItem)
@@ -208,10 +190,8 @@ class FoldersApi:
             permission=body.permission,
             cloneable=body.cloneable,
         )
-        access, task_id = await self._life.clone(caller_of(call), call.params["f"], request)
-        from msgspec.structs import asdict
-
-        return {**asdict(folder_item(access)), "bgtask_id": str(task_id)}
+        access, task_id = await self._life.clone(*_target(call), request)
+        return {**asdict(views.folder_item(access)), "bgtask_id": str(task_id)}
 
     # ---- files ----
 
@@ -219,10 +199,8 @@ class FoldersApi:
     async def list_files(self, call: Call[Nothing, schema.FilesQuery]) -> dict[str, Any]:
         """Lists the files of a directory."""
         query = call.query
-        files, cursor = await self._files.list(
-            caller_of(call), call.params["f"], query.path, limit=query.limit, cursor=query.cursor
-        )
-        return listing_reply(files, cursor, is_page=query.limit is not None)
+        files, cursor = await self._files.list(*_target(call), query.path, limit=query.limit, cursor=query.cursor)
+        return views.listing_reply(files, cursor, is_page=query.limit is not None)
 
     @route("POST", "/folders/{f}/mkdir", body=schema.MakeDirectoryBody)
     async def mkdir(self, call: Call[schema.MakeDirectoryBody]) -> Reply:
@@ -230,18 +208,18 @@ class FoldersApi:
         body = call.body
         paths = [body.path] if isinstance(body.path, str) else body.path
         outcome = await self._files.make_directories(
-            caller_of(call), call.params["f"], paths, parents=body.parents, exist_ok=body.exist_ok
+            *_target(call), paths, parents=body.parents, exist_ok=body.exist_ok
         )
         problems = [problem for problem in outcome.values() if problem is not None]
         if len(problems) == len(outcome):
-            raise InvalidInput("; ".join(problems), data=mkdir_reply(outcome))
-        return Reply(mkdir_reply(outcome), 207 if problems else 201)
+            raise InvalidInput("; ".join(problems), data=views.mkdir_reply(outcome))
+        return Reply(views.mkdir_reply(outcome), 207 if problems else 201)
 
     @route("POST", "/folders/{f}/request-upload", body=schema.UploadBody, reply=schema.TransferTicket)
     async def request_upload(self, call: Call[schema.UploadBody]) -> schema.TransferTicket:
         """Returns where to upload a file by tus; an empty file is created at once."""
         body = call.body
-        return _ticket(await self._files.upload_ticket(caller_of(call), call.params["f"], body.path, body.size))
+        return _ticket(await self._files.upload_ticket(*_target(call), body.path, body.size))
 
     @route(
         "POST", "/folders/{f}/request-download", body=schema.DownloadBody, body_aliases={"file": "path"},
@@ -250,37 +228,35 @@ class FoldersApi:
     async def request_download(self, call: Call[schema.DownloadBody]) -> schema.TransferTicket:
         """Returns where to download a file, or with ``archive`` a directory as a zip."""
         body = call.body
-        return _ticket(
-            await self._files.download_ticket(caller_of(call), call.params["f"], body.path, archive=body.archive)
-        )
+        return _ticket(await self._files.download_ticket(*_target(call), body.path, archive=body.archive))
 
     @route("POST", "/folders/{f}/rename-file", body=schema.RenameFileBody)
     @route("POST", "/folders/{f}/rename_file", body=schema.RenameFileBody)
     async def rename_file(self, call: Call[schema.RenameFileBody]) -> schema.Message:
         """Renames a file or directory."""
         body = call.body
-        await self._files.rename(caller_of(call), call.params["f"], body.target_path, body.new_name)
+        await self._files.rename(*_target(call), body.target_path, body.new_name)
         return schema.Message("renamed")
 
     @route("POST", "/folders/{f}/move-file", body=schema.MoveFileBody)
     async def move_file(self, call: Call[schema.MoveFileBody]) -> schema.Message:
         """Moves a file or directory."""
-        await self._files.move(caller_of(call), call.params["f"], call.body.src, call.body.dst)
+        await self._files.move(*_target(call), call.body.src, call.body.dst)
         return schema.Message("moved")
 
     @route("DELETE", "/folders/{f}/delete-files", query=schema.DeleteFilesQuery)
     @route("DELETE", "/folders/{f}/delete_files", query=schema.DeleteFilesQuery)
     async def delete_files(self, call: Call[Nothing, schema.DeleteFilesQuery]) -> schema.Message:
         """Deletes files; directories with ``recursive``."""
-        query = call.query
-        await self._files.delete(caller_of(call), call.params["f"], query.files, recursive=query.recursive)
-        return schema.Message("deleted")
+        return await self._delete(call, call.query)
 
     @route("POST", "/folders/{f}/delete-files", body=schema.DeleteFilesQuery)
     async def delete_files_by_post(self, call: Call[schema.DeleteFilesQuery]) -> schema.Message:
         """Deletes files, for proxies that drop the bodies of DELETE."""
-        body = call.body
-        await self._files.delete(caller_of(call), call.params["f"], body.files, recursive=body.recursive)
+        return await self._delete(call, call.body)
+
+    async def _delete(self, call: Call[Any, Any], request: schema.DeleteFilesQuery) -> schema.Message:
+        await self._files.delete(*_target(call), request.files, recursive=request.recursive)
         return schema.Message("deleted")
 
 
@@ -294,18 +270,18 @@ class FolderSharingApi:
     async def invite(self, call: Call[schema.InviteBody]) -> dict[str, Any]:
         """Invites other users to a folder."""
         body = call.body
-        return {"invited_ids": await self._sharing.invite(caller_of(call), call.params["f"], body.perm, body.emails)}
+        return {"invited_ids": await self._sharing.invite(*_target(call), body.perm, body.emails)}
 
     @route("GET", "/folders/invitations/list")
     async def received(self, call: Call) -> dict[str, Any]:
         """Lists the pending invitations to the caller."""
-        return {"invitations": [invitation_item(i) for i in await self._sharing.received(caller_of(call))]}
+        return {"invitations": [views.invitation_item(i) for i in await self._sharing.received(caller_of(call))]}
 
     @route("GET", "/folders/invitations/list-sent")
     @route("GET", "/folders/invitations/list_sent")
     async def sent(self, call: Call) -> dict[str, Any]:
         """Lists the pending invitations by the caller."""
-        return {"invitations": [invitation_item(i) for i in await self._sharing.sent(caller_of(call))]}
+        return {"invitations": [views.invitation_item(i) for i in await self._sharing.sent(caller_of(call))]}
 
     @route("POST", "/folders/invitations/accept", body=schema.InvitationBody)
     async def accept(self, call: Call[schema.InvitationBody]) -> schema.Message:
@@ -333,19 +309,19 @@ class FolderSharingApi:
     async def share(self, call: Call[schema.ShareBody]) -> Reply:
         """Sets the permission of single members on a group's folder."""
         body = call.body
-        shared = await self._sharing.share(caller_of(call), call.params["f"], body.permission, body.emails)
+        shared = await self._sharing.share(*_target(call), body.permission, body.emails)
         return Reply({"shared_emails": shared}, 201)
 
     @route("DELETE", "/folders/{f}/unshare", query=schema.UnshareQuery)
     async def unshare(self, call: Call[Nothing, schema.UnshareQuery]) -> dict[str, Any]:
         """Removes the permissions of single members."""
-        return {"unshared_emails": await self._sharing.unshare(caller_of(call), call.params["f"], call.query.emails)}
+        return {"unshared_emails": await self._sharing.unshare(*_target(call), call.query.emails)}
 
     @route("GET", "/folders/_/shared", query=schema.SharedQuery)
     async def shares(self, call: Call[Nothing, schema.SharedQuery]) -> dict[str, Any]:
         """Lists the shares of the caller's folders."""
         shares = await self._sharing.shares(caller_of(call), call.query.vfolder_id)
-        return {"shared": [share_item(access, share) for access, share in shares]}
+        return {"shared": [views.share_item(access, share) for access, share in shares]}
 
     @route("POST", "/folders/_/shared", body=schema.SetShareBody)
     async def set_share(self, call: Call[schema.SetShareBody]) -> schema.Message:
@@ -357,5 +333,5 @@ class FolderSharingApi:
     @route("POST", "/folders/{f}/leave", body=schema.LeaveBody)
     async def leave(self, call: Call[schema.LeaveBody]) -> schema.Message:
         """Ends a share of the caller."""
-        await self._sharing.leave(caller_of(call), call.params["f"], call.body.shared_user_uuid)
+        await self._sharing.leave(*_target(call), call.body.shared_user_uuid)
         return schema.Message("left")

@@ -57,21 +57,18 @@ class StorageProxyFolders:
         await self._call(folder, "POST", "/folder/delete")
 
     async def clone_folder(self, source: FolderKey, target: FolderKey, progress: Progress | None = None) -> None:
-        request = {
-            "src_volume": source.volume,
-            "src_vfid": source.vfid,
-            "dst_volume": target.volume,
-            "dst_vfid": target.vfid,
-        }
-        poll = Backoff(_FIRST_POLL_S, _LAST_POLL_S, factor=1.5)
-        task_id = (await self._proxies.ask(target.proxy, "POST", "/folder/clone", request))["bgtask_id"]
+        to = {"dst_volume": target.volume, "dst_vfid": target.vfid}
+        request = {"src_volume": source.volume, "src_vfid": source.vfid, **to}
+        poll, task_id = Backoff(_FIRST_POLL_S, _LAST_POLL_S, factor=1.5), None
         while True:
+            if task_id is None:
+                task_id = (await self._proxies.ask(target.proxy, "POST", "/folder/clone", request))["bgtask_id"]
             try:
                 task = await self._proxies.ask(target.proxy, "GET", "/task", {"task_id": task_id})
             except (FolderNotFound, VolumeNotFound):
                 raise
             except NotFound:  # the proxy was restarted and resumed the clone
-                task_id = (await self._proxies.ask(target.proxy, "POST", "/folder/clone", request))["bgtask_id"]
+                task_id = None
                 continue
             if task["status"] == "done":
                 return

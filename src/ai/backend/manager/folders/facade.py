@@ -9,15 +9,12 @@ from ai.backend.manager.folders.access import FolderFinder
 from ai.backend.manager.folders.files import FolderFiles
 from ai.backend.manager.folders.gateway import FolderGateway
 from ai.backend.manager.folders.loop import FolderLoop
-from ai.backend.manager.folders.mounts import MountResolver
-from ai.backend.manager.folders.owner_removal import FolderOwnerRemoval
-from ai.backend.manager.folders.quota_loop import QuotaLoop
-from ai.backend.manager.folders.quotas import QuotaService
-from ai.backend.manager.folders.service import FolderService
-from ai.backend.manager.folders.settings import FolderSettings
+from ai.backend.manager.folders.model import FolderSettings
+from ai.backend.manager.folders.mounts import MountResolver, UnmanagedPaths
+from ai.backend.manager.folders.quotas import QuotaLoop, QuotaService
+from ai.backend.manager.folders.service import FolderOwnerRemoval, FolderService
 from ai.backend.manager.folders.sharing import FolderSharing
 from ai.backend.manager.folders.store import FolderStore
-from ai.backend.manager.folders.unmanaged import UnmanagedPaths
 from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.tasks.service import TaskService
 from ai.backend.manager.volumes.gateway import VolumeGateway
@@ -57,18 +54,18 @@ class Folders:
         unmanaged = UnmanagedPaths(settings.unmanaged_roots)
         return cls(
             life=FolderService(
-                store=store,
-                storage=storage,
-                volumes=volumes,
-                identities=identities,
-                finder=finder,
-                scopes=scopes,
-                loop=loop,
-                quotas=quota_loop,
-                tasks=tasks,
-                clock=clock,
-                id_generator=id_generator,
-                unmanaged=unmanaged,
+                store,
+                storage,
+                volumes,
+                identities,
+                finder,
+                scopes,
+                loop,
+                quota_loop,
+                tasks,
+                clock,
+                id_generator,
+                unmanaged,
             ),
             leaving=FolderOwnerRemoval(store, loop.transitions),
             files=FolderFiles(storage, finder),

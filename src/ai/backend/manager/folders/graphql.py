@@ -12,7 +12,7 @@ from ai.backend.manager.folders.model import FolderKind, FolderRow, ScopeUsage
 from ai.backend.manager.graphql.context import Info, context_of, page_of
 from ai.backend.manager.graphql.limits import MAX_PAGE
 from ai.backend.manager.graphql.resolvers import field, mutation, query
-from ai.backend.manager.graphql.values import View
+from ai.backend.manager.graphql.values import View, attributes_of
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.query.model import ListQuery
 
@@ -25,46 +25,23 @@ _KINDS: dict[str, FolderKind | None] = {
 
 
 def quota_scope_view(host: str, scope: str, usage: ScopeUsage) -> View:
-    """Return a quota scope; ``hard_limit_bytes`` null means no limit, ``enforcement`` names who enforces it."""
-    return {
-        "id": f"{scope}:{host}",
-        "quota_scope_id": scope,
-        "storage_host_name": host,
-        "details": {
-            "usage_bytes": usage.used_bytes,
-            "usage_count": usage.file_count,
-            "hard_limit_bytes": usage.limit_bytes,
-            "enforcement": usage.enforcement,
-        },
-    }
+    """Returns a quota scope; ``hard_limit_bytes`` null means no limit, ``enforcement`` names who enforces it."""
+    details = {"usage_bytes": usage.used_bytes, "usage_count": usage.file_count, "enforcement": usage.enforcement}
+    return {**_scope_view(host, scope), "details": {**details, "hard_limit_bytes": usage.limit_bytes}}
+
+
+def _scope_view(host: str, scope: str) -> View:
+    return {"id": f"{scope}:{host}", "quota_scope_id": scope, "storage_host_name": host}
 
 
 def folder_view(row: FolderRow) -> View:
-    """Return a folder. File counts and sizes are zero: the storage proxy would have to count them for each folder."""
+    """Returns a folder. File counts and sizes are zero: the storage proxy would have to count them for each folder."""
     folder = row.folder
-    return {
-        "id": folder.id,
-        "host": folder.host,
-        "quota_scope_id": folder.quota_scope,
-        "name": folder.name,
-        "user": folder.user_id,
-        "user_email": row.owner_email,
-        "group": folder.group_id,
-        "group_name": row.group_name,
-        "creator": folder.creator,
-        "status": folder.status.value,
-        "unmanaged_path": folder.unmanaged_path,
-        "usage_mode": folder.usage_mode.value,
-        "permission": folder.permission.value,
-        "ownership_type": folder.ownership_type.value,
-        "max_files": 0,
-        "max_size": folder.max_size,
-        "created_at": folder.created_at,
-        "last_used": folder.last_used,
-        "num_files": 0,
-        "cur_size": 0,
-        "cloneable": folder.cloneable,
-    }
+    counts = {"max_files": 0, "num_files": 0, "cur_size": 0}
+    owner = {"user": folder.user_id, "user_email": row.owner_email, "quota_scope_id": folder.quota_scope}
+    group = {"group": folder.group_id, "group_name": row.group_name}
+    words = {name: getattr(folder, name).value for name in ("status", "usage_mode", "permission", "ownership_type")}
+    return {**attributes_of(folder), **counts, **owner, **group, **words}
 
 
 class FolderResolvers:
@@ -85,27 +62,29 @@ class FolderResolvers:
     @query("vfolder_project_list")
     async def vfolder_list(self, info: Info, **arguments: Any) -> View:
         context = context_of(info)
+        empty: View = {"items": [], "total_count": 0}
         if self._folders is None:
-            return {"items": [], "total_count": 0}
+            return empty
         owner: UserId | None = None
         if arguments.get("access_key"):
             try:
                 owner = (await self._identity.keypair(context.caller, arguments["access_key"])).user_id
             except NotFound:
-                return {"items": [], "total_count": 0}
+                return empty
+        group_id, domain_name = arguments.get("group_id"), arguments.get("domain_name")
         page = await self._folders.life.page(
             context.caller,
             ListQuery(**page_of(arguments)),
             kind=_KINDS[info.field_name],
-            group_id=GroupId(arguments["group_id"]) if arguments.get("group_id") is not None else None,
-            domain_name=arguments.get("domain_name"),
+            group_id=GroupId(group_id) if group_id is not None else None,
+            domain_name=domain_name,
             owner_id=owner,
         )
         return {"items": [folder_view(row) for row in page.items], "total_count": page.total_count}
 
     @field("KeyPair", "vfolders")
     async def keypair_folders(self, view: View, info: Info) -> list[View]:
-        """Return the newest folders of the user."""
+        """Returns the newest folders of the user."""
         context = context_of(info)
         if self._folders is None:
             return []
@@ -129,7 +108,7 @@ class FolderResolvers:
 
     @field("QuotaScope", "details")
     async def quota_scope_details(self, view: View, info: Info) -> View:
-        """Return the current usage; it is missing from the view of a scope that was just changed."""
+        """Returns the current usage; it is missing from the view of a scope that was just changed."""
         if "details" in view:
             return dict(view["details"])
         scope = await self.quota_scope(info, view["storage_host_name"], view["quota_scope_id"])
@@ -144,5 +123,4 @@ class FolderResolvers:
         limit = props.get("hard_limit_bytes") if props is not None else None
         async with context.audited(info.field_name, "quota-scope", f"{quota_scope_id} {storage_host_name}"):
             await self._required().quotas.set_limit(context.caller, storage_host_name, quota_scope_id, limit)
-        scope = {"id": f"{quota_scope_id}:{storage_host_name}", "quota_scope_id": quota_scope_id}
-        return {"quota_scope": {**scope, "storage_host_name": storage_host_name}}
+        return {"quota_scope": _scope_view(storage_host_name, quota_scope_id)}

@@ -1,16 +1,15 @@
 """Reconciles the rows of folders with their directories.
 
 The row is written first, with the desired status; the directory follows. If the manager is killed in between, this
-loop continues from the row. Creating, cloning and deleting are idempotent, also with several managers: a row changes
-its status only from the expected one. Folders that were in the trash too long are removed.
+loop continues from the row. All steps are idempotent, and a row changes its status only from the expected one.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from datetime import timedelta
 
 from ai.backend.common.errors import BackendError, FolderNotFound, NotFound
@@ -56,12 +55,12 @@ class FolderLoop(PeriodicLoop):
         for folder in waiting:
             # A clone may take hours and must not delay other folders.
             if folder.status is FolderStatus.CLONING:
-                task = asyncio.create_task(self._try(self._fill, folder), name=f"clone-{folder.id}")
+                task = asyncio.create_task(self._try(self._fill, folder, nullcontext()), name=f"clone-{folder.id}")
                 self._clones.add(task)
                 task.add_done_callback(self._clones.discard)
         steps = {FolderStatus.PERFORMING: self._make, FolderStatus.DELETE_ONGOING: self._remove}
         quick = [(steps[folder.status], folder) for folder in waiting if folder.status in steps]
-        await asyncio.gather(*(self._limited(step, folder) for step, folder in quick))
+        await asyncio.gather(*(self._try(step, folder, self._slots) for step, folder in quick))
 
     async def _empty_trash(self) -> None:
         if self._trash_days:
@@ -77,14 +76,13 @@ class FolderLoop(PeriodicLoop):
             task.cancel()
         await asyncio.gather(*self._clones, return_exceptions=True)
 
-    async def _limited(self, step: Callable[[Folder], Awaitable[object]], folder: Folder) -> None:
-        async with self._slots:
-            await self._try(step, folder)
-
-    async def _try(self, step: Callable[[Folder], Awaitable[object]], folder: Folder) -> None:
+    async def _try(
+        self, step: Callable[[Folder], Awaitable[object]], folder: Folder, slots: AbstractAsyncContextManager[None]
+    ) -> None:
         self._under_way.add(folder.id)
         try:
-            await step(folder)
+            async with slots:
+                await step(folder)
         except BackendError as e:
             log.warning("the folder %s (%s) stays %s: %s", folder.id, folder.host, folder.status, e)
         finally:
@@ -169,5 +167,5 @@ class FolderLoop(PeriodicLoop):
 
     async def _delete(self, folder: Folder) -> None:
         if folder.unmanaged_path is None:
-            with contextlib.suppress(FolderNotFound):
+            with suppress(FolderNotFound):
                 await self._storage.delete_folder(folder.key)

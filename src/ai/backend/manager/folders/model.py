@@ -7,6 +7,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
+from pydantic import Field
+
 from ai.backend.common.folders import (
     FolderKey,
     FolderOwnership,
@@ -17,6 +19,7 @@ from ai.backend.common.folders import (
 )
 from ai.backend.common.ids import DomainName, FolderId, GroupId, InvitationId, UserId
 from ai.backend.common.volume_paths import QuotaScopeId
+from ai.backend.infra.settings import Settings
 
 FolderKind: TypeAlias = Literal["own", "invited", "project"]
 """The relation of a folder to a user: their own, shared with them, or of one of their groups."""
@@ -146,6 +149,8 @@ class Share:
 
 
 class InvitationState(StrEnum):
+    """The states of an invitation; only a pending one can be answered."""
+
     PENDING = "pending"
     ACCEPTED = "accepted"
     REJECTED = "rejected"
@@ -194,6 +199,8 @@ class ScopeLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderUsage:
+    """The number and the bytes of the files of a folder."""
+
     files: int
     bytes: int
 
@@ -219,6 +226,8 @@ class Ticket:
 
 
 class MountKind(StrEnum):
+    """The kinds of things that sessions mount."""
+
     FOLDER = "folder"
     ARTIFACT = "artifact"
 
@@ -239,3 +248,15 @@ class FolderMount:
     target: str
     read_only: bool
     kind: MountKind = MountKind.FOLDER
+
+
+class FolderSettings(Settings):
+    """Virtual folders."""
+
+    trash_days: float = Field(
+        30.0, ge=0, description="How long a deleted folder can be restored, in days; then it is removed. 0: for ever."
+    )
+    unmanaged_roots: list[str] = Field(
+        [],
+        description="Directories of the nodes at or below which superadmins may make folders of unmanaged paths.",
+    )

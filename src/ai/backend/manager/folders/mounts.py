@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from ai.backend.common.errors import BackendError, Conflict, InvalidInput, NotFound
+from ai.backend.common.errors import BackendError, Conflict, Forbidden, InvalidInput, NotFound
 from ai.backend.common.folders import FolderPermission, FolderStatus, HostPermission
 from ai.backend.common.volume_paths import FolderPath
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import is_permitted
+from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.folders.access import FolderFinder
 from ai.backend.manager.folders.gateway import FolderGateway
 from ai.backend.manager.folders.model import FolderAccess, FolderMount
-from ai.backend.manager.folders.unmanaged import UnmanagedPaths
 
 HOME = "/home/work"
 MAX_MOUNTS = 64
@@ -44,9 +45,7 @@ def check_target(ref: str, target: str) -> str:
     Raises:
         InvalidInput: mounts are not allowed there.
     """
-    path = posixpath.normpath(posixpath.join(HOME, target))
-    # normpath keeps two leading slashes
-    path = "/" + path.lstrip("/")
+    path = "/" + posixpath.normpath(posixpath.join(HOME, target)).lstrip("/")  # normpath keeps two leading slashes
     is_closed = any(
         path == closed or closed.startswith(path + "/") or (path.startswith(closed + "/") and closed not in _OPEN_BELOW)
         for closed in _CLOSED
@@ -115,6 +114,35 @@ def _naming(ref: str) -> Iterator[None]:
         raise kind(message, data={"config.mounts": f"{ref[:64]}: {e.code}"}) from None
 
 
+class UnmanagedPaths:
+    """Checks paths of folders outside of volumes against ``folders.unmanaged-roots``, empty by default."""
+
+    def __init__(self, roots: Iterable[str] = ()) -> None:
+        self._roots = sorted(posixpath.normpath(root) for root in roots)
+
+    def check(self, caller: Caller, path: str) -> str:
+        """Returns the path if a folder may be created of it.
+
+        Raises:
+            Forbidden: the caller is no superadmin, or the path is below no root.
+        """
+        if not is_permitted(caller, Operation.USE_UNMANAGED_PATHS):
+            raise Forbidden("Only superadmins make folders of unmanaged paths.", data={"unmanaged_path": "not allowed"})
+        self.place(path)
+        return path
+
+    def place(self, path: str) -> tuple[str, str]:
+        """Returns the root of a path and the path relative to it, empty for the root. Raises Forbidden."""
+        is_plain = path.startswith("/") and path.isprintable() and posixpath.normpath(path) == path
+        for root in self._roots if is_plain else ():
+            if path == root or path.startswith(root.rstrip("/") + "/"):
+                return root, path[len(root) :].lstrip("/")
+        raise Forbidden(
+            f"{path[:128]!r} is not at or below a directory that folders.unmanaged-roots of the manager names.",
+            data={"unmanaged_path": "no unmanaged root"},
+        )
+
+
 class MountResolver:
     """Resolves the folder names of a new session to directories."""
 
@@ -137,22 +165,12 @@ class MountResolver:
                 access = await self._finder.one(owner, request.ref, needs=HostPermission.MOUNT)
                 resolved.append(await self._mount(access, request))
         explicit = {mount.folder_id for mount in resolved}
-        automatic = [a for a in await self._automatic(owner) if a.folder.id not in explicit]
-        for access in automatic:
-            with _naming(access.folder.name):
-                resolved.append(await self._mount(access, _MountRequest(access.folder.name, "", "", None)))
+        for access in await self._finder.accessible(owner):
+            if _is_automatic(owner, access) and access.folder.id not in explicit:
+                with _naming(access.folder.name):
+                    resolved.append(await self._mount(access, _MountRequest(access.folder.name, "", "", None)))
         check_apart(resolved)
         return tuple(resolved)
-
-    async def _automatic(self, owner: Caller) -> list[FolderAccess]:
-        return [
-            a
-            for a in await self._finder.accessible(owner)
-            if a.folder.name.startswith(".")
-            and a.folder.user_id == owner.user_id
-            and a.folder.status is FolderStatus.READY
-            and HostPermission.MOUNT in a.allowed
-        ]
 
     async def _mount(self, access: FolderAccess, request: _MountRequest) -> FolderMount:
         folder = access.folder
@@ -175,3 +193,9 @@ class MountResolver:
             target=request.target or check_target(request.ref, folder.name),
             read_only=not permission.writes,
         )
+
+
+def _is_automatic(owner: Caller, access: FolderAccess) -> bool:
+    folder = access.folder
+    is_own = folder.name.startswith(".") and folder.user_id == owner.user_id
+    return is_own and folder.status is FolderStatus.READY and HostPermission.MOUNT in access.allowed

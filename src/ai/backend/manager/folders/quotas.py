@@ -2,39 +2,65 @@
 
 from __future__ import annotations
 
-from ai.backend.common.errors import InvalidInput, NotFound, QuotaScopeNotFound
+import logging
+from dataclasses import dataclass
+
+from ai.backend.common.errors import BackendError, InvalidInput, NotFound, QuotaScopeNotFound
 from ai.backend.common.folders import parse_host
-from ai.backend.common.ids import UserId
+from ai.backend.common.ids import GroupId, UserId
 from ai.backend.common.volume_paths import QuotaScopeId, QuotaScopeKind
+from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import is_permitted, require
 from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.folders.gateway import FolderGateway
-from ai.backend.manager.folders.model import ScopeUsage
-from ai.backend.manager.folders.quota_loop import QuotaLoop
+from ai.backend.manager.folders.model import ScopeLimit, ScopeUsage
 from ai.backend.manager.folders.store import FolderStore
 from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.volumes.gateway import VolumeGateway
 
+log = logging.getLogger(__name__)
 MAX_LIMIT = 2**53 - 1
 
 
+class QuotaLoop(PeriodicLoop):
+    """Sends limits from the database to the storage proxies; remembers in memory which ones were sent."""
+
+    period_s = 60.0
+
+    def __init__(self, store: FolderStore, storage: FolderGateway) -> None:
+        super().__init__()
+        self._store = store
+        self._storage = storage
+        self._applied: dict[tuple[str, QuotaScopeId], int | None] = {}
+
+    async def once(self) -> None:
+        for limit in await self._store.scope_limits():
+            try:
+                await self._apply(limit)
+            except BackendError as e:
+                log.warning("the limit of %s on %s is not set yet: %s", limit.scope, limit.host, e.message)
+
+    async def ensure(self, host: str, scope: QuotaScopeId) -> None:
+        """Applies the limit of one scope unless this process has done so. Raises the errors of the storage proxy."""
+        await self._apply(await self._store.scope_limit(host, scope))
+
+    async def _apply(self, limit: ScopeLimit) -> None:
+        key, limit_bytes = (limit.host, limit.scope), limit.limit_bytes
+        if key not in self._applied or self._applied[key] != limit_bytes:
+            await self._storage.set_scope_limit(limit.host, limit.scope, limit_bytes)
+            self._applied[key] = limit_bytes
+
+
+@dataclass(eq=False, slots=True)
 class QuotaService:
     """Reads and limits quota scopes. ``scope`` is ``user:<uuid>`` or ``project:<uuid>`` of an existing owner."""
 
-    def __init__(
-        self,
-        store: FolderStore,
-        storage: FolderGateway,
-        volumes: VolumeGateway,
-        identities: IdentityStore,
-        loop: QuotaLoop,
-    ) -> None:
-        self._store = store
-        self._storage = storage
-        self._volumes = volumes
-        self._identities = identities
-        self._loop = loop
+    _store: FolderStore
+    _storage: FolderGateway
+    _volumes: VolumeGateway
+    _identities: IdentityStore
+    _loop: QuotaLoop
 
     async def get(self, caller: Caller, host: str, scope: str) -> ScopeUsage:
         """Returns the usage of a scope, for the user, members of the project, and administrators.
@@ -66,15 +92,14 @@ class QuotaService:
         parsed = QuotaScopeId.parse(scope)
         if parsed.kind is QuotaScopeKind.USER:
             user = await self._identities.user(uuid=UserId(parsed.id))
-            is_visible = user is not None and (user.uuid == caller.user_id or _administrates(caller, user.domain_name))
+            domain = user.domain_name if user is not None else None
+            is_own = parsed.id == caller.user_id
         else:
             group = next((g for g in await self._identities.groups() if g.id == parsed.id), None)
             own_ids = {g.id for g in await self._identities.groups(user_id=caller.user_id)}
-            is_visible = group is not None and (group.id in own_ids or _administrates(caller, group.domain_name))
-        if not is_visible:
+            domain = group.domain_name if group is not None else None
+            is_own = GroupId(parsed.id) in own_ids
+        is_admin = is_permitted(caller, Operation.SEE_QUOTAS, domain_name=domain)
+        if domain is None or not (is_own or is_admin):
             raise NotFound(f"There is no quota scope {scope[:64]!r} for you.", data={"quota_scope_id": "unknown"})
         return parsed
-
-
-def _administrates(caller: Caller, domain_name: str) -> bool:
-    return is_permitted(caller, Operation.SEE_QUOTAS, domain_name=domain_name)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ai.backend.common.errors import Conflict, Forbidden, InvalidInput, NotFound
+from ai.backend.common.errors import Conflict, FolderAlreadyExists, Forbidden, InvalidInput, NotFound
 from ai.backend.common.folders import (
     FolderOwnership,
     FolderPermission,
@@ -24,7 +24,7 @@ from ai.backend.core.lifecycle.folder import FolderTrigger
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.access import checks
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.access.permissions import Operation
+from ai.backend.manager.access.permissions import Operation, Scope
 from ai.backend.manager.folders.access import ANY_STATUS, FolderFinder
 from ai.backend.manager.folders.gateway import FolderGateway
 from ai.backend.manager.folders.loop import FolderLoop
@@ -37,10 +37,11 @@ from ai.backend.manager.folders.model import (
     FolderSelection,
     FolderUsage,
 )
-from ai.backend.manager.folders.quota_loop import QuotaLoop
+from ai.backend.manager.folders.mounts import UnmanagedPaths
+from ai.backend.manager.folders.quotas import QuotaLoop
 from ai.backend.manager.folders.store import FolderStore
-from ai.backend.manager.folders.unmanaged import UnmanagedPaths
-from ai.backend.manager.identity.model import Group
+from ai.backend.manager.folders.transitions import FolderTransitions
+from ai.backend.manager.identity.model import Group, User
 from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.query.model import Condition, ListQuery, Page
 from ai.backend.manager.tasks.service import TaskProgress, TaskService
@@ -48,38 +49,26 @@ from ai.backend.manager.volumes.gateway import VolumeGateway
 from ai.backend.manager.volumes.model import Volume
 from ai.backend.manager.volumes.permissions import CLONE, FolderScope, FolderScopes, require
 
+_EXISTS = Condition(field="status", op="!=", value=FolderStatus.DELETE_COMPLETE.value)
+_ALL = ListQuery(limit=1_000_000, filter=_EXISTS)
 
+
+@dataclass(eq=False, slots=True)
 class FolderService:
     """Manages whole folders. ``ref`` is a name or an id; methods raise the errors of :meth:`FolderFinder.one`."""
 
-    def __init__(
-        self,
-        *,
-        store: FolderStore,
-        storage: FolderGateway,
-        volumes: VolumeGateway,
-        identities: IdentityStore,
-        finder: FolderFinder,
-        scopes: FolderScopes,
-        loop: FolderLoop,
-        quotas: QuotaLoop,
-        tasks: TaskService,
-        clock: Clock,
-        id_generator: IdGenerator,
-        unmanaged: UnmanagedPaths,
-    ) -> None:
-        self._store = store
-        self._storage = storage
-        self._volumes = volumes
-        self._identities = identities
-        self._finder = finder
-        self._scopes = scopes
-        self._loop = loop
-        self._quotas = quotas
-        self._unmanaged = unmanaged
-        self._tasks = tasks
-        self._clock = clock
-        self._id_generator = id_generator
+    _store: FolderStore
+    _storage: FolderGateway
+    _volumes: VolumeGateway
+    _identities: IdentityStore
+    _finder: FolderFinder
+    _scopes: FolderScopes
+    _loop: FolderLoop
+    _quotas: QuotaLoop
+    _tasks: TaskService
+    _clock: Clock
+    _id_generator: IdGenerator
+    _unmanaged: UnmanagedPaths
 
     # ---- hosts ----
 
@@ -118,7 +107,10 @@ class FolderService:
             await self._check_host(scope, host)
         folder = self._new(caller, name, host, group, request)
         await self._apply_quota(folder, scope)
-        limit = scope.max_count if group is None else await self._limit_of(group)
+        limit = scope.max_count
+        if group is not None:
+            policies = await self._identities.storage_policies(QuotaScopeKind.PROJECT, name=group.resource_policy)
+            limit = policies[0].max_vfolder_count if policies else 0
         await asyncio.shield(self._loop.begin(folder, max_count=limit))
         return FolderAccess(
             row=FolderRow(
@@ -136,11 +128,6 @@ class FolderService:
         """Applies the limit of the quota scope before files are written."""
         if folder.unmanaged_path is None and (scope.max_size is not None or folder.group_id is not None):
             await self._quotas.ensure(folder.host, QuotaScopeId.parse(folder.quota_scope))
-
-    async def _limit_of(self, group: Group) -> int:
-        """Returns the largest number of folders of a group; 0 is any number."""
-        policies = await self._identities.storage_policies(QuotaScopeKind.PROJECT, name=group.resource_policy)
-        return policies[0].max_vfolder_count if policies else 0
 
     def _new(
         self, caller: Caller, name: str, host: str, group: Group | None, request: CreateFolder, **more: Any
@@ -168,15 +155,16 @@ class FolderService:
         )
 
     async def _group(self, caller: Caller, ref: str) -> Group:
-        groups = await self._identities.groups(domain_name=None if caller.is_superadmin else caller.domain_name)
-        own_ids = {g.id for g in await self._identities.groups(user_id=caller.user_id)}
-        named = [g for g in groups if ref in (g.name, str(g.id), g.id.hex) and (caller.is_any_admin or g.id in own_ids)]
-        own_domain = [g for g in named if g.domain_name == caller.domain_name] or named
-        if not own_domain:
+        scope = checks.scope_of(caller, Operation.CREATE_GROUP_FOLDERS)
+        domain_name = None if scope is Scope.ALL else caller.domain_name
+        user_id = caller.user_id if scope is Scope.NONE else None
+        groups = await self._identities.groups(domain_name=domain_name, user_id=user_id)
+        matches = [g for g in groups if ref in (g.name, str(g.id), g.id.hex)]
+        if not matches:
             raise NotFound(f"There is no group {ref[:64]!r} for you.", data={"group": "unknown"})
-        if not caller.is_any_admin:
+        if scope is Scope.NONE:
             raise Forbidden("Only administrators make folders of a group.", data={"group": "not allowed"})
-        return own_domain[0]
+        return next((g for g in matches if g.domain_name == caller.domain_name), matches[0])
 
     async def _check_host(self, scope: FolderScope, host: str) -> None:
         parse_host(host)
@@ -234,24 +222,17 @@ class FolderService:
         self, caller: Caller, *, everything: bool = False, group: str | None = None
     ) -> Sequence[FolderAccess]:
         """Returns the folders that the caller may use, also in the trash; ``everything`` is for superadmins."""
-        if everything and not caller.is_superadmin:
+        if everything and not checks.is_permitted(caller, Operation.LIST_ALL_FOLDERS):
             raise Forbidden("Only superadmins list the folders of all users.", data={"all": "not allowed"})
         accesses = await self._finder.accessible(caller)
         if everything:
             own = {access.folder.id: access for access in accesses}
-            accesses = [own.get(row.folder.id) or _as_admin(row) for row in (await self._everything()).items]
-        if group is not None:
-            accesses = [
-                a
-                for a in accesses
-                if a.folder.group_id is None
-                or group in (str(a.folder.group_id), a.folder.group_id.hex, a.row.group_name)
-            ]
-        return accesses
-
-    async def _everything(self) -> Page[FolderRow]:
-        exists = Condition(field="status", op="!=", value=FolderStatus.DELETE_COMPLETE.value)
-        return await self._store.page(ListQuery(limit=1_000_000, filter=exists), FolderSelection())
+            rows = (await self._store.page(_ALL, FolderSelection())).items
+            accesses = [own.get(row.folder.id) or _as_admin(row) for row in rows]
+        if group is None:
+            return accesses
+        ids = ((a, a.folder.group_id) for a in accesses)
+        return [a for a, id_ in ids if id_ is None or group in (str(id_), id_.hex, a.row.group_name)]
 
     async def page(
         self,
@@ -263,15 +244,15 @@ class FolderService:
         domain_name: str | None = None,
         owner_id: UserId | None = None,
     ) -> Page[FolderRow]:
-        """Returns a page of ``own``, ``invited`` or ``project`` folders, or of all folders that the caller sees:
-        superadmins see all, administrators those of their domain.
+        """Returns a page of ``own``, ``invited`` or ``project`` folders, or of all folders that the caller sees.
 
         Without a filter by status it has live folders only.
         """
         selection = FolderSelection(domain_name=domain_name, group_id=group_id, owner_id=owner_id)
-        if kind is None and caller.sees_all:
+        scope = checks.scope_of(caller, Operation.SEE_FOLDERS)
+        if kind is None and scope is Scope.ALL:
             return await self._store.page(query, selection)
-        if kind is None and caller.is_any_admin and domain_name in (None, caller.domain_name):
+        if kind is None and scope is Scope.DOMAIN and domain_name in (None, caller.domain_name):
             return await self._store.page(query, replace(selection, domain_name=caller.domain_name))
         groups = (await self._scopes.of(caller)).all_groups
         own = replace(selection, user_id=caller.user_id, groups=groups)
@@ -370,3 +351,46 @@ def _as_admin(row: FolderRow) -> FolderAccess:
     return FolderAccess(
         row=row, permission=FolderPermission.WRITE_DELETE, is_owner=False, controls=True, allowed=frozenset()
     )
+
+
+class FolderOwnerRemoval:
+    """Removes the folders of an owner. Interrupted calls may be repeated.
+
+    Raises:
+        Conflict: a live session mounts a folder, or it is being cloned.
+    """
+
+    def __init__(self, store: FolderStore, transitions: FolderTransitions) -> None:
+        self._store = store
+        self._transitions = transitions
+
+    async def of_user(self, user_id: UserId, *, heir: User | None) -> None:
+        """Removes the folders of a user; shared ones go to ``heir``, under another name where theirs is taken."""
+        page = await self._store.page(_ALL, FolderSelection(owner_id=user_id))
+        folders = [row.folder for row in page.items if row.folder.user_id == user_id]
+        shared = {share.folder_id for share in await self._store.shares([f.id for f in folders])}
+        for folder in folders:
+            if heir is not None and folder.id in shared and folder.status is FolderStatus.READY:
+                await self._hand_over(folder, heir)
+            else:
+                await self._remove(folder)
+
+    async def of_group(self, group_id: GroupId) -> None:
+        page = await self._store.page(_ALL, FolderSelection(group_id=group_id))
+        for row in page.items:
+            if row.folder.group_id == group_id:
+                await self._remove(row.folder)
+
+    async def _hand_over(self, folder: Folder, heir: User) -> None:
+        try:
+            await self._store.hand_over(folder.id, heir)
+        except FolderAlreadyExists:
+            await self._store.change(folder.id, name=f"{folder.name[:50]}-{str(folder.id)[:8]}")
+            await self._store.hand_over(folder.id, heir)
+
+    async def _remove(self, folder: Folder) -> None:
+        moved = await self._transitions.apply(
+            folder, FolderTrigger.OWNER_REMOVED, cause="removal of its owner", unless_used=folder.status.is_live
+        )
+        if not moved:
+            raise Conflict(f"The folder {folder.name!r} was changed meanwhile; try again.")

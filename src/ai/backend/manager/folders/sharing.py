@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from uuid import UUID
 
 from ai.backend.common.errors import FolderNotFound, InvalidInput, NotFound
@@ -10,6 +11,8 @@ from ai.backend.common.folders import FolderOwnership, FolderPermission, HostPer
 from ai.backend.common.ids import InvitationId, UserId
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import is_permitted
+from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.folders.access import FolderFinder
 from ai.backend.manager.folders.model import FolderAccess, Invitation, InvitationState, Share
 from ai.backend.manager.folders.store import FolderStore
@@ -21,22 +24,15 @@ def _no_invitation() -> NotFound:
     return NotFound("There is no such invitation.", data={"inv_id": "unknown"})
 
 
+@dataclass(eq=False, slots=True)
 class FolderSharing:
     """Manages shares and invitations. ``ref`` is a name or an id; raises the errors of :meth:`FolderFinder.one`."""
 
-    def __init__(
-        self,
-        store: FolderStore,
-        identities: IdentityStore,
-        finder: FolderFinder,
-        clock: Clock,
-        id_generator: IdGenerator,
-    ) -> None:
-        self._store = store
-        self._identities = identities
-        self._finder = finder
-        self._clock = clock
-        self._id_generator = id_generator
+    _store: FolderStore
+    _identities: IdentityStore
+    _finder: FolderFinder
+    _clock: Clock
+    _id_generator: IdGenerator
 
     async def _users_of(self, caller: Caller, emails: Sequence[str]) -> list[User]:
         """Returns the other active users among ``emails`` that the caller may address.
@@ -50,13 +46,13 @@ class FolderSharing:
         users: dict[UserId, User] = {}
         for email in dict.fromkeys(emails):
             user = await self._identities.user(email=email)
-            is_visible = user is not None and (caller.is_superadmin or user.domain_name == caller.domain_name)
-            if user is not None and is_visible and user.is_active and user.uuid != caller.user_id:
+            if user is None or not user.is_active or user.uuid == caller.user_id:
+                continue
+            if is_permitted(caller, Operation.SHARE_FOLDERS, domain_name=user.domain_name):
                 users[user.uuid] = user
         if not users:
-            raise NotFound(
-                "None of these addresses is of another active user of your domain.", data={"emails": list(emails)[:20]}
-            )
+            message = "None of these addresses is of another active user of your domain."
+            raise NotFound(message, data={"emails": list(emails)[:20]})
         return list(users.values())
 
     # ---- invitations ----

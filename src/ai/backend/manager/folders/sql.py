@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Select,
-    and_,
-    delete,
-    func,
-    insert,
-    or_,
-    select,
-    update,
-)
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, delete, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from ai.backend.common.errors import Conflict, InvalidInput
@@ -26,6 +15,8 @@ from ai.backend.common.folders import FolderStatus
 from ai.backend.common.ids import FolderId, GroupId, UserId
 from ai.backend.core.lifecycle.folder import FolderTrigger, step
 from ai.backend.infra.database import Database
+from ai.backend.infra.database.rows import row_of
+from ai.backend.manager.folders import sql_rows as r
 from ai.backend.manager.folders.model import (
     Folder,
     FolderKind,
@@ -35,31 +26,13 @@ from ai.backend.manager.folders.model import (
     InvitationState,
     MountKind,
 )
-from ai.backend.manager.folders.sql_quotas import SqlQuotaLimits
-from ai.backend.manager.folders.sql_rows import (
-    ACCESSIBLE,
-    ACCESSIBLE_BY_NAME,
-    BY_ID,
-    FIELDS,
-    LIVE_FOLDER,
-    ROWS,
-    check_count,
-    folder_of,
-    folder_row_of,
-    name_taken,
-    set_share,
-    uses_name,
-)
-from ai.backend.manager.folders.sql_sharing import SqlFolderSharing
-from ai.backend.manager.folders.tables import (
-    folder_invitations,
-    folder_permissions,
-    folders,
-    session_folders,
-)
+from ai.backend.manager.folders.sql_sharing import SqlFolderSharing, SqlQuotaLimits
+from ai.backend.manager.folders.tables import folder_invitations, folder_permissions, folders, session_folders
 from ai.backend.manager.identity.model import User
 from ai.backend.manager.query.model import Filter, Junction, ListQuery, Page
 from ai.backend.manager.query.sql import compile_filter, compile_order
+
+T = TypeVar("T")
 
 
 def _filters_status(query_filter: Filter | None) -> bool:
@@ -104,7 +77,7 @@ def link_mounts(s: Connection, session_id: UUID, mounts: Sequence[FolderMount], 
         s.execute(insert(session_folders), {"session_id": session_id, "folder_id": mount.folder_id})
 
 
-class SqlFolderStore(SqlQuotaLimits, SqlFolderSharing):
+class SqlFolderStore(SqlFolderSharing, SqlQuotaLimits):
     """Implements :class:`ai.backend.manager.folders.store.FolderStore`.
 
     ``live_sessions`` selects ``id`` and ``name`` of the sessions that are not final.
@@ -114,113 +87,88 @@ class SqlFolderStore(SqlQuotaLimits, SqlFolderSharing):
         super().__init__(database)
         self._live_sessions = live_sessions.subquery()
 
-    def _use_of(self, s: Connection, folder_id: FolderId) -> str | None:
-        """Describes the live session or clone that needs a folder, if any."""
-        live = self._live_sessions.c
-        mounting = (
-            select(live.name)
-            .join(session_folders, session_folders.c.session_id == live.id)
-            .where(session_folders.c.folder_id == folder_id)
-        )
-        name = s.execute(mounting.limit(1)).scalar()
-        if name is not None:
-            return f"the session {name!r} mounts it"
-        clone = select(folders.c.name).where(
-            folders.c.cloned_from == folder_id, folders.c.status == FolderStatus.CLONING
-        )
-        name = s.execute(clone.limit(1)).scalar()
-        return f"it is being cloned as {name!r}" if name is not None else None
+    def _check_unused(self, s: Connection, folder: Row[Any]) -> None:
+        """Raises Conflict while a live session mounts a folder, or a clone is made of it."""
+        live, c = self._live_sessions.c, folders.c
+        mounting = select(live.name).join(session_folders, session_folders.c.session_id == live.id)
+        session = s.execute(mounting.where(session_folders.c.folder_id == folder.id).limit(1)).scalar()
+        clones = select(c.name).where(c.cloned_from == folder.id, c.status == FolderStatus.CLONING)
+        clone = s.execute(clones.limit(1)).scalar()
+        if session is not None or clone is not None:
+            use = f"the session {session!r} mounts it" if session is not None else f"it is being cloned as {clone!r}"
+            raise Conflict(f"The folder {folder.name!r} is in use: {use}.", data={"name": folder.name})
+
+    async def _write(self, name: Callable[[], str], work: Callable[[Connection], T]) -> T:
+        """Runs a write transaction. Raises FolderAlreadyExists if it would give two live folders one name."""
+        try:
+            return await self._db.run_write(work)
+        except IntegrityError:
+            raise r.name_taken(name()) from None
 
     async def insert(self, folder: Folder, *, max_count: int = 0) -> None:
         def work(s: Connection) -> None:
-            if folder.user_id is not None and uses_name(s, folder.user_id, folder.name, but=folder.id):
-                raise name_taken(folder.name)
-            s.execute(insert(folders), {name: getattr(folder, name) for name in FIELDS})
-            check_count(s, folder.user_id, folder.group_id, max_count)
+            if folder.user_id is not None and r.uses_name(s, folder.user_id, folder.name, but=folder.id):
+                raise r.name_taken(folder.name)
+            s.execute(insert(folders), row_of(folder))
+            r.check_count(s, folder.user_id, folder.group_id, max_count)
 
-        try:
-            await self._db.run_write(work)
-        except IntegrityError:
-            raise name_taken(folder.name) from None
+        await self._write(lambda: folder.name, work)
 
     async def get(self, folder_id: FolderId, *, user_id: UserId | None = None) -> FolderRow | None:
-        def work(s: Connection) -> FolderRow | None:
-            row = s.execute(BY_ID, {"me": user_id, "id": folder_id}).one_or_none()
-            return folder_row_of(row) if row is not None else None
-
-        return await self._db.run_read(work)
+        rows = await self._db.fetch(r.BY_ID, {"me": user_id, "id": folder_id})
+        return r.folder_row_of(rows[0]) if rows else None
 
     async def accessible(
         self, user_id: UserId, group_ids: Collection[GroupId], *, name: str | None = None
     ) -> list[FolderRow]:
         parameters = {"me": user_id, "groups": list(group_ids), "name": name}
-        query = ACCESSIBLE if name is None else ACCESSIBLE_BY_NAME
-
-        def work(s: Connection) -> list[FolderRow]:
-            return [folder_row_of(row) for row in s.execute(query, parameters)]
-
-        return await self._db.run_read(work)
+        rows = await self._db.fetch(r.ACCESSIBLE if name is None else r.ACCESSIBLE_BY_NAME, parameters)
+        return [r.folder_row_of(row) for row in rows]
 
     async def page(self, query: ListQuery, selection: FolderSelection) -> Page[FolderRow]:
-        where: list[ColumnElement[bool]] = [*compile_filter(folders, query.filter), *_selected(selection)]
+        where = [*compile_filter(folders, query.filter), *_selected(selection)]
         if not _filters_status(query.filter):
-            where.append(LIVE_FOLDER)
+            where.append(r.LIVE_FOLDER)
         order = compile_order(folders, query.order, (folders.c.created_at.desc(), folders.c.id.asc()))
 
         def work(s: Connection) -> Page[FolderRow]:
             total = s.execute(select(func.count()).select_from(folders).where(*where)).scalar_one()
-            page = ROWS.where(*where).order_by(*order).limit(query.limit).offset(query.offset)
+            page = r.ROWS.where(*where).order_by(*order).limit(query.limit).offset(query.offset)
             rows = s.execute(page, {"me": selection.user_id})
-            return Page(items=[folder_row_of(row) for row in rows], total_count=total)
+            return Page(items=[r.folder_row_of(row) for row in rows], total_count=total)
 
         return await self._db.run_read(work)
 
     async def by_status(self, statuses: Collection[FolderStatus]) -> list[Folder]:
         query = select(folders).where(folders.c.status.in_(statuses)).order_by(folders.c.created_at, folders.c.id)
-
-        def work(s: Connection) -> list[Folder]:
-            return [folder_of(row) for row in s.execute(query)]
-
-        return await self._db.run_read(work)
+        return [r.folder_of(row) for row in await self._db.fetch(query)]
 
     async def expire(self, before: datetime, *, at: datetime, info: str) -> int:
         trashed, trigger = FolderStatus.DELETE_PENDING, FolderTrigger.EXPIRED
         old = and_(folders.c.status == trashed, folders.c.status_changed < before)
         values = {"status": step(trashed, trigger)[0], "status_changed": at, "status_info": info}
+        return await self._db.execute(update(folders).where(old).values(values))
 
-        def work(s: Connection) -> int:
-            return s.execute(update(folders).where(old).values(values)).rowcount
-
-        return await self._db.run_write(work)
-
-    async def hand_over(self, folder_id: FolderId, to: User, *, unless_used: bool = True, max_count: int = 0) -> None:
+    async def hand_over(self, folder_id: FolderId, to: User, *, max_count: int = 0) -> None:
         names: list[str] = []
+        c = folder_invitations.c
+        answered = and_(c.folder_id == folder_id, c.invitee == to.email, c.state == InvitationState.PENDING)
 
         def work(s: Connection) -> None:
             row = s.execute(select(folders).where(folders.c.id == folder_id).with_for_update()).one_or_none()
             if row is None or row.user_id is None or row.status is not FolderStatus.READY:
                 raise Conflict("Only a user's folder that is ready can change hands.", data={"vfolder": "not ready"})
             names.append(row.name)
-            use = self._use_of(s, folder_id) if unless_used else None
-            if use is not None:
-                raise Conflict(f"The folder {row.name!r} is in use: {use}.", data={"name": row.name})
-            if uses_name(s, to.uuid, row.name, but=folder_id):
-                raise name_taken(row.name)
+            self._check_unused(s, row)
+            if r.uses_name(s, to.uuid, row.name, but=folder_id):
+                raise r.name_taken(row.name)
             values = {"user_id": to.uuid, "domain_name": to.domain_name}
             s.execute(update(folders).where(folders.c.id == folder_id).values(values))
-            set_share(s, folder_id, to.uuid, None)
-            c = folder_invitations.c
-            s.execute(
-                delete(folder_invitations).where(
-                    c.folder_id == folder_id, c.invitee == to.email, c.state == InvitationState.PENDING
-                )
-            )
-            check_count(s, to.uuid, None, max_count)
+            r.set_share(s, folder_id, to.uuid, None)
+            s.execute(delete(folder_invitations).where(answered))
+            r.check_count(s, to.uuid, None, max_count)
 
-        try:
-            await self._db.run_write(work)
-        except IntegrityError:
-            raise name_taken(names[0]) from None
+        await self._write(lambda: names[0], work)
 
     async def move(
         self,
@@ -241,36 +189,29 @@ class SqlFolderStore(SqlQuotaLimits, SqlFolderSharing):
         change = update(folders).where(folders.c.id == folder_id, folders.c.status.in_(allowed)).values(values)
 
         def work(s: Connection) -> bool:
-            if unless_used or restores:
-                row = s.execute(select(folders).where(folders.c.id == folder_id).with_for_update()).one_or_none()
-                if row is None or row.status not in allowed:
-                    return False
-                use = self._use_of(s, folder_id) if unless_used else None
-                if use is not None:
-                    raise Conflict(f"The folder {row.name!r} is in use: {use}.", data={"name": row.name})
-                names.append(row.name)
-                if restores and row.user_id is not None and uses_name(s, row.user_id, row.name, but=folder_id):
-                    raise name_taken(row.name)
-                s.execute(change)
-                check_count(s, row.user_id, row.group_id, max_count)
-                return True
-            return s.execute(change).rowcount == 1
+            if not unless_used and not restores:
+                return s.execute(change).rowcount == 1
+            row = s.execute(select(folders).where(folders.c.id == folder_id).with_for_update()).one_or_none()
+            if row is None or row.status not in allowed:
+                return False
+            if unless_used:
+                self._check_unused(s, row)
+            names.append(row.name)
+            if restores and row.user_id is not None and r.uses_name(s, row.user_id, row.name, but=folder_id):
+                raise r.name_taken(row.name)
+            s.execute(change)
+            r.check_count(s, row.user_id, row.group_id, max_count)
+            return True
 
-        try:
-            return await self._db.run_write(work)
-        except IntegrityError:
-            raise name_taken(names[0]) from None
+        return await self._write(lambda: names[0], work)
 
     async def change(self, folder_id: FolderId, **values: Any) -> None:
+        name = values.get("name")
+
         def work(s: Connection) -> None:
-            name = values.get("name")
-            if name is not None:
-                owner = s.execute(select(folders.c.user_id).where(folders.c.id == folder_id)).scalar()
-                if owner is not None and uses_name(s, owner, name, but=folder_id):
-                    raise name_taken(name)
+            owner = s.execute(select(folders.c.user_id).where(folders.c.id == folder_id)).scalar()
+            if name is not None and owner is not None and r.uses_name(s, owner, name, but=folder_id):
+                raise r.name_taken(name)
             s.execute(update(folders).where(folders.c.id == folder_id).values(values))
 
-        try:
-            await self._db.run_write(work)
-        except IntegrityError:
-            raise name_taken(str(values.get("name"))) from None
+        await self._write(lambda: str(name), work)

@@ -1,24 +1,23 @@
-"""Shares and invitations in SQL."""
+"""Shares, invitations and limits of quota scopes in SQL."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import fields
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Connection, and_, insert, select, update
+from sqlalchemy import ColumnElement, Connection, and_, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from ai.backend.common.folders import FolderPermission
+from ai.backend.common.folders import FolderPermission, FolderStatus
 from ai.backend.common.ids import FolderId, InvitationId, UserId
+from ai.backend.common.volume_paths import QuotaScopeId, QuotaScopeKind
 from ai.backend.infra.database import Database
 from ai.backend.infra.database.batching import chunks
-from ai.backend.manager.folders.model import Invitation, InvitationState, Share
+from ai.backend.infra.database.rows import row_of
+from ai.backend.manager.folders.model import Invitation, InvitationState, ScopeLimit, Share
 from ai.backend.manager.folders.sql_rows import LIVE_FOLDER, name_taken, set_share, uses_name
-from ai.backend.manager.folders.tables import folder_invitations, folder_permissions, folders
+from ai.backend.manager.folders.tables import folder_invitations, folder_permissions, folders, quota_limits
 from ai.backend.manager.identity import tables as identity_tables
-
-_INVITATION_FIELDS = tuple(f.name for f in fields(Invitation) if f.name != "folder_name")
 
 
 class SqlFolderSharing:
@@ -28,49 +27,31 @@ class SqlFolderSharing:
         self._db = database
 
     async def share(self, folder_id: FolderId, user_id: UserId, permission: FolderPermission | None) -> bool:
-        def work(s: Connection) -> bool:
-            return set_share(s, folder_id, user_id, permission)
-
-        return await self._db.run_write(work)
+        return await self._db.run_write(lambda s: set_share(s, folder_id, user_id, permission))
 
     async def shares(self, folder_ids: Collection[FolderId]) -> list[Share]:
-        c = folder_permissions.c
-        query = select(c.folder_id, c.user_id, c.permission, identity_tables.users.c.email).join(
-            identity_tables.users, identity_tables.users.c.uuid == c.user_id
-        )
+        c, u = folder_permissions.c, identity_tables.users.c
+        query = select(c.folder_id, c.user_id, c.permission, u.email).join(identity_tables.users, u.uuid == c.user_id)
+        query = query.order_by(c.folder_id, u.email)
 
         def work(s: Connection) -> list[Share]:
-            shares: list[Share] = []
-            for chunk in chunks(folder_ids):
-                part = query.where(c.folder_id.in_(chunk)).order_by(c.folder_id, identity_tables.users.c.email)
-                shares += [Share(**row._mapping) for row in s.execute(part)]
-            return shares
+            parts = [s.execute(query.where(c.folder_id.in_(chunk))).all() for chunk in chunks(folder_ids)]
+            return [Share(**row._mapping) for part in parts for row in part]
 
         return await self._db.run_read(work)
 
     async def invite(self, invitation: Invitation) -> bool:
-        row = {name: getattr(invitation, name) for name in _INVITATION_FIELDS}
-
-        def work(s: Connection) -> None:
-            s.execute(insert(folder_invitations), row)
-
         try:
-            await self._db.run_write(work)
+            await self._db.execute(insert(folder_invitations), row_of(invitation, without=("folder_name",)))
         except IntegrityError:
             return False
         return True
 
     async def _invitations(self, *where: ColumnElement[bool]) -> list[Invitation]:
         c = folder_invitations.c
-        query = select(folder_invitations, folders.c.name.label("folder_name")).join(
-            folders, folders.c.id == c.folder_id
-        )
-        query = query.where(*where).order_by(c.created_at, c.id)
-
-        def work(s: Connection) -> list[Invitation]:
-            return [Invitation(**row._mapping) for row in s.execute(query)]
-
-        return await self._db.run_read(work)
+        query = select(folder_invitations, folders.c.name.label("folder_name")).join(folders)
+        rows = await self._db.fetch(query.where(*where).order_by(c.created_at, c.id))
+        return [Invitation(**row._mapping) for row in rows]
 
     async def invitation(self, invitation_id: InvitationId) -> Invitation | None:
         matches = await self._invitations(folder_invitations.c.id == invitation_id)
@@ -86,8 +67,7 @@ class SqlFolderSharing:
     async def answer(
         self, invitation_id: InvitationId, state: InvitationState, *, at: datetime, user_id: UserId | None = None
     ) -> bool:
-        c = folder_invitations.c
-        pending = and_(c.id == invitation_id, c.state == InvitationState.PENDING)
+        pending = _pending(invitation_id)
 
         def work(s: Connection) -> bool:
             row = s.execute(select(folder_invitations).where(pending)).one_or_none()
@@ -106,11 +86,61 @@ class SqlFolderSharing:
         return await self._db.run_write(work)
 
     async def amend(self, invitation_id: InvitationId, permission: FolderPermission, *, at: datetime) -> bool:
-        c = folder_invitations.c
-        pending = and_(c.id == invitation_id, c.state == InvitationState.PENDING)
+        change = update(folder_invitations).where(_pending(invitation_id))
+        return bool(await self._db.execute(change.values(permission=permission, modified_at=at)))
 
-        def work(s: Connection) -> bool:
-            values = {"permission": permission, "modified_at": at}
-            return bool(s.execute(update(folder_invitations).where(pending).values(values)).rowcount)
 
-        return await self._db.run_write(work)
+def _pending(invitation_id: InvitationId) -> ColumnElement[bool]:
+    c = folder_invitations.c
+    return and_(c.id == invitation_id, c.state == InvitationState.PENDING)
+
+
+class SqlQuotaLimits:
+    """Stores limits of quota scopes; part of :class:`ai.backend.manager.folders.sql.SqlFolderStore`."""
+
+    _db: Database
+
+    async def scope_limits(self) -> list[ScopeLimit]:
+        stored = and_(folders.c.status != FolderStatus.DELETE_COMPLETE, folders.c.unmanaged_path.is_(None))
+        query = select(folders.c.host, folders.c.quota_scope).where(stored).distinct()
+
+        def work(s: Connection) -> list[ScopeLimit]:
+            return _limits(s, [(row.host, QuotaScopeId.parse(row.quota_scope)) for row in s.execute(query)])
+
+        return await self._db.run_read(work)
+
+    async def scope_limit(self, host: str, scope: QuotaScopeId) -> ScopeLimit:
+        return (await self._db.run_read(lambda s: _limits(s, [(host, scope)])))[0]
+
+    async def set_scope_limit(self, host: str, scope: QuotaScopeId, limit_bytes: int | None) -> None:
+        c, row = quota_limits.c, {"host": host, "quota_scope": str(scope), "limit_bytes": limit_bytes}
+
+        def work(s: Connection) -> None:
+            s.execute(delete(quota_limits).where(c.host == host, c.quota_scope == str(scope)))
+            if limit_bytes is not None:
+                s.execute(insert(quota_limits), row)
+
+        await self._db.run_write(work)
+
+
+def _limits(s: Connection, scopes: Sequence[tuple[str, QuotaScopeId]]) -> list[ScopeLimit]:
+    """Returns the limit of each (host, scope): its own, else that of its owner's policy."""
+    own = {(row.host, row.quota_scope): row.limit_bytes for row in s.execute(select(quota_limits))}
+    stored_policies = s.execute(select(identity_tables.storage_policies))
+    sizes = {(row.kind, row.name): row.max_quota_scope_size for row in stored_policies}
+    owners = {
+        QuotaScopeKind.USER: (identity_tables.users, identity_tables.users.c.uuid),
+        QuotaScopeKind.PROJECT: (identity_tables.groups, identity_tables.groups.c.id),
+    }
+    policies: dict[QuotaScopeId, str] = {}
+    for kind, (table, key) in owners.items():
+        for chunk in chunks(sorted({scope.id for _, scope in scopes if scope.kind is kind})):
+            named = select(key, table.c.resource_policy).where(key.in_(chunk))
+            policies |= {QuotaScopeId(kind, row[0]): row[1] for row in s.execute(named)}
+    limits = []
+    for host, scope in scopes:
+        explicit = own.get((host, str(scope)))
+        size = explicit if explicit is not None else sizes.get((scope.kind, policies.get(scope)), -1)
+        limit = size if size >= 0 else None
+        limits.append(ScopeLimit(host=host, scope=scope, limit_bytes=limit, is_own=explicit is not None))
+    return limits

@@ -47,17 +47,14 @@ class FolderStore(Protocol):
     async def by_status(self, statuses: Collection[FolderStatus]) -> list[Folder]: ...
 
     async def expire(self, before: datetime, *, at: datetime, info: str) -> int:
-        """Marks folders trashed before that time for removal (``delete-ongoing``) and returns their number.
-
-        It is one statement, so a folder that is restored meanwhile stays, and several managers may call it.
-        """
+        """Marks folders trashed before that time for removal (``delete-ongoing``) and returns their number."""
         ...
 
-    async def hand_over(self, folder_id: FolderId, to: User, *, unless_used: bool = True, max_count: int = 0) -> None:
+    async def hand_over(self, folder_id: FolderId, to: User, *, max_count: int = 0) -> None:
         """Makes a folder another user's and ends that user's share of it.
 
         Raises:
-            Conflict: a group owns it, it is not ``ready``, or ``unless_used`` and it is mounted or being cloned.
+            Conflict: a group owns it, or it is not ``ready``, or mounted, or being cloned.
             FolderAlreadyExists: that user owns or shares a live folder of the name.
             LimitExceeded: the user would own more than ``max_count`` live ones (0: no limit).
         """

@@ -11,16 +11,16 @@ from ai.backend.manager.folders.model import FileInfo, FolderAccess, FolderUsage
 from ai.backend.manager.folders.schemas import FolderInfo, FolderItem
 from ai.backend.manager.volumes.model import Volume
 
+_SAME_NAMES = ("name", "host", "status_info", "creator", "unmanaged_path", "cloneable", "max_size")
+
 
 def _common(access: FolderAccess) -> dict[str, Any]:
     folder, row = access.folder, access.row
     return {
-        "name": folder.name,
+        **{name: getattr(folder, name) for name in _SAME_NAMES},
         "id": str(folder.id),
-        "host": folder.host,
         "quota_scope_id": folder.quota_scope,
         "status": folder.status.value,
-        "status_info": folder.status_info,
         "usage_mode": folder.usage_mode.value,
         "created_at": iso(folder.created_at) or "",
         "last_used": iso(folder.last_used),
@@ -28,14 +28,10 @@ def _common(access: FolderAccess) -> dict[str, Any]:
         "permission": access.permission.value,
         "user": str(folder.user_id) if folder.user_id else None,
         "group": str(folder.group_id) if folder.group_id else None,
-        "creator": folder.creator,
         "user_email": row.owner_email,
         "group_name": row.group_name,
         "ownership_type": folder.ownership_type.value,
         "type": folder.ownership_type.value,
-        "unmanaged_path": folder.unmanaged_path,
-        "cloneable": folder.cloneable,
-        "max_size": folder.max_size,
     }
 
 
@@ -55,30 +51,21 @@ def hosts_reply(default: str | None, volumes: Mapping[str, Volume]) -> dict[str,
     return {
         "default": default or "",
         "allowed": list(volumes),
-        "volume_info": {
-            host: {
-                "backend": volume.backend,
-                "capabilities": list(volume.capabilities),
-                "usage": dict(volume.usage),
-                "sftp_scaling_groups": [],
-            }
-            for host, volume in volumes.items()
-        },
+        "volume_info": {host: _volume_info(volume) for host, volume in volumes.items()},
     }
+
+
+def _volume_info(volume: Volume) -> dict[str, Any]:
+    described = {"backend": volume.backend, "capabilities": list(volume.capabilities), "usage": dict(volume.usage)}
+    return {**described, "sftp_scaling_groups": []}
 
 
 def listing_reply(files: Sequence[FileInfo], cursor: str | None, *, is_page: bool) -> dict[str, Any]:
     """Returns a listing: ``files`` as JSON text for the published client, ``items`` as objects."""
+    times = [{"created": file.created, "modified": file.modified} for file in files]
     items = [
-        {
-            "name": file.name,
-            "type": "DIRECTORY" if file.is_directory else "FILE",
-            "size": file.size,
-            "mode": file.mode,
-            "created": file.created,
-            "modified": file.modified,
-        }
-        for file in files
+        {"name": f.name, "type": "DIRECTORY" if f.is_directory else "FILE", "size": f.size, "mode": f.mode, **time}
+        for f, time in zip(files, times, strict=True)
     ]
     legacy = [
         {"filename": f.name, "size": f.size, "mode": f.mode, "mtime": f.modified, "ctime": f.created} for f in files

@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from ai.backend.common.slots import ResourceSlot
 
 View = dict[str, Any]
+
+
+def attributes_of(value: Any) -> View:
+    """Returns the fields of a dataclass by name, for types whose fields are named alike."""
+    return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
 def slots_json(slots: ResourceSlot) -> str:

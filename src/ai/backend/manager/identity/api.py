@@ -9,6 +9,7 @@ from msgspec import Meta
 from ai.backend.common.errors import InvalidInput, NotSupported
 from ai.backend.infra.http.fields import Name
 from ai.backend.infra.http.routes import Call, Nothing, Schema, route
+from ai.backend.manager.access.caller import ADMIN_ROLES
 from ai.backend.manager.access.requests import caller_of
 from ai.backend.manager.identity.passwords import MAX_LENGTH, PasswordService
 from ai.backend.manager.identity.service import IdentityService
@@ -32,10 +33,41 @@ class SshKeyBody(Schema, frozen=True):
     privkey: Annotated[str, Meta(max_length=MAX_KEY)] = ""
 
 
-class AuthApi:
-    """Routes of sign-out and SSH keys."""
+class RoleQuery(Schema, frozen=True):
+    group: Name | None = None
 
-    def __init__(self, passwords: PasswordService, ssh_keys: SshKeyService) -> None:
+
+Password = Annotated[str, Meta(max_length=MAX_LENGTH)]
+LoginName = Annotated[str, Meta(max_length=256)]
+
+
+class AuthorizeBody(Schema, frozen=True):
+    """``username`` is an e-mail address."""
+
+    username: LoginName
+    password: Password
+    domain: LoginName | None = None
+    type: Literal["keypair"] = "keypair"
+
+
+class UpdatePasswordBody(Schema, frozen=True):
+    old_password: Password
+    new_password: Password
+    new_password2: Password
+
+
+class UpdatePasswordUnsignedBody(Schema, frozen=True):
+    username: LoginName
+    current_password: Password
+    new_password: Password
+    domain: LoginName | None = None
+
+
+class AuthApi:
+    """Routes of sign-in, sign-out, roles, passwords and SSH keys."""
+
+    def __init__(self, identity: IdentityService, passwords: PasswordService, ssh_keys: SshKeyService) -> None:
+        self._identity = identity
         self._passwords = passwords
         self._ssh_keys = ssh_keys
 
@@ -68,80 +100,23 @@ class AuthApi:
         public = await self._ssh_keys.upload(caller_of(call), call.body.pubkey, call.body.privkey)
         return {"ssh_public_key": public, "ssh_private_key": ""}
 
-
-class RoleQuery(Schema, frozen=True):
-    group: Name | None = None
-
-
-class RoleApi:
-    """The route that returns the caller's roles."""
-
-    def __init__(self, identity: IdentityService) -> None:
-        self._identity = identity
-
     @route("GET", "/auth/role", query=RoleQuery)
     async def role(self, call: Call[Nothing, RoleQuery]) -> dict[str, Any]:
         """Return the roles of the caller: over all, in the domain, in a group."""
         caller = caller_of(call)
-        admin = "admin" if caller.is_any_admin else "user"
+        admin = "admin" if caller.role in ADMIN_ROLES else "user"
         is_member = call.query.group is not None and await self._identity.groups(caller, name=call.query.group)
-        return {
-            "global_role": caller.role.value,
-            "domain_role": admin,
-            "group_role": admin if is_member else None,
-        }
-
-
-Password = Annotated[str, Meta(max_length=MAX_LENGTH)]
-
-
-LoginName = Annotated[str, Meta(max_length=256)]
-
-
-class AuthorizeBody(Schema, frozen=True):
-    """``username`` is an e-mail address."""
-
-    username: LoginName
-    password: Password
-    domain: LoginName | None = None
-    type: Literal["keypair"] = "keypair"
-
-
-class UpdatePasswordBody(Schema, frozen=True):
-    old_password: Password
-    new_password: Password
-    new_password2: Password
-
-
-class UpdatePasswordUnsignedBody(Schema, frozen=True):
-    username: LoginName
-    current_password: Password
-    new_password: Password
-    domain: LoginName | None = None
-
-
-class PasswordsApi:
-    """Routes of passwords."""
-
-    def __init__(self, passwords: PasswordService) -> None:
-        self._passwords = passwords
+        return {"global_role": caller.role.value, "domain_role": admin, "group_role": admin if is_member else None}
 
     @route("POST", "/auth/authorize", body=AuthorizeBody, auth=False, audited=True)
     async def authorize(self, call: Call[AuthorizeBody]) -> dict[str, Any]:
         """Return the main keypair of a user for an e-mail address and a password."""
         body = call.body
-        signed_in = await self._passwords.sign_in(
+        user, keypair = await self._passwords.sign_in(
             body.username, body.password, address=call.address, domain_name=body.domain or None
         )
-        return {
-            "data": {
-                "response_type": "success",
-                "access_key": signed_in.keypair.access_key,
-                "secret_key": signed_in.keypair.secret_key,
-                "role": signed_in.user.role.value,
-                "status": signed_in.user.status.value,
-            }
-        }
+        keys = {"access_key": keypair.access_key, "secret_key": keypair.secret_key}
+        return {"data": {"response_type": "success", **keys, "role": user.role.value, "status": user.status.value}}
 
     @route("POST", "/auth/update-password", body=UpdatePasswordBody)
     async def update_password(self, call: Call[UpdatePasswordBody]) -> dict[str, Any]:

@@ -7,16 +7,18 @@ from typing import Any
 from uuid import UUID
 
 from ai.backend.common.errors import InvalidInput
+from ai.backend.common.folders import HostPermission, parse_host
 from ai.backend.common.ids import GroupId, UserId
 from ai.backend.common.images import check_registry_name
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import GroupType
 from ai.backend.common.volume_paths import QuotaScopeKind
-from ai.backend.manager.graphql.context import Info, context_of, run_mutation, structured
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.graphql.context import Info, context_of, structured
 from ai.backend.manager.graphql.resolvers import mutation, query
 from ai.backend.manager.graphql.values import View
 from ai.backend.manager.identity import graphql
-from ai.backend.manager.identity.host_permissions import read_hosts
+from ai.backend.manager.identity.graphql import change
 from ai.backend.manager.identity.tenants import TenantService
 
 _DEFAULT_FOR_UNSPECIFIED = ("LIMITED", "UNLIMITED")
@@ -33,11 +35,24 @@ def _slots_of(field: str) -> Callable[[Any], ResourceSlot]:
 
 
 def _hosts(value: Any) -> dict[str, tuple[str, ...]]:
-    return read_hosts(structured("allowed_vfolder_hosts", value))
+    """Reads host -> names of permissions; a plain list of hosts allows all (spec 03-09)."""
+    hosts, everything = structured("allowed_vfolder_hosts", value), [permission.value for permission in HostPermission]
+    if isinstance(hosts, list) and all(isinstance(host, str) for host in hosts):
+        hosts = dict.fromkeys(hosts, everything)
+    if not isinstance(hosts, dict):
+        raise InvalidInput("Hosts are an object of host to permissions.", data={"allowed_vfolder_hosts": "malformed"})
+    for host, permissions in hosts.items():
+        parse_host(host)
+        is_list = isinstance(permissions, list | tuple)
+        unknown = [name for name in permissions if name not in everything] if is_list else [permissions]
+        if unknown:
+            message = f"{str(unknown[0])[:64]!r} is not one of {', '.join(everything)}."
+            raise InvalidInput(message, data={"allowed_vfolder_hosts": host})
+    return {host: tuple(dict.fromkeys(permissions)) for host, permissions in hosts.items()}
 
 
 def _registries(value: Any) -> list[str]:
-    """Return the hosts of registries; the published client sends them as one string, with commas."""
+    """Returns the hosts of registries; the published client sends them as one string, with commas."""
     names = value.split(",") if isinstance(value, str) else value
     return [check_registry_name(str(name).strip()) for name in names if str(name or "").strip()]
 
@@ -58,74 +73,45 @@ def _unspecified(value: Any) -> str:
 
 
 def _count(value: Any) -> int:
-    """Return a limit; the published client writes no limit as null, 0 or a negative number."""
+    """Returns a limit; the published client writes no limit as null, 0 or a negative number."""
     return max(0, int(value))
 
 
-def _size(value: Any) -> int:
-    return max(-1, int(value))
-
-
+_COUNTS = (
+    *("max_session_lifetime", "max_concurrent_sessions", "max_containers_per_session", "max_pending_session_count"),
+    *("idle_timeout", "max_vfolder_count", "max_vfolder_size"),
+)
+_SLOTS = ("total_resource_slots", "max_pending_session_resource_slots")
 _READERS: Mapping[str, Callable[[Any], Any]] = {
-    **{name: _slots_of(name) for name in ("total_resource_slots", "max_pending_session_resource_slots")},
+    **{name: _slots_of(name) for name in _SLOTS},
+    **dict.fromkeys(_COUNTS, _count),
     "allowed_vfolder_hosts": _hosts,
     "allowed_docker_registries": _registries,
     "type": _group_type,
     "default_for_unspecified": _unspecified,
-    "max_quota_scope_size": _size,
-    **dict.fromkeys(
-        (
-            "max_session_lifetime",
-            "max_concurrent_sessions",
-            "max_containers_per_session",
-            "max_pending_session_count",
-            "idle_timeout",
-            "max_vfolder_count",
-            "max_vfolder_size",
-        ),
-        _count,
-    ),
+    "max_quota_scope_size": lambda value: max(-1, int(value)),
 }
-_FIELDS: dict[str, tuple[str, ...]] = {
-    "domain": ("name", "description", "is_active", "total_resource_slots", "allowed_vfolder_hosts", "integration_id"),
-    "policy": (
-        "default_for_unspecified",
-        "total_resource_slots",
-        "max_session_lifetime",
-        "max_concurrent_sessions",
-        "max_containers_per_session",
-        "max_pending_session_count",
-        "max_pending_session_resource_slots",
-        "idle_timeout",
-        "max_vfolder_count",
-        "max_vfolder_size",
-        "allowed_vfolder_hosts",
-    ),
-    "storage_policy": ("max_vfolder_count", "max_quota_scope_size"),
-}
-_FIELDS["group"] = (*_FIELDS["domain"], "domain_name", "type", "resource_policy")
-_FIELDS["domain"] += ("allowed_docker_registries",)
+_OF_TENANTS = ("name", "description", "is_active", "total_resource_slots", "allowed_vfolder_hosts", "integration_id")
+_DOMAIN = (*_OF_TENANTS, "allowed_docker_registries")
+_GROUP = (*_OF_TENANTS, "domain_name", "type", "resource_policy")
+_POLICY = (*_SLOTS, *_COUNTS, "default_for_unspecified", "allowed_vfolder_hosts")
+_STORAGE_POLICY = ("max_vfolder_count", "max_quota_scope_size")
 """Fields of each object that are stored. Other fields that clients send are accepted and have no effect."""
 
 
-def _values(kind: str, props: View) -> View:
-    values = ((name, props.get(name)) for name in _FIELDS[kind])
-    return {name: _READERS.get(name, lambda x: x)(value) for name, value in values if value is not None}
+def _values(fields: tuple[str, ...], props: View) -> View:
+    values = {name: props[name] for name in fields if props.get(name) is not None}
+    return {name: _READERS[name](value) if name in _READERS else value for name, value in values.items()}
 
 
-def _uuid(text: Any) -> UUID:
-    try:
-        return UUID(str(text))
-    except ValueError:
-        raise InvalidInput(f"{str(text)[:64]!r} is not a UUID.", data={"user_uuids": "malformed"}) from None
-
-
-def _kind(info: Info) -> QuotaScopeKind:
-    return QuotaScopeKind.USER if "user_resource" in info.field_name else QuotaScopeKind.PROJECT
+def _policy_kind(info: Info) -> QuotaScopeKind | None:
+    """Returns whose policies a field is about; None for those of keypairs."""
+    kinds = {"user_resource": QuotaScopeKind.USER, "project_resource": QuotaScopeKind.PROJECT}
+    return next((kind for words, kind in kinds.items() if words in info.field_name), None)
 
 
 class TenantResolvers:
-    """Answers the mutations of domains, groups and policies."""
+    """Answers the mutations of domains, groups and policies. Methods of the service are named as mutations."""
 
     def __init__(self, tenants: TenantService) -> None:
         self._tenants = tenants
@@ -133,118 +119,76 @@ class TenantResolvers:
     @mutation("create_domain")
     @mutation("modify_domain")
     async def put_domain(self, info: Info, name: str, props: View) -> View:
-        context = context_of(info)
-        service = self._tenants
-        change = service.create_domain if info.field_name == "create_domain" else service.modify_domain
-        return await run_mutation(
-            info, "domain", name, lambda: change(context.caller, name, _values("domain", props)), graphql.domain_view
+        put = getattr(self._tenants, info.field_name)
+        return await change(
+            info, "domain", name, lambda caller: put(caller, name, _values(_DOMAIN, props)), graphql.domain_view
         )
 
     @mutation("delete_domain")
     @mutation("purge_domain")
     async def remove_domain(self, info: Info, name: str) -> View:
-        context = context_of(info)
-        service = self._tenants
-        remove = service.delete_domain if info.field_name == "delete_domain" else service.purge_domain
-        return await run_mutation(info, "domain", name, lambda: remove(context.caller, name))
+        remove = getattr(self._tenants, info.field_name)
+        return await change(info, "domain", name, lambda caller: remove(caller, name))
 
     @mutation("delete_group")
     @mutation("purge_group")
     async def remove_group(self, info: Info, gid: UUID) -> View:
-        context = context_of(info)
-        service = self._tenants
-        remove = service.delete_group if info.field_name == "delete_group" else service.purge_group
-        return await run_mutation(info, "group", str(gid), lambda: remove(context.caller, GroupId(gid)))
+        remove = getattr(self._tenants, info.field_name)
+        return await change(info, "group", str(gid), lambda caller: remove(caller, GroupId(gid)))
 
     @mutation("create_group")
     async def create_group(self, info: Info, name: str, props: View) -> View:
-        context = context_of(info)
-        service = self._tenants
-        return await run_mutation(
-            info,
-            "group",
-            name,
-            lambda: service.create_group(context.caller, name, _values("group", props)),
-            graphql.group_view,
+        create = self._tenants.create_group
+        return await change(
+            info, "group", name, lambda caller: create(caller, name, _values(_GROUP, props)), graphql.group_view
         )
 
     @mutation("modify_group")
     async def modify_group(self, info: Info, gid: UUID, props: View) -> View:
-        context = context_of(info)
-        values = {**props, "domain_name": None}  # a group stays in its domain
-
-        async def work() -> Any:
+        async def work(caller: Caller) -> Any:
             mode = props.get("user_update_mode")
             if mode not in (None, "add", "remove"):
                 raise InvalidInput("user_update_mode is add or remove.", data={"user_update_mode": "unknown"})
-            users = [UserId(_uuid(text)) for text in props.get("user_uuids") or ()]
-            return await self._tenants.modify_group(
-                context.caller,
-                GroupId(gid),
-                _values("group", values),
-                add=users if mode == "add" else (),
-                remove=users if mode == "remove" else (),
-            )
+            users = [UserId(graphql.uuid_of(text, "user_uuids")) for text in props.get("user_uuids") or ()]
+            values = _values(_GROUP, {**props, "domain_name": None})  # a group stays in its domain
+            members = {mode: users} if mode is not None else {}
+            return await self._tenants.modify_group(caller, GroupId(gid), values, **members)
 
-        return await run_mutation(info, "group", str(gid), work, graphql.group_view)
-
-    @mutation("create_keypair_resource_policy")
-    @mutation("modify_keypair_resource_policy")
-    async def put_policy(self, info: Info, name: str, props: View) -> View:
-        context = context_of(info)
-        service = self._tenants
-        change = service.create_policy if info.field_name.startswith("create") else service.modify_policy
-        return await run_mutation(
-            info,
-            "resource_policy",
-            name,
-            lambda: change(context.caller, name, _values("policy", props)),
-            graphql.policy_view,
-        )
-
-    @mutation("delete_keypair_resource_policy")
-    async def delete_policy(self, info: Info, name: str) -> View:
-        context = context_of(info)
-        service = self._tenants
-        return await run_mutation(info, "resource_policy", name, lambda: service.delete_policy(context.caller, name))
+        return await change(info, "group", str(gid), work, graphql.group_view)
 
     @query("user_resource_policies")
     @query("project_resource_policies")
-    async def storage_policies(self, info: Info) -> list[View]:
-        context = context_of(info)
-        policies = await self._tenants.storage_policies(context.caller, _kind(info))
+    async def storage_policies(self, info: Info, name: str | None = None) -> list[View]:
+        policies = await self._tenants.storage_policies(
+            context_of(info).caller, _policy_kind(info) or QuotaScopeKind.PROJECT, name
+        )
         return [graphql.storage_policy_view(policy) for policy in policies]
 
     @query("user_resource_policy")
     @query("project_resource_policy")
     async def storage_policy(self, info: Info, name: str | None = None) -> View | None:
-        context = context_of(info)
-        policies = await self._tenants.storage_policies(context.caller, _kind(info), name or "default")
-        return graphql.storage_policy_view(policies[0]) if policies else None
+        return next(iter(await self.storage_policies(info, name or "default")), None)
 
+    @mutation("create_keypair_resource_policy")
+    @mutation("modify_keypair_resource_policy")
     @mutation("create_user_resource_policy")
     @mutation("modify_user_resource_policy")
     @mutation("create_project_resource_policy")
     @mutation("modify_project_resource_policy")
-    async def put_storage_policy(self, info: Info, name: str, props: View) -> View:
-        context = context_of(info)
-        service, kind = self._tenants, _kind(info)
-        is_new = info.field_name.startswith("create")
-        return await run_mutation(
-            info,
-            "resource_policy",
-            name,
-            lambda: service.put_storage_policy(
-                context.caller, kind, name, _values("storage_policy", props), is_new=is_new
-            ),
-            graphql.storage_policy_view,
+    async def put_policy(self, info: Info, name: str, props: View) -> View:
+        kind, tenants = _policy_kind(info), self._tenants
+        put = tenants.create_policy if info.field_name.startswith("create") else tenants.modify_policy
+        fields = _POLICY if kind is None else _STORAGE_POLICY
+        view = graphql.policy_view if kind is None else graphql.storage_policy_view
+        return await change(
+            info, "resource_policy", name, lambda caller: put(caller, kind, name, _values(fields, props)), view
         )
 
+    @mutation("delete_keypair_resource_policy")
     @mutation("delete_user_resource_policy")
     @mutation("delete_project_resource_policy")
-    async def delete_storage_policy(self, info: Info, name: str) -> View:
-        context = context_of(info)
-        service, kind = self._tenants, _kind(info)
-        return await run_mutation(
-            info, "resource_policy", name, lambda: service.delete_storage_policy(context.caller, kind, name)
+    async def delete_policy(self, info: Info, name: str) -> View:
+        kind = _policy_kind(info)
+        return await change(
+            info, "resource_policy", name, lambda caller: self._tenants.delete_policy(caller, kind, name)
         )

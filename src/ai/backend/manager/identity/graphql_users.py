@@ -12,22 +12,17 @@ from ai.backend.common.ids import AccessKey, GroupId, UserId
 from ai.backend.common.states import UserRole, UserStatus
 from ai.backend.infra.http.addresses import parse_network
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.graphql.context import Info, context_of, run_mutation
+from ai.backend.manager.graphql.context import Info, context_of
 from ai.backend.manager.graphql.resolvers import mutation
 from ai.backend.manager.graphql.values import View
-from ai.backend.manager.identity import graphql
+from ai.backend.manager.identity.graphql import change, keypair_view, user_view, uuid_of
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.users import UserService
 
 E = TypeVar("E", bound=StrEnum)
 _USER_FIELDS = (
-    "username",
-    "need_password_change",
-    "full_name",
-    "description",
-    "domain_name",
-    "resource_policy",
-    "main_access_key",
+    *("username", "need_password_change", "full_name", "description"),
+    *("domain_name", "resource_policy", "main_access_key"),
 )
 _KEYPAIR_FIELDS = ("is_active", "is_admin", "resource_policy", "rate_limit")
 _NOT_SUPPORTED = ("totp_activated", "sudo_session_enabled")
@@ -35,10 +30,9 @@ _MAX_NETWORKS = 64
 
 
 def _member(kind: type[E], field: str, value: Any) -> E:
-    """Return a member by its value, or by its name as published clients may write it."""
-    word = str(value).strip().lower().replace("_", "-")
+    """Returns a member by its value, or by its name as published clients may write it."""
     try:
-        return kind(word)
+        return kind(str(value).strip().lower().replace("_", "-"))
     except ValueError:
         raise InvalidInput(f"{field} is one of {', '.join(kind)}.", data={field: "unknown"}) from None
 
@@ -57,25 +51,18 @@ def _user_values(props: Mapping[str, Any]) -> dict[str, Any]:
     if props.get("allowed_client_ip") is not None:
         values["allowed_client_ip"] = _networks(props["allowed_client_ip"])
     if props.get("group_ids") is not None:
-        values["group_ids"] = [GroupId(_uuid(text)) for text in props["group_ids"]]
+        values["group_ids"] = [GroupId(uuid_of(text, "group_ids")) for text in props["group_ids"]]
     return values
 
 
 def _networks(texts: list[Any]) -> tuple[str, ...]:
-    """Return networks and addresses in their canonical text; an empty tuple allows every address."""
+    """Returns networks and addresses in their canonical text; an empty tuple allows every address."""
     if len(texts) > _MAX_NETWORKS:
         raise InvalidInput(f"At most {_MAX_NETWORKS} networks are allowed.", data={"allowed_client_ip": "too many"})
     try:
         return tuple(dict.fromkeys(str(parse_network(str(text))) for text in texts if str(text or "").strip()))
     except ValueError as e:
         raise InvalidInput(f"allowed_client_ip: {e}"[:200], data={"allowed_client_ip": "malformed"}) from None
-
-
-def _uuid(text: Any) -> UUID:
-    try:
-        return UUID(str(text))
-    except ValueError:
-        raise InvalidInput(f"{str(text)[:64]!r} is not a UUID.", data={"group_ids": "malformed"}) from None
 
 
 def _keypair_values(props: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,75 +81,56 @@ class UserResolvers:
 
     @mutation("create_user")
     async def create_user(self, info: Info, email: str, props: View) -> View:
-        context = context_of(info)
-        service = self._users
+        async def work(caller: Caller) -> Any:
+            user, _pair = await self._users.create_user(caller, email, str(props["password"]), _user_values(props))
+            return await self._identity.user(caller, uuid=user.uuid)
 
-        async def work() -> View:
-            user, _pair = await service.create_user(context.caller, email, str(props["password"]), _user_values(props))
-            return graphql.user_view(await self._identity.user(context.caller, uuid=user.uuid))
-
-        return await run_mutation(info, "user", email, work, lambda view: view)
+        return await change(info, "user", email, work, user_view)
 
     @mutation("modify_user")
     async def modify_user(self, info: Info, email: str, props: View) -> View:
-        context = context_of(info)
-        service = self._users
+        password, address = props.get("password") or None, context_of(info).address
 
-        async def work() -> Any:
-            password = props.get("password")
-            return await service.modify_user(
-                context.caller, email, _user_values(props), password=password or None, address=context.address
-            )
+        async def work(caller: Caller) -> Any:
+            values = _user_values(props)
+            return await self._users.modify_user(caller, email, values, password=password, address=address)
 
-        return await run_mutation(info, "user", email, work, graphql.user_view)
+        return await change(info, "user", email, work, user_view)
 
     @mutation("delete_user")
     async def delete_user(self, info: Info, email: str) -> View:
-        context = context_of(info)
-        return await run_mutation(info, "user", email, lambda: self._users.delete_user(context.caller, email))
+        return await change(info, "user", email, lambda caller: self._users.delete_user(caller, email))
 
     @mutation("purge_user")
     async def purge_user(self, info: Info, email: str, props: View) -> View:
-        context = context_of(info)
-        purge_shared = bool(props.get("purge_shared_vfolders"))
-        return await run_mutation(
-            info,
-            "user",
-            email,
-            lambda: self._users.purge_user(context.caller, email, purge_shared=purge_shared),
-        )
-
-    async def _email(self, caller: Caller, user_id: str) -> str:
-        """Return the e-mail address of a user that a client names by it or by UUID."""
-        try:
-            uuid = UUID(user_id)
-        except ValueError:
-            return user_id
-        return (await self._identity.user(caller, uuid=UserId(uuid))).email
+        purge, purge_shared = self._users.purge_user, bool(props.get("purge_shared_vfolders"))
+        return await change(info, "user", email, lambda caller: purge(caller, email, purge_shared=purge_shared))
 
     @mutation("create_keypair")
     async def create_keypair(self, info: Info, user_id: str, props: View) -> View:
-        context = context_of(info)
+        """Creates a keypair of a user whom the client names by e-mail address or UUID."""
 
-        async def work() -> View:
-            email = await self._email(context.caller, user_id)
-            pair = await self._users.create_keypair(context.caller, email, _keypair_values(props))
-            keypair = await self._identity.keypair(context.caller, pair.access_key)
-            return {**graphql.keypair_view(keypair), "secret_key": pair.secret_key}
+        async def work(caller: Caller) -> View:
+            try:
+                uuid = UserId(UUID(user_id))
+            except ValueError:
+                email = user_id
+            else:
+                email = (await self._identity.user(caller, uuid=uuid)).email
+            pair = await self._users.create_keypair(caller, email, _keypair_values(props))
+            keypair = await self._identity.keypair(caller, pair.access_key)
+            return {**keypair_view(keypair), "secret_key": pair.secret_key}
 
-        return await run_mutation(info, "keypair", user_id, work, lambda view: view)
+        return await change(info, "keypair", user_id, work, lambda view: view)
 
     @mutation("modify_keypair")
     async def modify_keypair(self, info: Info, access_key: str, props: View) -> View:
-        context = context_of(info)
+        async def work(caller: Caller) -> Any:
+            return await self._users.modify_keypair(caller, access_key, _keypair_values(props))
 
-        async def work() -> Any:
-            return await self._users.modify_keypair(context.caller, access_key, _keypair_values(props))
-
-        return await run_mutation(info, "keypair", access_key, work, graphql.keypair_view)
+        return await change(info, "keypair", access_key, work, keypair_view)
 
     @mutation("delete_keypair")
     async def delete_keypair(self, info: Info, access_key: str) -> View:
-        context = context_of(info)
         key = AccessKey(access_key)
-        return await run_mutation(info, "keypair", key, lambda: self._users.delete_keypair(context.caller, key))
+        return await change(info, "keypair", key, lambda caller: self._users.delete_keypair(caller, key))

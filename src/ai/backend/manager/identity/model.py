@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from ai.backend.common.ids import AccessKey, DomainName, GroupId, UserId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import GroupType, UserRole, UserStatus
 from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.permissions import PERMISSIONS, Operation, Scope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,3 +178,12 @@ class StoragePolicy:
     created_at: datetime
     max_vfolder_count: int = 0
     max_quota_scope_size: int = -1
+
+
+Tenant = TypeVar("Tenant", Domain, Group, ResourcePolicy, StoragePolicy)
+
+
+def may_sign(role: UserRole, status: UserStatus, *, is_keypair_active: bool, is_domain_active: bool | None) -> bool:
+    """Returns whether a keypair of such a user may sign requests; ``is_domain_active`` is None without a domain."""
+    is_open = is_domain_active is not False or PERMISSIONS[role, Operation.SIGN_WITHOUT_DOMAIN] is Scope.ALL
+    return is_keypair_active and status is UserStatus.ACTIVE and is_open

@@ -6,8 +6,10 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TypeVar
+
+from argon2 import PasswordHasher
+from argon2.exceptions import InvalidHashError, VerificationError
 
 from ai.backend.common.errors import AuthenticationFailed, Forbidden, InvalidInput, RateLimitExceeded
 from ai.backend.common.states import UserStatus
@@ -28,23 +30,25 @@ PAUSE_S = 300.0
 MAX_WAITING = 64
 """Requests that may wait for a hash. Hashes have threads of their own, as unauthenticated clients cause them."""
 _MAX_TRACKED = 10_000
+_HASHER = PasswordHasher()
 R = TypeVar("R")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignedIn:
-    """A user who signed in, with the main keypair."""
+def hash_password(password: str) -> str:
+    """Hashes a password by argon2id with the library's parameters. Slow: call it in a thread."""
+    return _HASHER.hash(password)
 
-    user: User
-    keypair: NewKeypair
+
+def verify_password(stored: str, password: str) -> bool:
+    """Returns whether ``stored`` is the hash of the password. Slow: call it in a thread."""
+    try:
+        return _HASHER.verify(stored, password)
+    except (VerificationError, InvalidHashError):
+        return False
 
 
 class PasswordService:
-    """Checks and changes passwords. An unknown address takes as long as a wrong password.
-
-    Args:
-        hash_, verify: slow functions, which run in threads.
-    """
+    """Checks and changes passwords. ``hash_`` and ``verify`` are slow functions, which run in threads."""
 
     def __init__(
         self,
@@ -64,15 +68,17 @@ class PasswordService:
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="passwords")
         self._waiting = 0
 
-    async def sign_in(self, email: str, password: str, *, address: str, domain_name: str | None = None) -> SignedIn:
-        """Signs a user in from the client at ``address``.
+    async def sign_in(
+        self, email: str, password: str, *, address: str, domain_name: str | None = None
+    ) -> tuple[User, NewKeypair]:
+        """Signs a user in from the client at ``address`` and returns the user's main keypair.
 
         Raises:
             AuthenticationFailed: no active user has this e-mail and password, or the password must be changed first.
             Forbidden: the user may not sign in from this address.
             RateLimitExceeded: too many wrong passwords lately.
         """
-        user = await self._checked(email, password)
+        user = await self._authenticate(email, password)
         if domain_name not in (None, user.domain_name):
             raise _wrong()
         _check_address(user, address)
@@ -81,17 +87,16 @@ class PasswordService:
         credentials = await self._identity.credentials(user.main_access_key or "")
         if credentials is None or not credentials.is_active:
             raise _wrong()
-        pair = NewKeypair(access_key=credentials.caller.access_key, secret_key=credentials.secret_key)
-        return SignedIn(user=user, keypair=pair)
+        return user, NewKeypair(access_key=credentials.caller.access_key, secret_key=credentials.secret_key)
 
     async def change_own(self, caller: Caller, old: str, new: str) -> None:
         """Changes the caller's password. Raises AuthenticationFailed for a wrong one, InvalidInput for a short one."""
-        user = await self._checked(caller.email, old)
+        user = await self._authenticate(caller.email, old)
         await self._change(user, old, new)
 
     async def change_required(self, email: str, old: str, new: str, *, address: str) -> None:
         """Changes a password that must be changed before signing in. Raises Forbidden for other users."""
-        user = await self._checked(email, old)
+        user = await self._authenticate(email, old)
         _check_address(user, address)
         if not user.need_password_change:
             raise Forbidden("You need not change your password here; sign in.")
@@ -108,7 +113,7 @@ class PasswordService:
             raise Forbidden("You can sign out yourself only.", data={"email": "not your own"})
         if scope_of(caller, Operation.SIGN_OUT) is Scope.NONE:
             raise Forbidden("A superadmin is removed by another one.", data={"email": "a superadmin"})
-        user = await self._checked(caller.email, password)
+        user = await self._authenticate(caller.email, password)
         await self._store.change_user(
             user.uuid,
             keypairs={"is_active": False},
@@ -126,21 +131,29 @@ class PasswordService:
         now = self._clock.now()
         await self._store.change_user(user.uuid, password_hash=hashed, need_password_change=False, modified_at=now)
 
-    async def _checked(self, email: str, password: str) -> User:
-        self._check_pause(email)
-        self._count(email)  # before the first await, so that parallel attempts stay within the limit
+    async def _authenticate(self, email: str, password: str) -> User:
+        """Returns the active user with this address and password. Raises AuthenticationFailed, RateLimitExceeded."""
+        self._count_attempt(email)  # before the first await, so that parallel attempts stay within the limit
         user = await self._store.user(email=email)
         stored = await self._store.password_hash(email) if user is not None and user.is_active else None
-        expected = stored or await self._dummy_hash()
+        if self._dummy is None:
+            self._dummy = await self._in_thread(lambda: self._hash("nobody's password"))
+        expected = stored or self._dummy  # an unknown address takes as long as a wrong password
         is_right = await self._in_thread(lambda: self._verify(expected, password[:MAX_LENGTH]))
         if user is None or stored is None or not is_right:
             raise _wrong()
         self._failures.pop(email, None)
         return user
 
-    def _count(self, email: str) -> None:
-        count, _ = self._failures.pop(email, (0, 0.0))
-        self._failures[email] = (count + 1, self._clock.monotonic())
+    def _count_attempt(self, email: str) -> None:
+        """Counts an attempt. Raises RateLimitExceeded after too many wrong passwords."""
+        now = self._clock.monotonic()
+        count, last = self._failures.pop(email, (0, 0.0))
+        remaining_s = last + PAUSE_S - now
+        if remaining_s > 0 and count >= MAX_FAILURES:
+            self._failures[email] = (count, last)
+            raise RateLimitExceeded(f"Too many wrong passwords; try again in {int(remaining_s) + 1} s.")
+        self._failures[email] = (count + 1 if remaining_s > 0 else 1, now)
         if len(self._failures) > _MAX_TRACKED:
             self._failures.popitem(last=False)
 
@@ -153,20 +166,6 @@ class PasswordService:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         finally:
             self._waiting -= 1
-
-    def _check_pause(self, email: str) -> None:
-        count, last = self._failures.get(email, (0, 0.0))
-        remaining_s = last + PAUSE_S - self._clock.monotonic()
-        if remaining_s <= 0:
-            self._failures.pop(email, None)
-        elif count >= MAX_FAILURES:
-            raise RateLimitExceeded(f"Too many wrong passwords; try again in {int(remaining_s) + 1} s.")
-
-    async def _dummy_hash(self) -> str:
-        """Returns a hash to compare with for users without one."""
-        if self._dummy is None:
-            self._dummy = await self._in_thread(lambda: self._hash("nobody's password"))
-        return self._dummy
 
 
 def check_password(password: str) -> str:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from ai.backend.common.errors import Forbidden, NotFound
 from ai.backend.common.ids import AccessKey, DomainName, GroupId, UserId
 from ai.backend.common.states import UserRole
+from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.infra.clock import Clock, IdGenerator
-from ai.backend.manager.access.caller import Caller
+from ai.backend.infra.http.signature import SigningKey
+from ai.backend.manager.access.caller import ADMIN_ROLES, Caller
 from ai.backend.manager.access.checks import is_permitted, require_any, scope_of
 from ai.backend.manager.access.permissions import Operation, Scope
 from ai.backend.manager.identity.model import Credentials, Domain, Group, Keypair, NewKeypair, ResourcePolicy, User
-from ai.backend.manager.identity.patch import existing
 from ai.backend.manager.identity.store import IdentityStore, KeypairSecret, SessionCounts
 from ai.backend.manager.query.model import ListQuery, Page
 
@@ -27,18 +28,35 @@ CACHE_S = 1.0
 """How long credentials are cached, in seconds."""
 _CACHED_KEYS = 10_000
 _FLUSH_S = 5.0
+T = TypeVar("T")
+
+
+def without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields that a partial change sets, without those that are None."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def existing(value: T | None, noun: str) -> T:
+    """Returns the value. Raises NotFound for None."""
+    if value is None:
+        raise NotFound(f"There is no such {noun}.")
+    return value
+
+
+async def check_policy(store: IdentityStore, kind: QuotaScopeKind | None, fields: Mapping[str, Any]) -> None:
+    """Raises NotFound if ``fields`` names a missing resource policy of users or projects, or with None of keypairs."""
+    name = fields.get("resource_policy")
+    if name is None or (kind is not None and name == "default"):
+        return
+    if not await (store.policies(name=name) if kind is None else store.storage_policies(kind, name=name)):
+        noun = "resource policy" if kind is None else f"{kind} resource policy"
+        raise NotFound(f"There is no {noun} {name[:64]!r}.", data={"resource_policy": "unknown"})
 
 
 class IdentityService:
     """Reads what the role of the caller permits; anything else is NotFound."""
 
-    def __init__(
-        self,
-        store: IdentityStore,
-        sessions: SessionCounts,
-        clock: Clock,
-        id_generator: IdGenerator,
-    ) -> None:
+    def __init__(self, store: IdentityStore, sessions: SessionCounts, clock: Clock, id_generator: IdGenerator) -> None:
         self._store = store
         self._sessions = sessions
         self._clock = clock
@@ -80,7 +98,7 @@ class IdentityService:
             access_key=pair.access_key,
             user_id=user.uuid,
             user_email=email,
-            is_admin=role in (UserRole.SUPERADMIN, UserRole.ADMIN),
+            is_admin=role in ADMIN_ROLES,
             created_at=now,
             modified_at=now,
         )
@@ -92,11 +110,7 @@ class IdentityService:
     # ---- authentication ----
 
     async def credentials(self, access_key: str) -> Credentials | None:
-        """Returns the credentials of a keypair for the signature check, at most one second old.
-
-        Returns None for an unknown key. The caller must compare a signature even then (against a dummy secret), so that
-        timing does not reveal which keys exist.
-        """
+        """Returns the credentials of a keypair, at most one second old; None for an unknown key."""
         now = self._clock.monotonic()
         cached = self._cache.get(access_key)
         if cached is not None and now - cached[0] < CACHE_S:
@@ -106,6 +120,19 @@ class IdentityService:
             self._cache.clear()
         self._cache[access_key] = (now, credentials)
         return credentials
+
+    async def find_key(self, access_key: str) -> SigningKey | None:
+        """Returns a keypair for the signature check, which compares a dummy for None to hide which keys exist."""
+        credentials = await self.credentials(access_key)
+        if credentials is None:
+            return None
+        return SigningKey(
+            secret_key=credentials.secret_key,
+            is_active=credentials.is_active,
+            rate_limit=credentials.caller.rate_limit or None,
+            identity=credentials.caller,
+            networks=credentials.caller.allowed_client_ip,
+        )
 
     async def active_keys(self, access_keys: Collection[str]) -> set[str]:
         """Returns those of the keys that may sign now, read from the store."""
@@ -148,12 +175,10 @@ class IdentityService:
         if owner_access_key is None or owner_access_key == caller.access_key:
             return caller
         credentials = await self.credentials(owner_access_key)
-        owner = credentials.caller if credentials is not None else None
-        if owner is not None:
-            is_own = owner.user_id == caller.user_id
-            # An admin of a domain must not gain the rights of superadmins and monitors in it.
-            domain_name = owner.domain_name if not owner.sees_all else None
-            if is_permitted(caller, Operation.ACT_FOR_KEYPAIRS, domain_name=domain_name, is_own=is_own):
+        if credentials is not None:
+            owner = credentials.caller
+            is_own, domain, role = owner.user_id == caller.user_id, owner.domain_name, owner.role
+            if is_permitted(caller, Operation.ACT_FOR_KEYPAIRS, domain_name=domain, is_own=is_own, owner_role=role):
                 return owner
         raise Forbidden("You may not act for that access key.", data={"owner_access_key": "not allowed"})
 
@@ -194,12 +219,7 @@ class IdentityService:
         return Page(items=await self._with_concurrency(page.items), total_count=page.total_count)
 
     async def user(
-        self,
-        caller: Caller,
-        *,
-        email: str | None = None,
-        uuid: UserId | None = None,
-        domain_name: str | None = None,
+        self, caller: Caller, *, email: str | None = None, uuid: UserId | None = None, domain_name: str | None = None
     ) -> User:
         """Returns a user, by default the caller. Raises NotFound if the user is not of ``domain_name``."""
         if email is None and uuid is None:
@@ -234,6 +254,11 @@ class IdentityService:
         if not is_permitted(caller, Operation.SEE_DOMAINS, domain_name=name):
             raise NotFound("There is no such domain.")
         return existing(await self._store.domain(name), "domain")
+
+    async def check_domain(self, name: str) -> None:
+        """Raises NotFound if there is no such domain for a new user or group."""
+        if await self._store.domain(name) is None:
+            raise NotFound(f"There is no domain {name[:64]!r}.", data={"domain_name": "unknown"})
 
     async def domains(self, caller: Caller) -> Sequence[Domain]:
         """Returns the domains that the caller sees."""

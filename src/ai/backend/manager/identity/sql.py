@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
-    ColumnElement,
     Connection,
     Row,
     Select,
+    Table,
+    and_,
     bindparam,
     delete,
     func,
@@ -22,29 +24,51 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from ai.backend.common.errors import Conflict
-from ai.backend.common.ids import AccessKey, DomainName, GroupId, UserId
-from ai.backend.common.states import GroupType, UserRole, UserStatus
+from ai.backend.common.ids import AccessKey, GroupId, UserId
+from ai.backend.common.states import GroupType
 from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.infra.database import GUID
 from ai.backend.infra.database.batching import chunks
-from ai.backend.infra.database.rows import add_row, change_row, put_row, row_of
+from ai.backend.infra.database.rows import add_row, row_of
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.identity import tables
-from ai.backend.manager.identity.model import Credentials, Domain, Group, Keypair, ResourcePolicy, StoragePolicy, User
-from ai.backend.manager.identity.sql_users import SqlUserStore, keypair_of, keypair_row, users_of
+from ai.backend.manager.identity.model import (
+    Credentials,
+    Domain,
+    Group,
+    Keypair,
+    ResourcePolicy,
+    StoragePolicy,
+    Tenant,
+    User,
+    may_sign,
+)
+from ai.backend.manager.identity.sql_users import KEYPAIRS, SqlUserStore, keypair_of, keypair_row, users_of
 from ai.backend.manager.identity.store import KeypairSecret, UserScope
 from ai.backend.manager.query.model import ListQuery, Page
 from ai.backend.manager.query.sql import compile_filter, compile_order
-from ai.backend.manager.secrets.columns import opened
+from ai.backend.manager.secrets.sealer import opened
 
 _USER_HIDDEN = frozenset({"password"})
 _KEYPAIR_HIDDEN = frozenset({"secret_key"})
+_CALLER_FIELDS = tuple(f.name for f in fields(Caller))
+_TABLES: Mapping[type, tuple[Table, str]] = {
+    Domain: (tables.domains, "domain"),
+    Group: (tables.groups, "group"),
+    ResourcePolicy: (tables.policies, "resource policy"),
+    StoragePolicy: (tables.storage_policies, "resource policy"),
+}
 
 
-def _may_sign(row: Row[Any]) -> bool:
-    """Returns whether the keypair, its user and the user's domain are active; superadmins need no active domain."""
-    is_open = row.is_domain_active is not False or row.role is UserRole.SUPERADMIN
-    return bool(row.is_active) and row.status is UserStatus.ACTIVE and is_open
+def _signing_query(*columns: Any) -> Select[Any]:
+    """Selects what decides whether a keypair may sign, and further columns."""
+    k, u, d = tables.keypairs.c, tables.users.c, tables.domains.c
+    query = select(k.access_key, k.is_active, u.status, u.role, d.is_active.label("is_domain_active"), *columns)
+    return query.join(tables.users, u.uuid == k.user_id).outerjoin(tables.domains, d.name == u.domain_name)
+
+
+def _is_active(row: Row[Any]) -> bool:
+    return may_sign(row.role, row.status, is_keypair_active=row.is_active, is_domain_active=row.is_domain_active)
 
 
 def _visible_groups() -> Select[Any]:
@@ -71,60 +95,53 @@ _STORAGE_POLICY = _storage_policy()
 class SqlIdentityStore(SqlUserStore):
     """Implements :class:`ai.backend.manager.identity.store.IdentityStore`."""
 
-    async def _rows(self, query: Any) -> Sequence[Row[Any]]:
-        def work(s: Connection) -> Sequence[Row[Any]]:
-            return (s.execute(query)).all()
+    async def put(self, value: Domain | Group | ResourcePolicy | StoragePolicy, *, only_new: bool = False) -> None:
+        (table, noun), row = _TABLES[type(value)], row_of(value)
+        same = and_(*(column == row[column.name] for column in table.primary_key))
 
-        return await self._db.run_read(work)
-
-    async def put_domain(self, domain: Domain, *, only_new: bool = False) -> None:
         def work(s: Connection) -> None:
             if only_new:
-                add_row(s, tables.domains, row_of(domain), "domain")
-            else:
-                put_row(s, tables.domains, "name", row_of(domain))
+                add_row(s, table, row, noun)
+            elif s.execute(update(table).where(same).values(row)).rowcount == 0:
+                s.execute(insert(table), row)
 
         await self._db.run_write(work)
 
-    async def change_domain(self, name: str, **values: Any) -> Domain | None:
-        row = await self._db.run_write(lambda s: change_row(s, tables.domains, "name", name, values))
-        return Domain(**row._mapping) if row is not None else None
+    async def change(self, model: type[Tenant], /, *key: Any, **values: Any) -> Tenant | None:
+        table = _TABLES[model][0]
+        same = and_(*(column == part for column, part in zip(table.primary_key, key, strict=True)))
+
+        def work(s: Connection) -> Row[Any] | None:
+            try:
+                if values:
+                    s.execute(update(table).where(same).values(values))
+            except IntegrityError:
+                raise Conflict(f"{values.get('name')!r} is taken already.", data={"name": "taken"}) from None
+            return s.execute(select(table).where(same)).one_or_none()
+
+        row = await self._db.run_write(work)
+        return model(**row._mapping) if row is not None else None
 
     async def domain(self, name: str) -> Domain | None:
-        rows = await self._rows(select(tables.domains).where(tables.domains.c.name == name))
+        rows = await self._db.fetch(_DOMAIN, {"domain": name})
         return Domain(**rows[0]._mapping) if rows else None
 
     async def domains(self) -> list[Domain]:
-        return [
-            Domain(**row._mapping) for row in await self._rows(select(tables.domains).order_by(tables.domains.c.name))
-        ]
-
-    async def put_group(self, group: Group, *, only_new: bool = False) -> None:
-        def work(s: Connection) -> None:
-            if only_new:
-                add_row(s, tables.groups, row_of(group), "group")
-            else:
-                put_row(s, tables.groups, "id", row_of(group))
-
-        await self._db.run_write(work)
-
-    async def change_group(self, group_id: GroupId, **values: Any) -> Group | None:
-        row = await self._db.run_write(lambda s: change_row(s, tables.groups, "id", group_id, values))
-        return Group(**row._mapping) if row is not None else None
+        rows = await self._db.fetch(select(tables.domains).order_by(tables.domains.c.name))
+        return [Domain(**row._mapping) for row in rows]
 
     async def groups(
         self, *, domain_name: str | None = None, user_id: UserId | None = None, name: str | None = None
     ) -> list[Group]:
-        c = tables.groups.c
+        c, m = tables.groups.c, tables.memberships.c
         query = select(tables.groups).order_by(c.name)
         if domain_name is not None:
             query = query.where(c.domain_name == domain_name)
         if name is not None:
             query = query.where(c.name == name)
         if user_id is not None:
-            m = tables.memberships.c
             query = query.where(c.id.in_(select(m.group_id).where(m.user_id == user_id)))
-        return [Group(**row._mapping) for row in await self._rows(query)]
+        return [Group(**row._mapping) for row in await self._db.fetch(query)]
 
     async def user_scope(self, domain_name: str, user_id: UserId, policy: str) -> UserScope:
         arguments = {"domain": domain_name, "user": user_id, "policy": policy}
@@ -159,158 +176,96 @@ class SqlIdentityStore(SqlUserStore):
 
         await self._db.run_write(work)
 
-    async def put_policy(self, policy: ResourcePolicy, *, only_new: bool = False) -> None:
-        def work(s: Connection) -> None:
-            if only_new:
-                add_row(s, tables.policies, row_of(policy), "resource policy")
-            else:
-                put_row(s, tables.policies, "name", row_of(policy))
-
-        await self._db.run_write(work)
-
-    async def change_policy(self, name: str, **values: Any) -> ResourcePolicy | None:
-        row = await self._db.run_write(lambda s: change_row(s, tables.policies, "name", name, values))
-        return ResourcePolicy(**row._mapping) if row is not None else None
-
     async def policies(self, *, name: str | None = None) -> list[ResourcePolicy]:
         query = select(tables.policies).order_by(tables.policies.c.name)
-        if name is not None:
-            query = query.where(tables.policies.c.name == name)
-        return [ResourcePolicy(**row._mapping) for row in await self._rows(query)]
-
-    async def delete_policy(self, name: str) -> bool:
-        def work(s: Connection) -> bool:
-            used = s.execute(
-                select(tables.keypairs.c.access_key).where(tables.keypairs.c.resource_policy == name).limit(1)
-            ).first()
-            if used is not None:
-                raise Conflict(f"Keypairs have the resource policy {name!r}.", data={"name": "in use"})
-            return bool(s.execute(delete(tables.policies).where(tables.policies.c.name == name)).rowcount)
-
-        return await self._db.run_write(work)
-
-    async def put_storage_policy(self, policy: StoragePolicy) -> None:
-        c = tables.storage_policies.c
-
-        def work(s: Connection) -> None:
-            s.execute(delete(tables.storage_policies).where(c.kind == policy.kind, c.name == policy.name))
-            s.execute(insert(tables.storage_policies), row_of(policy))
-
-        await self._db.run_write(work)
+        rows = await self._db.fetch(query if name is None else query.where(tables.policies.c.name == name))
+        return [ResourcePolicy(**row._mapping) for row in rows]
 
     async def storage_policies(self, kind: QuotaScopeKind, *, name: str | None = None) -> list[StoragePolicy]:
         c = tables.storage_policies.c
         query = select(tables.storage_policies).where(c.kind == kind).order_by(c.name)
-        rows = await self._rows(query if name is None else query.where(c.name == name))
+        rows = await self._db.fetch(query if name is None else query.where(c.name == name))
         return [StoragePolicy(**row._mapping) for row in rows]
 
-    async def delete_storage_policy(self, kind: QuotaScopeKind, name: str) -> bool:
-        c, owners = tables.storage_policies.c, tables.users if kind is QuotaScopeKind.USER else tables.groups
+    async def delete_policy(self, kind: QuotaScopeKind | None, name: str) -> bool:
+        owners = {None: tables.keypairs, QuotaScopeKind.USER: tables.users, QuotaScopeKind.PROJECT: tables.groups}[kind]
         used = select(owners.c.resource_policy).where(owners.c.resource_policy == name).limit(1)
+        table = tables.policies if kind is None else tables.storage_policies
+        named = and_(table.c.name == name, *(() if kind is None else (table.c.kind == kind,)))
 
         def work(s: Connection) -> bool:
             if s.execute(used).first() is not None:
-                raise Conflict(f"The {kind} resource policy {name!r} is in use.", data={"name": "in use"})
-            return bool(s.execute(delete(tables.storage_policies).where(c.kind == kind, c.name == name)).rowcount)
+                raise Conflict(f"The resource policy {name!r} is in use.", data={"name": "in use"})
+            return bool(s.execute(delete(table).where(named)).rowcount)
 
         return await self._db.run_write(work)
 
     async def put_user(
         self, user: User, *, password_hash: str | None, groups: Sequence[GroupId], keypair: KeypairSecret
     ) -> None:
+        def work(s: Connection) -> None:
+            s.execute(insert(tables.users), {**row_of(user, without=("groups",)), "password": password_hash})
+            s.execute(insert(tables.keypairs), keypair_row(self._sealer, keypair))
+            if groups:
+                s.execute(insert(tables.memberships), [{"user_id": user.uuid, "group_id": g} for g in groups])
+
         try:
-
-            def work(s: Connection) -> None:
-                row = row_of(user, without=frozenset({"groups"}))
-                s.execute(insert(tables.users), {**row, "password": password_hash})
-                s.execute(insert(tables.keypairs), keypair_row(self._sealer, keypair))
-                if groups:
-                    s.execute(insert(tables.memberships), [{"user_id": user.uuid, "group_id": g} for g in groups])
-
             await self._db.run_write(work)
         except IntegrityError:
             raise Conflict(f"a user {user.email} exists already", data={"email": "taken"}) from None
 
     async def user(self, *, email: str | None = None, uuid: UserId | None = None) -> User | None:
         c = tables.users.c
-        where = c.email == email if email is not None else c.uuid == uuid
-
-        def work(s: Connection) -> User | None:
-            users = users_of(s, s.execute(select(tables.users).where(where)).all())
-            return users[0] if users else None
-
-        return await self._db.run_read(work)
+        query = select(tables.users).where(c.email == email if email is not None else c.uuid == uuid)
+        users = await self._db.run_read(lambda s: users_of(s, s.execute(query).all()))
+        return users[0] if users else None
 
     async def users(
         self, query: ListQuery, *, domain_name: str | None, status: str | None, group_id: GroupId | None = None
     ) -> Page[User]:
-        c = tables.users.c
-        where: list[ColumnElement[bool]] = compile_filter(tables.users, query.filter, hidden=_USER_HIDDEN)
+        c, m = tables.users.c, tables.memberships.c
+        where = compile_filter(tables.users, query.filter, hidden=_USER_HIDDEN)
         if domain_name is not None:
             where.append(c.domain_name == domain_name)
         if status is not None:
             where.append(c.status == status)
         if group_id is not None:
-            m = tables.memberships.c
             where.append(c.uuid.in_(select(m.user_id).where(m.group_id == group_id)))
         order = compile_order(tables.users, query.order, (c.created_at.desc(), c.uuid.asc()), hidden=_USER_HIDDEN)
 
         def work(s: Connection) -> Page[User]:
-            total = (s.execute(select(func.count()).select_from(tables.users).where(*where))).scalar_one()
+            total = s.execute(select(func.count()).select_from(tables.users).where(*where)).scalar_one()
             page = select(tables.users).where(*where).order_by(*order).limit(query.limit).offset(query.offset)
-            return Page(items=users_of(s, (s.execute(page)).all()), total_count=total)
+            return Page(items=users_of(s, s.execute(page).all()), total_count=total)
 
         return await self._db.run_read(work)
 
     async def credentials(self, access_key: str) -> Credentials | None:
-        k, u, d = tables.keypairs.c, tables.users.c, tables.domains.c
-        rows = await self._rows(
-            select(
-                k.access_key, k.secret_key, k.is_active, k.is_admin, k.resource_policy, k.rate_limit,
-                u.uuid, u.email, u.username, u.role, u.domain_name, u.status, u.allowed_client_ip,
-                k.ssh_public_key, d.is_active.label("is_domain_active"),
-            )
-            .join(tables.users, u.uuid == k.user_id)
-            .outerjoin(tables.domains, d.name == u.domain_name)
-            .where(k.access_key == access_key)
+        k, u = tables.keypairs.c, tables.users.c
+        query = _signing_query(
+            k.secret_key, k.is_admin, k.resource_policy, k.rate_limit, k.ssh_public_key,
+            u.uuid.label("user_id"), u.email, u.username, u.domain_name, u.allowed_client_ip,
         )  # fmt: skip
+        rows = await self._db.fetch(query.where(k.access_key == access_key))
         if not rows:
             return None
         row = rows[0]
-        caller = Caller(
-            user_id=UserId(row.uuid),
-            email=row.email,
-            username=row.username,
-            role=row.role,
-            domain_name=DomainName(row.domain_name),
-            access_key=AccessKey(row.access_key),
-            is_admin=row.is_admin,
-            resource_policy=row.resource_policy,
-            rate_limit=row.rate_limit,
-            allowed_client_ip=row.allowed_client_ip,
-        )
-        secret = opened(self._sealer, row.access_key, row.secret_key)
         return Credentials(
-            caller=caller, secret_key=secret, is_active=_may_sign(row), ssh_public_key=row.ssh_public_key
+            caller=Caller(**{name: row._mapping[name] for name in _CALLER_FIELDS}),
+            secret_key=opened(self._sealer, row.access_key, row.secret_key),
+            is_active=_is_active(row),
+            ssh_public_key=row.ssh_public_key,
         )
 
     async def active_keys(self, access_keys: Collection[str]) -> set[str]:
-        k, u, d = tables.keypairs.c, tables.users.c, tables.domains.c
         active: set[str] = set()
         for chunk in chunks(sorted(access_keys)):
-            rows = await self._rows(
-                select(k.access_key, k.is_active, u.status, u.role, d.is_active.label("is_domain_active"))
-                .join(tables.users, u.uuid == k.user_id)
-                .outerjoin(tables.domains, d.name == u.domain_name)
-                .where(k.access_key.in_(chunk))
-            )
-            active.update(row.access_key for row in rows if _may_sign(row))
+            rows = await self._db.fetch(_signing_query().where(tables.keypairs.c.access_key.in_(chunk)))
+            active.update(row.access_key for row in rows if _is_active(row))
         return active
 
     async def keypair(self, access_key: str) -> Keypair | None:
-        k, u = tables.keypairs.c, tables.users.c
-        query = select(tables.keypairs, u.email, u.full_name).join(tables.users, u.uuid == k.user_id)
-        rows = await self._rows(query.where(k.access_key == access_key))
+        rows = await self._db.fetch(KEYPAIRS.where(tables.keypairs.c.access_key == access_key))
         return keypair_of(rows[0]) if rows else None
 
     async def keypairs(
@@ -322,23 +277,18 @@ class SqlIdentityStore(SqlUserStore):
         is_active: bool | None = None,
     ) -> Page[Keypair]:
         k, u = tables.keypairs.c, tables.users.c
-        where: list[ColumnElement[bool]] = compile_filter(tables.keypairs, query.filter, hidden=_KEYPAIR_HIDDEN)
-        if domain_name is not None:
-            where.append(u.domain_name == domain_name)
-        if email is not None:
-            where.append(u.email == email)
-        if is_active is not None:
-            where.append(k.is_active == is_active)
-        order = compile_order(
-            tables.keypairs, query.order, (k.created_at.desc(), k.access_key.asc()), hidden=_KEYPAIR_HIDDEN
-        )
+        where = compile_filter(tables.keypairs, query.filter, hidden=_KEYPAIR_HIDDEN)
+        for column, value in ((u.domain_name, domain_name), (u.email, email), (k.is_active, is_active)):
+            if value is not None:
+                where.append(column == value)
+        default = (k.created_at.desc(), k.access_key.asc())
+        order = compile_order(tables.keypairs, query.order, default, hidden=_KEYPAIR_HIDDEN)
         joined = tables.keypairs.join(tables.users, u.uuid == k.user_id)
 
         def work(s: Connection) -> Page[Keypair]:
-            total = (s.execute(select(func.count()).select_from(joined).where(*where))).scalar_one()
-            page = select(tables.keypairs, u.email, u.full_name).select_from(joined).where(*where).order_by(*order)
-            rows = (s.execute(page.limit(query.limit).offset(query.offset))).all()
-            return Page(items=[keypair_of(row) for row in rows], total_count=total)
+            total = s.execute(select(func.count()).select_from(joined).where(*where)).scalar_one()
+            page = KEYPAIRS.where(*where).order_by(*order).limit(query.limit).offset(query.offset)
+            return Page(items=[keypair_of(row) for row in s.execute(page)], total_count=total)
 
         return await self._db.run_read(work)
 

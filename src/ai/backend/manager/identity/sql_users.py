@@ -17,12 +17,14 @@ from ai.backend.infra.database.rows import row_of
 from ai.backend.manager.identity import tables
 from ai.backend.manager.identity.model import GroupRef, Keypair, User
 from ai.backend.manager.identity.store import KeypairSecret
-from ai.backend.manager.secrets.columns import sealed
-from ai.backend.manager.secrets.sealer import Sealer
+from ai.backend.manager.secrets.sealer import Sealer, sealed
 
 T = TypeVar("T")
 RemovalStep = Callable[[Connection, str, Collection[str]], None]
-KEYPAIR_EXTRAS = frozenset({"user_email", "user_full_name", "concurrency_used"})
+KEYPAIRS = select(tables.keypairs, tables.users.c.email, tables.users.c.full_name).join(
+    tables.users, tables.users.c.uuid == tables.keypairs.c.user_id
+)
+"""Selects keypairs with the email and name of their users, as :func:`keypair_of` takes them."""
 
 
 def users_of(s: Connection, rows: Sequence[Row[Any]]) -> list[User]:
@@ -40,13 +42,14 @@ def users_of(s: Connection, rows: Sequence[Row[Any]]) -> list[User]:
 
 
 def keypair_of(row: Row[Any]) -> Keypair:
-    """Builds a keypair of a row joined with ``email`` and ``full_name`` of its user."""
+    """Builds a keypair of a row of :data:`KEYPAIRS`."""
     values = {k: v for k, v in row._mapping.items() if k not in ("secret_key", "email", "full_name")}
     return Keypair(**values, user_email=row.email, user_full_name=row.full_name)
 
 
 def keypair_row(sealer: Sealer, pair: KeypairSecret) -> dict[str, Any]:
-    row = row_of(pair.keypair, without=KEYPAIR_EXTRAS)
+    """Returns the row of a keypair, with its secret sealed."""
+    row = row_of(pair.keypair, without=("user_email", "user_full_name", "concurrency_used"))
     return {**row, "secret_key": sealed(sealer, pair.keypair.access_key, pair.secret_key)}
 
 
@@ -57,15 +60,6 @@ def _count_admins(s: Connection) -> int:
     can_sign = (u.role == UserRole.SUPERADMIN) & (u.status == UserStatus.ACTIVE) & k.is_active.is_(True)
     joined = tables.users.join(tables.keypairs, k.user_id == u.uuid)
     return int(s.execute(select(func.count()).select_from(joined).where(can_sign)).scalar_one())
-
-
-def with_an_admin_left(s: Connection, work: Callable[[], T]) -> T:
-    """Runs ``work``. Raises Conflict if no superadmin could sign afterwards."""
-    before = _count_admins(s)
-    result = work()
-    if before and not _count_admins(s):
-        raise Conflict("That would leave no superadmin who can sign in.", data={"admin": "the last one"})
-    return result
 
 
 class SqlUserStore:
@@ -83,6 +77,18 @@ class SqlUserStore:
         self._on_removal = on_removal
         self._sealer = sealer or Sealer()
 
+    async def _write_with_an_admin_left(self, work: Callable[[Connection], T]) -> T:
+        """Runs ``work`` in a write transaction. Raises Conflict if no superadmin could sign afterwards."""
+
+        def guarded(s: Connection) -> T:
+            before = _count_admins(s)
+            result = work(s)
+            if before and not _count_admins(s):
+                raise Conflict("That would leave no superadmin who can sign in.", data={"admin": "the last one"})
+            return result
+
+        return await self._db.run_write(guarded)
+
     async def change_user(
         self,
         user_id: UserId,
@@ -92,17 +98,17 @@ class SqlUserStore:
         keypairs: dict[str, Any] | None = None,
         **values: Any,
     ) -> User | None:
-        u, m = tables.users.c, tables.memberships.c
+        u, k, m = tables.users.c, tables.keypairs.c, tables.memberships.c
         if password_hash is not None:
             values["password"] = password_hash
 
-        def change(s: Connection) -> User | None:
+        def work(s: Connection) -> User | None:
             if s.execute(select(u.uuid).where(u.uuid == user_id)).first() is None:
                 return None
             if values:
                 s.execute(update(tables.users).where(u.uuid == user_id).values(values))
             if keypairs:
-                s.execute(update(tables.keypairs).where(tables.keypairs.c.user_id == user_id).values(keypairs))
+                s.execute(update(tables.keypairs).where(k.user_id == user_id).values(keypairs))
             if groups is not None:
                 s.execute(delete(tables.memberships).where(m.user_id == user_id))
                 if groups:
@@ -110,59 +116,50 @@ class SqlUserStore:
             return users_of(s, s.execute(select(tables.users).where(u.uuid == user_id)).all())[0]
 
         try:
-            return await self._db.run_write(lambda s: with_an_admin_left(s, lambda: change(s)))
+            return await self._write_with_an_admin_left(work)
         except IntegrityError:
             raise Conflict("That username is taken already.", data={"username": "taken"}) from None
 
     async def delete_user(self, user_id: UserId) -> bool:
-        def remove(s: Connection) -> bool:
-            keys = (
-                s.execute(select(tables.keypairs.c.access_key).where(tables.keypairs.c.user_id == user_id))
-                .scalars()
-                .all()
-            )
+        k, m = tables.keypairs.c, tables.memberships.c
+
+        def work(s: Connection) -> bool:
+            keys = s.execute(select(k.access_key).where(k.user_id == user_id)).scalars().all()
             self._on_removal(s, "keypair", keys)
-            s.execute(delete(tables.keypairs).where(tables.keypairs.c.user_id == user_id))
-            s.execute(delete(tables.memberships).where(tables.memberships.c.user_id == user_id))
+            s.execute(delete(tables.keypairs).where(k.user_id == user_id))
+            s.execute(delete(tables.memberships).where(m.user_id == user_id))
             return bool(s.execute(delete(tables.users).where(tables.users.c.uuid == user_id)).rowcount)
 
-        return await self._db.run_write(lambda s: with_an_admin_left(s, lambda: remove(s)))
+        return await self._write_with_an_admin_left(work)
 
     async def password_hash(self, email: str) -> str | None:
-        query = select(tables.users.c.password).where(tables.users.c.email == email)
-        return await self._db.run_read(lambda s: s.execute(query).scalar_one_or_none())
+        rows = await self._db.fetch(select(tables.users.c.password).where(tables.users.c.email == email))
+        return rows[0].password if rows else None
 
     async def put_keypair(self, keypair: KeypairSecret) -> None:
-        row = keypair_row(self._sealer, keypair)
-
-        def work(s: Connection) -> None:
-            s.execute(insert(tables.keypairs), row)
-
-        await self._db.run_write(work)
+        await self._db.execute(insert(tables.keypairs), keypair_row(self._sealer, keypair))
 
     async def change_keypair(self, access_key: str, **values: Any) -> Keypair | None:
-        k, u = tables.keypairs.c, tables.users.c
+        k = tables.keypairs.c
 
-        def change(s: Connection) -> Keypair | None:
+        def work(s: Connection) -> Keypair | None:
             if values:
                 s.execute(update(tables.keypairs).where(k.access_key == access_key).values(values))
-            joined = select(tables.keypairs, u.email, u.full_name).join(tables.users, u.uuid == k.user_id)
-            row = s.execute(joined.where(k.access_key == access_key)).one_or_none()
+            row = s.execute(KEYPAIRS.where(k.access_key == access_key)).one_or_none()
             return keypair_of(row) if row is not None else None
 
-        return await self._db.run_write(lambda s: with_an_admin_left(s, lambda: change(s)))
+        return await self._write_with_an_admin_left(work)
 
     async def delete_keypair(self, access_key: str) -> bool:
-        def remove(s: Connection) -> bool:
-            if (
-                s.execute(select(tables.users.c.uuid).where(tables.users.c.main_access_key == access_key)).first()
-                is not None
-            ):
+        u, k = tables.users.c, tables.keypairs.c
+
+        def work(s: Connection) -> bool:
+            if s.execute(select(u.uuid).where(u.main_access_key == access_key)).first() is not None:
                 raise Conflict("It is the main keypair of its user.", data={"access_key": "in use"})
             self._on_removal(s, "keypair", [access_key])
-            return bool(s.execute(delete(tables.keypairs).where(tables.keypairs.c.access_key == access_key)).rowcount)
+            return bool(s.execute(delete(tables.keypairs).where(k.access_key == access_key)).rowcount)
 
-        return await self._db.run_write(lambda s: with_an_admin_left(s, lambda: remove(s)))
+        return await self._write_with_an_admin_left(work)
 
     async def keys_of(self, *, user_id: UserId | None = None, domain_name: str | None = None) -> list[AccessKey]:
         k, u = tables.keypairs.c, tables.users.c
@@ -171,19 +168,15 @@ class SqlUserStore:
             query = query.where(u.uuid == user_id)
         if domain_name is not None:
             query = query.where(u.domain_name == domain_name)
-        keys = await self._db.run_read(lambda s: s.execute(query).scalars().all())
-        return [AccessKey(key) for key in keys]
+        return [AccessKey(row.access_key) for row in await self._db.fetch(query)]
 
     async def owned_by_deleted(self, access_keys: Collection[AccessKey]) -> set[AccessKey]:
         k, u = tables.keypairs.c, tables.users.c
         query = select(k.access_key).join(tables.users, u.uuid == k.user_id).where(u.status == UserStatus.DELETED)
 
         def work(s: Connection) -> set[AccessKey]:
-            keys: set[AccessKey] = set()
-            for chunk in chunks(access_keys):
-                part = query.where(k.access_key.in_(chunk))
-                keys.update(AccessKey(key) for key in s.execute(part).scalars())
-            return keys
+            parts = [s.execute(query.where(k.access_key.in_(chunk))).scalars() for chunk in chunks(access_keys)]
+            return {AccessKey(key) for part in parts for key in part}
 
         return await self._db.run_read(work)
 

@@ -1,4 +1,4 @@
-"""Interfaces of identity: its stores, and what its services ask higher features."""
+"""Interfaces of identity: its stores, and what its services need of higher features."""
 
 from __future__ import annotations
 
@@ -10,16 +10,22 @@ from typing import Any, Protocol
 from ai.backend.common.ids import AccessKey, GroupId, UserId
 from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.identity.model import Credentials, Domain, Group, Keypair, ResourcePolicy, StoragePolicy, User
+from ai.backend.manager.identity.model import (
+    Credentials,
+    Domain,
+    Group,
+    Keypair,
+    ResourcePolicy,
+    StoragePolicy,
+    Tenant,
+    User,
+)
 from ai.backend.manager.query.model import ListQuery, Page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserScope:
-    """The domain, the groups (by name) and the policies of a user.
-
-    ``model_stores`` are the groups whose models every user may read.
-    """
+    """The domain, the groups (by name) and the policies of a user, and the groups whose models everybody may read."""
 
     domain: Domain | None
     groups: tuple[Group, ...]
@@ -61,8 +67,8 @@ class OwnedFolders(Protocol):
 class UserStore(Protocol):
     """Stores changes of users and keypairs. Every method is one transaction.
 
-    A change that would leave no superadmin with an active keypair raises Conflict with ``data.admin`` and changes
-    nothing.
+    ``delete_*`` return False if there is no such object. A change that would leave no superadmin with an active keypair
+    raises Conflict with ``data.admin`` and changes nothing.
     """
 
     async def change_user(
@@ -81,7 +87,7 @@ class UserStore(Protocol):
         ...
 
     async def delete_user(self, user_id: UserId) -> bool:
-        """Deletes a user with keypairs and memberships. Returns False if there is none."""
+        """Deletes a user with keypairs and memberships."""
         ...
 
     async def password_hash(self, email: str) -> str | None:
@@ -94,7 +100,7 @@ class UserStore(Protocol):
     async def change_keypair(self, access_key: str, **values: Any) -> Keypair | None: ...
 
     async def delete_keypair(self, access_key: str) -> bool:
-        """Deletes a keypair. Returns False if there is none. Raises Conflict if it is the main keypair of its user."""
+        """Deletes a keypair. Raises Conflict if it is the main keypair of its user."""
         ...
 
     async def keys_of(self, *, user_id: UserId | None = None, domain_name: str | None = None) -> list[AccessKey]:
@@ -106,30 +112,29 @@ class UserStore(Protocol):
         ...
 
     async def delete_group(self, group_id: GroupId) -> bool:
-        """Deletes a group with its memberships. Returns False if there is none."""
+        """Deletes a group with its memberships."""
         ...
 
     async def delete_domain(self, name: str) -> bool:
-        """Deletes a domain. Returns False if there is none. Raises Conflict while it has users or groups."""
+        """Deletes a domain. Raises Conflict while it has users or groups."""
         ...
 
 
 class IdentityStore(UserStore, Protocol):
-    """Stores domains, groups, users, keypairs and policies. Every method is one transaction.
+    """Stores domains, groups, users, keypairs and policies. Every method is one transaction."""
 
-    ``put_*`` insert or replace by primary key; with ``only_new`` they raise Conflict for an existing object.
-    ``change_*`` set fields, and return None if there is no such object.
-    """
+    async def put(self, value: Domain | Group | ResourcePolicy | StoragePolicy, *, only_new: bool = False) -> None:
+        """Inserts an object or replaces the one of the same key; with ``only_new``, raises Conflict if it exists."""
 
-    async def put_domain(self, domain: Domain, *, only_new: bool = False) -> None: ...
-    async def change_domain(self, name: str, **values: Any) -> Domain | None: ...
-    async def domain(self, name: str) -> Domain | None: ...
-    async def domains(self) -> list[Domain]: ...
-    async def put_group(self, group: Group, *, only_new: bool = False) -> None: ...
-    async def change_group(self, group_id: GroupId, **values: Any) -> Group | None:
-        """Raises Conflict if a new name is taken in the domain."""
+    async def change(self, model: type[Tenant], /, *key: Any, **values: Any) -> Tenant | None:
+        """Sets fields of the object with this key: the id of a group, the kind and name of a storage policy, or a name.
+
+        Returns None if there is no such object. Raises Conflict if a new name of a group is taken in its domain.
+        """
         ...
 
+    async def domain(self, name: str) -> Domain | None: ...
+    async def domains(self) -> list[Domain]: ...
     async def groups(
         self, *, domain_name: str | None = None, user_id: UserId | None = None, name: str | None = None
     ) -> list[Group]: ...
@@ -139,17 +144,10 @@ class IdentityStore(UserStore, Protocol):
     ) -> None:
         """Adds and removes members; does nothing for users who are in the group, or out of it, already."""
 
-    async def put_policy(self, policy: ResourcePolicy, *, only_new: bool = False) -> None: ...
-    async def change_policy(self, name: str, **values: Any) -> ResourcePolicy | None: ...
     async def policies(self, *, name: str | None = None) -> list[ResourcePolicy]: ...
-    async def delete_policy(self, name: str) -> bool:
-        """Deletes a policy. Returns False if there is none. Raises Conflict if a keypair has it."""
-        ...
-
-    async def put_storage_policy(self, policy: StoragePolicy) -> None: ...
     async def storage_policies(self, kind: QuotaScopeKind, *, name: str | None = None) -> list[StoragePolicy]: ...
-    async def delete_storage_policy(self, kind: QuotaScopeKind, name: str) -> bool:
-        """Deletes a policy. Returns False if there is none. Raises Conflict if a user or group has it."""
+    async def delete_policy(self, kind: QuotaScopeKind | None, name: str) -> bool:
+        """Deletes a policy of users or projects, or with None of keypairs. Raises Conflict while it is in use."""
         ...
 
     async def put_user(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ai.backend.common.errors import Conflict, Forbidden, InvalidInput, NotFound
@@ -18,32 +19,22 @@ from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.infra.http.addresses import may_come_from
 from ai.backend.infra.loop import PeriodicLoop
-from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.access.checks import is_permitted, require, require_any, scope_of
-from ai.backend.manager.access.permissions import Operation, Scope
+from ai.backend.manager.access.caller import ADMIN_ROLES, Caller
+from ai.backend.manager.access.checks import is_permitted, require, require_any
+from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.identity.model import Keypair, NewKeypair, User
 from ai.backend.manager.identity.passwords import check_password
-from ai.backend.manager.identity.patch import existing, named
-from ai.backend.manager.identity.service import IdentityService
+from ai.backend.manager.identity.service import IdentityService, check_policy, existing, without_none
 from ai.backend.manager.identity.store import IdentityStore, KeypairSecret, OwnedFolders, OwnedSessions
 from ai.backend.manager.query.model import Condition, ListQuery
 
-ADMIN_ROLES = frozenset({UserRole.SUPERADMIN, UserRole.ADMIN})
 _FOR_DOMAIN_ADMINS = frozenset(
-    {
-        "username",
-        "full_name",
-        "description",
-        "need_password_change",
-        "status",
-        "domain_name",
-        "role",
-        "group_ids",
-        "allowed_client_ip",
-    }
+    {"username", "full_name", "description", "need_password_change", "status", "domain_name", "role", "group_ids"}
+    | {"allowed_client_ip"}
 )
 
 
+@dataclass(eq=False, slots=True)
 class UserService:
     """Changes users and keypairs. ``values`` are fields of the object; those that are None stay unchanged.
 
@@ -51,25 +42,14 @@ class UserService:
     change, and Conflict if no superadmin could sign in afterwards.
     """
 
-    def __init__(
-        self,
-        store: IdentityStore,
-        identity: IdentityService,
-        sessions: OwnedSessions,
-        folders: OwnedFolders | None,
-        clock: Clock,
-        id_generator: IdGenerator,
-        hash_password: Callable[[str], str],
-        owners: PeriodicLoop,
-    ) -> None:
-        self._store = store
-        self._identity = identity
-        self._sessions = sessions
-        self._folders = folders
-        self._clock = clock
-        self._id_generator = id_generator
-        self._hash = hash_password
-        self._owners = owners
+    _store: IdentityStore
+    _identity: IdentityService
+    _sessions: OwnedSessions
+    _folders: OwnedFolders | None
+    _clock: Clock
+    _id_generator: IdGenerator
+    _hash: Callable[[str], str]
+    _owners: PeriodicLoop
 
     # ---- users ----
 
@@ -81,15 +61,14 @@ class UserService:
         Raises:
             InvalidInput, InvalidName: a malformed address, name or password. Conflict: one of them is taken.
         """
-        fields = named(values)
+        fields = without_none(values)
         role = fields.pop("role", UserRole.USER)
         domain = DomainName(fields.pop("domain_name", caller.domain_name))
         _check_rights(caller, domain, role, fields)
         if not re.fullmatch(r"[^@\s\x00-\x1f]{1,128}@[^@\s\x00-\x1f]{1,127}", email):
             raise InvalidInput("That is no e-mail address.", data={"email": "malformed"})
-        if await self._store.domain(domain) is None:
-            raise NotFound(f"There is no domain {domain[:64]!r}.", data={"domain_name": "unknown"})
-        await self._check_policy(fields)
+        await self._identity.check_domain(domain)
+        await check_policy(self._store, QuotaScopeKind.USER, fields)
         groups = await self._groups(domain, fields.pop("group_ids", None))
         username = fields.pop("username", "") or await self._free_username(email)
         check_slug(username, what="username", allow_dots=True)
@@ -118,7 +97,7 @@ class UserService:
             Conflict: also if the caller could no longer connect from ``address``.
         """
         user = await self._user(caller, email)
-        fields = named(values)
+        fields = without_none(values)
         if user.uuid == caller.user_id and not may_come_from(address or "", fields.get("allowed_client_ip", ())):
             raise Conflict(
                 "You could no longer connect from your address.", data={"allowed_client_ip": "without your own"}
@@ -129,9 +108,9 @@ class UserService:
         _check_rights(caller, domain, role, fields)
         if "username" in fields:
             check_slug(fields["username"], what="username", allow_dots=True)
-        if domain != user.domain_name and await self._store.domain(domain) is None:
-            raise NotFound(f"There is no domain {domain[:64]!r}.", data={"domain_name": "unknown"})
-        await self._check_policy(fields)
+        if domain != user.domain_name:
+            await self._identity.check_domain(domain)
+        await check_policy(self._store, QuotaScopeKind.USER, fields)
         await self._check_main_key(user, fields.get("main_access_key"))
         group_ids = fields.pop("group_ids", None)
         groups = await self._groups(domain, group_ids) if group_ids is not None or domain != user.domain_name else None
@@ -178,19 +157,16 @@ class UserService:
         user = await self._user(caller, email)
         await self.delete_user(caller, email)
         keys = await self._store.keys_of(user_id=user.uuid)
-        await self._end_sessions(caller, keys)
+        await self._sessions.end_all(caller, keys)
+        live = sum((await self._sessions.count_live(keys)).values())
+        if live:
+            raise Conflict(f"{live} sessions are still ending; try again.", data={"sessions": live})
         if self._folders is not None:
             heir = existing(await self._store.user(uuid=caller.user_id), "user")
             await self._folders.of_user(user.uuid, heir=None if purge_shared else heir)
         await self._store.delete_user(user.uuid)
         for key in keys:
             self._identity.invalidate(key)
-
-    async def _end_sessions(self, caller: Caller, keys: Sequence[AccessKey]) -> None:
-        await self._sessions.end_all(caller, keys)
-        live = sum((await self._sessions.count_live(keys)).values())
-        if live:
-            raise Conflict(f"{live} sessions are still ending; try again.", data={"sessions": live})
 
     async def _user(self, caller: Caller, email: str) -> User:
         """Returns a user whom the caller sees."""
@@ -220,11 +196,6 @@ class UserService:
         page = await self._store.users(same_name, domain_name=None, status=None)
         return name if not page.items else f"{name}-{self._id_generator.token(6).lower()}"
 
-    async def _check_policy(self, fields: Mapping[str, Any]) -> None:
-        name = fields.get("resource_policy", "default")
-        if name != "default" and not await self._store.storage_policies(QuotaScopeKind.USER, name=name):
-            raise NotFound(f"There is no user resource policy {name[:64]!r}.", data={"resource_policy": "unknown"})
-
     async def _check_main_key(self, user: User, access_key: str | None) -> None:
         if access_key is None:
             return
@@ -237,9 +208,8 @@ class UserService:
     async def create_keypair(self, caller: Caller, email: str, values: Mapping[str, Any]) -> NewKeypair:
         """Creates a further keypair of a user. Its secret is returned only once."""
         user = await self._user(caller, email)
-        fields = named(values)
-        self._check_keypair_rights(caller, user, fields)
-        await self._check_keypair_policy(fields)
+        fields = without_none(values)
+        await self._check_keypair(caller, user, fields)
         now = self._clock.now()
         pair = self._identity.new_keypair()
         keypair = Keypair(
@@ -256,16 +226,15 @@ class UserService:
 
     async def modify_keypair(self, caller: Caller, access_key: str, values: Mapping[str, Any]) -> Keypair:
         """Changes a keypair: at once in this manager, within a second in others."""
-        fields = named(values)
-        self._check_keypair_rights(caller, await self._owner(caller, access_key), fields)
-        await self._check_keypair_policy(fields)
+        fields = without_none(values)
+        await self._check_keypair(caller, await self._owner(caller, access_key), fields)
         changed = await self._store.change_keypair(access_key, **fields, modified_at=self._clock.now())
         self._identity.invalidate(access_key)
         return existing(changed, "keypair")
 
     async def delete_keypair(self, caller: Caller, access_key: str) -> None:
         """Deletes a keypair. Raises Conflict for a main keypair, and while it has live sessions."""
-        self._check_keypair_rights(caller, await self._owner(caller, access_key), {})
+        await self._check_keypair(caller, await self._owner(caller, access_key), {})
         key = AccessKey(access_key)
         live = (await self._sessions.count_live([key])).get(key, 0)
         if live:
@@ -279,22 +248,15 @@ class UserService:
         keypair = await self._identity.keypair(caller, access_key)
         return existing(await self._store.user(uuid=keypair.user_id), "keypair")
 
-    @staticmethod
-    def _check_keypair_rights(caller: Caller, owner: User, fields: Mapping[str, Any]) -> None:
+    async def _check_keypair(self, caller: Caller, owner: User, fields: Mapping[str, Any]) -> None:
         _check_rights(caller, owner.domain_name, owner.role, {})
         if {*fields} - {"is_active"}:
             require(caller, Operation.CHANGE_KEYPAIR_LIMITS)
-
-    async def _check_keypair_policy(self, fields: Mapping[str, Any]) -> None:
-        name = fields.get("resource_policy")
-        if name is not None and not await self._store.policies(name=name):
-            raise NotFound(f"There is no resource policy {name[:64]!r}.", data={"resource_policy": "unknown"})
+        await check_policy(self._store, None, fields)
 
 
 def _check_rights(caller: Caller, domain_name: str, role: UserRole, fields: Mapping[str, Any]) -> None:
-    is_all = scope_of(caller, Operation.CHANGE_USERS) is Scope.ALL
-    is_ordinary = role is UserRole.USER
-    if not is_permitted(caller, Operation.CHANGE_USERS, domain_name=domain_name) or not (is_all or is_ordinary):
+    if not is_permitted(caller, Operation.CHANGE_USERS, domain_name=domain_name, owner_role=role):
         raise Forbidden("You do not administrate that user.")
     if {*fields} - _FOR_DOMAIN_ADMINS:
         require(caller, Operation.CHANGE_USER_LIMITS)

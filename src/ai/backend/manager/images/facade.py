@@ -9,7 +9,7 @@ from ai.backend.infra.config_store import ConfigStore
 from ai.backend.manager.agents.gateway import AgentGateway
 from ai.backend.manager.agents.store import AgentStore
 from ai.backend.manager.identity.store import IdentityStore
-from ai.backend.manager.images.gateway import RegistryScanner
+from ai.backend.manager.images.model import RegistryScan
 from ai.backend.manager.images.preload import ImagePreloader
 from ai.backend.manager.images.pulls import ImagePulls
 from ai.backend.manager.images.registries import ContainerRegistries
@@ -24,17 +24,17 @@ from ai.backend.manager.tasks.service import TaskService
 class Images:
     """Holds the use cases of container images."""
 
-    catalogue: ImageService
+    service: ImageService
     registries: ContainerRegistries
     rescan: Rescan
-    spreading: ImagePreloader
-    provision: ImagePulls
+    preloader: ImagePreloader
+    pulls: ImagePulls
 
     @classmethod
     def build(
         cls,
         store: ImageStore,
-        scanner: RegistryScanner,
+        scan: RegistryScan,
         *,
         config: ConfigStore,
         agents: AgentStore,
@@ -46,13 +46,12 @@ class Images:
         id_generator: IdGenerator,
     ) -> Images:
         registries = ContainerRegistries(config)
-        catalogue = ImageService(store, agents, identities, resource_groups, registries)
-        provision = ImagePulls(store, registries)
-        rescan = Rescan(store, scanner, registries, tasks, clock)
+        service = ImageService(store, agents, identities, resource_groups, registries)
+        pulls = ImagePulls(store, registries)
         return cls(
-            catalogue=catalogue,
+            service=service,
             registries=registries,
-            rescan=rescan,
-            spreading=ImagePreloader(catalogue, agents, provision, gateway, tasks, id_generator),
-            provision=provision,
+            rescan=Rescan(store, scan, registries, clock, tasks),
+            preloader=ImagePreloader(service, agents, pulls, gateway, tasks, id_generator),
+            pulls=pulls,
         )

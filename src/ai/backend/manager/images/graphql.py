@@ -9,15 +9,21 @@ from ai.backend.common.ids import TaskId
 from ai.backend.common.images import split_image
 from ai.backend.common.slots import format_quantity
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import is_permitted, require
+from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.graphql.context import Info, context_of, run_mutation
 from ai.backend.manager.graphql.resolvers import mutation, query
 from ai.backend.manager.graphql.values import View
 from ai.backend.manager.images.facade import Images
 from ai.backend.manager.images.model import ContainerRegistry, ContainerRegistryType, Image
-from ai.backend.manager.images.registries import require_superadmin
 from ai.backend.manager.images.service import ImageFilter, resolve_image
 
 _HIDDEN = "*****"
+_KINDS = {
+    "docker": ContainerRegistryType.DOCKER,
+    "harbor": ContainerRegistryType.HARBOR2,
+    "harbor2": ContainerRegistryType.HARBOR2,
+}
 
 
 def registry_view(registry: ContainerRegistry) -> View:
@@ -39,17 +45,14 @@ def _with_props(name: str, props: View, old: ContainerRegistry | None = None) ->
     """Return a registry with changed properties; nulls stay. Raises InvalidInput for an unknown type."""
     values = {key: value for key, value in props.items() if value is not None}
     kind = str(values.get("type", old.type.value if old else "")).lower()
-    kinds = {"docker": ContainerRegistryType.DOCKER} | dict.fromkeys(
-        ("harbor", "harbor2"), ContainerRegistryType.HARBOR2
-    )
-    if kind not in kinds:
+    if kind not in _KINDS:
         raise InvalidInput("A registry is of type docker or harbor2.", data={"type": "unknown"})
     old = old or ContainerRegistry(name=name, url="")
     password = values.get("password", old.password)
     return ContainerRegistry(
         name=name,
         url=values.get("url", old.url),
-        type=kinds[kind],
+        type=_KINDS[kind],
         projects=tuple(p for p in values.get("project", old.projects) if p),
         username=values.get("username", old.username),
         password=old.password if password == _HIDDEN else password,
@@ -73,7 +76,7 @@ def image_view(image: Image, caller: Caller) -> View:
         "resource_limits": _limits(image),
         "supported_accelerators": _comma_separated(image.labels.get("ai.backend.accelerators")),
         "installed": bool(image.agents),
-        "installed_agents": list(image.agents) if caller.sees_all else None,
+        "installed_agents": list(image.agents) if is_permitted(caller, Operation.SEE_AGENTS) else None,
     }
 
 
@@ -98,6 +101,16 @@ class ImageResolvers:
             raise NotSupported("This manager keeps no images.")
         return self._images
 
+    async def _change(
+        self, info: Info, kind: str, name: str, work: Callable[[Images, Caller], Awaitable[object]]
+    ) -> View:
+        caller = context_of(info).caller
+
+        async def run() -> object:
+            return await work(self._required(), caller)
+
+        return await run_mutation(info, kind, name, run)
+
     @query("images")
     async def images(
         self,
@@ -112,14 +125,16 @@ class ImageResolvers:
         if self._images is None:
             images = await self._agent_images()
             return [image_view(image, context.caller) for image in images if is_installed is not False]
-        selection = ImageFilter(
-            is_installed=is_installed,
-            is_operation=is_operation,
-            domain=domain,
-            group=group,
-            scaling_group=scaling_group,
+        listed = await self._images.service.images(
+            context.caller,
+            ImageFilter(
+                is_installed=is_installed,
+                is_operation=is_operation,
+                domain=domain,
+                group=group,
+                scaling_group=scaling_group,
+            ),
         )
-        listed = await self._images.catalogue.images(context.caller, selection)
         return [image_view(image, context.caller) for image in listed]
 
     @query("image")
@@ -129,13 +144,12 @@ class ImageResolvers:
             if self._images is None:
                 image = resolve_image(await self._agent_images(), reference, architecture)
             else:
-                image = await self._images.catalogue.image(context.caller, reference, architecture)
+                image = await self._images.service.image(context.caller, reference, architecture)
         except ImageNotFound:
             return None
         return image_view(image, context.caller)
 
     async def _start_task(self, info: Info, name: str, work: Callable[[Images], Awaitable[TaskId]]) -> View:
-        """Start a background task, audit it, and return its id."""
         context = context_of(info)
         try:
             async with context.audited(info.field_name, "image", name):
@@ -157,54 +171,45 @@ class ImageResolvers:
         caller = context_of(info).caller
 
         def work(images: Images) -> Awaitable[TaskId]:
-            start = images.spreading.preload if info.field_name == "preload_image" else images.spreading.unload
+            start = images.preloader.preload if info.field_name == "preload_image" else images.preloader.unload
             return start(caller, reference, target_agents, architecture)
 
         return await self._start_task(info, reference, work)
 
     @mutation("forget_image")
     async def forget(self, info: Info, reference: str, architecture: str | None = None) -> View:
-        context = context_of(info)
-        return await run_mutation(
-            info,
-            "image",
-            reference,
-            lambda: self._required().catalogue.forget(context.caller, reference, architecture),
+        return await self._change(
+            info, "image", reference, lambda images, caller: images.service.forget(caller, reference, architecture)
         )
 
     @mutation("alias_image")
     async def alias(self, info: Info, alias: str, target: str, architecture: str | None = None) -> View:
-        context = context_of(info)
         # The published client sends the architecture among the variables and does not declare it.
-        architecture = architecture or context.variables.get("architecture")
-        return await run_mutation(
-            info, "image", alias, lambda: self._required().catalogue.alias(context.caller, alias, target, architecture)
+        architecture = architecture or context_of(info).variables.get("architecture")
+        return await self._change(
+            info, "image", alias, lambda images, caller: images.service.alias(caller, alias, target, architecture)
         )
 
     @mutation("dealias_image")
     async def dealias(self, info: Info, alias: str) -> View:
-        context = context_of(info)
-        return await run_mutation(
-            info, "image", alias, lambda: self._required().catalogue.dealias(context.caller, alias)
-        )
+        return await self._change(info, "image", alias, lambda images, caller: images.service.dealias(caller, alias))
 
     @mutation("clear_images")
     async def clear(self, info: Info, registry: str) -> View:
-        context = context_of(info)
-        return await run_mutation(
-            info, "registry", registry, lambda: self._required().catalogue.clear(context.caller, registry)
+        return await self._change(
+            info, "registry", registry, lambda images, caller: images.service.clear(caller, registry)
         )
 
     @query("container_registries")
     async def container_registries(self, info: Info) -> list[View]:
         context = context_of(info)
-        require_superadmin(context.caller, "see how registries are configured")
+        require(context.caller, Operation.SEE_REGISTRIES)
         return [registry_view(registry) for registry in (await self._required().registries.all()).values()]
 
     @query("container_registry")
     async def container_registry(self, info: Info, hostname: str) -> View | None:
         context = context_of(info)
-        require_superadmin(context.caller, "see how registries are configured")
+        require(context.caller, Operation.SEE_REGISTRIES)
         try:
             return registry_view(await self._required().registries.get(hostname))
         except NotFound:
@@ -222,7 +227,7 @@ class ImageResolvers:
                 case "create_container_registry":
                     return await registries.add(context.caller, _with_props(hostname, props or {}))
                 case "modify_container_registry":
-                    require_superadmin(context.caller, "configure registries")
+                    require(context.caller, Operation.CONFIGURE_REGISTRIES)
                     return await registries.change(
                         context.caller, _with_props(hostname, props or {}, await registries.get(hostname))
                     )

@@ -21,12 +21,8 @@ async def await_job(
     job: ImageJob,
     report: Callable[[ImageJobState], Awaitable[None]] | None = None,
 ) -> ImageJobState:
-    """Starts or joins a job and returns its state when it is done.
-
-    Raises:
-        BackendError: the agent refused the job or failed.
-        Unavailable: the agent is lost.
-    """
+    """Starts or joins a job and returns its state when it is done. Raises BackendError: the agent refused the job or
+    failed; Unavailable: the agent is lost."""
     lost = 0
     while True:
         try:

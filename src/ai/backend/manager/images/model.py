@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import TypeAlias
 
 from ai.backend.common.ids import AgentId
-from ai.backend.common.images import ImageName
 from ai.backend.common.slots import ResourceSlot
 
 
@@ -49,43 +49,31 @@ class ContainerRegistry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegisteredImage:
-    """One tag of a registry for one architecture.
+class FoundImage:
+    """A tag of a registry for an architecture, as a scan reports it.
 
     Attributes:
         name: the full name, as in :class:`~ai.backend.common.images.ImageName`.
-        digest: of the index or manifest that the tag named at the last scan.
+        digest: of the index or manifest that the tag names.
         config_digest: of the configuration, which is the id of the image in engines.
-        scanned_at: time of the last scan that found it.
     """
 
     name: str
     architecture: str
-    registry: str
     project: str = ""
     digest: str = ""
     config_digest: str = ""
     size_bytes: int = 0
     labels: Mapping[str, str] = field(default_factory=dict)
-    created_at: datetime
-    scanned_at: datetime
-
-    @property
-    def repository(self) -> str:
-        return ImageName.parse(self.name).repository
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoundImage:
-    """An image that a scan found; see :class:`RegisteredImage`."""
+class RegisteredImage(FoundImage):
+    """A stored tag; ``scanned_at`` is the time of the last scan that reported it."""
 
-    name: str
-    architecture: str
-    project: str = ""
-    digest: str = ""
-    config_digest: str = ""
-    size_bytes: int = 0
-    labels: Mapping[str, str] = field(default_factory=dict)
+    registry: str
+    created_at: datetime
+    scanned_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,11 +87,8 @@ class ImageAlias:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanStep:
-    """The result of one step of a scan.
-
-    ``total`` grows while tags are being listed. ``skipped`` is the reason why an image cannot be used; ``failed`` why
-    it could not be read, in which case its row stays.
-    """
+    """The result of one step of a scan. ``total`` grows while tags are being listed. ``skipped`` is the reason why an
+    image cannot be used; ``failed`` why it could not be read, in which case its row stays."""
 
     done: int
     total: int
@@ -111,6 +96,10 @@ class ScanStep:
     found: tuple[FoundImage, ...] = ()
     skipped: str | None = None
     failed: str | None = None
+
+
+RegistryScan: TypeAlias = Callable[[ContainerRegistry], AsyncIterator[ScanStep]]
+"""Yields a step for every tag of a registry, in no particular order. Raises RegistryRefused, RegistryUnavailable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

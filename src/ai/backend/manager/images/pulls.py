@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import msgspec
 
@@ -13,36 +14,32 @@ from ai.backend.manager.images.registries import ContainerRegistries
 from ai.backend.manager.images.store import ImageStore
 
 
+@dataclass(frozen=True, slots=True)
 class ImagePulls:
     """Builds commands that let agents fetch images. Credentials are sent with each command and not stored by agents."""
 
-    def __init__(self, store: ImageStore, registries: ContainerRegistries) -> None:
-        self._store = store
-        self._registries = registries
+    store: ImageStore
+    registries: ContainerRegistries
 
     async def request(self, kernels: Iterable[KernelSpec]) -> CreateKernels:
-        """Returns the command to create kernels, with digests of their images and credentials of their registries.
-
-        An image that no registry has is not fetched: the creation fails unless the agent has it.
-        """
+        """Returns the command to create kernels, with digests of their images and credentials of their registries. An
+        image that no registry has is not fetched: the creation fails unless the agent has it."""
         specs = list(kernels)
-        images = {(i.name, i.architecture): i for i in await self._store.named({spec.image for spec in specs})}
+        images = {(i.name, i.architecture): i for i in await self.store.named({spec.image for spec in specs})}
         if not images:
             return CreateKernels(kernels=specs)
-        policy = await self._registries.auto_pull()
+        policy = await self.registries.auto_pull()
         complete = [_with_image(spec, images.get((spec.image, spec.architecture)), policy) for spec in specs]
-        return CreateKernels(
-            kernels=complete, registries=await self.access(spec.image for spec in complete if spec.auto_pull)
-        )
+        access = await self.access(spec.image for spec in complete if spec.auto_pull)
+        return CreateKernels(kernels=complete, registries=access)
 
     async def access(self, names: Iterable[str]) -> list[RegistryAccess]:
         """Returns the credentials of the registries of images."""
-        names_of_registries: Collection[str] = {registry_of(name) for name in names}
-        registries = await self._registries.all()
+        registry_names = {registry_of(name) for name in names}
         return [
             RegistryAccess(registry=r.name, username=r.username, password=r.password)
-            for name, r in registries.items()
-            if name in names_of_registries and r.username
+            for r in (await self.registries.all()).values()
+            if r.name in registry_names and r.username
         ]
 
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import quote, unquote, urlsplit
 
-from ai.backend.common.errors import Conflict, Forbidden, InvalidInput, NotFound
+from ai.backend.common.errors import Conflict, InvalidInput, NotFound
 from ai.backend.common.images import check_registry_name
 from ai.backend.infra.config_store import ConfigStore
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import require
+from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.images.model import AutoPull, ContainerRegistry, ContainerRegistryType
 
 PREFIX = "config/docker/registry"
@@ -21,18 +23,8 @@ AUTO_PULL = "config/docker/image/auto_pull"
 _MAX_TEXT = 4096
 
 
-def require_superadmin(caller: Caller, action: str) -> None:
-    """Raises Forbidden unless the caller is a superadmin; ``action`` is a verb phrase of the message."""
-    if not caller.is_superadmin:
-        raise Forbidden(f"Only superadmins {action}.")
-
-
 def _key(name: str) -> str:
     return f"{PREFIX}/{quote(name, safe='')}"
-
-
-def _is_true(text: str) -> bool:
-    return text.strip().lower() not in ("false", "0", "no", "off")
 
 
 def check_registry(registry: ContainerRegistry) -> ContainerRegistry:
@@ -71,6 +63,7 @@ class ContainerRegistries:
     def _read(name: str, values: Mapping[str, str]) -> ContainerRegistry | None:
         kind = values.get("type", "").strip().lower()
         is_harbor = kind in ("harbor", "harbor2")
+        ssl_verify = values.get("ssl_verify", values.get("ssl-verify", "true"))
         try:
             return check_registry(
                 ContainerRegistry(
@@ -80,7 +73,7 @@ class ContainerRegistries:
                     projects=tuple(p.strip() for p in values.get("project", "").split(",") if p.strip()),
                     username=values.get("username", ""),
                     password=values.get("password", ""),
-                    ssl_verify=_is_true(values.get("ssl_verify", values.get("ssl-verify", "true"))),
+                    ssl_verify=ssl_verify.strip().lower() not in ("false", "0", "no", "off"),
                 )
             )
         except InvalidInput:
@@ -95,7 +88,7 @@ class ContainerRegistries:
 
     async def add(self, caller: Caller, registry: ContainerRegistry) -> ContainerRegistry:
         """Adds a registry. Raises Forbidden, InvalidInput, or Conflict if the name is taken."""
-        require_superadmin(caller, "configure registries")
+        require(caller, Operation.CONFIGURE_REGISTRIES)
         check_registry(registry)
         if registry.name in await self.all():
             raise Conflict(f"There is a registry {registry.name!r} already.", data={"hostname": "taken"})
@@ -104,14 +97,14 @@ class ContainerRegistries:
 
     async def change(self, caller: Caller, registry: ContainerRegistry) -> ContainerRegistry:
         """Changes a registry. Raises Forbidden, InvalidInput, NotFound."""
-        require_superadmin(caller, "configure registries")
+        require(caller, Operation.CONFIGURE_REGISTRIES)
         await self.get(registry.name)
         await self._write(check_registry(registry))
         return registry
 
     async def remove(self, caller: Caller, name: str) -> ContainerRegistry:
         """Removes a registry; its images stay until they are cleared. Raises Forbidden, NotFound."""
-        require_superadmin(caller, "configure registries")
+        require(caller, Operation.CONFIGURE_REGISTRIES)
         registry = await self.get(name)
         for key in {_key(name), f"{PREFIX}/{name}"}:
             await self._config.delete(key, prefix=True)

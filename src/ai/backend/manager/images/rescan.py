@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -11,9 +12,10 @@ from ai.backend.common.errors import BackendError, Conflict, InvalidInput, NotSu
 from ai.backend.common.ids import TaskId
 from ai.backend.infra.clock import Clock
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.images.gateway import RegistryScanner
-from ai.backend.manager.images.model import ContainerRegistry, FoundImage, ScanStep
-from ai.backend.manager.images.registries import ContainerRegistries, require_superadmin
+from ai.backend.manager.access.checks import require
+from ai.backend.manager.access.permissions import Operation
+from ai.backend.manager.images.model import ContainerRegistry, FoundImage, RegistryScan, ScanStep
+from ai.backend.manager.images.registries import ContainerRegistries
 from ai.backend.manager.images.store import ImageStore
 from ai.backend.manager.tasks.service import TaskProgress, TaskService
 from ai.backend.plugin.crash_points import crash_point
@@ -22,76 +24,53 @@ log = logging.getLogger(__name__)
 _AT_ONCE = 100
 """Images per transaction; small, so that other writers need not wait."""
 _MAX_REASONS = 5
+_SKIPPED, _FAILED = "cannot be used", "could not be read and stay as they were"
 _PROGRESS_S = 0.25
 
 
 @dataclass(slots=True)
 class Outcome:
-    """Counts the results of a scan; ``skipped`` and ``failed`` hold the first few reasons."""
+    """Counts the results of a scan, and the problems with the first few tags of each kind."""
 
     images: int = 0
     new: int = 0
     removed: int = 0
-    skipped_count: int = 0
-    failed_count: int = 0
-    skipped: list[str] = field(default_factory=list)
-    failed: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    reasons: dict[str, list[str]] = field(default_factory=lambda: {_SKIPPED: [], _FAILED: []})
 
     def add(self, step: ScanStep) -> None:
-        if step.skipped is not None:
-            self.skipped_count += 1
-            if len(self.skipped) < _MAX_REASONS:
-                self.skipped.append(f"{step.current}: {step.skipped}")
-        if step.failed is not None:
-            self.failed_count += 1
-            if len(self.failed) < _MAX_REASONS:
-                self.failed.append(f"{step.current}: {step.failed}")
+        for kind, reason in ((_SKIPPED, step.skipped), (_FAILED, step.failed)):
+            if reason is not None:
+                self.counts[kind] += 1
+                if self.counts[kind] <= _MAX_REASONS:
+                    self.reasons[kind].append(f"{step.current}: {reason}")
 
     def summary(self, name: str) -> str:
         text = f"{name} has {self.images} images; {self.new} are new, {self.removed} are gone"
-        if self.skipped_count:
-            text += f"; {self.skipped_count} cannot be used ({'; '.join(self.skipped)})"
-        if self.failed_count:
-            text += f"; {self.failed_count} could not be read and stay as they were ({'; '.join(self.failed)})"
+        for kind, reasons in self.reasons.items():
+            if reasons:
+                text += f"; {self.counts[kind]} {kind} ({'; '.join(reasons)})"
         return text
 
 
+@dataclass(slots=True)
 class Rescan:
-    """Scans registries, at once or as background tasks."""
+    """Scans registries, at once or as background tasks; without ``tasks``, outside of a manager, only at once."""
 
-    def __init__(
-        self,
-        store: ImageStore,
-        scanner: RegistryScanner,
-        registries: ContainerRegistries,
-        tasks: TaskService | None,
-        clock: Clock,
-    ) -> None:
-        self._store = store
-        self._scanner = scanner
-        self._registries = registries
-        self._tasks = tasks
-        self._clock = clock
-
-    @classmethod
-    def alone(
-        cls, store: ImageStore, scanner: RegistryScanner, registries: ContainerRegistries, clock: Clock
-    ) -> Rescan:
-        """Returns a value for use outside of a manager, where only :meth:`scan` can be called."""
-        return cls(store, scanner, registries, None, clock)
+    store: ImageStore
+    scan_registry: RegistryScan
+    registries: ContainerRegistries
+    clock: Clock
+    tasks: TaskService | None = None
 
     async def start(self, caller: Caller, name: str | None = None) -> TaskId:
-        """Starts scanning one registry, or all, in the background, or joins the running scan of the same.
-
-        Raises:
-            Forbidden, NotFound
-            InvalidInput: no registry is configured.
-        """
-        require_superadmin(caller, "scan registries")
-        registries = [await self._registries.get(name)] if name else list((await self._registries.all()).values())
+        """Starts scanning one registry, or all, in the background, or joins the running scan of the same. Raises
+        Forbidden, NotFound; InvalidInput: no registry is configured."""
+        require(caller, Operation.CONFIGURE_REGISTRIES)
+        registries = [await self.registries.get(name)] if name else list((await self.registries.all()).values())
         if not registries:
             raise InvalidInput("No registry is configured (config/docker/registry).", data={"registry": "none"})
-        if self._tasks is None:
+        if self.tasks is None:
             raise NotSupported("nothing runs in the background here")
         subject = name or "all registries"
 
@@ -99,12 +78,11 @@ class Rescan:
             return await self._scan_all(registries, progress)
 
         try:
-            return await self._tasks.start(caller, f"scan {subject}", work, subject=f"the images of {subject}")
+            return await self.tasks.start(caller, f"scan {subject}", work, subject=f"the images of {subject}")
         except Conflict as e:
             return TaskId(UUID(e.data["task"]))
 
     async def _scan_all(self, registries: Sequence[ContainerRegistry], progress: TaskProgress) -> str:
-        """Scans the registries one by one. Raises BackendError if one fails, after the others are scanned."""
         reports: list[str] = []
         problem: BackendError | None = None
         for registry in registries:
@@ -124,34 +102,34 @@ class Rescan:
         self,
         registry: ContainerRegistry,
         progress: TaskProgress | None = None,
-        tell: Callable[[ScanStep], None] | None = None,
+        on_step: Callable[[ScanStep], None] | None = None,
     ) -> str:
         """Scans one registry and returns a summary. Raises BackendError; images found until then are stored."""
-        began, outcome = self._clock.now(), Outcome()
+        began, outcome = self.clock.now(), Outcome()
         pending: list[FoundImage] = []
         unread: set[str] = set()
         reported_at = began
-        async for step in self._scanner.scan(registry):
+        async for step in self.scan_registry(registry):
             outcome.add(step)
-            if tell is not None:
-                tell(step)
+            if on_step is not None:
+                on_step(step)
             pending += step.found
             if step.failed is not None:
                 unread.add(f"{registry.name}/{step.current}")
             if len(pending) >= _AT_ONCE:
                 await self._write(registry, pending, outcome)
-            now = self._clock.now()
+            now = self.clock.now()
             if progress is not None and ((now - reported_at).total_seconds() >= _PROGRESS_S or step.done == step.total):
                 reported_at = now
                 await progress.update(step.done, step.total, f"{registry.name}/{step.current}")
         await self._write(registry, pending, outcome)
         if outcome.images:
-            outcome.removed = await self._store.sweep(registry.name, before=began, keep=unread)
+            outcome.removed = await self.store.sweep(registry.name, before=began, keep=unread)
         return outcome.summary(registry.name)
 
     async def _write(self, registry: ContainerRegistry, pending: list[FoundImage], outcome: Outcome) -> None:
         images, pending[:] = list(pending), []
         if images:
-            outcome.new += await self._store.record(registry.name, images, at=self._clock.now())
+            outcome.new += await self.store.record(registry.name, images, at=self.clock.now())
             outcome.images += len(images)
             crash_point("after-image-scan-page")

@@ -18,15 +18,18 @@ from ai.backend.common.images import (
 from ai.backend.common.states import AgentStatus
 from ai.backend.common.wire.reports import ImageReport
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import is_permitted, require, scope_of
+from ai.backend.manager.access.permissions import Operation, Scope
 from ai.backend.manager.agents.model import Agent
 from ai.backend.manager.agents.store import AgentStore
 from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.images.model import AutoPull, Image, ImageAlias, RegisteredImage
-from ai.backend.manager.images.registries import ContainerRegistries, require_superadmin
+from ai.backend.manager.images.registries import ContainerRegistries
 from ai.backend.manager.images.store import ImageStore
 from ai.backend.manager.resource_groups.service import ResourceGroupService
 
 _OPERATION = "operation"
+_MAX_LISTED = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,39 +47,31 @@ class ImageFilter:
     scaling_group: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
 class ImageService:
     """Lists, resolves and administrates images."""
 
-    def __init__(
-        self,
-        store: ImageStore,
-        agents: AgentStore,
-        identities: IdentityStore,
-        resource_groups: ResourceGroupService,
-        registries: ContainerRegistries,
-    ) -> None:
-        self._store = store
-        self._agents = agents
-        self._identities = identities
-        self._resource_groups = resource_groups
-        self._registries = registries
+    store: ImageStore
+    agents: AgentStore
+    identities: IdentityStore
+    resource_groups: ResourceGroupService
+    registries: ContainerRegistries
 
     # ---- reading
 
     async def images(self, caller: Caller, image_filter: ImageFilter | None = None) -> Sequence[Image]:
-        """Returns the images that the caller may use.
-
-        Raises:
-            Forbidden: only superadmins may list the images of another domain.
-        """
+        """Returns the images that the caller may use. Raises Forbidden: only superadmins may list the images of another
+        domain."""
         image_filter = image_filter or ImageFilter()
-        agents = [a for a in await self._agents.agents() if a.status is AgentStatus.ALIVE]
-        merged = merge_images(agents, await self._store.all(), await self._store.aliases())
-        if image_filter.domain is not None and image_filter.domain != caller.domain_name:
-            require_superadmin(caller, "ask for the images of other domains")
-        domain = image_filter.domain or (None if caller.is_superadmin else caller.domain_name)
+        agents = [a for a in await self.agents.agents() if a.status is AgentStatus.ALIVE]
+        merged = merge_images(agents, await self.store.all(), await self.store.aliases())
+        if image_filter.domain is not None:
+            require(caller, Operation.SEE_DOMAIN_IMAGES, domain_name=image_filter.domain)
+        sees_domains = scope_of(caller, Operation.SEE_DOMAIN_IMAGES) is Scope.ALL
+        domain = image_filter.domain or (None if sees_domains else caller.domain_name)
         allowed = await self.allowed_registries(DomainName(domain)) if domain else None
-        visible = [i for i in merged if self._is_shown(i, caller, allowed)]
+        sees_all = is_permitted(caller, Operation.SEE_IMAGES)
+        visible = [i for i in merged if (sees_all or _is_usable(i, caller)) and _is_of(i, allowed)]
         if image_filter.group is not None or image_filter.scaling_group is not None:
             selected = await self._agents_of(caller, agents, image_filter)
             visible = [i for i in visible if selected.intersection(i.agents)]
@@ -86,12 +81,8 @@ class ImageService:
             visible = [i for i in visible if _OPERATION in i.labels.get("ai.backend.features", "").split()]
         return visible
 
-    @staticmethod
-    def _is_shown(image: Image, caller: Caller, allowed: Collection[str] | None) -> bool:
-        return (caller.sees_all or _is_usable(image, caller)) and _is_of(image, allowed)
-
     async def _agents_of(self, caller: Caller, agents: Iterable[Agent], image_filter: ImageFilter) -> frozenset[str]:
-        groups = {g.name for g in await self._resource_groups.available(caller, group=image_filter.group)}
+        groups = {g.name for g in await self.resource_groups.available(caller, group=image_filter.group)}
         if image_filter.scaling_group is not None:
             groups &= {image_filter.scaling_group}
         return frozenset(a.id for a in agents if a.scaling_group in groups)
@@ -102,7 +93,7 @@ class ImageService:
 
     async def allowed_registries(self, domain: DomainName) -> Collection[str] | None:
         """Returns the registries that a domain may use; None is all configured ones."""
-        row = await self._identities.domain(domain)
+        row = await self.identities.domain(domain)
         return row.allowed_docker_registries if row is not None else None
 
     # ---- for sessions
@@ -110,19 +101,14 @@ class ImageService:
     async def choose(
         self, owner: Caller, domain: DomainName, agents: Sequence[Agent], reference: str, architecture: str | None
     ) -> Image:
-        """Returns the image of a session, from a registry or from one of these agents.
-
-        Raises:
-            ImageNotFound
-            Forbidden: the domain may not use its registry.
-            InvalidInput: its labels are malformed.
-        """
+        """Returns the image of a session, from a registry or from one of these agents. Raises ImageNotFound; Forbidden:
+        the domain may not use its registry; InvalidInput: its labels are malformed."""
         images = merge_images(agents, *await self.known_as(reference))
         allowed = await self.allowed_registries(domain)
         try:
             image = resolve_image([i for i in images if _is_usable(i, owner)], reference, architecture)
         except ImageNotFound:  # raise again with suggestions that the owner may use
-            everything = merge_images(agents, await self._store.all(), await self._store.aliases())
+            everything = merge_images(agents, await self.store.all(), await self.store.aliases())
             usable = [i for i in everything if _is_usable(i, owner) and _is_of(i, allowed)]
             image = resolve_image(usable, reference, architecture)
         registry = registry_of(image.name)
@@ -139,84 +125,66 @@ class ImageService:
 
     async def known_as(self, reference: str) -> tuple[Sequence[RegisteredImage], Sequence[ImageAlias]]:
         """Returns the registered images and the alias of a reference."""
-        alias = await self._store.alias(reference)
-        return await self._store.lookup(reference), [alias] if alias is not None else []
+        alias = await self.store.alias(reference)
+        return await self.store.lookup(reference), [alias] if alias is not None else []
 
     async def with_fetchable(self, agents: Sequence[Agent], names: Collection[str]) -> list[Agent]:
         """Returns the agents as if they had those of the named images that they can fetch."""
         fetchers = [a for a in agents if a.can_pull]
-        if not fetchers or not names or await self._registries.auto_pull() is AutoPull.NONE:
+        if not fetchers or not names or await self.registries.auto_pull() is AutoPull.NONE:
             return list(agents)
-        fetchable = [ImageReport(name=i.name, architecture=i.architecture) for i in await self._store.named(names)]
-        return [
-            replace(a, images=(*a.images, *(i for i in fetchable if i.architecture == a.architecture)))
-            if a.can_pull
-            else a
-            for a in agents
-        ]
+        fetchable = [ImageReport(name=i.name, architecture=i.architecture) for i in await self.store.named(names)]
+        matching = {a.id: [i for i in fetchable if i.architecture == a.architecture] for a in fetchers}
+        return [replace(a, images=(*a.images, *matching.get(a.id, ()))) for a in agents]
 
     # ---- administration
 
-    async def _existing(self, caller: Caller, reference: str, architecture: str | None) -> Image:
-        """Returns an image of any registry or agent. Raises ImageNotFound."""
-        agents = await self._agents.agents()
-        images = merge_images(agents, await self._store.lookup(reference), await self._store.aliases())
-        return resolve_image(images, reference, architecture)
-
     async def alias(self, caller: Caller, alias: str, target: str, architecture: str | None = None) -> ImageAlias:
-        """Makes ``alias`` another name of an image of a registry or agent.
-
-        Raises:
-            Forbidden, ImageNotFound
-            InvalidInput: the alias is malformed.
-            Conflict: it stands for another image.
-        """
-        require_superadmin(caller, "give images other names")
+        """Makes ``alias`` another name of an image of a registry or agent. Raises Forbidden, ImageNotFound;
+        InvalidInput: the alias is malformed; Conflict: it stands for another image."""
+        require(caller, Operation.CHANGE_IMAGES)
         check_alias(alias)
-        image = await self._existing(caller, target, architecture)
-        if alias == image.name or alias in {i.name for i in await self._store.named([alias])}:
+        agents = await self.agents.agents()
+        images = merge_images(agents, await self.store.lookup(target), await self.store.aliases())
+        image = resolve_image(images, target, architecture)
+        if alias == image.name or alias in {i.name for i in await self.store.named([alias])}:
             raise Conflict(f"{alias!r} is the name of an image itself.", data={"alias": "taken"})
         image_alias = ImageAlias(
             alias=alias, image=image.name, architecture=architecture_name(architecture) if architecture else None
         )
-        await self._store.put_alias(image_alias)
+        await self.store.put_alias(image_alias)
         return image_alias
 
     async def dealias(self, caller: Caller, alias: str) -> None:
         """Removes an alias. Raises Forbidden, NotFound."""
-        require_superadmin(caller, "take names from images")
-        if not await self._store.drop_alias(alias):
+        require(caller, Operation.CHANGE_IMAGES)
+        if not await self.store.drop_alias(alias):
             raise NotFound(f"There is no alias {alias[:128]!r}.", data={"alias": "unknown"})
 
     async def forget(self, caller: Caller, reference: str, architecture: str | None = None) -> RegisteredImage:
-        """Removes a registry's image until the next scan; copies on agents stay usable.
-
-        Superadmins may do so, and the owner of a customized image.
-
-        Raises:
-            Forbidden, ImageNotFound.
-        """
-        matches = await self._store.lookup(reference)
+        """Removes a registry's image until the next scan; copies on agents stay usable. Superadmins may do so, and the
+        owner of a customized image. Raises Forbidden, ImageNotFound."""
+        matches = await self.store.lookup(reference)
         if not matches:
             reference = str(ImageName.parse(reference))
-            matches = await self._store.lookup(reference)
+            matches = await self.store.lookup(reference)
         arch = architecture_name(architecture) if architecture else None
         chosen = [i for i in matches if arch in (None, i.architecture)]
-        if not caller.is_superadmin:
+        if not is_permitted(caller, Operation.CHANGE_IMAGES):
             chosen = [i for i in chosen if i.labels.get(CUSTOMIZED_OWNER) == f"user:{caller.user_id}"]
             if not chosen:
-                raise Forbidden("Only superadmins forget images.")
+                require(caller, Operation.CHANGE_IMAGES)
         names = {i.name for i in chosen}
         if len(names) > 1 or not chosen:
             problem = f"There are several: {', '.join(sorted(names)[:20])}." if names else "No registry had it."
             raise ImageNotFound(f"There is no one image {reference[:128]!r}. {problem}")
-        await self._store.forget(chosen[0].name, arch)
-        return replace(chosen[0])
+        await self.store.forget(chosen[0].name, arch)
+        return chosen[0]
 
     async def clear(self, caller: Caller, registry: str) -> int:
         """Removes all images of a registry and returns their number. Raises Forbidden."""
-        require_superadmin(caller, "forget images")
-        return await self._store.clear(registry)
+        require(caller, Operation.CHANGE_IMAGES)
+        return await self.store.clear(registry)
 
 
 def _is_usable(image: Image, caller: Caller) -> bool:
@@ -227,9 +195,6 @@ def _is_usable(image: Image, caller: Caller) -> bool:
 def _is_of(image: Image, allowed: Collection[str] | None) -> bool:
     """Returns whether the image is from an allowed registry; local images of nodes are always allowed."""
     return not image.is_registered or is_allowed(registry_of(image.name), allowed)
-
-
-_LISTED = 100
 
 
 def merge_images(
@@ -245,17 +210,8 @@ def merge_images(
             merged[key] = _with_report(merged.get(key), key[1], agent, report)
     for image in registered:
         key = image.name, image.architecture
-        existing = merged.get(key)
-        merged[key] = Image(
-            name=image.name,
-            architecture=image.architecture,
-            digest=image.digest,
-            size_bytes=existing.size_bytes if existing is not None else image.size_bytes,
-            labels=image.labels,
-            aliases=existing.aliases if existing is not None else (),
-            agents=existing.agents if existing is not None else (),
-            is_registered=True,
-        )
+        existing = merged.get(key) or Image(name=key[0], architecture=key[1], size_bytes=image.size_bytes)
+        merged[key] = replace(existing, digest=image.digest, labels=image.labels, is_registered=True)
     for alias in aliases:
         for key in [k for k in merged if k[0] == alias.image and alias.architecture in (None, k[1])]:
             names = tuple(dict.fromkeys((*merged[key].aliases, alias.alias)))
@@ -280,10 +236,7 @@ def _with_report(existing: Image | None, architecture: str, agent: Agent, report
 
 def resolve_image(images: Sequence[Image], reference: str, architecture: str | None) -> Image:
     """Returns the image of a name, else of an alias; a name without a tag also matches its only tag or ``latest``.
-
-    Raises:
-        ImageNotFound: ``data.available`` lists names and aliases.
-    """
+    Raises ImageNotFound: ``data.available`` lists names and aliases."""
     arch = architecture_name(architecture) if architecture else None
     by_name = [i for i in images if i.name == reference]
     by_alias = [i for i in images if reference in i.aliases]
@@ -302,7 +255,7 @@ def resolve_image(images: Sequence[Image], reference: str, architecture: str | N
         message = f"There is no image {reference[:128]!r}. There are: {', '.join(available[:20])}."
     else:
         message = f"There is no image {reference[:128]!r}: no agent has reported any."
-    raise ImageNotFound(message, data={"available": available[:_LISTED]})
+    raise ImageNotFound(message, data={"available": available[:_MAX_LISTED]})
 
 
 def is_allowed(registry: str, allowed: Collection[str] | None) -> bool:

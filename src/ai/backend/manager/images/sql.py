@@ -32,7 +32,6 @@ def _key(name: str, architecture: str) -> ColumnElement[bool]:
 
 
 def _drop_dangling(s: Connection, names: Collection[str]) -> None:
-    """Deletes the aliases of names that have no image left."""
     for chunk in chunks(names):
         remaining = select(images.c.name).where(images.c.name.in_(chunk))
         s.execute(

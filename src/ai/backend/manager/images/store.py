@@ -14,29 +14,23 @@ class ImageStore(Protocol):
 
     async def record(self, registry: str, found: Sequence[FoundImage], *, at: datetime) -> int:
         """Inserts or updates images and returns the number of new ones."""
-        ...
 
     async def sweep(self, registry: str, *, before: datetime, keep: Collection[str] = ()) -> int:
         """Deletes images last scanned before that time, except the names in ``keep``; returns their number."""
-        ...
 
     async def all(self, registry: str | None = None) -> list[RegisteredImage]:
         """Returns images, sorted by name and architecture."""
-        ...
 
     async def lookup(self, reference: str) -> list[RegisteredImage]:
         """Returns the images of that name, repository or alias."""
-        ...
 
     async def named(self, names: Collection[str]) -> list[RegisteredImage]: ...
 
     async def forget(self, name: str, architecture: str | None = None) -> int:
         """Deletes images, and aliases that have no image left; returns the number of images."""
-        ...
 
     async def clear(self, registry: str) -> int:
         """Deletes all images of a registry with their aliases; returns their number."""
-        ...
 
     async def aliases(self) -> list[ImageAlias]: ...
     async def alias(self, alias: str) -> ImageAlias | None: ...
@@ -45,4 +39,3 @@ class ImageStore(Protocol):
 
     async def drop_alias(self, alias: str) -> bool:
         """Deletes an alias; returns whether it existed."""
-        ...

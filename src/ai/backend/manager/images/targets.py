@@ -1,4 +1,4 @@
-"""Expressions that select agents (spec 03-09, ``target_agents``). Pure."""
+"""Expressions that select agents (spec 03-09, ``target_agents``), evaluated without I/O."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def chosen_agents(agents: Iterable[Agent], expression: str) -> list[Agent]:
     for term in terms:
         named = {a.id for a in candidates if _is_named(a, term.removeprefix("!"))}
         if not named and candidates:
-            raise InvalidInput(f"{term[:64]!r} names no agent that is alive.", data={"target_agents": "uncandidates"})
+            raise InvalidInput(f"{term[:64]!r} names no agent that is alive.", data={"target_agents": "unknown"})
         chosen = chosen - named if term.startswith("!") else chosen | named
     return [a for a in candidates if a.id in chosen]
 

@@ -1,4 +1,4 @@
-"""REST routes of the errors that clients report (client wire contract 2.9)."""
+"""REST routes of the errors that clients report (client wire contract 2.9), and the audit of all calls."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
+from msgspec.structs import asdict
 
 from ai.backend.infra.http.decode import refuse
 from ai.backend.infra.http.routes import Call, Nothing, Schema, route
+from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.requests import caller_of
+from ai.backend.manager.logs.audit import AuditService
 from ai.backend.manager.logs.errors import ErrorLogService
 from ai.backend.manager.logs.model import ErrorReport, StoredError
 
 Text = Annotated[str, Meta(max_length=65_536)]
 MAX_PAGE = 100
+_SAME_NAMES = ("severity", "source", "message", "context_lang", "request_url", "request_status", "traceback")
 
 
 class ErrorBody(Schema, frozen=True):
@@ -42,7 +46,7 @@ class ErrorsQuery(Schema, frozen=True):
 
 
 class ErrorLogApi:
-    """Users see the errors that they reported, administrators those of their domain."""
+    """Routes of reported errors: users see their own, administrators those of their domain."""
 
     def __init__(self, errors: ErrorLogService, now: Callable[[], datetime]) -> None:
         self._errors = errors
@@ -52,18 +56,13 @@ class ErrorLogApi:
     async def report(self, call: Call[ErrorBody]) -> dict[str, Any]:
         """Report an error."""
         caller, body = caller_of(call), call.body
+        values = {name: value for name, value in asdict(body).items() if name not in ("user", "context_env")}
         number = await self._errors.report(
             ErrorReport(
-                severity=body.severity,
-                source=body.source,
-                message=body.message,
+                **values,
                 user_id=caller.user_id,
                 domain_name=caller.domain_name,
-                context_lang=body.context_lang,
                 context_env=_environment(body.context_env),
-                request_url=body.request_url,
-                request_status=body.request_status,
-                traceback=body.traceback,
                 created_at=self._now(),
             )
         )
@@ -71,7 +70,7 @@ class ErrorLogApi:
 
     @route("GET", "/logs/error", query=ErrorsQuery)
     async def errors(self, call: Call[Nothing, ErrorsQuery]) -> dict[str, Any]:
-        """Reported errors, newest first; ``mark_read`` marks those of this page."""
+        """Returns reported errors, newest first; ``mark_read`` marks those of this page."""
         query = call.query
         page = await self._errors.list(
             caller_of(call),
@@ -107,16 +106,33 @@ def _environment(value: dict[str, Any] | str) -> dict[str, Any]:
 def _error_view(error: StoredError) -> dict[str, Any]:
     report = error.report
     return {
+        **{name: getattr(report, name) for name in _SAME_NAMES},
         "log_id": str(error.id),
         "created_at": report.created_at.timestamp(),
-        "severity": report.severity,
-        "source": report.source,
         "user": str(report.user_id),
         "is_read": error.is_read,
-        "message": report.message,
-        "context_lang": report.context_lang,
         "context_env": dict(report.context_env),
-        "request_url": report.request_url,
-        "request_status": report.request_status,
-        "traceback": report.traceback,
     }
+
+
+class CallAudit:
+    """Records every call that changes something."""
+
+    def __init__(self, audit: AuditService) -> None:
+        self._audit = audit
+
+    async def record(self, call: Call[Any, Any], outcome: str) -> None:
+        caller = call.identity if isinstance(call.identity, Caller) else None
+        kind, _, _ = call.endpoint.path.strip("/").partition("/")
+        detail = {"route": call.endpoint.template}
+        if call.owner_access_key:
+            detail["owner_access_key"] = call.owner_access_key[:64]
+        await self._audit.record(
+            caller,
+            call.endpoint.name,
+            request_id=call.request_id,
+            object_type=kind or "api",
+            object_id=next(iter(call.params.values()), None),
+            outcome=outcome,
+            detail=detail,
+        )

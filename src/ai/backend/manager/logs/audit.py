@@ -7,9 +7,10 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ai.backend.common.errors import Forbidden
 from ai.backend.infra.clock import Clock
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import require
+from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.logs.model import AuditRecord
 from ai.backend.manager.logs.store import AuditStore
 
@@ -55,8 +56,7 @@ class AuditService:
 
     async def recent(self, caller: Caller, *, limit: int = 100) -> Sequence[AuditRecord]:
         """Returns the newest records. Raises Forbidden unless the caller is a superadmin."""
-        if not caller.is_superadmin:
-            raise Forbidden("Only superadmins read the audit trail.")
+        require(caller, Operation.READ_AUDIT_TRAIL)
         await self.flush()
         return await self._store.recent(limit)
 

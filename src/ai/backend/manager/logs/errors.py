@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ai.backend.common.errors import NotFound
-from ai.backend.common.states import UserRole
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import scope_of
+from ai.backend.manager.access.permissions import Operation, Scope
 from ai.backend.manager.logs.model import ErrorReport, StoredError
 from ai.backend.manager.logs.store import ErrorLogStore
 from ai.backend.manager.query.model import Page
@@ -22,21 +25,20 @@ class ErrorLogService:
 
     async def list(self, caller: Caller, *, limit: int, offset: int, mark_read: bool) -> Page[StoredError]:
         """Returns a page of errors, newest first."""
-        if caller.sees_all:
-            return await self._store.errors(limit=limit, offset=offset, mark_read=mark_read)
-        if caller.role is UserRole.ADMIN:
-            return await self._store.errors(
-                limit=limit, offset=offset, domain_name=caller.domain_name, mark_read=mark_read
-            )
-        return await self._store.errors(limit=limit, offset=offset, user_id=caller.user_id, mark_read=mark_read)
+        bounds = _bounds(caller, Operation.SEE_ERRORS)
+        return await self._store.errors(limit=limit, offset=offset, mark_read=mark_read, **bounds)
 
     async def clear(self, caller: Caller, error_id: int) -> None:
         """Hides an error from the lists. Raises NotFound."""
-        if caller.is_superadmin:
-            is_cleared = await self._store.clear_error(error_id)
-        elif caller.role is UserRole.ADMIN:
-            is_cleared = await self._store.clear_error(error_id, domain_name=caller.domain_name)
-        else:
-            is_cleared = await self._store.clear_error(error_id, user_id=caller.user_id)
-        if not is_cleared:
+        if not await self._store.clear_error(error_id, **_bounds(caller, Operation.CLEAR_ERRORS)):
             raise NotFound("There is no such error.", data={"log_id": "unknown"})
+
+
+def _bounds(caller: Caller, operation: Operation) -> dict[str, Any]:
+    match scope_of(caller, operation):
+        case Scope.ALL:
+            return {}
+        case Scope.DOMAIN:
+            return {"domain_name": caller.domain_name}
+        case _:
+            return {"user_id": caller.user_id}

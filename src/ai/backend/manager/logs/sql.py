@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from datetime import datetime
 
 from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
 
 from ai.backend.common.ids import UserId
 from ai.backend.infra.database import Database
+from ai.backend.infra.database.rows import row_of
 from ai.backend.manager.logs import tables
 from ai.backend.manager.logs.model import AuditRecord, ErrorReport, StoredError
 from ai.backend.manager.query.model import Page
+
+_REPORT_FIELDS = tuple(field.name for field in fields(ErrorReport))
 
 
 class SqlAuditStore:
@@ -23,22 +26,12 @@ class SqlAuditStore:
 
     async def append(self, records: Sequence[AuditRecord]) -> None:
         if records:
-            names = [f.name for f in fields(AuditRecord)]
-
-            def work(s: Connection) -> None:
-                s.execute(insert(tables.audit_logs), [{n: getattr(r, n) for n in names} for r in records])
-
-            await self._db.run_write(work)
+            await self._db.execute(insert(tables.audit_logs), [row_of(record) for record in records])
 
     async def recent(self, limit: int) -> list[AuditRecord]:
-        names = [f.name for f in fields(AuditRecord)]
-        columns = [tables.audit_logs.c[name] for name in names]
-
-        def work(s: Connection) -> list[AuditRecord]:
-            rows = s.execute(select(*columns).order_by(tables.audit_logs.c.id.desc()).limit(limit))
-            return [AuditRecord(**row._mapping) for row in rows]
-
-        return await self._db.run_read(work)
+        columns = [tables.audit_logs.c[field.name] for field in fields(AuditRecord)]
+        rows = await self._db.fetch(select(*columns).order_by(tables.audit_logs.c.id.desc()).limit(limit))
+        return [AuditRecord(**row._mapping) for row in rows]
 
 
 class SqlErrorLogStore:
@@ -49,7 +42,7 @@ class SqlErrorLogStore:
 
     async def add_error(self, report: ErrorReport) -> int:
         def work(s: Connection) -> int:
-            row = {**asdict(report), "is_read": False, "is_cleared": False}
+            row = {**row_of(report), "is_read": False, "is_cleared": False}
             key = s.execute(insert(tables.error_logs).values(row)).inserted_primary_key
             assert key is not None
             return int(key[0])
@@ -71,12 +64,12 @@ class SqlErrorLogStore:
         def work(s: Connection) -> Page[StoredError]:
             total = s.execute(select(func.count()).select_from(tables.error_logs).where(*where)).scalar_one()
             page = select(tables.error_logs).where(*where).order_by(c.id.desc()).limit(limit).offset(offset)
-            errors = []
-            for row in s.execute(page):
-                values = dict(row._mapping)
-                number, is_read = values.pop("id"), values.pop("is_read")
-                values.pop("is_cleared")
-                errors.append(StoredError(id=number, is_read=is_read, report=ErrorReport(**values)))
+            errors = [
+                StoredError(
+                    id=row.id, is_read=row.is_read, report=ErrorReport(**{n: row._mapping[n] for n in _REPORT_FIELDS})
+                )
+                for row in s.execute(page)
+            ]
             if mark_read:
                 s.execute(update(tables.error_logs).where(c.id.in_([e.id for e in errors])).values(is_read=True))
             return Page(items=errors, total_count=total)
@@ -87,24 +80,13 @@ class SqlErrorLogStore:
         self, error_id: int, *, user_id: UserId | None = None, domain_name: str | None = None
     ) -> bool:
         where = [tables.error_logs.c.id == error_id, *_bounds(user_id, domain_name)]
-
-        def work(s: Connection) -> bool:
-            return bool(s.execute(update(tables.error_logs).where(*where).values(is_cleared=True)).rowcount)
-
-        return await self._db.run_write(work)
+        return bool(await self._db.execute(update(tables.error_logs).where(*where).values(is_cleared=True)))
 
     async def purge_errors(self, *, before: datetime) -> None:
-        def work(s: Connection) -> None:
-            s.execute(delete(tables.error_logs).where(tables.error_logs.c.created_at < before))
-
-        await self._db.run_write(work)
+        await self._db.execute(delete(tables.error_logs).where(tables.error_logs.c.created_at < before))
 
 
 def _bounds(user_id: UserId | None, domain_name: str | None) -> list[ColumnElement[bool]]:
     c = tables.error_logs.c
-    conditions: list[ColumnElement[bool]] = []
-    if user_id is not None:
-        conditions.append(c.user_id == user_id)
-    if domain_name is not None:
-        conditions.append(c.domain_name == domain_name)
-    return conditions
+    bounds = ((c.user_id, user_id), (c.domain_name, domain_name))
+    return [column == value for column, value in bounds if value is not None]

@@ -34,10 +34,7 @@ class ErrorLogStore(Protocol):
         domain_name: str | None = None,
         mark_read: bool = False,
     ) -> Page[StoredError]:
-        """Returns a page of errors that are not cleared, newest first.
-
-        ``mark_read`` marks them as read after they have been read.
-        """
+        """Returns a page of errors that are not cleared, newest first; ``mark_read`` then marks them as read."""
         ...
 
     async def clear_error(

@@ -12,27 +12,23 @@ from ai.backend.common.ids import AccessKey
 from ai.backend.infra.database import Database
 from ai.backend.manager.artifacts.tables import registries
 from ai.backend.manager.identity import tables as identity_tables
-from ai.backend.manager.secrets.columns import opened, sealed
-from ai.backend.manager.secrets.sealer import Sealer, opened_credentials, sealed_credentials
+from ai.backend.manager.secrets.sealer import Sealer, opened, opened_credentials, sealed, sealed_credentials
 
 
 async def missing_keys(database: Database, sealer: Sealer) -> set[str]:
-    """Return the ids of keys that secrets were sealed with and that the sealer does not have."""
+    """Returns the ids of keys by which secrets were sealed, but which the sealer does not have."""
 
     def work(s: Connection) -> set[str]:
         stored = [*s.execute(select(identity_tables.keypairs.c.secret_key)).scalars()]
-        stored += [
-            text
-            for credentials in s.execute(select(registries.c.credentials)).scalars()
-            for text in credentials.values()
-        ]
+        for credentials in s.execute(select(registries.c.credentials)).scalars():
+            stored += credentials.values()
         return {key for text in stored if (key := sealer.missing_key_id(text)) is not None}
 
     return await database.run_read(work)
 
 
 async def seal_rows(database: Database, sealer: Sealer) -> int:
-    """Seal all secrets that are plain or sealed with an older key; return the number of rows.
+    """Seals all secrets that are plain or sealed with an older key; returns the number of rows.
 
     Raises:
         InvalidInput: the key of a secret is missing; nothing is changed.
@@ -72,19 +68,15 @@ def _seal_registries(s: Connection, sealer: Sealer) -> int:
 async def reissue(
     database: Database, sealer: Sealer, mint: Callable[[], str], *, at: datetime
 ) -> list[tuple[str, AccessKey, str]]:
-    """Give a new secret to every keypair whose old one cannot be opened; return e-mail address, access key and secret.
+    """Replaces the secrets of keypairs that cannot be opened; returns e-mail addresses, access keys and new secrets.
 
     Credentials of artifact registries that cannot be opened are deleted, and an administrator sets them again.
     """
     k, u = identity_tables.keypairs.c, identity_tables.users.c
 
     def work(s: Connection) -> list[tuple[str, AccessKey, str]]:
-        joined = (
-            select(u.email, k.access_key, k.secret_key)
-            .join(identity_tables.users, u.uuid == k.user_id)
-            .order_by(u.email)
-        )
-        lost = [row for row in s.execute(joined) if sealer.missing_key_id(row.secret_key) is not None]
+        joined = select(u.email, k.access_key, k.secret_key).join(identity_tables.users, u.uuid == k.user_id)
+        lost = [row for row in s.execute(joined.order_by(u.email)) if sealer.missing_key_id(row.secret_key) is not None]
         reissued = [(row.email, AccessKey(row.access_key), mint()) for row in lost]
         for _, access_key, secret in reissued:
             values = {"secret_key": sealed(sealer, access_key, secret), "modified_at": at}

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from typing import Final, cast, get_args
+from collections.abc import Callable, Iterator
+from typing import Final, Literal, cast, get_args
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.manager.query.model import Condition, Filter, Junction, Operator, OrderBy, Scalar
@@ -40,8 +40,7 @@ def parse_filter(text: str | None) -> Filter | None:
     >>> parse_filter('status == "RUNNING"')
     Condition(field='status', op='==', value='RUNNING')
 
-    Raises:
-        InvalidInput: malformed, too long or too complex; ``data.filter`` has the reason.
+    Raises InvalidInput if it is malformed, too long or too complex; ``data.filter`` has the reason.
     """
     if text is None or not text.strip():
         return None
@@ -51,11 +50,7 @@ def parse_filter(text: str | None) -> Filter | None:
 
 
 def parse_order(text: str | None) -> tuple[OrderBy, ...]:
-    """Parses a comma-separated list of ``col``, ``+col`` or ``-col``.
-
-    Raises:
-        InvalidInput: malformed.
-    """
+    """Parses a comma-separated list of ``col``, ``+col`` or ``-col``. Raises InvalidInput."""
     if text is None or not text.strip():
         return ()
     if len(text) > MAX_LENGTH:
@@ -105,18 +100,14 @@ class _Parser:
         self._position += 1
 
     def _expression(self, depth: int) -> Filter:
-        terms = [self._term(depth)]
-        while self._peek() == "|":
-            self._position += 1
-            terms.append(self._term(depth))
-        return terms[0] if len(terms) == 1 else Junction(kind="|", terms=tuple(terms))
+        return self._junction("|", lambda: self._junction("&", lambda: self._factor(depth)))
 
-    def _term(self, depth: int) -> Filter:
-        factors = [self._factor(depth)]
-        while self._peek() == "&":
+    def _junction(self, mark: Literal["&", "|"], parse_term: Callable[[], Filter]) -> Filter:
+        terms = [parse_term()]
+        while self._peek() == mark:
             self._position += 1
-            factors.append(self._factor(depth))
-        return factors[0] if len(factors) == 1 else Junction(kind="&", terms=tuple(factors))
+            terms.append(parse_term())
+        return terms[0] if len(terms) == 1 else Junction(kind=mark, terms=tuple(terms))
 
     def _factor(self, depth: int) -> Filter:
         if self._peek() == "(":

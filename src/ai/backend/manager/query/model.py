@@ -38,6 +38,8 @@ Filter: TypeAlias = Condition | Junction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderBy:
+    """A field to order by."""
+
     field: str
     descending: bool = False
 

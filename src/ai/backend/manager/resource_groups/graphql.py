@@ -3,50 +3,38 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 from uuid import UUID
 
 from ai.backend.common.errors import InvalidInput
-from ai.backend.common.ids import AccessKey, DomainName, GroupId
+from ai.backend.common.ids import GroupId
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import is_permitted
 from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.graphql.context import Info, context_of, run_mutation, structured
 from ai.backend.manager.graphql.resolvers import field, mutation, query
 from ai.backend.manager.graphql.values import View
-from ai.backend.manager.resource_groups.model import ResourceGroup
-from ai.backend.manager.resource_groups.service import Beneficiary, ResourceGroupService
-
-_FIELDS = (
-    "description",
-    "is_active",
-    "is_public",
-    "driver",
-    "driver_opts",
-    "scheduler",
-    "scheduler_opts",
-    "use_host_network",
-    "wsproxy_addr",
-    "wsproxy_api_token",
-)
+from ai.backend.manager.resource_groups.model import Beneficiary, ResourceGroup
+from ai.backend.manager.resource_groups.service import ResourceGroupService
 
 
 def _values(props: View) -> View:
     return {
-        name: structured(name, props[name]) if name.endswith("_opts") else props[name]
-        for name in _FIELDS
-        if props.get(name) is not None
+        name: structured(name, value) if name.endswith("_opts") else value
+        for name, value in props.items()
+        if value is not None
     }
 
 
 def _beneficiary(domain: str | None, user_group: Any, access_key: str | None) -> Beneficiary:
     """Return the receiver of access; the published client sends ``user_group`` as a UUID or as a string."""
+    if domain:
+        return Beneficiary.domain(domain)
+    if not user_group:
+        return Beneficiary.keypair(access_key or "")
     try:
-        return Beneficiary(
-            domain_name=DomainName(domain) if domain else None,
-            group_id=GroupId(UUID(str(user_group))) if user_group else None,
-            access_key=AccessKey(access_key) if access_key else None,
-        )
+        return Beneficiary.group(GroupId(UUID(str(user_group))))
     except ValueError:
         raise InvalidInput("user_group is a UUID.", data={"user_group": "malformed"}) from None
 
@@ -54,17 +42,9 @@ def _beneficiary(domain: str | None, user_group: Any, access_key: str | None) ->
 def resource_group_view(group: ResourceGroup, caller: Caller) -> View:
     shows_options = is_permitted(caller, Operation.SEE_SCHEDULER_OPTIONS)
     return {
-        "name": group.name,
-        "description": group.description,
-        "is_active": group.is_active,
-        "is_public": group.is_public,
-        "created_at": group.created_at,
-        "driver": group.driver,
+        **asdict(group),
         "driver_opts": json.dumps(dict(group.driver_opts)) if shows_options else None,
-        "scheduler": group.scheduler,
         "scheduler_opts": json.dumps(dict(group.scheduler_opts)) if shows_options else None,
-        "use_host_network": group.use_host_network,
-        "wsproxy_addr": group.wsproxy_addr,
         "wsproxy_api_token": None,
     }
 

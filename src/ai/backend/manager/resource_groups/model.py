@@ -1,13 +1,13 @@
-"""Values of resource groups."""
+"""Values of resource groups, and of the domains, groups and keypairs they are open to."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
-from ai.backend.common.ids import ResourceGroupName
+from ai.backend.common.ids import AccessKey, DomainName, GroupId, ResourceGroupName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,3 +26,22 @@ class ResourceGroup:
     use_host_network: bool = False
     wsproxy_addr: str | None = None
     wsproxy_api_token: str | None = None
+
+
+class Beneficiary(NamedTuple):
+    """A domain, group or keypair that resource groups are opened to; ``kind`` is one of these words."""
+
+    kind: str
+    id: str
+
+    @classmethod
+    def domain(cls, name: DomainName | str) -> Beneficiary:
+        return cls("domain", name)
+
+    @classmethod
+    def group(cls, group_id: GroupId) -> Beneficiary:
+        return cls("group", str(group_id))
+
+    @classmethod
+    def keypair(cls, access_key: AccessKey | str) -> Beneficiary:
+        return cls("keypair", access_key)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ai.backend.common.errors import Conflict, InvalidInput, NotFound
-from ai.backend.common.ids import AccessKey, DomainName, GroupId, ResourceGroupName
+from ai.backend.common.ids import AccessKey, DomainName, ResourceGroupName
 from ai.backend.common.names import check_slug
 from ai.backend.core.scheduling.options import check, order_name
 from ai.backend.infra.clock import Clock
@@ -17,7 +17,7 @@ from ai.backend.manager.access.checks import require, scope_of
 from ai.backend.manager.access.permissions import Operation, Scope
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.store import IdentityStore
-from ai.backend.manager.resource_groups.model import ResourceGroup
+from ai.backend.manager.resource_groups.model import Beneficiary, ResourceGroup
 from ai.backend.manager.resource_groups.placement_plugins import plugged
 from ai.backend.manager.resource_groups.store import ResourceGroupStore, ResourceGroupUse
 
@@ -25,56 +25,31 @@ DRIVERS = ("static",)
 """How the agents of a group are started (spec 03-09, ``driver``): ``static`` is by hand."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Beneficiary:
-    """The domain, group or keypair that a resource group is opened to; exactly one of the three."""
-
-    domain_name: DomainName | None = None
-    group_id: GroupId | None = None
-    access_key: AccessKey | None = None
-
-
+@dataclass(slots=True)
 class ResourceGroupService:
-    """Reads and changes resource groups.
+    """Reads and changes resource groups; the loops of ``after_change`` are woken after a change of a group. Changes
+    raise Forbidden if the role of the caller does not permit them, and NotFound for a missing group."""
 
-    Changes raise Forbidden if the role of the caller does not permit them, and NotFound for a missing group.
-
-    Args:
-        after_change: loops that are woken after a group was changed.
-    """
-
-    def __init__(
-        self,
-        store: ResourceGroupStore,
-        identities: IdentityStore,
-        identity: IdentityService,
-        use: ResourceGroupUse,
-        clock: Clock,
-        after_change: Sequence[PeriodicLoop] = (),
-    ) -> None:
-        self._store = store
-        self._identities = identities
-        self._identity = identity
-        self._use = use
-        self._clock = clock
-        self.after_change = list(after_change)
+    store: ResourceGroupStore
+    identities: IdentityStore
+    identity: IdentityService
+    use: ResourceGroupUse
+    clock: Clock
+    after_change: list[PeriodicLoop] = field(default_factory=list)
 
     # ---- reading ----
 
     async def available(
         self, caller: Caller, *, group: str | None = None, is_active: bool | None = True
     ) -> Sequence[ResourceGroup]:
-        """Returns the public groups and those open to the caller's domain, groups or keypair; all for superadmins.
-
-        With ``group`` (id or name), only this group of the caller's counts.
-        """
+        """Returns the public groups and those open to the caller's domain, groups or keypair; all for superadmins. With
+        ``group`` (id or name), only this group of the caller's counts."""
         if scope_of(caller, Operation.SEE_RESOURCE_GROUPS) is Scope.ALL and group is None:
-            return await self._store.resource_groups(is_active=is_active)
-        groups = await self._identities.groups(user_id=caller.user_id)
-        ids = [g.id for g in groups if group is None or group in (g.name, str(g.id))]
-        return await self._store.resource_groups(
-            domain_name=caller.domain_name, group_ids=ids, access_key=caller.access_key, is_active=is_active
-        )
+            return await self.store.resource_groups(is_active=is_active)
+        groups = await self.identities.groups(user_id=caller.user_id)
+        own = [Beneficiary.group(g.id) for g in groups if group in (None, g.name, str(g.id))]
+        own += [Beneficiary.domain(caller.domain_name), Beneficiary.keypair(caller.access_key)]
+        return await self.store.resource_groups(own, is_active=is_active)
 
     async def open_to(
         self,
@@ -85,22 +60,22 @@ class ResourceGroupService:
         access_key: str | None = None,
         is_active: bool | None = None,
     ) -> Sequence[ResourceGroup]:
-        """Returns the groups open to a domain, a group (id or name) or a keypair.
-
-        Returns none if the caller does not see the domain, group or keypair.
-        """
+        """Returns the groups open to a domain, a group (id or name) or a keypair. Returns none if the caller does not
+        see the domain, group or keypair."""
         if domain_name is not None:
-            if all(domain.name != domain_name for domain in await self._identity.domains(caller)):
+            if all(domain.name != domain_name for domain in await self.identity.domains(caller)):
                 return []
-            return await self._store.resource_groups(domain_name=domain_name, is_active=is_active)
-        if group is not None:
-            ids = [g.id for g in await self._identity.groups(caller) if group in (str(g.id), g.name)]
-            return await self._store.resource_groups(group_ids=ids, is_active=is_active) if ids else []
-        try:
-            keypair = await self._identity.keypair(caller, access_key)
-        except NotFound:
-            return []
-        return await self._store.resource_groups(access_key=keypair.access_key, is_active=is_active)
+            beneficiaries = [Beneficiary.domain(domain_name)]
+        elif group is not None:
+            groups = await self.identity.groups(caller)
+            beneficiaries = [Beneficiary.group(g.id) for g in groups if group in (str(g.id), g.name)]
+        else:
+            try:
+                keypair = await self.identity.keypair(caller, access_key)
+            except NotFound:
+                return []
+            beneficiaries = [Beneficiary.keypair(keypair.access_key)]
+        return await self.store.resource_groups(beneficiaries, is_active=is_active) if beneficiaries else []
 
     # ---- changes ----
 
@@ -108,14 +83,14 @@ class ResourceGroupService:
         """Creates a group. Raises InvalidName; InvalidInput for unknown schedulers or options; Conflict."""
         require(caller, Operation.CHANGE_RESOURCE_GROUPS)
         check_slug(name, what="name", allow_dots=True)
-        group = ResourceGroup(name=ResourceGroupName(name), created_at=self._clock.now(), **_checked(values))
-        await self._store.put_resource_group(group, only_new=True)
+        group = ResourceGroup(name=ResourceGroupName(name), created_at=self.clock.now(), **_checked(values))
+        await self.store.put_resource_group(group, only_new=True)
         return group
 
     async def modify(self, caller: Caller, name: str, values: Mapping[str, Any]) -> ResourceGroup:
         """Changes a group, from the next pass of the scheduler on. Raises InvalidInput as :meth:`create`."""
         require(caller, Operation.CHANGE_RESOURCE_GROUPS)
-        changed = await self._store.change_resource_group(name, **_checked(values))
+        changed = await self.store.change_resource_group(name, **_checked(values))
         if changed is None:
             raise _missing(name)
         for loop in self.after_change:
@@ -125,48 +100,35 @@ class ResourceGroupService:
     async def delete(self, caller: Caller, name: str) -> None:
         """Deletes a group. Raises Conflict while it has living agents or live sessions."""
         require(caller, Operation.CHANGE_RESOURCE_GROUPS)
-        agents, sessions = await self._use.living_agents(name), await self._use.count_live_sessions(name)
+        agents, sessions = await self.use.living_agents(name), await self.use.count_live_sessions(name)
         if agents or sessions:
             raise Conflict(
                 f"{name[:64]!r} has {len(agents)} living agents and {sessions} live sessions.",
                 data={"name": "in use", "agents": agents[:10], "sessions": sessions},
             )
-        if not await self._store.delete_resource_group(name):
+        if not await self.store.delete_resource_group(name):
             raise _missing(name)
 
     async def associate(self, caller: Caller, name: str, beneficiary: Beneficiary) -> None:
         """Opens a group to a beneficiary. Raises NotFound also for the domain, group or keypair."""
         require(caller, Operation.CHANGE_RESOURCE_GROUPS)
-        if await self._store.resource_group(name) is None:
+        if await self.store.resource_group(name) is None:
             raise _missing(name)
-        await self._check_beneficiary(beneficiary)
-        await self._store.associate(
-            ResourceGroupName(name),
-            domain_name=beneficiary.domain_name,
-            group_id=beneficiary.group_id,
-            access_key=beneficiary.access_key,
-        )
+        kind, id_ = beneficiary
+        if kind == "domain" and await self.identities.domain(DomainName(id_)) is None:
+            raise NotFound(f"There is no domain {id_[:64]!r}.")
+        if kind == "group" and all(str(g.id) != id_ for g in await self.identities.groups()):
+            raise NotFound(f"There is no group {id_}.")
+        if kind == "keypair" and await self.identities.keypair(AccessKey(id_)) is None:
+            raise NotFound("There is no such keypair.")
+        await self.store.associate(name, beneficiary)
 
     async def dissociate(self, caller: Caller, name: str | None, beneficiary: Beneficiary) -> None:
         """Removes the association with one group, or with all. Raises NotFound if a named group was not associated."""
         require(caller, Operation.CHANGE_RESOURCE_GROUPS)
-        removed = await self._store.dissociate(
-            ResourceGroupName(name) if name is not None else None,
-            domain_name=beneficiary.domain_name,
-            group_id=beneficiary.group_id,
-            access_key=beneficiary.access_key,
-        )
+        removed = await self.store.dissociate(name, beneficiary)
         if name is not None and not removed:
             raise NotFound(f"The resource group {name[:64]!r} is not associated with that.")
-
-    async def _check_beneficiary(self, beneficiary: Beneficiary) -> None:
-        domain, group_id, access_key = beneficiary.domain_name, beneficiary.group_id, beneficiary.access_key
-        if domain is not None and await self._identities.domain(domain) is None:
-            raise NotFound(f"There is no domain {domain[:64]!r}.")
-        if group_id is not None and all(g.id != group_id for g in await self._identities.groups()):
-            raise NotFound(f"There is no group {group_id}.")
-        if access_key is not None and await self._identities.keypair(access_key) is None:
-            raise NotFound("There is no such keypair.")
 
 
 def _checked(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from ai.backend.common.ids import AccessKey, AgentId, DomainName, GroupId, ResourceGroupName
-from ai.backend.manager.resource_groups.model import ResourceGroup
+from ai.backend.common.ids import AgentId
+from ai.backend.manager.resource_groups.model import Beneficiary, ResourceGroup
 
 
 class ResourceGroupUse(Protocol):
@@ -14,7 +14,6 @@ class ResourceGroupUse(Protocol):
 
     async def living_agents(self, name: str) -> Sequence[AgentId]:
         """Returns the agents of the group that are alive."""
-        ...
 
     async def count_live_sessions(self, name: str) -> int: ...
 
@@ -27,41 +26,18 @@ class ResourceGroupStore(Protocol):
 
     async def change_resource_group(self, name: str, **values: Any) -> ResourceGroup | None:
         """Sets fields. Returns None if there is no such group."""
-        ...
 
     async def delete_resource_group(self, name: str) -> bool:
         """Deletes a group with its associations. Returns False if there is none."""
-        ...
 
     async def resource_group(self, name: str) -> ResourceGroup | None: ...
     async def resource_groups(
-        self,
-        *,
-        domain_name: str | None = None,
-        group_ids: Sequence[GroupId] = (),
-        access_key: str | None = None,
-        is_active: bool | None = None,
+        self, beneficiaries: Sequence[Beneficiary] = (), *, is_active: bool | None = None
     ) -> list[ResourceGroup]:
-        """Returns all groups without arguments, else the public ones and those associated with any of the three."""
-        ...
+        """Returns all groups, or the public ones and those open to any of the beneficiaries."""
 
-    async def associate(
-        self,
-        resource_group: ResourceGroupName,
-        *,
-        domain_name: DomainName | None = None,
-        group_id: GroupId | None = None,
-        access_key: AccessKey | None = None,
-    ) -> None:
-        """Opens a group to the domain, group or keypair. Does nothing where it is open to it already."""
+    async def associate(self, name: str, beneficiary: Beneficiary) -> None:
+        """Opens a group to a beneficiary. Does nothing if it is open to it already."""
 
-    async def dissociate(
-        self,
-        resource_group: ResourceGroupName | None,
-        *,
-        domain_name: DomainName | None = None,
-        group_id: GroupId | None = None,
-        access_key: AccessKey | None = None,
-    ) -> int:
-        """Removes associations with one resource group, or with all (None). Returns how many existed."""
-        ...
+    async def dissociate(self, name: str | None, beneficiary: Beneficiary) -> int:
+        """Removes the association with one group, or with all (None). Returns the number of removed ones."""

@@ -1,1 +1,1 @@
-"""Tells users which resources they can request: presets, variants of devices, quotas."""
+"""The resources that users can request: presets, variants of devices, quotas."""

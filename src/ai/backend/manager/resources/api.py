@@ -81,16 +81,13 @@ class ResourcesApi:
         remaining = ResourceSlot()
         for _, group_remaining in check.scaling_groups.values():
             remaining += group_remaining
+        quotas: dict[str, Any] = {}
+        for name, quota in check.quotas.items():
+            quotas[f"{name}_limits"] = quota.limits.to_json()
+            quotas[f"{name}_using"] = quota.using.to_json()
+            quotas[f"{name}_remaining"] = quota.remaining.to_json()
         return {
-            "keypair_limits": check.keypair_limits.to_json(),
-            "keypair_using": check.keypair_using.to_json(),
-            "keypair_remaining": check.keypair_remaining.to_json(),
-            "group_limits": check.group_limits.to_json(),
-            "group_using": check.group_using.to_json(),
-            "group_remaining": check.group_remaining.to_json(),
-            "domain_limits": check.domain_limits.to_json(),
-            "domain_using": check.domain_using.to_json(),
-            "domain_remaining": check.domain_remaining.to_json(),
+            **quotas,
             "scaling_group_remaining": remaining.to_json(),
             "scaling_groups": {
                 name: {"using": using.to_json(), "remaining": group_remaining.to_json()}

@@ -7,7 +7,7 @@ from ai.backend.manager.resources.model import ResourcePreset
 
 
 class MemoryPresetStore:
-    """Implements :class:`ai.backend.manager.resources.store.PresetStore`."""
+    """Implements :class:`ai.backend.manager.resources.presets.PresetStore`."""
 
     def __init__(self) -> None:
         self._presets: dict[str, ResourcePreset] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,7 @@ from ai.backend.common.slots import ResourceSlot
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferedVariant:
     """A property that a session may require of its devices, and the number of healthy devices that have it.
-
-    ``devices``: resource group -> number of devices. ``device_names``: the plugins of the devices.
-    """
+    ``devices``: resource group -> number of devices. ``device_names``: the plugins of the devices."""
 
     property: VariantProperty
     match_mode: VariantMatchMode
@@ -44,19 +42,23 @@ class ResourcePreset:
     shared_memory: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class QuotaState:
+    """A limit of slots and its usage; infinite amounts print as ``Infinity``."""
+
+    limits: ResourceSlot
+    using: ResourceSlot
+
+    @property
+    def remaining(self) -> ResourceSlot:
+        return self.limits - self.using
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PresetCheck:
-    """The quotas of a caller and which presets fit (spec 03-08, "check-presets"); infinite prints as ``Infinity``."""
+    """The quotas of a caller and which presets fit (spec 03-08, "check-presets"). ``quotas``: of the ``keypair``, the
+    ``group`` and the ``domain``. ``scaling_groups``: resource group -> (using, remaining)."""
 
-    presets: tuple[tuple[ResourcePreset, bool], ...]
-    keypair_limits: ResourceSlot
-    keypair_using: ResourceSlot
-    keypair_remaining: ResourceSlot
-    group_limits: ResourceSlot
-    group_using: ResourceSlot
-    group_remaining: ResourceSlot
-    domain_limits: ResourceSlot
-    domain_using: ResourceSlot
-    domain_remaining: ResourceSlot
+    presets: Sequence[tuple[ResourcePreset, bool]]
+    quotas: Mapping[str, QuotaState]
     scaling_groups: Mapping[str, tuple[ResourceSlot, ResourceSlot]]
-    """Resource group -> (using, remaining)."""

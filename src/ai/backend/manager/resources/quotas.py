@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 
 from ai.backend.common.ids import AccessKey, DomainName, GroupId
@@ -36,12 +37,12 @@ def scope_limits(names: Iterable[str], total_resource_slots: ResourceSlot) -> Re
     return bounded(names, total_resource_slots)
 
 
+@dataclass(frozen=True, slots=True)
 class QuotaUsage:
     """Computes the usage of quotas over all resource groups from the kernels themselves, so that it cannot drift."""
 
-    def __init__(self, sessions: SessionStore, identities: IdentityStore) -> None:
-        self._sessions = sessions
-        self._identities = identities
+    sessions: SessionStore
+    identities: IdentityStore
 
     async def quotas(self, pending: Sequence[Session]) -> Mapping[str, Quota]:
         """Returns the quotas that limit these sessions, by the names of :func:`quota_names`."""
@@ -54,28 +55,28 @@ class QuotaUsage:
         return quotas
 
     async def _add_keypairs(self, quotas: dict[str, Quota], keys: set[AccessKey], slots: set[str]) -> None:
-        limits = {p.name: _finite(policy_limits(slots, p)) for p in await self._identities.policies()}
+        limits = {p.name: _finite(policy_limits(slots, p)) for p in await self.identities.policies()}
         if not any(map(len, limits.values())):
             return
         for key in keys:
-            keypair = await self._identities.keypair(key)
+            keypair = await self.identities.keypair(key)
             limit = limits.get(keypair.resource_policy) if keypair is not None else None
             if limit is not None and len(limit):
-                used = await self._sessions.occupied(access_key=key)
+                used = await self.sessions.occupied(access_key=key)
                 quotas[f"keypair:{key}"] = Quota(label="your keypair", limit=limit, used=used)
 
     async def _add_domain(
         self, quotas: dict[str, Quota], name: DomainName, slots: set[str], group_ids: set[GroupId]
     ) -> None:
-        domain = await self._identities.domain(name)
+        domain = await self.identities.domain(name)
         limit = _finite(scope_limits(slots, domain.total_resource_slots)) if domain is not None else ResourceSlot()
         if len(limit):
-            used = await self._sessions.occupied(domain_name=name)
+            used = await self.sessions.occupied(domain_name=name)
             quotas[f"domain:{name}"] = Quota(label=f"the domain {name}", limit=limit, used=used)
-        for group in await self._identities.groups(domain_name=name):
+        for group in await self.identities.groups(domain_name=name):
             limit = _finite(scope_limits(slots, group.total_resource_slots))
             if group.id in group_ids and len(limit):
-                used = await self._sessions.occupied(group_id=group.id)
+                used = await self.sessions.occupied(group_id=group.id)
                 quotas[f"group:{group.id}"] = Quota(label=f"the group {group.name}", limit=limit, used=used)
 
 

@@ -1,17 +1,25 @@
-"""The store of resource presets in SQL."""
+"""The table and store of resource presets in SQL."""
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Column, String, Table, delete, select
 
-from ai.backend.infra.database import Database
-from ai.backend.infra.database.rows import row_of
+from ai.backend.infra.database import Database, QuantityMap, Whole
+from ai.backend.infra.database.rows import put_row, row_of
+from ai.backend.manager.db.metadata import metadata, required
 from ai.backend.manager.resources.model import ResourcePreset
-from ai.backend.manager.resources.tables import presets
+
+presets = Table(
+    "resource_presets",
+    metadata,
+    Column("name", String(256), primary_key=True),
+    required("resource_slots", QuantityMap),
+    Column("shared_memory", Whole),
+)
 
 
 class SqlPresetStore:
-    """Implements :class:`ai.backend.manager.resources.store.PresetStore`."""
+    """Implements :class:`ai.backend.manager.resources.presets.PresetStore`."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -21,13 +29,7 @@ class SqlPresetStore:
         return await self._db.run_read(lambda s: [ResourcePreset(**row._mapping) for row in s.execute(query)])
 
     async def put_preset(self, preset: ResourcePreset) -> None:
-        row = row_of(preset)
-
-        def work(s: Connection) -> None:
-            if s.execute(update(presets).where(presets.c.name == preset.name).values(row)).rowcount == 0:
-                s.execute(insert(presets), row)
-
-        await self._db.run_write(work)
+        await self._db.run_write(lambda s: put_row(s, presets, "name", row_of(preset)))
 
     async def delete_preset(self, name: str) -> bool:
         query = delete(presets).where(presets.c.name == name)

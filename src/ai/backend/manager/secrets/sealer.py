@@ -9,12 +9,12 @@ from __future__ import annotations
 import base64
 import hmac
 import os
+import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 from uuid import UUID
 
 from cryptography.exceptions import InvalidTag
@@ -28,6 +28,7 @@ CIPHER = "gcm1"
 """AES-256-GCM. Each place has a key of its own, and header and place are authenticated with the ciphertext."""
 _NONCE_BYTES, _KEY_BYTES = 12, 32
 _CREDENTIALS = "artifact_registries.credentials"
+_COMMENT = "# Opens the secrets in the manager's database. Keep a copy apart from copies of the database.\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +42,8 @@ class SealingKey:
         return self.derive(b"id")[:4].hex()
 
     def derive(self, purpose: bytes) -> bytes:
-        """Derive 32 bytes for one purpose by HKDF (RFC 5869)."""
+        """Derives 32 bytes for one purpose by HKDF (RFC 5869)."""
         return HKDFExpand(SHA256(), _KEY_BYTES, purpose).derive(self.secret)
-
-
-class _Sealed(NamedTuple):
-    """The parts of a sealed secret as it is stored."""
-
-    key_id: str
-    text: str
 
 
 class Sealer:
@@ -75,11 +69,11 @@ class Sealer:
         return self._newest is not None
 
     def newest_id(self) -> str:
-        """Return the id of the key that seals now, or an empty text without any key."""
+        """Returns the id of the key that seals now, or an empty text without any key."""
         return self._newest.id if self._newest is not None else ""
 
     def derive(self, purpose: bytes, key_id: str) -> bytes:
-        """Derive 32 bytes for a purpose from this key, or from the newest key where this one was dropped.
+        """Derives 32 bytes for a purpose from this key, or from the newest key where this one was dropped.
 
         Without any key they stay the same as long as this process lives.
         """
@@ -87,7 +81,7 @@ class Sealer:
         return (key or self._newest or self._process_key).derive(b"purpose " + purpose)
 
     def seal(self, secret: str, place: str) -> str:
-        """Encrypt a secret for one place (table, column, row): it opens there only, so rows cannot be swapped."""
+        """Encrypts a secret for one place (table, column, row): it opens there only, so rows cannot be swapped."""
         key = self._newest
         if key is None:
             return secret
@@ -96,26 +90,27 @@ class Sealer:
         return f"{CIPHER}:{key.id}:{base64.b64encode(nonce + ciphertext).decode()}"
 
     def open(self, stored: str, place: str) -> str:
-        """Decrypt a stored secret; return plain text as it is.
+        """Decrypts a stored secret; returns plain text as it is.
 
         Raises:
             InternalError: its key is missing, or it was changed, or sealed for another place.
         """
-        sealed = _parse(stored)
-        if sealed is None:
+        parsed = _parse(stored)
+        if parsed is None:
             return stored
-        key = self._key(sealed.key_id)
+        key_id, text = parsed
+        key = self._key(key_id)
         if key is None:
-            raise InternalError(f"The key {sealed.key_id} that secrets were sealed with is not in the key file.")
+            raise InternalError(f"The key {key_id} that secrets were sealed with is not in the key file.")
         try:
-            data = base64.b64decode(sealed.text, validate=True)
+            data = base64.b64decode(text, validate=True)
             nonce, ciphertext = data[:_NONCE_BYTES], data[_NONCE_BYTES:]
             return _cipher(key, place).decrypt(nonce, ciphertext, _associated_data(key.id, place)).decode()
         except (InvalidTag, ValueError):
             raise InternalError("A sealed secret was damaged, or moved to another place.") from None
 
     def keyed_digests(self, text: str, place: str) -> list[str]:
-        """Return digests by which a text is recognized, though nobody without the keys can test a guess.
+        """Returns digests by which a text is recognized, though nobody without the keys can test a guess.
 
         There is one under each key, newest first. The last is the text itself, as it is stored without a key.
         """
@@ -125,20 +120,20 @@ class Sealer:
 
     def is_sealed(self, stored: str) -> bool:
         """Returns whether a text is sealed with a key that this sealer has."""
-        sealed = _parse(stored)
-        return sealed is not None and self._key(sealed.key_id) is not None
+        parsed = _parse(stored)
+        return parsed is not None and self._key(parsed[0]) is not None
 
     def is_current(self, stored: str) -> bool:
         """Returns whether a text is sealed with the newest key."""
         return self._newest is None or stored.startswith(f"{CIPHER}:{self._newest.id}:")
 
     def missing_key_id(self, stored: str) -> str | None:
-        """Return the id of the key that is needed to open it, if this sealer does not have that key."""
-        sealed = _parse(stored)
-        return sealed.key_id if sealed is not None and sealed.key_id not in self._keys else None
+        """Returns the id of the key that is needed to open it, if this sealer does not have that key."""
+        parsed = _parse(stored)
+        return parsed[0] if parsed is not None and parsed[0] not in self._keys else None
 
     def _key(self, key_id: str) -> SealingKey | None:
-        """Return a key by its id; a missing one is looked for in the file once."""
+        """Returns a key by its id; a missing one is looked for in the file once."""
         if key_id not in self._keys and key_id not in self._missing_ids and self._reload is not None:
             with suppress(OSError, InvalidInput):
                 self._keys.update((key.id, key) for key in self._reload())
@@ -147,15 +142,15 @@ class Sealer:
         return self._keys.get(key_id)
 
 
-def _parse(stored: str) -> _Sealed | None:
-    """Split a sealed secret into its parts; None for plain text."""
+def _parse(stored: str) -> tuple[str, str] | None:
+    """Returns the key id and the encoded text of a sealed secret; None for plain text."""
     cipher, _, rest = stored.partition(":")
     key_id, _, text = rest.partition(":")
-    return _Sealed(key_id, text) if cipher == CIPHER and text else None
+    return (key_id, text) if cipher == CIPHER and text else None
 
 
 def _cipher(key: SealingKey, place: str) -> AESGCM:
-    """Return the cipher of one place. Random nonces allow 2**32 secrets a key, so each place has its own."""
+    """Returns the cipher of one place. Random nonces allow 2**32 secrets a key, so each place has its own."""
     return AESGCM(key.derive(b"seal " + place.encode()))
 
 
@@ -163,13 +158,23 @@ def _associated_data(key_id: str, place: str) -> bytes:
     return f"{CIPHER}:{key_id}:{place}".encode()
 
 
+def sealed(sealer: Sealer, access_key: str, secret_key: str) -> str:
+    """Seals the secret key of a keypair for its row; it can be opened in that row only."""
+    return sealer.seal(secret_key, f"keypairs.secret_key:{access_key}")
+
+
+def opened(sealer: Sealer, access_key: str, stored: str) -> str:
+    """Opens the secret key of a keypair. Raises InternalError if the key that sealed it is missing."""
+    return sealer.open(stored, f"keypairs.secret_key:{access_key}")
+
+
 def sealed_credentials(sealer: Sealer, registry_id: UUID, credentials: Mapping[str, str]) -> dict[str, str]:
-    """Seal the credentials of an artifact registry for its row."""
+    """Seals the credentials of an artifact registry for its row."""
     return {name: sealer.seal(text, f"{_CREDENTIALS}:{registry_id}:{name}") for name, text in credentials.items()}
 
 
 def opened_credentials(sealer: Sealer, registry_id: UUID, stored: Mapping[str, str]) -> dict[str, str]:
-    """Open the credentials of an artifact registry. Raises InternalError if their key is missing."""
+    """Opens the credentials of an artifact registry. Raises InternalError if their key is missing."""
     return {name: sealer.open(text, f"{_CREDENTIALS}:{registry_id}:{name}") for name, text in stored.items()}
 
 
@@ -177,12 +182,12 @@ def opened_credentials(sealer: Sealer, registry_id: UUID, stored: Mapping[str, s
 
 
 def new_key() -> SealingKey:
-    """Make a random key."""
+    """Makes a random key."""
     return SealingKey(secrets.token_bytes(_KEY_BYTES))
 
 
 def read_keys(path: Path) -> list[SealingKey]:
-    """Read a key file: one key a line in hexadecimal, newest first; ``#`` begins a comment.
+    """Reads a key file: one key a line in hexadecimal, newest first; ``#`` begins a comment.
 
     Raises:
         InvalidInput: a line is not a key, there is no key, or other users may read the file.
@@ -195,20 +200,16 @@ def read_keys(path: Path) -> list[SealingKey]:
         text = line.partition("#")[0].strip()
         if not text:
             continue
-        try:
-            key = SealingKey(bytes.fromhex(text))
-        except ValueError:
-            key = SealingKey(b"")
-        if len(key.secret) != _KEY_BYTES:
+        if not re.fullmatch(rf"[0-9a-fA-F]{{{2 * _KEY_BYTES}}}", text):
             raise InvalidInput(f"{path}, line {number}: a key is {2 * _KEY_BYTES} hexadecimal digits")
-        keys.append(key)
+        keys.append(SealingKey(bytes.fromhex(text)))
     if not keys:
         raise InvalidInput(f"{path} has no key")
     return keys
 
 
 def load_or_make_keys(path: Path) -> list[SealingKey]:
-    """Read a key file, and make it with one key first if it does not exist.
+    """Reads a key file, and make it with one key first if it does not exist.
 
     If several processes make it at once, one of them succeeds and all read its key. Raises as :func:`read_keys`.
     """
@@ -219,27 +220,24 @@ def load_or_make_keys(path: Path) -> list[SealingKey]:
 
 
 def add_key(path: Path) -> SealingKey:
-    """Put a new key before the old ones, which still open secrets. Raises as :func:`read_keys`."""
+    """Adds a new key before the existing ones, which still open secrets. Raises as :func:`read_keys`."""
     key = new_key()
     _write(path, [key, *(read_keys(path) if path.exists() else [])], replace=True)
     return key
 
 
 def keep_first_key(path: Path) -> None:
-    """Remove all keys but the first from the file. Raises as :func:`read_keys`."""
+    """Removes all keys but the first from the file. Raises as :func:`read_keys`."""
     _write(path, read_keys(path)[:1], replace=True)
 
 
 def _write(path: Path, keys: Sequence[SealingKey], *, replace: bool) -> None:
-    """Write the file atomically; without ``replace``, an existing file stays."""
+    """Writes the file atomically; without ``replace``, an existing file stays."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "w") as file:
-            file.write(
-                "# Opens the secrets in the manager's database. Keep a copy apart from copies of the database.\n"
-            )
-            file.writelines(f"{key.secret.hex()}\n" for key in keys)
+            file.writelines([_COMMENT, *(f"{key.secret.hex()}\n" for key in keys)])
             file.flush()
             os.fsync(file.fileno())
         if replace:

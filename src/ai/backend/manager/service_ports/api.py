@@ -1,4 +1,4 @@
-"""Starting, stopping and listing the services of a session (spec 03-08, "Service Ports"; wire contract 2.1)."""
+"""REST routes of the services of sessions (spec 03-08, "Service Ports"; wire contract 2.1)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _Table = dict[str, Any] | str | None
 
 
 class StartServiceBody(Schema, frozen=True):
-    """``envs`` and ``arguments`` are objects, or JSON of such, as the published client sends them; an argument has one
-    value, a list of them, or null. The token of a login at a web server (``login_session_token``) is ignored."""
+    """Names a service to start. ``envs`` and ``arguments`` are objects, or JSON of such; an argument has one value, a
+    list of them, or null. ``login_session_token`` is ignored."""
 
     app: _Name
     port: Annotated[int, Meta(ge=1, le=65_535)] | None = None
@@ -30,36 +30,31 @@ class StartServiceBody(Schema, frozen=True):
 
 
 class ShutdownServiceBody(Schema, frozen=True):
-    """``app`` is another name of ``service_name``."""
+    """Names a service to stop; ``app`` is another name of ``service_name``."""
 
     service_name: _Name | None = None
     app: _Name | None = None
 
 
 class ServicePortsApi:
-    """``{s}`` is a name or id, as in the other calls."""
+    """Routes of services; ``{s}`` is the name or id of a session."""
 
     def __init__(self, services: ServicePorts) -> None:
         self._services = services
 
     @route("POST", "/session/{s}/start-service", body=StartServiceBody, max_body=MAX_BODY)
     async def start(self, call: Call[StartServiceBody]) -> dict[str, Any]:
-        """Start a service of the session, or find it started; answers once it listens."""
+        """Starts a service of the session unless it runs; replies once it listens."""
         body = call.body
-        request = ServiceRequest(
-            app=body.app,
-            port=body.port,
-            envs=envs_of(body.envs),
-            arguments=arguments_of(body.arguments),
-        )
+        request = request_of(body.app, body.port, body.envs, body.arguments)
         state = await self._services.start(
             caller_of(call), call.params["s"], request, owner_access_key=call.owner_access_key
         )
-        return {"name": state.name, "protocol": state.protocol, "status": state.status, **offer(state)}
+        return {"name": state.name, "protocol": state.protocol, "status": state.status, **_offer(state)}
 
     @route("POST", "/session/{s}/shutdown-service", body=ShutdownServiceBody, max_body=MAX_BODY)
     async def stop(self, call: Call[ShutdownServiceBody]) -> dict[str, Any]:
-        """Stop a service of the session; one that does not run is left alone."""
+        """Stops a service of the session; does nothing if it does not run."""
         name = call.body.service_name or call.body.app
         if name is None:
             raise refuse({"service_name": "missing"})
@@ -68,22 +63,22 @@ class ServicePortsApi:
 
     @route("GET", "/stream/session/{s}/apps")
     async def apps(self, call: Call) -> list[dict[str, Any]]:
-        """The services of a session; of one that runs with their state and what may be given at their start."""
+        """Returns the services of a session; if it runs, with their states and the arguments that they take."""
         services = await self._services.list(caller_of(call), call.params["s"], owner_access_key=call.owner_access_key)
-        return [app(service) for service in services]
+        return [_service_view(service) for service in services]
 
 
-def app(service: OfferedService) -> dict[str, Any]:
+def _service_view(service: OfferedService) -> dict[str, Any]:
     view: dict[str, Any] = {"name": service.name, "protocol": service.protocol, "ports": list(service.ports)}
     if service.state is not None:
-        view |= {"status": service.state.status, **offer(service.state)}
+        view |= {"status": service.state.status, **_offer(service.state)}
         if service.state.reason is not None:
             view["reason"] = service.state.reason
     return view
 
 
-def offer(state: ServiceState) -> dict[str, Any]:
-    """What clients look for by its presence (wire contract 2.1): absent rather than empty."""
+def _offer(state: ServiceState) -> dict[str, Any]:
+    """Returns fields whose presence clients check (wire contract 2.1), without empty ones."""
     view = {
         "url_template": state.url_template,
         "allowed_arguments": state.allowed_arguments,
@@ -92,14 +87,14 @@ def offer(state: ServiceState) -> dict[str, Any]:
     return {name: value for name, value in view.items() if value}
 
 
-def envs_of(values: _Table) -> dict[str, str]:
-    """Raises InvalidInput, naming the field; so does :func:`arguments_of`."""
-    return {name: _text(value, "envs") for name, value in _table(values, "envs").items()}
-
-
-def arguments_of(values: _Table) -> dict[str, ArgumentValue]:
-    """One value, a list of several, or none each."""
-    return {name: _value(value) for name, value in _table(values, "arguments").items()}
+def request_of(app: str, port: int | None, envs: _Table, arguments: _Table) -> ServiceRequest:
+    """Returns a request for a service. Raises InvalidInput, which names the field."""
+    return ServiceRequest(
+        app=app,
+        port=port,
+        envs={name: _text(value, "envs") for name, value in _table(envs, "envs").items()},
+        arguments={name: _value(value) for name, value in _table(arguments, "arguments").items()},
+    )
 
 
 def _value(value: Any) -> ArgumentValue:
@@ -118,7 +113,7 @@ def _table(values: _Table, field: str) -> dict[str, Any]:
 
 
 def _text(value: object, field: str) -> str:
-    """Numbers and booleans count as text: shells and forms send either."""
+    """Returns a value as text; shells and forms send numbers and booleans as well."""
     if not isinstance(value, str | int | float):
         raise refuse({field: "values are texts" if field == "envs" else "values are texts, or lists of them"})
     return str(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +21,10 @@ _PRIVATE_PROTOCOL = "internal"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceRequest:
-    """``port`` is one of the service's; ``envs`` and ``arguments`` are those that its definition allows."""
+    """A request to start a service, or to connect to it; a running service ignores ``envs`` and ``arguments``.
+
+    ``port`` is one of the service's; ``envs`` and ``arguments`` are those that its definition allows.
+    """
 
     app: str
     port: int | None = None
@@ -30,7 +34,7 @@ class ServiceRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferedService:
-    """A service as clients know it: its declared ports, and its state if the session runs and its agent answers."""
+    """A service with its declared ports, and its state if the session runs and its agent answers."""
 
     name: str
     protocol: str
@@ -39,7 +43,7 @@ class OfferedService:
 
 
 class ServicePorts:
-    """Every method raises SessionNotFound and TooManySessionsMatched."""
+    """Starts, stops and lists services. Every method raises SessionNotFound and TooManySessionsMatched."""
 
     def __init__(self, finder: SessionFinder, gateway: AgentGateway) -> None:
         self._finder = finder
@@ -48,43 +52,45 @@ class ServicePorts:
     async def start(
         self, caller: Caller, ref: str, request: ServiceRequest, *, owner_access_key: str | None = None
     ) -> ServiceState:
-        """Start a service and return once it listens; a running one stays.
+        """Starts a service and returns once it listens; a running one stays.
 
         Raises:
             NotFound: the session has no such service. InvalidInput: it takes no such argument, variable or port.
             Forbidden: the session's node does not let anything be served. Conflict: the session does not run.
             RunError: it ended or never listened. Unavailable, DeadlineExceeded: its agent is away.
         """
-        session, agent = await self._running(caller, ref, owner_access_key)
-        return await agent.start_service(
-            StartService(
-                kernel_id=str(session.main.id),
-                name=request.app,
-                port=request.port,
-                envs=dict(request.envs),
-                arguments=dict(request.arguments),
-            )
-        )
+        session, agent = await self.running(caller, ref, owner_access_key)
+        return await start_service(session, agent, request)
 
     async def stop(self, caller: Caller, ref: str, name: str, *, owner_access_key: str | None = None) -> None:
-        """Stop a service; no error if it does not run. Raises as :meth:`start`."""
-        session, agent = await self._running(caller, ref, owner_access_key)
+        """Stops a service; no error if it does not run. Raises as :meth:`start`."""
+        session, agent = await self.running(caller, ref, owner_access_key)
         await agent.stop_service(StopService(kernel_id=str(session.main.id), name=name))
 
     async def list(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> Sequence[OfferedService]:
-        """Return the services of a session in any state."""
+        """Returns the services of a session in any state."""
         session = await self._finder.one(caller, ref, owner_access_key=owner_access_key, may_be_recent=True)
         states: dict[str, ServiceState] = {}
         if session.status in RUNNING_SESSION_STATUSES and session.main.agent is not None and session.service_ports:
             agent = self._gateway.agent(session.main.agent)
-            try:
+            with suppress(BackendError):  # the agent is unreachable; the declared services are still listed
                 states = {s.name: s for s in await agent.list_services(KernelRef(kernel_id=str(session.main.id)))}
-            except BackendError:
-                pass  # the agent is unreachable; the declared services are still listed
-        return [_offered(port, states) for port in session.service_ports if port.get("protocol") != _PRIVATE_PROTOCOL]
+        return [
+            OfferedService(
+                name=str(port["name"]),
+                protocol=str(port.get("protocol", "tcp")),
+                ports=tuple(int(number) for number in port.get("container_ports") or ()),
+                state=states.get(str(port["name"])),
+            )
+            for port in session.service_ports
+            if not is_private(port)
+        ]
 
-    async def _running(self, caller: Caller, ref: str, owner: str | None) -> tuple[Session, AgentCommands]:
-        session = await self._finder.one(caller, ref, owner_access_key=owner, to_change=True, may_be_recent=True)
+    async def running(self, caller: Caller, ref: str, owner_access_key: str | None) -> tuple[Session, AgentCommands]:
+        """Returns a session that the caller controls, and its agent. Raises Conflict unless the session runs."""
+        session = await self._finder.one(
+            caller, ref, owner_access_key=owner_access_key, to_change=True, may_be_recent=True
+        )
         if session.status not in RUNNING_SESSION_STATUSES or session.main.agent is None:
             raise Conflict(
                 f"The session is {session.status}, not RUNNING.",
@@ -93,7 +99,19 @@ class ServicePorts:
         return session, self._gateway.agent(session.main.agent)
 
 
-def _offered(port: Mapping[str, Any], states: Mapping[str, ServiceState]) -> OfferedService:
-    name = str(port["name"])
-    ports = tuple(int(number) for number in port.get("container_ports") or ())
-    return OfferedService(name=name, protocol=str(port.get("protocol", "tcp")), ports=ports, state=states.get(name))
+async def start_service(session: Session, agent: AgentCommands, request: ServiceRequest) -> ServiceState:
+    """Starts a service in the main kernel of a session."""
+    return await agent.start_service(
+        StartService(
+            kernel_id=str(session.main.id),
+            name=request.app,
+            port=request.port,
+            envs=dict(request.envs),
+            arguments=dict(request.arguments),
+        )
+    )
+
+
+def is_private(port: Mapping[str, Any]) -> bool:
+    """Returns whether a declared service is for the platform only."""
+    return port.get("protocol") == _PRIVATE_PROTOCOL

@@ -1,7 +1,7 @@
 """Tunnels over WebSockets: the bytes of one connection to a service, in binary frames (wire contract 2.3).
 
-A WebSocket has no half that ends: where the client says ``half-close``, an empty frame is the end of that way, and the
-socket is closed when both have ended. To any other client the socket is closed once the service has said all.
+If the client requests ``half-close``, an empty frame ends its direction, and the socket is closed when both directions
+have ended. Otherwise the socket is closed when the service has sent everything.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from ai.backend.infra.http.decode import refuse
 from ai.backend.infra.http.routes import Call, Nothing, Schema, route
 from ai.backend.infra.http.streams import PING_INTERVAL_S, open_socket
 from ai.backend.manager.access.requests import caller_of
-from ai.backend.manager.service_ports.api import arguments_of, envs_of
-from ai.backend.manager.service_ports.tunnels import Tunnel, TunnelRequest, TunnelService
+from ai.backend.manager.service_ports.api import request_of
+from ai.backend.manager.service_ports.tunnels import Tunnel, TunnelService
 
 LINGER_S = 5.0
 _KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 
 
 class TunnelQuery(Schema, frozen=True, rename="kebab"):
-    """``envs`` and ``arguments`` are JSON objects, as for a start. ``service`` is an older name of ``app``."""
+    """Names a service; ``envs`` and ``arguments`` are JSON objects, ``service`` is an older name of ``app``."""
 
     app: Annotated[str, Meta(max_length=64)] | None = None
     service: Annotated[str, Meta(max_length=64)] | None = None
@@ -38,7 +38,7 @@ class TunnelQuery(Schema, frozen=True, rename="kebab"):
 
 
 class TunnelsApi:
-    """``{s}`` is a name or id, as in the REST calls."""
+    """Routes of tunnels; ``{s}`` is the name or id of a session."""
 
     def __init__(self, tunnels: TunnelService) -> None:
         self._tunnels = tunnels
@@ -46,38 +46,27 @@ class TunnelsApi:
     @route("GET", "/stream/session/{s}/tcpproxy", kind="socket", query=TunnelQuery)
     @route("GET", "/stream/session/{s}/httpproxy", kind="socket", query=TunnelQuery)
     async def proxy(self, call: Call[Nothing, TunnelQuery]) -> web.StreamResponse:
-        """Connect to a service of the session, which is started if it does not run; bytes in binary frames."""
-        request = tunnel_request(call.query)
+        """Connects to a service of the session, which is started if it does not run; bytes in binary frames."""
+        query, app = call.query, call.query.app or call.query.service
+        if not app:
+            raise refuse({"app": "missing"})
+        request = request_of(app, query.port, query.envs, query.arguments)
         tunnel = await self._tunnels.open(
             caller_of(call), call.params["s"], request, owner_access_key=call.owner_access_key
         )
+        idle_s = self._tunnels.settings.idle_timeout
         try:
-            # No pongs are waited for: whoever reads slowly answers late, and is there all the same.
+            # No heartbeat: a client that reads slowly would answer pings too late.
             async with open_socket(call.request, heartbeat_s=None) as socket:
                 _keep_alive(call.request)
-                await _Carrier(
-                    socket, tunnel, half_close=call.query.half_close, idle_s=self._tunnels.settings.idle_timeout
-                ).carry()
+                await _Carrier(socket, tunnel, half_close=query.half_close, idle_s=idle_s).carry()
         finally:
             await tunnel.close()
         return socket
 
 
-def tunnel_request(query: TunnelQuery) -> TunnelRequest:
-    """Raises InvalidInput, naming the field."""
-    app = query.app or query.service
-    if not app:
-        raise refuse({"app": "missing"})
-    return TunnelRequest(
-        app=app,
-        port=query.port,
-        envs=envs_of(query.envs),
-        arguments=arguments_of(query.arguments),
-    )
-
-
 def _keep_alive(request: web.Request) -> None:
-    """Have the system find out that a silent client has gone."""
+    """Enables TCP keep-alive, which detects a vanished client."""
     line = request.transport.get_extra_info("socket") if request.transport is not None else None
     if line is None or line.family not in (sockets.AF_INET, sockets.AF_INET6):
         return
@@ -88,7 +77,7 @@ def _keep_alive(request: web.Request) -> None:
 
 
 class _Carrier:
-    """Carries one tunnel's bytes until both ways have ended or either is cut."""
+    """Transfers the bytes of one tunnel until both directions have ended or one is interrupted."""
 
     def __init__(self, socket: web.WebSocketResponse, tunnel: Tunnel, *, half_close: bool, idle_s: float) -> None:
         self._socket = socket
@@ -107,24 +96,19 @@ class _Carrier:
                 await asyncio.wait({inward, watch}, return_when=asyncio.FIRST_COMPLETED)
             elif inward.done() and inward.exception() is None and inward.result() and not watch.done():
                 await asyncio.wait({outward, watch}, return_when=asyncio.FIRST_COMPLETED)
-            await self._tell_end(inward, outward, watch)
+            for task in (inward, outward, watch):
+                error = task.exception() if task.done() else None
+                if error is not None and not isinstance(error, ConnectionError):
+                    raise error
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _tell_end(self, *tasks: asyncio.Task[bool]) -> None:
-        for task in tasks:
-            error = task.exception() if task.done() else None
-            if isinstance(error, BackendError):
-                raise error
-            if error is not None and not isinstance(error, ConnectionError):
-                raise error
-
     async def _inward(self) -> bool:
-        """From the client to the service. True: it has said all, and listens on; False: it has gone.
+        """Transfers from the client to the service. Returns True if the client ended its direction, False if it closed.
 
-        What it said before it went is handed on, if the service takes it soon.
+        What a client sent before it closed is written if the service reads it within :data:`LINGER_S`.
         """
         async for message in self._socket:
             if message.type is WSMsgType.BINARY:
@@ -155,7 +139,7 @@ class _Carrier:
         self._moved_at = asyncio.get_running_loop().time()
 
     async def _watch(self) -> bool:
-        """Say now and then that this connection is alive, to whatever lies between; end it where that is the rule."""
+        """Pings the client periodically, and closes an idle connection."""
         pinged_at = self._moved_at
         while True:
             now = asyncio.get_running_loop().time()

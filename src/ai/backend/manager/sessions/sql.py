@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -13,13 +14,13 @@ from sqlalchemy import ColumnElement, Connection, Row, String, TextClause, func,
 from sqlalchemy import cast as sql_cast
 from sqlalchemy.exc import IntegrityError
 
-from ai.backend.common.errors import SessionAlreadyExists, StaleVersion
+from ai.backend.common.errors import SessionAlreadyExists, StaleVersion, Unavailable
 from ai.backend.common.ids import AccessKey, AgentId, DomainName, GroupId, KernelId, SessionId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import SessionStatus
 from ai.backend.core.lifecycle.kernel import HOLDING
 from ai.backend.infra.database import Database
-from ai.backend.infra.database.batching import chunks
+from ai.backend.infra.database.batching import CHUNK, BatchWriter, chunks
 from ai.backend.manager.agents import tables as agents_tables
 from ai.backend.manager.agents.model import KernelOccupancy
 from ai.backend.manager.folders.model import FolderMount
@@ -28,7 +29,7 @@ from ai.backend.manager.query.model import Page
 from ai.backend.manager.query.sql import compile_filter, compile_order
 from ai.backend.manager.sessions import model, tables
 from ai.backend.manager.sessions.changes import Change, EventDraft, ObservationAck, slot_deltas
-from ai.backend.manager.sessions.sql_bulk import BatchWriter, check_versions, move_slots, update_many
+from ai.backend.manager.sessions.sql_bulk import check_versions, move_slots, update_many
 from ai.backend.manager.sessions.sql_outbox import SqlOutbox, acknowledge, insert_events
 from ai.backend.manager.sessions.store import UNLIMITED
 
@@ -95,15 +96,15 @@ class SqlSessionStore(SqlOutbox):
     def __init__(self, database: Database, insert_steps: Sequence[InsertStep] = ()) -> None:
         super().__init__(database)
         self._insert_steps = insert_steps
-        # On a shared database each transaction costs round trips; simultaneous creations share their statements.
-        self._batches = BatchWriter(self._insert_all) if database.is_shared else None
+        # Simultaneous creations share their statements, because each statement of PostgreSQL costs a round trip.
+        self._inserts = BatchWriter(self._insert_batch, limit=CHUNK)
 
     async def insert(
         self, session: model.Session, *, events: Sequence[EventDraft], limits: model.OwnerLimits = UNLIMITED
     ) -> None:
         new = _NewSession(session, events, limits)
         try:
-            await (self._batches.put(new) if self._batches is not None else self._insert_all([new]))
+            await self._inserts.put(new)
         except IntegrityError as e:
             existing = await self.get(session.id)
             if existing is None:
@@ -112,6 +113,19 @@ class SqlSessionStore(SqlOutbox):
             if existing is None:
                 raise
             raise _already_exists(e, existing.id) from None
+
+    async def _insert_batch(self, batch: Sequence[_NewSession]) -> Sequence[BaseException | None]:
+        """Inserts all sessions; if that fails, each in a transaction of its own, so that each gets its own error."""
+        try:
+            await self._insert_all(batch)
+        except Unavailable:
+            raise
+        except Exception:
+            if len(batch) == 1:
+                raise
+            inserts = (self._insert_all([new]) for new in batch)
+            return await asyncio.gather(*inserts, return_exceptions=True)
+        return [None] * len(batch)
 
     async def _insert_all(self, batch: Sequence[_NewSession]) -> None:
         def work(s: Connection) -> None:

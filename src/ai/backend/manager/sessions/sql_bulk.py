@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, select, update
 
-from ai.backend.common.errors import InsufficientResource, StaleVersion, Unavailable
+from ai.backend.common.errors import InsufficientResource, StaleVersion
 from ai.backend.common.ids import AgentId
 from ai.backend.common.slots import ResourceSlot
-from ai.backend.infra.database.batching import CHUNK, chunks
+from ai.backend.infra.database.batching import chunks
 from ai.backend.manager.agents import tables as agents_tables
 from ai.backend.manager.agents.model import withheld_slots
 from ai.backend.manager.sessions import tables
@@ -60,47 +58,3 @@ def move_slots(s: Connection, deltas: Mapping[AgentId, ResourceSlot]) -> None:
                 raise InsufficientResource(f"agent {agent_id} does not have as much free")
             changed.append((agent_id, {"occupied_slots": occupied}))
     update_many(s, agents_tables.agents, changed)
-
-
-@dataclass(slots=True, eq=False)
-class _Waiting:
-    item: Any
-    done: asyncio.Future[None]
-
-
-@dataclass(eq=False, repr=False)
-class BatchWriter:
-    """Writes items that arrive during a write together in the next one. ``write`` writes several items or none. If a
-    batch fails, its items are written one by one, so that each gets its own result."""
-
-    write: Callable[[Sequence[Any]], Awaitable[None]]
-    _waiting: list[_Waiting] = field(default_factory=list, init=False)
-    _worker: asyncio.Task[None] | None = field(default=None, init=False)
-
-    async def put(self, item: Any) -> None:
-        """Returns once the item is written; raises the error of the write."""
-        waiting = _Waiting(item, asyncio.get_running_loop().create_future())
-        self._waiting.append(waiting)
-        if self._worker is None or self._worker.done():
-            self._worker = asyncio.create_task(self._work())
-        await waiting.done
-
-    async def _work(self) -> None:
-        while self._waiting:
-            batch, self._waiting = self._waiting[:CHUNK], self._waiting[CHUNK:]
-            outcomes: list[BaseException | None] = [None] * len(batch)
-            try:
-                await self.write([waiting.item for waiting in batch])
-            except Exception as error:  # noqa: BLE001  # each item gets its own error
-                if len(batch) == 1 or isinstance(error, Unavailable):
-                    outcomes = [error] * len(batch)
-                else:
-                    writes = (self.write([waiting.item]) for waiting in batch)
-                    outcomes = list(await asyncio.gather(*writes, return_exceptions=True))
-            for waiting, outcome in zip(batch, outcomes, strict=True):
-                if waiting.done.cancelled():
-                    continue
-                if outcome is None:
-                    waiting.done.set_result(None)
-                else:
-                    waiting.done.set_exception(outcome)

@@ -9,7 +9,7 @@ from sqlalchemy import Boolean, Column, Float, ForeignKey, Index, LargeBinary, S
 
 from ai.backend.common import states
 from ai.backend.infra.database import GUID, JSONText, QuantityMap, UTCDateTime, Whole
-from ai.backend.infra.database.columns import EnumText, JSONOf, JSONTuple
+from ai.backend.infra.database.columns import EnumText, JSONTuple
 from ai.backend.manager.db.metadata import metadata, required
 from ai.backend.manager.folders.model import FolderMount
 from ai.backend.manager.sessions.model import SessionNetwork
@@ -52,7 +52,7 @@ sessions = Table(
     required("runtime_class", String(64), server_default=""),
     required("cluster_size", Whole),
     Column("vni", Whole),
-    Column("network", JSONOf(SessionNetwork)),
+    Column("network", JSONText(SessionNetwork)),
     required("requested_slots", QuantityMap),
     required("variant_requirements", JSONTuple(str), server_default="[]"),
     required("resource_opts", JSONText),

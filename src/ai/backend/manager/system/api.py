@@ -1,4 +1,4 @@
-"""REST routes of the manager's status and of the announcement (client wire contract 2.9)."""
+"""REST routes of the manager's status, the announcement and the shared configuration (client wire contract 2.9)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from msgspec import Meta
 from ai.backend.infra.http.decode import refuse
 from ai.backend.infra.http.routes import Call, Nothing, Schema, route
 from ai.backend.manager.access.requests import caller_of
+from ai.backend.manager.system.configuration import ConfigService
 from ai.backend.manager.system.service import FROZEN, Announcement, LiveSessions, ManagerState
 
 
@@ -19,11 +20,15 @@ class StatusQuery(Schema, frozen=True):
 
 
 class StatusBody(Schema, frozen=True):
+    """The new status; ``force_kill`` also ends the live sessions of a frozen installation."""
+
     status: Literal["running", "frozen"]
     force_kill: bool = False
 
 
 class AnnouncementBody(Schema, frozen=True):
+    """The new announcement."""
+
     enabled: bool
     message: Annotated[str, Meta(max_length=65_536)] | None = None
 
@@ -63,3 +68,44 @@ class StateApi:
         if call.body.enabled and not message.strip():
             raise refuse({"message": "required"})
         await self._state.announce(caller_of(call), Announcement(call.body.enabled, message))
+
+
+Key = Annotated[str, Meta(max_length=1024)]
+
+
+class KeyBody(Schema, frozen=True):
+    """Names a key, or with ``prefix`` all keys at and below it."""
+
+    key: Key
+    prefix: bool = False
+
+
+class ValueBody(Schema, frozen=True):
+    """A key with its new value."""
+
+    key: Key
+    value: Any
+
+
+class ConfigApi:
+    """Routes of the shared configuration, for superadmins; others get 403."""
+
+    def __init__(self, config: ConfigService) -> None:
+        self._config = config
+
+    @route("POST", "/config/get", body=KeyBody, audited=False)
+    async def get(self, call: Call[KeyBody]) -> dict[str, Any]:
+        """Return the value of a key, or with ``prefix`` the keys below it as nested objects."""
+        return {"result": await self._config.get(caller_of(call), call.body.key, prefix=call.body.prefix)}
+
+    @route("POST", "/config/set", body=ValueBody)
+    async def set(self, call: Call[ValueBody]) -> dict[str, str]:
+        """Set a key; an object sets every key in it, all or nothing."""
+        await self._config.set(caller_of(call), call.body.key, call.body.value)
+        return {"result": "ok"}
+
+    @route("POST", "/config/delete", body=KeyBody)
+    async def delete(self, call: Call[KeyBody]) -> dict[str, str]:
+        """Remove a key, or with ``prefix`` all at and below it."""
+        await self._config.delete(caller_of(call), call.body.key, prefix=call.body.prefix)
+        return {"result": "ok"}

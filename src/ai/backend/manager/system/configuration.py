@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ai.backend.common.errors import Forbidden, InvalidInput
+from ai.backend.common.errors import InvalidInput
 from ai.backend.infra.config_store import ConfigStore
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import require
+from ai.backend.manager.access.permissions import Operation
 
 _MAX_DEPTH = 16
 
@@ -23,7 +25,7 @@ class ConfigService:
 
         The value of a key that also has keys below it is under the empty name.
         """
-        _require_superadmin(caller)
+        require(caller, Operation.CONFIGURE)
         if not prefix:
             return await self._store.get(key)
         return nested(key, await self._store.get_prefix(key.rstrip("/")))
@@ -34,7 +36,7 @@ class ConfigService:
         Raises:
             InvalidInput: the value is or contains a list or null, or is nested too deeply.
         """
-        _require_superadmin(caller)
+        require(caller, Operation.CONFIGURE)
         values = dict(flattened(key, value))
         if not values:
             raise InvalidInput("there is nothing to set", data={"value": "empty"})
@@ -42,35 +44,25 @@ class ConfigService:
 
     async def delete(self, caller: Caller, key: str, *, prefix: bool = False) -> int:
         """Removes a key, or all at and below it, and returns their number."""
-        _require_superadmin(caller)
+        require(caller, Operation.CONFIGURE)
         return await self._store.delete(key.rstrip("/"), prefix=prefix)
-
-
-def _require_superadmin(caller: Caller) -> None:
-    if not caller.is_superadmin:
-        raise Forbidden("Only superadmins may read or change the shared configuration.")
 
 
 def nested(key: str, values: Mapping[str, str]) -> dict[str, Any]:
     """Returns the values at and below ``key`` as nested objects; the value of an inner key is under the empty name."""
     tree: dict[str, Any] = {}
     for path, value in values.items():
-        _insert(tree, [part for part in path.removeprefix(key.rstrip("/")).split("/") if part], value)
+        node, parts = tree, [part for part in path.removeprefix(key.rstrip("/")).split("/") if part]
+        for part in parts[:-1]:
+            child = node.setdefault(part, {})
+            if not isinstance(child, dict):
+                child = node[part] = {"": child}
+            node = child
+        name = parts[-1] if parts else ""
+        if isinstance(node.get(name), dict):
+            node, name = node[name], ""
+        node[name] = value
     return tree
-
-
-def _insert(tree: dict[str, Any], parts: list[str], value: str) -> None:
-    node = tree
-    for part in parts[:-1]:
-        child = node.setdefault(part, {})
-        if not isinstance(child, dict):
-            child = node[part] = {"": child}
-        node = child
-    name = parts[-1] if parts else ""
-    if isinstance(node.get(name), dict):
-        node = node[name]
-        name = ""
-    node[name] = value
 
 
 def flattened(key: str, value: Any, depth: int = 0) -> Iterator[tuple[str, str]]:

@@ -1,7 +1,6 @@
-"""The state of the whole installation: whether it takes new sessions, and the announcement (peer facts 4.5).
+"""The state of the whole installation: its status and the announcement (peer facts 4.5).
 
-Both are in the shared configuration, so that all managers agree and a restart changes nothing:
-``manager/status`` is ``running`` or ``frozen``, ``manager/announcement/enabled`` and ``message``.
+Both are in the shared configuration, so that all managers agree and a restart changes nothing.
 """
 
 from __future__ import annotations
@@ -9,10 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from ai.backend.common.errors import Forbidden, ServerFrozen
+from ai.backend.common.errors import ServerFrozen
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.config_store import ConfigStore
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import require
+from ai.backend.manager.access.permissions import Operation
 
 STATUS_KEY, ANNOUNCEMENT_KEY = "manager/status", "manager/announcement"
 RUNNING, FROZEN = "running", "frozen"
@@ -62,7 +63,7 @@ class ManagerState:
 
     async def set_status(self, caller: Caller, status: str) -> None:
         """Sets the status. Existing sessions go on, waiting ones as well."""
-        _require_superadmin(caller)
+        require(caller, Operation.CHANGE_STATE)
         await self._store.put_many({STATUS_KEY: status})
         self._cached_status = (self._clock.monotonic(), status)
 
@@ -76,15 +77,7 @@ class ManagerState:
 
     async def announce(self, caller: Caller, announcement: Announcement) -> None:
         """Replaces the announcement."""
-        _require_superadmin(caller)
-        await self._store.put_many(
-            {
-                f"{ANNOUNCEMENT_KEY}/enabled": "true" if announcement.enabled else "false",
-                f"{ANNOUNCEMENT_KEY}/message": announcement.message,
-            }
-        )
-
-
-def _require_superadmin(caller: Caller) -> None:
-    if not caller.is_superadmin:
-        raise Forbidden("Only superadmins change the state of the installation.")
+        require(caller, Operation.CHANGE_STATE)
+        enabled = "true" if announcement.enabled else "false"
+        values = {"enabled": enabled, "message": announcement.message}
+        await self._store.put_many({f"{ANNOUNCEMENT_KEY}/{name}": value for name, value in values.items()})

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, Literal
 
-import msgspec
 from aiohttp import web
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import Meta
 
 from ai.backend.common.states import ClusterMode, SessionType
 from ai.backend.infra.http.decode import refuse
@@ -24,14 +24,9 @@ from ai.backend.manager.templates.service import TemplateService, template_id_of
 Payload = Annotated[str, Meta(min_length=1, max_length=MAX_PAYLOAD_BYTES)]
 
 
-class CreateTemplateBody(Schema, frozen=True):
-    payload: Payload
-    group_name: Word | None = None
-    domain_name: Word | None = None
-    owner_access_key: Word | None = None
+class TemplateBody(Schema, frozen=True):
+    """Templates as text. A template that exists keeps its group and owner."""
 
-
-class UpdateTemplateBody(Schema, frozen=True):
     payload: Payload
     group_name: Word | None = None
     domain_name: Word | None = None
@@ -48,18 +43,18 @@ class TemplateQuery(Schema, frozen=True):
 
 
 class FromTemplateConfig(Schema, frozen=True, rename={"scaling_group": "scalingGroup", "agent_list": "agentList"}):
-    """The Creation Config Object; missing fields are as in the template."""
+    """The Creation Config Object; fields that are missing or null are as in the template."""
 
-    mounts: Annotated[list[Word], Meta(max_length=128)] | UnsetType | None = UNSET
-    mount_map: Annotated[dict[str, Path], Meta(max_length=128)] | UnsetType | None = UNSET
-    mount_options: Annotated[dict[str, MountOption], Meta(max_length=128)] | UnsetType | None = UNSET
-    environ: Environ | UnsetType | None = UNSET
-    resources: Annotated[dict[str, Quantity], Meta(max_length=64)] | UnsetType | None = UNSET
-    variant_requirements: Annotated[list[Variant], Meta(max_length=32)] | UnsetType | None = UNSET
-    resource_opts: Annotated[dict[str, Quantity | bool], Meta(max_length=64)] | UnsetType | None = UNSET
-    scaling_group: Word | UnsetType | None = UNSET
-    preopen_ports: Annotated[list[Port | PortText], Meta(max_length=64)] | UnsetType | None = UNSET
-    agent_list: Annotated[list[Word], Meta(max_length=256)] | UnsetType | None = UNSET
+    mounts: Annotated[list[Word], Meta(max_length=128)] | None = None
+    mount_map: Annotated[dict[str, Path], Meta(max_length=128)] | None = None
+    mount_options: Annotated[dict[str, MountOption], Meta(max_length=128)] | None = None
+    environ: Environ | None = None
+    resources: Annotated[dict[str, Quantity], Meta(max_length=64)] | None = None
+    variant_requirements: Annotated[list[Variant], Meta(max_length=32)] | None = None
+    resource_opts: Annotated[dict[str, Quantity | bool], Meta(max_length=64)] | None = None
+    scaling_group: Word | None = None
+    preopen_ports: Annotated[list[Port | PortText], Meta(max_length=64)] | None = None
+    agent_list: Annotated[list[Word], Meta(max_length=256)] | None = None
 
 
 class FromTemplateBody(
@@ -79,68 +74,60 @@ class FromTemplateBody(
     """A request for a session; fields that are missing or null are as in the template."""
 
     template_id: Annotated[str, Meta(min_length=1, max_length=64)]
-    image: Word | UnsetType | None = UNSET
-    name: Annotated[str, Meta(min_length=4, max_length=64)] | UnsetType | None = UNSET
-    type: SessionType | UnsetType | None = UNSET
-    tag: Annotated[str, Meta(max_length=64)] | UnsetType | None = UNSET
-    domain: Word | UnsetType | None = UNSET
-    group: Word | UnsetType | None = UNSET
-    architecture: Word | UnsetType | None = UNSET
-    cluster_size: Annotated[int, Meta(ge=1, le=1_024)] | UnsetType | None = UNSET
-    cluster_mode: ClusterMode | UnsetType | None = UNSET
-    enqueue_only: bool | UnsetType | None = UNSET
-    max_wait_s: Annotated[int, Meta(ge=0, le=2_592_000)] | UnsetType | None = UNSET
-    reuse_if_exists: bool | UnsetType | None = UNSET
-    startup_command: LongText | UnsetType | None = UNSET
-    bootstrap_script: LongText | UnsetType | None = UNSET
-    starts_at: Annotated[str, Meta(max_length=64)] | UnsetType | None = UNSET
-    batch_timeout_s: Annotated[float, Meta(gt=0)] | Annotated[str, Meta(max_length=32)] | UnsetType | None = UNSET
-    exec_timeout_s: Annotated[float, Meta(gt=0)] | UnsetType | None = UNSET
-    dependencies: Annotated[list[Word], Meta(max_length=256)] | UnsetType | None = UNSET
-    callback_url: Annotated[str, Meta(max_length=2_048, pattern="^https?://")] | UnsetType | None = UNSET
-    owner_access_key: Word | UnsetType | None = UNSET
+    image: Word | None = None
+    name: Annotated[str, Meta(min_length=4, max_length=64)] | None = None
+    type: SessionType | None = None
+    tag: Annotated[str, Meta(max_length=64)] | None = None
+    domain: Word | None = None
+    group: Word | None = None
+    architecture: Word | None = None
+    cluster_size: Annotated[int, Meta(ge=1, le=1_024)] | None = None
+    cluster_mode: ClusterMode | None = None
+    enqueue_only: bool | None = None
+    max_wait_s: Annotated[int, Meta(ge=0, le=2_592_000)] | None = None
+    reuse_if_exists: bool | None = None
+    startup_command: LongText | None = None
+    bootstrap_script: LongText | None = None
+    starts_at: Annotated[str, Meta(max_length=64)] | None = None
+    batch_timeout_s: Annotated[float, Meta(gt=0)] | Annotated[str, Meta(max_length=32)] | None = None
+    exec_timeout_s: Annotated[float, Meta(gt=0)] | None = None
+    dependencies: Annotated[list[Word], Meta(max_length=256)] | None = None
+    callback_url: Annotated[str, Meta(max_length=2_048, pattern="^https?://")] | None = None
+    owner_access_key: Word | None = None
     config: FromTemplateConfig = FromTemplateConfig()
+
+
+_CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("dependencies", "mounts", "variant_requirements", "agent_list"), tuple),
+    "preopen_ports": lambda ports: tuple(port_number(port) for port in ports),
+    "batch_timeout_s": duration_s,
+    "resource_opts": lambda options: {name: str(value) for name, value in options.items()},
+    "mount_options": lambda options: {
+        name: {"type": o.type, "permission": o.permission} for name, o in options.items()
+    },
+}
 
 
 def overrides_of(body: FromTemplateBody) -> dict[str, Any]:
     """Returns the fields that a request sets, as those of :class:`ai.backend.manager.sessions.model.CreateSession`."""
-    fields = {**_set_fields(body), **_set_fields(body.config)}
-    for name in ("template_id", "config"):
-        fields.pop(name, None)
-    for name in ("dependencies", "mounts", "variant_requirements", "agent_list"):
-        if name in fields:
-            fields[name] = tuple(fields[name])
-    if "preopen_ports" in fields:
-        fields["preopen_ports"] = tuple(port_number(port) for port in fields["preopen_ports"])
-    if "batch_timeout_s" in fields:
-        fields["batch_timeout_s"] = duration_s(fields["batch_timeout_s"])
-    if "resource_opts" in fields:
-        fields["resource_opts"] = {name: str(value) for name, value in fields["resource_opts"].items()}
-    if "mount_options" in fields:
-        fields["mount_options"] = {
-            name: {"type": option.type, "permission": option.permission}
-            for name, option in fields["mount_options"].items()
-        }
-    return fields
-
-
-def _set_fields(body: msgspec.Struct) -> dict[str, Any]:
-    values = {name: getattr(body, name) for name in body.__struct_fields__}
-    return {name: value for name, value in values.items() if value is not UNSET and value is not None}
+    values = {name: getattr(part, name) for part in (body, body.config) for name in part.__struct_fields__}
+    requested = {name: value for name, value in values.items() if value is not None}
+    return {
+        name: _CONVERSIONS[name](value) if name in _CONVERSIONS else value
+        for name, value in requested.items()
+        if name not in ("template_id", "config")
+    }
 
 
 def _template_view(template: Template, caller: Caller) -> dict[str, Any]:
     return {
+        **{name: getattr(template, name) for name in ("name", "user_email", "group_name", "domain_name")},
         "id": str(template.id),
-        "name": template.name,
         "created_at": template.created_at.isoformat(),
         "is_owner": template.user_id == caller.user_id,
         "type": "user",
         "user": str(template.user_id),
-        "user_email": template.user_email,
         "group": str(template.group_id),
-        "group_name": template.group_name,
-        "domain_name": template.domain_name,
     }
 
 
@@ -150,112 +137,14 @@ class TemplatesApi:
     def __init__(self, templates: TemplateService) -> None:
         self._templates = templates
 
-    # ---- session templates ----
-
-    @route("POST", "/template/session", body=CreateTemplateBody)
-    async def create(self, call: Call[CreateTemplateBody]) -> list[dict[str, str]]:
+    @route("POST", "/template/session", body=TemplateBody)
+    @route("POST", "/template/cluster", body=TemplateBody)
+    async def create(self, call: Call[TemplateBody]) -> list[dict[str, str]]:
         """Store the templates of a payload in YAML or JSON, and reply with their ids."""
-        return await self._create(call, TemplateKind.SESSION)
-
-    @route("GET", "/template/session", query=ListTemplatesQuery)
-    async def templates(self, call: Call[Nothing, ListTemplatesQuery]) -> list[dict[str, Any]]:
-        """Return the caller's templates, or with ``all`` those that the caller may see."""
-        return await self._list(call, TemplateKind.SESSION)
-
-    @route("GET", "/template/session/{id}", query=TemplateQuery)
-    async def get(self, call: Call[Nothing, TemplateQuery]) -> web.Response:
-        """Return the text of a template, in YAML or JSON."""
-        return await self._get(call, TemplateKind.SESSION)
-
-    @route("PUT", "/template/session/{id}", body=UpdateTemplateBody)
-    async def update(self, call: Call[UpdateTemplateBody]) -> dict[str, Any]:
-        """Replace a template."""
-        return await self._update(call, TemplateKind.SESSION)
-
-    @route("DELETE", "/template/session/{id}")
-    async def delete(self, call: Call) -> dict[str, Any]:
-        """Delete a template; its sessions stay."""
-        return await self._delete(call, TemplateKind.SESSION)
-
-    # ---- cluster templates ----
-
-    @route("POST", "/template/cluster", body=CreateTemplateBody)
-    async def create_cluster_template(self, call: Call[CreateTemplateBody]) -> list[dict[str, str]]:
-        """Store cluster templates, whose roles name session templates, and reply with their ids."""
-        return await self._create(call, TemplateKind.CLUSTER)
-
-    @route("GET", "/template/cluster", query=ListTemplatesQuery)
-    async def list_cluster_templates(self, call: Call[Nothing, ListTemplatesQuery]) -> list[dict[str, Any]]:
-        """Return the caller's cluster templates, or with ``all`` those that the caller may see."""
-        return await self._list(call, TemplateKind.CLUSTER)
-
-    @route("GET", "/template/cluster/{id}", query=TemplateQuery)
-    async def get_cluster_template(self, call: Call[Nothing, TemplateQuery]) -> web.Response:
-        """Return the text of a cluster template, in YAML or JSON."""
-        return await self._get(call, TemplateKind.CLUSTER)
-
-    @route("PUT", "/template/cluster/{id}", body=UpdateTemplateBody)
-    async def update_cluster_template(self, call: Call[UpdateTemplateBody]) -> dict[str, Any]:
-        """Replace a cluster template."""
-        return await self._update(call, TemplateKind.CLUSTER)
-
-    @route("DELETE", "/template/cluster/{id}")
-    async def delete_cluster_template(self, call: Call) -> dict[str, Any]:
-        """Delete a cluster template; its sessions stay."""
-        return await self._delete(call, TemplateKind.CLUSTER)
-
-    # ---- sessions ----
-
-    @route(
-        "POST",
-        "/session/_/create-from-template",
-        body=FromTemplateBody,
-        body_aliases=CREATE_ALIASES,
-        reply=CreatedSession,
-        status=201,
-        repeatable=True,  # the session has the id of the call
-    )
-    async def create_from_template(self, call: Call[FromTemplateBody]) -> Reply:
-        """Create a session from a session template; fields of the request override those of the template."""
-        overrides = _for_owner(call)
-        reply = await self._templates.create_session(
-            caller_of(call),
-            template_id_of(call.body.template_id),
-            overrides,
-            call_id=call.call_id,
-        )
-        return _created(reply, overrides)
-
-    @route(
-        "POST",
-        "/session/_/create-cluster",
-        body=FromTemplateBody,
-        body_aliases={**CREATE_ALIASES, "scaling_group": "config.scalingGroup", "scalingGroup": "config.scalingGroup"},
-        reply=CreatedSession,
-        status=201,
-        repeatable=True,  # the session has the id of the call
-    )
-    async def create_cluster(self, call: Call[FromTemplateBody]) -> Reply:
-        """Create a session whose kernels have the roles of a cluster template."""
-        overrides = _for_owner(call)
-        for name in ("cluster_size", "cluster_mode"):
-            if name in overrides:
-                raise refuse({name: "is in the cluster template"})
-        reply = await self._templates.create_cluster(
-            caller_of(call),
-            template_id_of(call.body.template_id),
-            overrides,
-            call_id=call.call_id,
-        )
-        return _created(reply, overrides)
-
-    # ---- both kinds ----
-
-    async def _create(self, call: Call[CreateTemplateBody], kind: TemplateKind) -> list[dict[str, str]]:
         body = call.body
         templates = await self._templates.create(
             caller_of(call),
-            kind,
+            _kind(call),
             body.payload,
             group=body.group_name,
             domain=body.domain_name,
@@ -263,24 +152,69 @@ class TemplatesApi:
         )
         return [{"id": str(template.id), "user": str(template.user_id)} for template in templates]
 
-    async def _list(self, call: Call[Nothing, ListTemplatesQuery], kind: TemplateKind) -> list[dict[str, Any]]:
+    @route("GET", "/template/session", query=ListTemplatesQuery)
+    @route("GET", "/template/cluster", query=ListTemplatesQuery)
+    async def templates(self, call: Call[Nothing, ListTemplatesQuery]) -> list[dict[str, Any]]:
+        """Return the caller's templates, or with ``all`` those that the caller may see."""
         caller, query = caller_of(call), call.query
-        templates = await self._templates.list(caller, kind, is_all=query.all)
+        templates = await self._templates.list(caller, _kind(call), is_all=query.all)
         return [_template_view(t, caller) for t in templates if query.group_id in (None, str(t.group_id), t.group_name)]
 
-    async def _get(self, call: Call[Nothing, TemplateQuery], kind: TemplateKind) -> web.Response:
+    @route("GET", "/template/session/{id}", query=TemplateQuery)
+    @route("GET", "/template/cluster/{id}", query=TemplateQuery)
+    async def get(self, call: Call[Nothing, TemplateQuery]) -> web.Response:
+        """Return the text of a template, in YAML or JSON."""
         form = call.query.format
-        text = await self._templates.text(caller_of(call), kind, template_id_of(call.params["id"]), form)
+        text = await self._templates.text(caller_of(call), _kind(call), template_id_of(call.params["id"]), form)
         return web.Response(text=text, content_type="application/json" if form == "json" else "application/yaml")
 
-    async def _update(self, call: Call[UpdateTemplateBody], kind: TemplateKind) -> dict[str, Any]:
+    @route("PUT", "/template/session/{id}", body=TemplateBody)
+    @route("PUT", "/template/cluster/{id}", body=TemplateBody)
+    async def update(self, call: Call[TemplateBody]) -> dict[str, Any]:
+        """Replace a template."""
         template_id = template_id_of(call.params["id"])
-        changed = await self._templates.update(caller_of(call), kind, template_id, call.body.payload)
+        changed = await self._templates.update(caller_of(call), _kind(call), template_id, call.body.payload)
         return {"success": True, "id": str(changed.id)}
 
-    async def _delete(self, call: Call, kind: TemplateKind) -> dict[str, Any]:
-        await self._templates.delete(caller_of(call), kind, template_id_of(call.params["id"]))
+    @route("DELETE", "/template/session/{id}")
+    @route("DELETE", "/template/cluster/{id}")
+    async def delete(self, call: Call) -> dict[str, Any]:
+        """Delete a template; its sessions stay."""
+        await self._templates.delete(caller_of(call), _kind(call), template_id_of(call.params["id"]))
         return {"success": True}
+
+    @route(
+        "POST", "/session/_/create-from-template", body=FromTemplateBody, body_aliases=CREATE_ALIASES,
+        reply=CreatedSession, status=201, repeatable=True,  # the session has the id of the call
+    )  # fmt: skip
+    async def create_from_template(self, call: Call[FromTemplateBody]) -> Reply:
+        """Create a session from a session template; fields of the request override those of the template."""
+        return await self._create_session(call, self._templates.create_session, _for_owner(call))
+
+    @route(
+        "POST", "/session/_/create-cluster", body=FromTemplateBody,
+        body_aliases={**CREATE_ALIASES, "scaling_group": "config.scalingGroup", "scalingGroup": "config.scalingGroup"},
+        reply=CreatedSession, status=201, repeatable=True,  # the session has the id of the call
+    )  # fmt: skip
+    async def create_cluster(self, call: Call[FromTemplateBody]) -> Reply:
+        """Create a session whose kernels have the roles of a cluster template."""
+        overrides = _for_owner(call)
+        for name in ("cluster_size", "cluster_mode"):
+            if name in overrides:
+                raise refuse({name: "is in the cluster template"})
+        return await self._create_session(call, self._templates.create_cluster, overrides)
+
+    async def _create_session(
+        self, call: Call[FromTemplateBody], create: Callable[..., Awaitable[CreateReply]], overrides: dict[str, Any]
+    ) -> Reply:
+        template_id = template_id_of(call.body.template_id)
+        reply = await create(caller_of(call), template_id, overrides, call_id=call.call_id)
+        view = created_session(reply, enqueue_only=bool(overrides.get("enqueue_only")))
+        return Reply(view, 201 if reply.created else 200)
+
+
+def _kind(call: Call[Any, Any]) -> TemplateKind:
+    return TemplateKind(call.endpoint.path.split("/")[2])
 
 
 def _for_owner(call: Call[FromTemplateBody]) -> dict[str, Any]:
@@ -290,8 +224,3 @@ def _for_owner(call: Call[FromTemplateBody]) -> dict[str, Any]:
             raise refuse({"owner_access_key": "differs between query and body"})
         overrides["owner_access_key"] = call.owner_access_key
     return overrides
-
-
-def _created(reply: CreateReply, overrides: dict[str, Any]) -> Reply:
-    view = created_session(reply, enqueue_only=bool(overrides.get("enqueue_only")))
-    return Reply(view, 201 if reply.created else 200)

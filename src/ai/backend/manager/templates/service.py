@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 from uuid import UUID
 
 from ai.backend.common.errors import Forbidden, InvalidInput, NotFound
 from ai.backend.common.ids import TemplateId
-from ai.backend.common.states import SessionType, UserRole
+from ai.backend.common.states import SessionType
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.access.checks import is_permitted, scope_of
+from ai.backend.manager.access.checks import is_permitted, is_spared, scope_of
 from ai.backend.manager.access.permissions import Operation, Scope
 from ai.backend.manager.identity.model import Group
 from ai.backend.manager.identity.service import IdentityService
@@ -28,24 +28,16 @@ _MAPS = ("environ", "resources", "resource_opts")
 """Fields of which a request replaces single entries."""
 
 
+@dataclass(eq=False, slots=True)
 class TemplateService:
     """Manages templates of users, and creates sessions from them."""
 
-    def __init__(
-        self,
-        store: TemplateStore,
-        identities: IdentityStore,
-        identity: IdentityService,
-        sessions: SessionService,
-        clock: Clock,
-        id_generator: IdGenerator,
-    ) -> None:
-        self._store = store
-        self._identities = identities
-        self._identity = identity
-        self._sessions = sessions
-        self._clock = clock
-        self._id_generator = id_generator
+    _store: TemplateStore
+    _identities: IdentityStore
+    _identity: IdentityService
+    _sessions: SessionService
+    _clock: Clock
+    _id_generator: IdGenerator
 
     # ---- templates ----
 
@@ -125,7 +117,7 @@ class TemplateService:
         """Returns a template. Raises NotFound, also for templates that the caller may not see."""
         template = await self._store.template(template_id)
         if template is None or template.kind is not kind or not _permits(caller, Operation.SEE_TEMPLATES, template):
-            raise NotFound(f"There is no such {kind} template.", data={"template_id": "unknown"})
+            raise _missing(kind)
         return template
 
     async def text(
@@ -151,7 +143,7 @@ class TemplateService:
             modified_at=self._clock.now(),
         )
         if not await self._store.put_template(changed):
-            raise NotFound(f"There is no such {kind} template.", data={"template_id": "unknown"})
+            raise _missing(kind)
         return changed
 
     async def delete(self, caller: Caller, kind: TemplateKind, template_id: TemplateId) -> None:
@@ -162,24 +154,18 @@ class TemplateService:
     async def _owned(self, caller: Caller, kind: TemplateKind, template_id: TemplateId) -> Template:
         template = await self.get(caller, kind, template_id)
         if not _permits(caller, Operation.CHANGE_TEMPLATES, template):
-            raise NotFound(f"There is no such {kind} template.", data={"template_id": "unknown"})
-        is_all = scope_of(caller, Operation.CHANGE_TEMPLATES) is Scope.ALL
-        if template.user_id != caller.user_id and not is_all:
+            raise _missing(kind)
+        if template.user_id != caller.user_id and scope_of(caller, Operation.CHANGE_TEMPLATES) is not Scope.ALL:
             owner = await self._identities.user(uuid=template.user_id)
             # The sessions of a superadmin must not run what an admin of a domain wrote.
-            if owner is not None and owner.role is UserRole.SUPERADMIN:
+            if owner is not None and is_spared(Operation.CHANGE_TEMPLATES, owner.role):
                 raise Forbidden("Templates of superadmins are changed by superadmins.")
         return template
 
     # ---- sessions ----
 
     async def create_session(
-        self,
-        caller: Caller,
-        template_id: TemplateId,
-        overrides: Mapping[str, Any],
-        *,
-        call_id: UUID | None = None,
+        self, caller: Caller, template_id: TemplateId, overrides: Mapping[str, Any], *, call_id: UUID | None = None
     ) -> CreateReply:
         """Creates a session from a session template; fields of the request override those of the template.
 
@@ -197,29 +183,22 @@ class TemplateService:
         return await self._sessions.create(caller, _merged(values, overrides), call_id=call_id)
 
     async def create_cluster(
-        self,
-        caller: Caller,
-        template_id: TemplateId,
-        overrides: Mapping[str, Any],
-        *,
-        call_id: UUID | None = None,
+        self, caller: Caller, template_id: TemplateId, overrides: Mapping[str, Any], *, call_id: UUID | None = None
     ) -> CreateReply:
         """Creates a session whose kernels have the roles of a cluster template; see :meth:`create_session`."""
         owner_key = overrides.get("owner_access_key")
         stored = await self._seen(caller, TemplateKind.CLUSTER, template_id, owner_key)
         cluster = read_template(stored.document, ClusterTemplate)
-        roles: list[KernelRole] = []
+        templates: list[SessionTemplate] = []
         mounts = dict(cluster.spec.mounts)
         for node in cluster.nodes:
-            node_template = await self._seen(caller, TemplateKind.SESSION, TemplateId(node.session_template), owner_key)
-            template = read_template(node_template.document, SessionTemplate)
-            mounts = {**template.spec.mounts, **mounts}
-            roles.append(_role(node.role, node.replicas, template))
-        main_id = TemplateId(cluster.nodes[0].session_template)
-        main = await self._seen(caller, TemplateKind.SESSION, main_id, owner_key)
+            used = await self._seen(caller, TemplateKind.SESSION, TemplateId(node.session_template), owner_key)
+            templates.append(read_template(used.document, SessionTemplate))
+            mounts = {**templates[-1].spec.mounts, **mounts}
+        roles = [_role(n.role, n.replicas, t) for n, t in zip(cluster.nodes, templates, strict=True)]
         values = {
             **_placement(stored),
-            **_creation_values(read_template(main.document, SessionTemplate)),
+            **_creation_values(templates[0]),
             "cluster_mode": cluster.mode,
             "cluster_size": sum(role.replicas for role in roles),
             "environ": dict(cluster.spec.environ),
@@ -239,6 +218,10 @@ class TemplateService:
         except NotFound:
             owner = await self._identity.resolve_owner(caller, owner_access_key)
             return await self.get(owner, kind, template_id)
+
+
+def _missing(kind: TemplateKind) -> NotFound:
+    return NotFound(f"There is no such {kind} template.", data={"template_id": "unknown"})
 
 
 def _permits(caller: Caller, operation: Operation, template: Template) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import delete, insert, select, update
 
 from ai.backend.common.ids import TemplateId, UserId
 from ai.backend.infra.database import Database
@@ -20,17 +20,11 @@ class SqlTemplateStore:
         self._db = database
 
     async def add_templates(self, templates: Sequence[Template]) -> None:
-        def work(s: Connection) -> None:
-            s.execute(insert(tables.templates), [row_of(template) for template in templates])
-
-        await self._db.run_write(work)
+        await self._db.execute(insert(tables.templates), [row_of(template) for template in templates])
 
     async def template(self, template_id: TemplateId) -> Template | None:
-        def work(s: Connection) -> Template | None:
-            row = s.execute(select(tables.templates).where(tables.templates.c.id == template_id)).one_or_none()
-            return Template(**row._mapping) if row is not None else None
-
-        return await self._db.run_read(work)
+        rows = await self._db.fetch(select(tables.templates).where(tables.templates.c.id == template_id))
+        return Template(**rows[0]._mapping) if rows else None
 
     async def templates(
         self, kind: TemplateKind, *, user_id: UserId | None = None, domain_name: str | None = None
@@ -41,21 +35,11 @@ class SqlTemplateStore:
             query = query.where(c.user_id == user_id)
         if domain_name is not None:
             query = query.where(c.domain_name == domain_name)
-
-        def work(s: Connection) -> list[Template]:
-            return [Template(**row._mapping) for row in s.execute(query)]
-
-        return await self._db.run_read(work)
+        return [Template(**row._mapping) for row in await self._db.fetch(query)]
 
     async def put_template(self, template: Template) -> bool:
-        def work(s: Connection) -> bool:
-            query = update(tables.templates).where(tables.templates.c.id == template.id).values(row_of(template))
-            return bool(s.execute(query).rowcount)
-
-        return await self._db.run_write(work)
+        same = tables.templates.c.id == template.id
+        return bool(await self._db.execute(update(tables.templates).where(same).values(row_of(template))))
 
     async def drop_template(self, template_id: TemplateId) -> bool:
-        def work(s: Connection) -> bool:
-            return bool(s.execute(delete(tables.templates).where(tables.templates.c.id == template_id)).rowcount)
-
-        return await self._db.run_write(work)
+        return bool(await self._db.execute(delete(tables.templates).where(tables.templates.c.id == template_id)))

@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from ai.backend.common.errors import NotSupported
-from ai.backend.infra.http.routes import Call, Nothing, route
+from ai.backend.infra.http.fields import Word
+from ai.backend.infra.http.routes import Call, Nothing, Schema, route
 from ai.backend.manager.access.requests import caller_of
-from ai.backend.manager.volumes import schemas
 from ai.backend.manager.volumes.service import VolumeService
+
+_Option = Annotated[str, Meta(max_length=4_096)]
+
+
+class HostQuery(Schema, frozen=True):
+    """Names a storage host."""
+
+    folder_host: Word
+
+
+class FstabQuery(Schema, frozen=True):
+    """Names the agent whose file systems are listed."""
+
+    agent_id: Word | None = None
+
+
+class MountBody(Schema, frozen=True):
+    """Names a file system to mount or unmount, as the published client sends it."""
+
+    name: Word
+    fs_location: _Option | None = None
+    options: _Option | None = None
+    edit_fstab: bool = False
 
 
 class VolumesApi:
@@ -17,8 +42,8 @@ class VolumesApi:
     def __init__(self, volumes: VolumeService) -> None:
         self._volumes = volumes
 
-    @route("GET", "/folders/_/perf-metric", query=schemas.HostQuery)
-    async def metric(self, call: Call[Nothing, schemas.HostQuery]) -> dict[str, Any]:
+    @route("GET", "/folders/_/perf-metric", query=HostQuery)
+    async def metric(self, call: Call[Nothing, HostQuery]) -> dict[str, Any]:
         """Returns the I/O counters of a volume."""
         return {"metric": dict(await self._volumes.metric(caller_of(call), call.query.folder_host))}
 
@@ -26,40 +51,29 @@ class VolumesApi:
     async def mounts(self, call: Call) -> dict[str, Any]:
         """Lists the file systems under the volumes of each storage proxy (spec 03-01)."""
         mounts_by_proxy = await self._volumes.mounts(caller_of(call))
+        lines = {
+            proxy: [f"{m.source} on {m.mount_point} type {m.fstype}: {m.volume} at {m.path}" for m in mounts]
+            for proxy, mounts in mounts_by_proxy.items()
+        }
+        paths = [mount.path for mounts in mounts_by_proxy.values() for mount in mounts]
         return {
-            "manager": {
-                "success": True,
-                "mounts": [m.path for mounts in mounts_by_proxy.values() for m in mounts],
-                "message": "",
-            },
-            "storage_proxy": {
-                proxy: {
-                    "success": True,
-                    "mounts": [
-                        f"{m.source} on {m.mount_point} type {m.fstype}: {m.volume} at {m.path}" for m in mounts
-                    ],
-                    "message": "",
-                }
-                for proxy, mounts in mounts_by_proxy.items()
-            },
+            "manager": _mounts_view(paths),
+            "storage_proxy": {proxy: _mounts_view(mounts) for proxy, mounts in lines.items()},
             "agents": {},
         }
 
-    @route("GET", "/folders/_/fstab", query=schemas.FstabQuery)
-    async def fstab(self, call: Call[Nothing, schemas.FstabQuery]) -> None:
-        """Refuses: nodes manage their own file systems."""
-        await self._refuse(call)
-
-    @route("POST", "/folders/_/mounts", body=schemas.MountBody, audited=False)
-    async def mount(self, call: Call[schemas.MountBody]) -> None:
-        """Refuses: nodes mount file systems with their own tools."""
-        await self._refuse(call)
-
-    @route("DELETE", "/folders/_/mounts", query=schemas.MountBody, audited=False)
-    async def unmount(self, call: Call[Nothing, schemas.MountBody]) -> None:
-        """Refuses: nodes unmount file systems with their own tools."""
-        await self._refuse(call)
-
-    async def _refuse(self, call: Call[Any, Any]) -> None:
+    @route("GET", "/folders/_/fstab", query=FstabQuery)
+    @route("POST", "/folders/_/mounts", body=MountBody, audited=False)
+    async def mount(self, call: Call[Any, Any]) -> None:
+        """Refuses: nodes manage and mount file systems with their own tools."""
         await self._volumes.all(caller_of(call))
         raise NotSupported("This server mounts no file systems: do so on the nodes, and name them as volumes.")
+
+    @route("DELETE", "/folders/_/mounts", query=MountBody, audited=False)
+    async def unmount(self, call: Call[Nothing, MountBody]) -> None:
+        """Refuses: nodes unmount file systems with their own tools."""
+        await self.mount(call)
+
+
+def _mounts_view(mounts: list[str]) -> dict[str, Any]:
+    return {"success": True, "mounts": mounts, "message": ""}

@@ -19,7 +19,7 @@ from ai.backend.manager.volumes.service import VolumeService
 
 @dataclass(frozen=True, slots=True)
 class _VolumeItem:
-    """Holds a volume under the field names by which clients filter and order."""
+    """A volume under the field names by which clients filter and order."""
 
     id: str
     backend: str
@@ -61,16 +61,15 @@ class VolumeResolvers:
     @field("StorageVolume", "performance_metric")
     @field("StorageVolume", "usage")
     async def volume_detail(self, view: View, info: Info) -> str | None:
-        """Return null where the storage proxy does not report it."""
-        context = context_of(info)
-        volumes = self._volumes
+        """Returns null where the storage proxy does not report it."""
+        volumes, caller, host = self._volumes, context_of(info).caller, view["id"]
         try:
             match info.field_name:
                 case "hardware_metadata":
-                    return json_or_null(asdict(await volumes.health(context.caller, view["id"])))
+                    return json_or_null(asdict(await volumes.health(caller, host)))
                 case "performance_metric":
-                    return json_or_null(dict(await volumes.metric(context.caller, view["id"])))
+                    return json_or_null(dict(await volumes.metric(caller, host)))
                 case _:
-                    return json_or_null(dict(await volumes.usage(context.caller, view["id"])))
+                    return json_or_null(dict(await volumes.usage(caller, host)))
         except BackendError:
             return None

@@ -10,10 +10,21 @@ from ai.backend.common.errors import Forbidden
 from ai.backend.common.folders import HostPermission
 from ai.backend.common.ids import GroupId
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.identity.host_permissions import _KNOWN, _WORDS
 from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.volumes.gateway import VolumeGateway
 from ai.backend.manager.volumes.model import HostRights
+
+_PERMISSIONS = {permission.value: permission for permission in HostPermission}
+_ACTIONS = {
+    HostPermission.CREATE: "create folders",
+    HostPermission.MODIFY: "change folders",
+    HostPermission.DELETE: "delete folders",
+    HostPermission.MOUNT: "mount folders in sessions",
+    HostPermission.UPLOAD: "upload files",
+    HostPermission.DOWNLOAD: "download files",
+    HostPermission.INVITE: "invite others",
+    HostPermission.SET_USER_PERMISSION: "set what single users may do",
+}
 
 
 def merge_rights(allowed: Iterable[Mapping[str, Any]]) -> HostRights:
@@ -21,7 +32,7 @@ def merge_rights(allowed: Iterable[Mapping[str, Any]]) -> HostRights:
     merged: dict[str, frozenset[HostPermission]] = {}
     for hosts in allowed:
         for host, permissions in hosts.items():
-            granted = frozenset(_KNOWN[p] for p in permissions if p in _KNOWN)
+            granted = frozenset(_PERMISSIONS[p] for p in permissions if p in _PERMISSIONS)
             merged[host] = merged.get(host, frozenset()) | granted
     return merged
 
@@ -34,7 +45,7 @@ def require(allowed: Collection[HostPermission], permission: HostPermission, hos
     """Raises Forbidden with the host and the missing permission unless ``permission`` is allowed."""
     if permission not in allowed:
         raise Forbidden(
-            f"You may not {_WORDS[permission]} on {host[:128]!r}.",
+            f"You may not {_ACTIONS[permission]} on {host[:128]!r}.",
             data={"host": host, "permission": permission.value},
         )
 

@@ -1,11 +1,8 @@
-"""Accelerator Interface v2: the interface of a plugin for a kind of device.
+"""Accelerator Interface v2: the interface of a plugin for a kind of device (spec 00, BEP-1000).
 
-Source: spec 00-accelerator-interface-v2, BEP-1000 (peer facts 1.1). Everything passed is a frozen dataclass; no type of
-a container engine, a database or a client appears here. Plugins are found by the entry point group
-``backendai_accelerator_v30`` and by full package path in ``agent.toml`` (``allow-compute-plugins``).
-
-Contract in short: every call has a deadline; every call may be repeated after a crash; calls for different workloads
-may run concurrently, calls for one workload never do; a raised exception degrades the plugin and nothing else.
+Everything passed is a frozen dataclass. Plugins are found by the entry point group ``backendai_accelerator_v30`` and by
+package path in ``agent.toml`` (``allow-compute-plugins``). Every call has a deadline and may be repeated after a crash;
+calls for different workloads may run concurrently, calls for one never do; an exception degrades the plugin alone.
 """
 
 from __future__ import annotations
@@ -13,10 +10,7 @@ from __future__ import annotations
 from ai.backend.common.devices import ComputeDevice
 from ai.backend.common.errors import CreationDeferred, CreationDenied
 from ai.backend.core.allocation.alloc_map import AbstractAllocMap
-from ai.backend.core.allocation.build import build_alloc_map
-from ai.backend.core.allocation.discrete import DiscreteAllocMap
-from ai.backend.core.allocation.fractional import FractionalAllocMap
-from ai.backend.plugin.accelerator.config_rules import check_config
+from ai.backend.core.allocation.stock_maps import DiscreteAllocMap, FractionalAllocMap, build_alloc_map
 from ai.backend.plugin.accelerator.hooks import (
     MANAGED_STATE_LIMIT,
     AbstractLifecycleHook,
@@ -28,76 +22,40 @@ from ai.backend.plugin.accelerator.hooks import (
     TerminationDeferred,
     Workload,
     WorkloadConfig,
-)
-from ai.backend.plugin.accelerator.metrics import (
-    STATS,
-    UNITS,
-    ExportedName,
-    Measurement,
-    MetricKind,
-    StatContext,
+    check_config,
 )
 from ai.backend.plugin.accelerator.plugin import (
-    AbstractComputePlugin,
-    AttachedDevice,
-    NodeInfo,
-    slot_totals,
-)
-from ai.backend.plugin.accelerator.powers import (
     POWERS,
+    STATS,
+    UNITS,
+    AbstractComputePlugin,
     Attachable,
+    AttachedDevice,
     CdiProvider,
     DeviceHealthChange,
+    ExportedName,
     HealthWatching,
+    Measurement,
+    MetricKind,
+    NodeInfo,
     Partitionable,
     PartitionProfile,
     PluginCapabilities,
     PowerControllable,
     Programmable,
+    StatContext,
+    slot_totals,
 )
 
 __all__ = [
-    "ENTRY_POINT_GROUP",
-    "MANAGED_STATE_LIMIT",
-    "POWERS",
-    "STATS",
-    "UNITS",
-    "AbstractAllocMap",
-    "AbstractComputeDevice",
-    "AbstractComputePlugin",
-    "AbstractLifecycleHook",
-    "Attachable",
-    "AttachedDevice",
-    "CdiProvider",
-    "ComputeDevice",
-    "CreationDeferred",
-    "CreationDenied",
-    "DeviceHealthChange",
-    "DeviceMapping",
-    "DiscreteAllocMap",
-    "ExportedName",
-    "FractionalAllocMap",
-    "HealthWatching",
-    "HookContext",
-    "LifecycleCause",
-    "ManagedState",
-    "Measurement",
-    "MetricKind",
-    "Mount",
-    "NodeInfo",
-    "PartitionProfile",
-    "Partitionable",
-    "PluginCapabilities",
-    "PowerControllable",
-    "Programmable",
-    "StatContext",
-    "TerminationDeferred",
-    "Workload",
-    "WorkloadConfig",
-    "build_alloc_map",
-    "check_config",
-    "slot_totals",
-]
+    "ENTRY_POINT_GROUP", "MANAGED_STATE_LIMIT", "POWERS", "STATS", "UNITS", "AbstractAllocMap", "AbstractComputeDevice",
+    "AbstractComputePlugin", "AbstractLifecycleHook", "Attachable", "AttachedDevice", "CdiProvider", "ComputeDevice",
+    "CreationDeferred", "CreationDenied", "DeviceHealthChange", "DeviceMapping", "DiscreteAllocMap", "ExportedName",
+    "FractionalAllocMap", "HealthWatching", "HookContext", "LifecycleCause", "ManagedState", "Measurement",
+    "MetricKind", "Mount", "NodeInfo", "PartitionProfile", "Partitionable", "PluginCapabilities", "PowerControllable",
+    "Programmable", "StatContext", "TerminationDeferred", "Workload", "WorkloadConfig", "build_alloc_map",
+    "check_config", "slot_totals",
+]  # fmt: skip
 
 ENTRY_POINT_GROUP = "backendai_accelerator_v30"
 

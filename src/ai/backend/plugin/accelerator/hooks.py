@@ -1,12 +1,17 @@
-"""Lifecycle hooks of accelerator plugins, and what they add to the configuration of a workload."""
+"""Lifecycle hooks of accelerator plugins, and the rules of what they add to the configuration of a workload."""
 
 from __future__ import annotations
 
+import math
+import os.path
+import re
 from abc import ABC
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
+
+import msgspec
 
 from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.errors import waiting_time
@@ -25,11 +30,8 @@ class LifecycleCause(StrEnum):
 
 
 class TerminationDeferred(Exception):
-    """Raised by ``pre_terminate`` to ask for time; honoured until the deadline, never a cancellation.
-
-    Args:
-        retry_after: seconds until ``pre_terminate`` is called again; what is no time counts as one second.
-    """
+    """Raised by ``pre_terminate`` to be called again in ``retry_after`` seconds (an invalid time: 1), until the
+    deadline."""
 
     def __init__(self, reason: str = "", *, retry_after: float = 1.0) -> None:
         super().__init__(reason)
@@ -38,10 +40,8 @@ class TerminationDeferred(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A kernel's incarnation on this node: a container or a tree of native processes.
-
-    ``id`` is the runtime's identifier (container id or leader process id); empty until the workload is created.
-    """
+    """A kernel's incarnation on this node: a container or a tree of native processes. ``id`` is the runtime's
+    identifier (container id or leader process id); empty until the workload is created."""
 
     id: str
     type: Literal["container", "process_tree"]
@@ -60,10 +60,8 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMapping:
-    """A device node in the workload.
-
-    ``permissions`` is a subset of ``rwm``; ``cdi_name`` is used where the runtime has CDI.
-    """
+    """A device node in the workload. ``permissions`` is a subset of ``rwm``; ``cdi_name`` is used where the runtime has
+    CDI."""
 
     source: str
     target: str | None = None
@@ -75,24 +73,23 @@ class DeviceMapping:
 class WorkloadConfig:
     """Describes what a plugin adds to a workload. All fields are optional (spec 00, "WorkloadConfig").
 
-    Configs merge in allocation order. Lists are joined; the same key, mount target or device target with another value,
-    a second ``cpuset``, ``memory_nodes``, ``cpu_limit`` or ``memory_limit_bytes`` that differs, denies the creation
+    Configs merge in allocation order: lists are joined; two values for one key, target or limit deny the creation
     naming both plugins. A plugin's variable wins over the user's, the platform's own win over both. A config that
-    breaks one of the rules below fails the creation and marks the plugin, which is named.
+    breaks a rule below fails the creation and marks the plugin.
 
     Attributes:
         mounts: plain absolute paths; none at, above or below ``/proc``, ``/sys``, ``/dev``, ``/home/config`` or the
-            runner's directory, none at or above the home. Shown parents first. The source must exist; it is not ``/``,
-            nothing of other processes below ``/proc``, and nothing at, above or below the agent's own directories.
+            runner's directory, none at or above the home. Parents first. The source must exist, and shows no other
+            processes and none of the agent's own directories.
         devices: targets below ``/dev``; the source must exist, or ``cdi_name`` name it.
         env_vars: at most 64 KiB together, without line breaks; none that the platform sets (``BACKENDAI_*``, ``HOME``,
-            ``USER``, ``LOGNAME``). They reach the session's programs only, not the runner or the sandbox.
+            ``USER``, ``LOGNAME``). They reach the session's programs only.
         resource_data: lines ``KEY=VALUE`` of ``resource.txt``; none that the platform writes.
-        networks: apply only where the runtime attaches networks; elsewhere the kernel's message says so.
-        extra_gids: above 0; apply only where the agent may change groups; elsewhere the kernel's message says so.
-        extra_syscalls: by name, beyond the allow-list, where there is a filter. Those that would open the sandbox, or
-            that the machine does not have, deny the creation; so do those of io_uring, and ``perf_event_open``, unless
-            the node's operator has agreed to them (``agent.consented-syscalls``).
+        networks, extra_gids: apply where the runtime attaches networks, or the agent may change groups (above 0);
+            elsewhere the kernel's message says so.
+        extra_syscalls: by name, beyond the allow-list, where there is a filter. Unknown ones and those that would open
+            the sandbox deny the creation; so do those of io_uring, and ``perf_event_open``, unless
+            ``agent.consented-syscalls`` names them.
         cpuset, memory_nodes, cpu_limit, memory_limit_bytes: where the runtime enforces them. Only one plugin sets each.
     """
 
@@ -110,13 +107,9 @@ class WorkloadConfig:
 
 
 class ManagedState:
-    """A small JSON object that the agent keeps with the workload for one plugin; other plugins have their own.
-
-    Present again after an agent restart, gone after ``post_terminate``. At most 64 KiB of JSON; ``version`` is the
-    plugin's. It is kept durably when a hook call ends, also by an exception or by its deadline, and at once by
-    :meth:`save`. A state that cannot be kept fails the call, and the value before it stays. What is changed after the
-    call has ended is not kept.
-    """
+    """A JSON object of at most 64 KiB that the agent stores with a workload for one plugin, until ``post_terminate``
+    has ended. It is stored durably when a hook call ends, also by an exception or its deadline, and by :meth:`save`. A
+    state that cannot be stored fails the call. ``version`` is the plugin's."""
 
     __slots__ = ("_saver", "data", "version")
 
@@ -132,11 +125,8 @@ class ManagedState:
         self._saver = saver
 
     async def save(self) -> None:
-        """Keep the present value durably now: before an act outside of this node that a crash must not forget.
-
-        Raises:
-            PluginError: it is not JSON, or too large; nothing is kept.
-        """
+        """Stores the present value durably now, before an act outside of this node. Raises PluginError if it is not
+        JSON or too large; the stored value stays."""
         if self._saver is not None:
             await self._saver(self)
 
@@ -146,15 +136,13 @@ class HookContext:
     """Circumstances of a hook call.
 
     Attributes:
-        cause: RECOVER where this call was begun before for this attempt by an agent process that died or stopped since;
-            else RESTART_IN_PLACE for every call of a restart, those that end the old workload and those that create
-            the new one; else RELOCATE where the kernel was on another node before; else CREATE. An end that no restart
-            follows is therefore never RESTART_IN_PLACE.
-        attempt: of the kernel, from 1; grows with every placement and every restart. ``(kernel_id, attempt)`` names the
-            workload: what a plugin makes for it, it should find again by these two.
-        state: see :class:`ManagedState`; of this plugin and this attempt.
-        previous_allocation: for the calls of a restart in place, also where the cause is RECOVER: what the kernel holds
-            here before and after, the same devices.
+        cause: RECOVER where an agent process that died or stopped since began this call before for this attempt; else
+            RESTART_IN_PLACE for all calls of a restart; else RELOCATE where the kernel was on another node; else
+            CREATE.
+        attempt: of the kernel, from 1; grows with every placement and restart. ``(kernel_id, attempt)`` names the
+            workload.
+        state: of this plugin and this attempt.
+        previous_allocation: in a restart in place, what the kernel holds before and after: the same devices.
         deadline_s: how long this call may take.
     """
 
@@ -172,16 +160,13 @@ class AbstractLifecycleHook(ABC):  # noqa: B024  # every method has a default: a
 
         pre_create+  (post_create+  pre_terminate*)?  post_terminate+
 
-    * Before a call: its managed state is there as the last call left it, and that the call begins is noted durably. So
-      whatever a plugin began, it is asked to end: ``post_terminate`` follows every ``pre_create`` that began, also one
-      that raised, hung, or died with the agent.
-    * During a call: at its deadline, and when the kernel is to end, it is cancelled (``asyncio.CancelledError`` at its
-      next await). Calls for one kernel never overlap, and those of an older attempt end before those of a newer one
-      begin. Calls for different kernels run concurrently.
-    * Repeats: a call is repeated after a crash of the agent at any instruction, before its effect, after it or in the
-      middle of it, and where it failed as told below. It must have its effect once. The number of repeats is bounded.
-    * Instances: stateless. One is made anew before each call; what must survive goes into ``context.state``.
-    * Several plugins: the creating calls come in allocation order, the ending ones in reverse.
+    * Before a call its beginning is stored durably: ``post_terminate`` follows every ``pre_create`` that began.
+    * A call is cancelled at its deadline, and when the kernel is to end. Calls for one kernel never overlap, and those
+      of an older attempt end first. Calls for different kernels run concurrently.
+    * A call is repeated, boundedly, after a crash of the agent at any instruction, and where it failed as told below.
+      It must have its effect once.
+    * Hooks are stateless: one is made anew before each call; what must survive goes into ``context.state``.
+    * Of several plugins, the creating calls come in allocation order, the ending ones in reverse.
     """
 
     def __init__(self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext) -> None:
@@ -190,47 +175,145 @@ class AbstractLifecycleHook(ABC):  # noqa: B024  # every method has a default: a
         self.context = context
 
     async def pre_create(self) -> WorkloadConfig:
-        """Prepare the devices. They are allocated, and the workload does not exist (``workload.id`` is empty).
+        """Prepares the devices, which are allocated; the workload does not exist (``workload.id`` is empty).
 
-        When it returns, the devices are ready and its config is merged with those of the others. A repeat must give an
-        equal config: the workload may have been made from the first one.
+        The config is merged with those of other plugins. A repeat must give an equal one.
 
         Raises:
             CreationDenied: the kernel fails for good with this reason shown to its user.
-            CreationDeferred: the whole session gives back its devices and waits for the scheduler, at least
-                ``retry_after`` seconds and at most a few times; then it fails with the last reason. In a restart in
-                place there is nowhere to wait, and it fails at once.
+            CreationDeferred: the session gives back its devices and waits for the scheduler, at least ``retry_after``
+                seconds and a few times at most. A restart in place fails at once.
 
-        After these, any other exception and a missed deadline, no further plugin is asked, and ``post_terminate`` of
-        all that were asked runs in reverse order, this one's first.
+        After any exception or a missed deadline no further plugin is called, and ``post_terminate`` of all that were
+        runs in reverse order.
         """
         return WorkloadConfig()
 
     async def post_create(self) -> None:
-        """The workload runs and its runner answers; the user does not have it yet. ``workload.id`` is set.
-
-        A failure does not end the workload: it is recorded in the kernel's ``status_data``, the kernel starts, and the
-        call is repeated in the background, ever more rarely, also by a restarted agent, until it succeeds, the kernel
-        ends or the agent gives up.
-        """
+        """Acts when the workload runs and its runner answers, before the user has it. A failure does not end the
+        workload: it is recorded in the kernel's ``status_data``, and the call is repeated in the background, also by a
+        restarted agent, ever more rarely, until it succeeds, the kernel ends or the agent gives up."""
 
     async def pre_terminate(self) -> None:
-        """The workload is about to be ended, or has ended by itself; its devices are still allocated.
+        """Acts before a workload is ended, or after it has ended by itself; its devices are still allocated.
 
-        Only called if ``post_create`` was begun. It cannot prevent the end: after a failure the termination goes on,
-        and so it does after the deadline of all deferrals together (``kernel-lifecycles.termination-deferral``), which
-        a restart of the agent does not begin anew. A deferral over the deadline is recorded in the kernel's
-        ``status_data``. A forced termination does not wait.
-
-        Raises:
-            TerminationDeferred: call again in ``retry_after`` seconds.
+        Only called if ``post_create`` was begun. After a failure, a forced termination, or the deadline of all
+        deferrals together (``kernel-lifecycles.termination-deferral``), the termination goes on. Raises
+        TerminationDeferred to be called again in ``retry_after`` seconds.
         """
 
     async def post_terminate(self) -> None:
-        """The workload is gone, or never was. Undo everything; the managed state is dropped afterwards.
+        """Undoes everything after the workload is gone, or never was; the managed state is dropped afterwards.
 
-        A failure is recorded, and the call repeated until the deadline of one call; then the devices are given back,
-        and the call goes on being repeated in the background, ever more rarely, also by a restarted agent, until it
-        succeeds or the agent gives up, which is recorded too. Meanwhile another kernel may hold the devices, but not a
-        newer attempt of this kernel.
+        A failure is recorded and the call repeated until the deadline of one call; then the devices are given back, and
+        it is repeated in the background, ever more rarely, until it succeeds or the agent gives up. Another kernel may
+        hold the devices meanwhile, but not a newer attempt of this kernel.
         """
+
+
+_MAX_ITEMS = 1024
+_MAX_TEXT = 65_536
+"""Bytes of all variables, or of all lines for ``resource.txt``, of one plugin."""
+_CLOSED = ("/proc", "/sys", "/dev", "/home/config", "/opt/backend.ai/kernel", "/opt/backend.ai/bin")
+"""No plugin mounts anything at, below or above these."""
+_KEPT = ("/home/work", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/tmp", "/var/tmp")
+"""No plugin mounts anything at or above these; below it may."""
+_OTHERS = re.compile(r"/proc(/(\d+|self|thread-self)(/.*)?)?")
+"""No plugin shows a session the processes of others: their memory is behind these."""
+_BASIC_DEVICES = frozenset(
+    f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm", "console")
+)
+_OWN_VARIABLES = frozenset({"HOME", "USER", "LOGNAME"})
+_OWN_PREFIX = "BACKENDAI_"
+_OWN_LINES = frozenset({"SCRATCH_SIZE", "MOUNTS", "SLOTS", "UNIFIED_DEVICES", "KID"})
+_MAX_GID = 2**32 - 2
+_CALL = re.compile(r"[a-z0-9_]{1,64}")
+_NETWORK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+_CDI = re.compile(r"[A-Za-z0-9._-]+/[A-Za-z0-9._-]+=[A-Za-z0-9._:-]+")
+
+_LISTS = (
+    "mounts", "devices", "env_vars", "resource_data", "networks", "extra_gids", "extra_syscalls", "cpuset",
+    "memory_nodes",
+)  # fmt: skip
+
+
+def check_config(config: object, *, hidden: Sequence[str] = ()) -> WorkloadConfig:
+    """Validates the result of ``pre_create`` and returns an own copy of it, with the declared types. Nothing at, above
+    or below the host's paths in ``hidden`` may be mounted. Raises ValueError, naming field and value, for a broken rule
+    of :class:`WorkloadConfig`."""
+    if not isinstance(config, WorkloadConfig):
+        raise ValueError(f"{type(config).__name__} instead of a WorkloadConfig")
+    try:
+        read = msgspec.convert(msgspec.to_builtins(config), WorkloadConfig)
+    except (msgspec.ValidationError, TypeError, ValueError) as e:
+        raise ValueError(f"malformed WorkloadConfig: {e}") from None
+    for part in _LISTS:
+        _require(len(getattr(read, part)) <= _MAX_ITEMS, part, f"more than {_MAX_ITEMS} items")
+    for mount in read.mounts:
+        _check_mount(mount, hidden)
+    for device in read.devices:
+        _check_device(device)
+    _check_texts("env_vars", read.env_vars, lambda name: name in _OWN_VARIABLES or name.startswith(_OWN_PREFIX))
+    _check_texts("resource_data", read.resource_data, lambda key: key in _OWN_LINES or key.endswith("_SHARES"))
+    for name in read.networks:
+        _require(_NETWORK.fullmatch(name), "networks", f"{name!r} is no name of a network")
+    for name in read.extra_syscalls:
+        _require(_CALL.fullmatch(name), "extra_syscalls", f"{name!r} is no name of a system call")
+    for gid in read.extra_gids:
+        _require(0 < gid <= _MAX_GID, "extra_gids", f"{gid} is not a group that a session may have")
+    for part in ("cpuset", "memory_nodes"):
+        numbers = getattr(read, part)
+        _require(all(n >= 0 for n in numbers), part, f"{min(numbers, default=0)} is negative")
+        _require(len(set(numbers)) == len(numbers), part, "a number is there twice")
+    for part in ("cpu_limit", "memory_limit_bytes"):
+        limit = getattr(read, part)
+        _require(limit is None or (math.isfinite(limit) and limit > 0), part, f"{limit} is no limit")
+    return read
+
+
+def _require(condition: object, field: str, problem: str) -> None:
+    if not condition:
+        raise ValueError(f"bad WorkloadConfig: {field}: {problem[:300]}")
+
+
+def _is_plain(path: str) -> bool:
+    """Returns True for a normal absolute path without control characters."""
+    return path.startswith("/") and not path.startswith("//") and os.path.normpath(path) == path and path.isprintable()
+
+
+def _is_within(path: str, place: str) -> bool:
+    return path == place or path.startswith(place.rstrip("/") + "/")
+
+
+def _check_mount(mount: Mount, hidden: Sequence[str]) -> None:
+    _require(_is_plain(mount.source), "mounts", f"the source {mount.source!r} is not a plain absolute path")
+    source = os.path.realpath(mount.source)  # only links are read, which takes no time
+    shows = any(_is_within(source, place) or _is_within(place, source) for place in hidden)
+    shown = shows or source == "/" or _OTHERS.fullmatch(source)
+    _require(not shown, "mounts", f"the source {mount.source!r} would show other sessions or the platform itself")
+    _require(_is_plain(mount.target), "mounts", f"the target {mount.target!r} is not a plain absolute path")
+    closed = any(_is_within(mount.target, place) or _is_within(place, mount.target) for place in _CLOSED)
+    covers = any(_is_within(place, mount.target) for place in _KEPT)
+    _require(not closed and not covers, "mounts", f"nothing can be mounted at {mount.target!r}")
+
+
+def _check_device(device: DeviceMapping) -> None:
+    if device.cdi_name is not None:
+        _require(_CDI.fullmatch(device.cdi_name), "devices", f"{device.cdi_name!r} is no CDI name")
+    if device.source or device.cdi_name is None:
+        _require(_is_plain(device.source), "devices", f"the source {device.source!r} is not a plain absolute path")
+    target = device.target or device.source
+    if target:
+        allowed = _is_plain(target) and target.startswith("/dev/") and target not in _BASIC_DEVICES
+        _require(allowed, "devices", f"no device can be shown as {target!r}")
+    letters = device.permissions
+    _require(letters and set(letters) <= set("rwm"), "devices", f"{letters!r} are no permissions of a device")
+
+
+def _check_texts(field: str, texts: Any, is_own: Callable[[str], bool]) -> None:
+    for name, text in texts.items():
+        _require(name and name.isprintable() and "=" not in name, field, f"{name!r} cannot be a name")
+        _require(not is_own(name), field, f"{name} is the platform's own")
+        _require("\0" not in text and "\n" not in text, field, f"the value of {name} has a NUL or a line break in it")
+    size = sum(len(name.encode(errors="replace")) + len(text.encode(errors="replace")) for name, text in texts.items())
+    _require(size <= _MAX_TEXT, field, f"{size} bytes; {_MAX_TEXT} are allowed")

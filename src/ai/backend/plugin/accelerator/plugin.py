@@ -1,12 +1,13 @@
-"""The interface that a plugin for a kind of device implements."""
+"""The interface that a plugin for a kind of device implements, its metrics, and its optional powers."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, ClassVar
+from enum import StrEnum
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from pydantic import BaseModel
 
@@ -21,10 +22,186 @@ from ai.backend.common.devices import (
 from ai.backend.common.errors import PluginError
 from ai.backend.common.ids import DeviceId, DeviceName, KernelId, SlotName
 from ai.backend.core.allocation.alloc_map import AbstractAllocMap
-from ai.backend.core.allocation.build import build_alloc_map
-from ai.backend.plugin.accelerator.hooks import AbstractLifecycleHook, HookContext, Workload
-from ai.backend.plugin.accelerator.metrics import Measurement, StatContext
-from ai.backend.plugin.accelerator.powers import PluginCapabilities
+from ai.backend.core.allocation.stock_maps import build_alloc_map
+from ai.backend.plugin.accelerator.hooks import AbstractLifecycleHook, HookContext, Workload, WorkloadConfig
+
+UNITS = frozenset({"bytes", "percent", "bps", "msec", "count", "celsius", "watt", "joule", "hertz"})
+"""Every ``unit_hint``. ``bps`` are bytes per second, as in the published original."""
+STATS = frozenset({"min", "max", "sum", "avg", "diff", "rate"})
+
+
+class MetricKind(StrEnum):
+    GAUGE = "gauge"
+    ACCUMULATED = "accumulated"
+    """Grows for ever; the rate is what matters."""
+    RATE = "rate"
+    """The value grows for ever, but people see how fast: ``current`` is its rate in 1/s. Its unit is ``bps``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedName:
+    """A name that dashboards know already, such as ``DCGM_FI_DEV_FB_USED``. Prometheus then shows the metric of each
+    device under it besides our own name, with the labels ``gpu`` and ``UUID`` that DCGM's exporter gives. ``factor``
+    turns our unit into the one of that name (1 / 2**20 for MiB)."""
+
+    name: str
+    help: str
+    factor: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """Holds one raw value of a metric.
+
+    ``key`` is of letters, digits and ``_ . -``; a plugin has at most 64 of them. ``value`` is finite and not negative,
+    in a unit of :data:`UNITS`; ``capacity`` is in the same unit and positive; ``stats`` selects of :data:`STATS`. The
+    agent adds up those of one key with several ``device_id`` (of temperatures the highest counts) unless one without
+    gives the total.
+    """
+
+    key: str
+    value: float
+    unit_hint: str
+    capacity: float | None = None
+    kind: MetricKind = MetricKind.GAUGE
+    stats: frozenset[str] = frozenset()
+    device_id: DeviceId | None = None
+    exported: ExportedName | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatContext:
+    """Selects when, and of what, metrics are gathered. ``at`` is Unix time; ``allocations`` are of the workloads that
+    hold devices of the plugin; ``pids`` are their host processes, with ``process_metrics`` and where the runtime knows
+    them."""
+
+    at: float
+    allocations: Mapping[KernelId, DeviceAllocation] = field(default_factory=dict)
+    pids: Mapping[KernelId, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginCapabilities:
+    """Optional powers. A flag that is set promises the Protocol of the same name."""
+
+    partitionable: bool = False
+    programmable: bool = False
+    power_controllable: bool = False
+    attachable: bool = False
+    health_watching: bool = False
+    cdi_provider: bool = False
+    process_metrics: bool = False
+    blocking: bool = False
+    """The plugin loads vendor libraries: run it in a host process of its own, where it may block or crash."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceHealthChange:
+    """News of one device. ``reason`` is for people ("Xid 79: the device fell off the bus"); empty when healthy."""
+
+    device_id: DeviceId
+    health: DeviceHealth
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionProfile:
+    """A kind of partition that a device can be cut into; ``available`` says how many more of it fit now."""
+
+    name: str
+    slot_name: SlotName
+    amount: Decimal = Decimal(1)
+    memory_size: int = 0
+    available: int = 0
+
+
+@runtime_checkable
+class HealthWatching(Protocol):
+    """``health_watching``: the plugin hears of failures sooner than the next ``list_devices``."""
+
+    def watch_health(self) -> AsyncIterator[DeviceHealthChange]:
+        """Yields changes as they happen, without end. One may be repeated, or lost while nobody listens:
+        ``list_devices`` is the truth. An exception ends the watch; the agent starts another one later."""
+        ...
+
+
+@runtime_checkable
+class Partitionable(Protocol):
+    """``partitionable``: devices can be cut into partitions that are devices of their own (MIG and the like)."""
+
+    async def partition_profiles(self, device_id: DeviceId) -> Sequence[PartitionProfile]:
+        """Lists the partitions that a device offers. Raises NotFound for an unknown device and for a partition."""
+        ...
+
+    async def create_partition(self, device_id: DeviceId, profile: str) -> DeviceId:
+        """Creates a partition, which ``list_devices`` lists from now on. Raises Conflict while the device is in use."""
+        ...
+
+    async def destroy_partition(self, partition_id: DeviceId) -> None:
+        """Destroys a partition. Safe if it is gone; raises Conflict while it is in use."""
+        ...
+
+
+@runtime_checkable
+class Programmable(Protocol):
+    """``programmable``: an image (a bitstream) is loaded before use."""
+
+    async def program(self, device_id: DeviceId, image: str) -> None:
+        """Loads the image of this host path; safe if it is loaded. Raises InvalidInput for one that does not fit."""
+        ...
+
+    async def programmed_image(self, device_id: DeviceId) -> str | None:
+        """Returns the image that is loaded, None if there is none."""
+        ...
+
+
+@runtime_checkable
+class PowerControllable(Protocol):
+    """``power_controllable``: devices are switched and reset. Every call is safe if the device is so already."""
+
+    async def power_on(self, device_id: DeviceId) -> None: ...
+    async def power_off(self, device_id: DeviceId) -> None:
+        """Raises Conflict while a workload holds it."""
+        ...
+
+    async def reset(self, device_id: DeviceId) -> None:
+        """Raises Conflict while a workload holds it."""
+        ...
+
+
+@runtime_checkable
+class Attachable(Protocol):
+    """``attachable``: devices of another box are attached to this node and detached again."""
+
+    async def attachable_devices(self) -> Sequence[DeviceId]: ...
+    async def attach(self, device_id: DeviceId) -> None:
+        """Attaches a device, which ``list_devices`` lists from now on. Safe if it is attached."""
+        ...
+
+    async def detach(self, device_id: DeviceId) -> None:
+        """Raises Conflict while a workload holds it. Safe if it is gone."""
+        ...
+
+
+@runtime_checkable
+class CdiProvider(Protocol):
+    """``cdi_provider``: the plugin describes its devices in the Container Device Interface."""
+
+    async def cdi_spec(self) -> Mapping[str, Any]:
+        """Returns a CDI specification (``cdiVersion`` 0.6.0) of all healthy devices, as JSON, with the names of
+        ``DeviceMapping.cdi_name``."""
+        ...
+
+
+POWERS: Mapping[str, type] = {
+    "partitionable": Partitionable,
+    "programmable": Programmable,
+    "power_controllable": PowerControllable,
+    "attachable": Attachable,
+    "health_watching": HealthWatching,
+    "cdi_provider": CdiProvider,
+}
+"""Capability flag -> the Protocol that it promises."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +223,8 @@ class NodeInfo:
 
 
 class AbstractComputePlugin(ABC):
-    """Serves one kind of device on one node.
-
-    Lifetime: constructed with its settings, ``init`` once, then any calls, ``cleanup`` once. ``key`` is the device
-    name, and the first part of every slot name unless ``key_is_slot_prefix`` says otherwise.
-    """
+    """Serves one kind of device on one node: constructed with its settings, ``init`` once, any calls, ``cleanup`` once.
+    ``key`` is the device name, and the first part of slot names unless ``key_is_slot_prefix`` says otherwise."""
 
     key: ClassVar[DeviceName]
     spi_version: ClassVar[int] = 30
@@ -66,10 +240,10 @@ class AbstractComputePlugin(ABC):
         self.settings = settings
 
     async def init(self) -> None:
-        """Acquire what the plugin needs. Raising stops the plugin, not the agent."""
+        """Acquires what the plugin needs. Raising stops the plugin, not the agent."""
 
     async def cleanup(self) -> None:
-        """Release it. Safe without ``init``."""
+        """Releases it. Safe without ``init``."""
 
     @abstractmethod
     async def list_devices(self) -> Sequence[ComputeDevice]:
@@ -79,25 +253,22 @@ class AbstractComputePlugin(ABC):
     async def configurable_slots(self) -> Sequence[SlotDisplay]:
         """Returns every slot that this plugin can offer under any settings, with display metadata."""
 
-    @abstractmethod
     async def available_slots(self) -> Mapping[SlotName, Decimal]:
-        """Slot -> total over healthy devices, as configured now; :func:`slot_totals` of the devices.
-
-        The agent asks for it to learn of slots that no device offers at the moment. For a slot that a listed device
-        offers it takes the sum over the devices that it treats as healthy, whatever is answered here: it hears of
-        failures, and withholds devices, before the plugin is asked again.
-        """
+        """Returns slot -> total over healthy devices, as configured now; by default :func:`slot_totals` of the devices.
+        The agent learns of slots that no device offers at the moment; of others it adds up the devices that it knows to
+        be healthy."""
+        return slot_totals(await self.list_devices())
 
     async def variant_namespaces(self) -> Sequence[VariantNamespace]:
-        """How the variant properties of the devices are compared with what a session asks for (BEP-1000)."""
+        """Returns how variant properties are compared with what a session asks for (BEP-1000)."""
         return ()
 
     @abstractmethod
     def alloc_map_spec(self) -> AllocMapSpec | None:
-        """The stock alloc map that this plugin uses, as data; None if ``create_alloc_map`` returns one of its own."""
+        """Returns the stock alloc map of this plugin, as data; None if ``create_alloc_map`` returns one of its own."""
 
     async def create_alloc_map(self) -> AbstractAllocMap:
-        """A fresh alloc map over ``list_devices`` with nothing allocated; the stock one unless it is overridden."""
+        """Returns a fresh alloc map over ``list_devices`` with nothing allocated, by default the stock one."""
         spec = self.alloc_map_spec()
         if spec is None:
             raise PluginError(f"{type(self).__name__} has neither a stock alloc map nor one of its own")
@@ -106,8 +277,12 @@ class AbstractComputePlugin(ABC):
     def create_lifecycle_hook(
         self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext
     ) -> AbstractLifecycleHook:
-        """Returns a hook for one workload; the default does nothing. Must not do IO."""
-        return _NullHook(workload, device_alloc, context)
+        """Returns a hook for one workload, by default one that only asks :meth:`configure`. Must not do IO."""
+        return PluginHook(workload, device_alloc, context, self)
+
+    async def configure(self, workload: Workload, device_alloc: DeviceAllocation) -> WorkloadConfig:
+        """Returns the configuration that the default hook gives before the creation of a workload."""
+        return WorkloadConfig()
 
     @abstractmethod
     async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:
@@ -131,7 +306,8 @@ class AbstractComputePlugin(ABC):
 
 
 def slot_totals(devices: Iterable[ComputeDevice]) -> dict[SlotName, Decimal]:
-    """Each slot's sum over healthy devices, in whole quanta of each; zero where every device of a slot is unhealthy."""
+    """Returns each slot's sum over healthy devices, in whole quanta of each; zero where all its devices are
+    unhealthy."""
     totals: dict[SlotName, Decimal] = {}
     for device in devices:
         for slot in device.slots:
@@ -141,5 +317,14 @@ def slot_totals(devices: Iterable[ComputeDevice]) -> dict[SlotName, Decimal]:
     return totals
 
 
-class _NullHook(AbstractLifecycleHook):
-    """Does nothing around a workload."""
+class PluginHook(AbstractLifecycleHook):
+    """A hook that configures the workload by its plugin, and does nothing else."""
+
+    def __init__(
+        self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext, plugin: AbstractComputePlugin
+    ) -> None:
+        super().__init__(workload, device_alloc, context)
+        self._plugin = plugin
+
+    async def pre_create(self) -> WorkloadConfig:
+        return await self._plugin.configure(self.workload, self.device_alloc)

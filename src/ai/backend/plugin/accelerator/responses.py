@@ -1,14 +1,16 @@
 """Validates the responses of plugins before they are used.
 
-Every function takes an answer and returns it as plain values of the declared types, or raises InvalidResponse with the
-name of the field. The caller knows the method. Bounds are far beyond any node and keep a heartbeat small.
+Each function returns an answer as plain values of the declared types, or raises InvalidResponse naming the field; the
+caller adds the method. Bounds are far beyond any node and keep a heartbeat small.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
+from numbers import Real
 from typing import Any
 
 from ai.backend.common.devices import (
@@ -23,8 +25,8 @@ from ai.backend.common.errors import BackendError, InvalidName
 from ai.backend.common.ids import DeviceId, SlotName
 from ai.backend.common.names import check_slot_name
 from ai.backend.common.states import SlotType
-from ai.backend.core.allocation.build import build_alloc_map
-from ai.backend.plugin.accelerator import AttachedDevice, NodeInfo
+from ai.backend.core.allocation.stock_maps import build_alloc_map
+from ai.backend.plugin.accelerator import STATS, UNITS, AttachedDevice, Measurement, MetricKind, NodeInfo
 from ai.backend.plugin.accelerator.shapes import InvalidResponse, normalized
 
 MAX_DEVICES = 4096
@@ -75,20 +77,11 @@ def _slot_name(where: str, name: str, foreign: Callable[[str], str | None]) -> N
         raise InvalidResponse(f"{where} has the slot {name}, which belongs to the plugin {owner}")
 
 
-# ---- devices
-
-
 def devices(
     answer: Any, *, key: str, displays: Sequence[SlotDisplay], foreign: Callable[[str], str | None]
 ) -> tuple[ComputeDevice, ...]:
-    """``list_devices``.
-
-    Args:
-        answer: what the plugin returned.
-        key: of the plugin.
-        displays: what ``configurable_slots`` returned.
-        foreign: the other plugin that a slot belongs to, if any.
-    """
+    """Validates ``list_devices`` of the plugin ``key`` by its ``displays`` (``configurable_slots``); ``foreign``
+    returns the other plugin that a slot belongs to, if any."""
     validated: tuple[ComputeDevice, ...] = _bounded("list_devices", answer, MAX_DEVICES)
     types = {display.slot_name: display.slot_type for display in displays}
     quanta: dict[SlotName, Decimal] = {}
@@ -168,11 +161,8 @@ def _slot(where: str, slot: DeviceSlot, types: Mapping[SlotName, SlotType]) -> N
         raise InvalidResponse(f"{where}: quantum is {slot.quantum}; only counts have fractions")
 
 
-# ---- the rest
-
-
 def displays(answer: Any, *, foreign: Callable[[str], str | None]) -> tuple[SlotDisplay, ...]:
-    """``configurable_slots``."""
+    """Validates ``configurable_slots``."""
     validated: tuple[SlotDisplay, ...] = _bounded("configurable_slots", answer, MAX_SLOTS)
     seen: set[SlotName] = set()
     for number, display in enumerate(validated):
@@ -188,9 +178,8 @@ def displays(answer: Any, *, foreign: Callable[[str], str | None]) -> tuple[Slot
 
 
 def slots(answer: Any, *, listed: Sequence[ComputeDevice], displays: Sequence[SlotDisplay]) -> dict[SlotName, Decimal]:
-    """``available_slots``: at most what the devices have, healthy or not, so that one which fails between the two calls
-    is no lie.
-    """
+    """Validates ``available_slots``: at most what the devices have, healthy or not, since one may fail between two
+    calls."""
     quantities: dict[SlotName, Decimal] = _bounded("available_slots", answer, MAX_SLOTS)
     declared = {display.slot_name for display in displays}
     totals: dict[SlotName, Decimal] = {}
@@ -207,7 +196,7 @@ def slots(answer: Any, *, listed: Sequence[ComputeDevice], displays: Sequence[Sl
 
 
 def namespaces(answer: Any) -> tuple[VariantNamespace, ...]:
-    """``variant_namespaces``."""
+    """Validates ``variant_namespaces``."""
     validated: tuple[VariantNamespace, ...] = _bounded("variant_namespaces", answer, MAX_ENTRIES)
     for space in validated:
         _text("namespace", space.namespace, 128)
@@ -220,7 +209,7 @@ def namespaces(answer: Any) -> tuple[VariantNamespace, ...]:
 
 
 def attached(answer: Any, *, held: DeviceAllocation) -> tuple[AttachedDevice, ...]:
-    """``alloc_to_devices`` for an allocation."""
+    """Validates ``alloc_to_devices`` of an allocation."""
     validated: tuple[AttachedDevice, ...] = _bounded("alloc_to_devices", answer, MAX_DEVICES)
     ids = held.device_ids()
     for device in validated:
@@ -232,7 +221,7 @@ def attached(answer: Any, *, held: DeviceAllocation) -> tuple[AttachedDevice, ..
 
 
 def info(answer: Any) -> NodeInfo:
-    """``get_node_info``."""
+    """Validates ``get_node_info``."""
     node_info: NodeInfo = normalized("get_node_info", answer)
     if len(node_info.extra) > MAX_ENTRIES:
         raise InvalidResponse(f"extra has {len(node_info.extra)} entries; {MAX_ENTRIES} are allowed")
@@ -246,7 +235,7 @@ def info(answer: Any) -> NodeInfo:
 
 
 def alloc_map(spec: Any, listed: Sequence[ComputeDevice]) -> AllocMapSpec | None:
-    """``alloc_map_spec``: a map can be made of it, or books be kept for a map of the plugin's own."""
+    """Validates ``alloc_map_spec`` by making a map of it, or the accounts of a map of the plugin's own."""
     if spec is not None and not isinstance(spec, AllocMapSpec):
         raise InvalidResponse(f"is a {type(spec).__name__}")
     try:
@@ -254,3 +243,80 @@ def alloc_map(spec: Any, listed: Sequence[ComputeDevice]) -> AllocMapSpec | None
     except BackendError as e:
         raise InvalidResponse(f"cannot be used: {e.message}") from None
     return spec
+
+
+KEYS_LIMIT = 64
+"""Names of metrics that one source may have in its life: each is a series in every monitoring system."""
+PER_ANSWER_LIMIT = 8192
+_KEY = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+
+
+class MeasurementFilter:
+    """Checks the measurements of one source. Remembers its keys, so that it cannot invent new ones for ever."""
+
+    def __init__(self) -> None:
+        self._keys: set[str] = set()
+        self.reason: str | None = None
+        """The first complaint since :meth:`begin`."""
+
+    def begin(self) -> None:
+        self.reason = None
+
+    def passed(self, measurements: Iterable[Measurement], devices: Collection[str] | None = None) -> list[Measurement]:
+        """Returns the usable measurements. ``devices``: the ids that they may speak of; None: any."""
+        good: list[Measurement] = []
+        for number, m in enumerate(measurements):
+            if number >= PER_ANSWER_LIMIT:
+                self.complain(f"more than {PER_ANSWER_LIMIT} measurements in one answer")
+                break
+            fault = self._fault(m, devices)
+            if fault is None:
+                good.append(m)
+            else:
+                self.complain(fault)
+        return good
+
+    def complain(self, fault: str) -> None:
+        self.reason = self.reason or fault
+
+    def _fault(self, item: object, devices: Collection[str] | None) -> str | None:
+        m: Any = item  # what a plugin put into the fields is not what their types say
+        if not isinstance(item, Measurement):
+            return f"{type(m).__name__} is no measurement"
+        if not isinstance(m.stats, frozenset) or not isinstance(m.unit_hint, str):
+            return f"{_shown(m.key)} has a malformed unit or malformed stats"
+        if (fault := self._fault_of_key(m.key)) is not None:
+            return fault
+        value = m.value
+        if not _is_number(value):
+            return f"{m.key} is {_shown(value)}, not a finite number from 0 on"
+        if m.capacity is not None and not _is_number(m.capacity):
+            return f"the capacity of {m.key} is {_shown(m.capacity)}, not a finite number from 0 on"
+        if m.unit_hint not in UNITS:
+            return f"{m.key} has the unknown unit {_shown(m.unit_hint)}"
+        if m.kind not in _KINDS:
+            return f"{m.key} is of the unknown kind {_shown(m.kind)}"
+        if not m.stats <= STATS:
+            return f"{m.key} wants unknown stats: {', '.join(sorted(map(_shown, m.stats - STATS)))}"
+        if devices is not None and m.device_id is not None and m.device_id not in devices:
+            return f"{m.key} is of the unknown device {_shown(m.device_id)}"
+        return None
+
+    def _fault_of_key(self, key: object) -> str | None:
+        if isinstance(key, str) and key in self._keys:
+            return None
+        if not isinstance(key, str) or not _KEY.fullmatch(key):
+            return f"{_shown(key)} is no name for a metric"
+        if len(self._keys) >= KEYS_LIMIT:
+            return f"more than {KEYS_LIMIT} different metrics; {key} and later ones are left out"
+        self._keys.add(key)
+        return None
+
+
+_KINDS = frozenset(MetricKind)
+_LARGEST = 1e300
+
+
+def _is_number(value: Any) -> bool:
+    is_real = type(value) in (float, int) or (type(value) is not bool and isinstance(value, Real))
+    return bool(is_real and 0 <= value <= _LARGEST)

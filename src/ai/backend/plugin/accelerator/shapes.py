@@ -25,8 +25,6 @@ from ai.backend.plugin.accelerator import (
 )
 
 MAX_FRAME = 16 << 20
-
-
 MAX_TEXT = 4096
 """Longest text that a host says of a failure, in characters."""
 
@@ -81,11 +79,7 @@ class ResponseShape:
 
 
 _NONE = tuple[()]
-
-
 _ONE_DEVICE = tuple[DeviceId]
-
-
 PLUGIN_CALLS: Mapping[str, ResponseShape] = {
     "list_devices": ResponseShape(_NONE, tuple[ComputeDevice, ...]),
     "configurable_slots": ResponseShape(_NONE, tuple[SlotDisplay, ...]),
@@ -101,8 +95,6 @@ PLUGIN_CALLS: Mapping[str, ResponseShape] = {
     ),
     "get_node_info": ResponseShape(_NONE, NodeInfo),
 }
-
-
 POWER_CALLS: Mapping[str, Mapping[str, ResponseShape]] = {
     "partitionable": {
         "partition_profiles": ResponseShape(_ONE_DEVICE, tuple[PartitionProfile, ...]),
@@ -121,8 +113,6 @@ POWER_CALLS: Mapping[str, Mapping[str, ResponseShape]] = {
     },
     "cdi_provider": {"cdi_spec": ResponseShape(_NONE, dict[str, Any])},
 }
-
-
 HOST_CALLS: Mapping[str, ResponseShape] = {
     "load": ResponseShape(tuple[str, tuple[str, ...]], Hello),
     "make": ResponseShape(tuple[dict[str, Any]], None),
@@ -133,14 +123,10 @@ HOST_CALLS: Mapping[str, ResponseShape] = {
     "watch_health": ResponseShape(_NONE, DeviceHealthChange),
 }
 """What is not simply a method of the plugin."""
-
-
 DIRECT: Mapping[str, ResponseShape] = {
     **PLUGIN_CALLS,
     **{n: s for calls in POWER_CALLS.values() for n, s in calls.items()},
 }
-
-
 SHAPES: Mapping[str, ResponseShape] = {**DIRECT, **HOST_CALLS}
 
 
@@ -178,5 +164,5 @@ def read_answer(method: str, data: bytes) -> Any:
 
 
 def normalized(method: str, answer: Any) -> Any:
-    """An answer as it would have come through a host: plain values of the declared types. Raises InvalidResponse."""
+    """Returns an answer as a host would have sent it: plain values of the declared types. Raises InvalidResponse."""
     return read_answer(method, write_answer(method, answer))

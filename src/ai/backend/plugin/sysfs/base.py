@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -27,19 +28,83 @@ from ai.backend.common.ids import DeviceId, KernelId, SlotName
 from ai.backend.common.states import SlotType
 from ai.backend.plugin.accelerator import (
     AbstractComputePlugin,
-    AbstractLifecycleHook,
     AttachedDevice,
     DeviceMapping,
-    HookContext,
     Measurement,
+    MetricKind,
     StatContext,
     Workload,
     WorkloadConfig,
-    slot_totals,
 )
 from ai.backend.plugin.settings import PluginSettings
-from ai.backend.plugin.sysfs.measures import Raw, measurements, of_workload
 from ai.backend.plugin.sysfs.tree import Tree
+
+GAUGE_STATS = frozenset({"avg", "max"})
+COUNTER_STATS = frozenset({"diff", "rate"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raw:
+    """A metric of one device. ``together`` says how those of several devices are combined: ``sum`` or ``max``."""
+
+    key: str
+    device_id: DeviceId
+    value: float
+    unit: str
+    capacity: float | None = None
+    accumulated: bool = False
+    together: str = "sum"
+
+    @property
+    def usable(self) -> bool:
+        """Returns False for -1 and all ones, which a missing sensor often reads as."""
+        return math.isfinite(self.value) and 0 <= self.value < 2**63
+
+
+def measurements(raw: Iterable[Raw]) -> list[Measurement]:
+    """Returns a measurement for each device, after one for the node."""
+    usable = [r for r in raw if r.usable]
+    return [*_together(usable), *(_measurement(r, r.device_id) for r in usable)]
+
+
+def of_workload(raw: Iterable[Raw], devices: Collection[DeviceId]) -> list[Measurement]:
+    """Returns the devices of one workload as if they were one."""
+    return _together([r for r in raw if r.usable and r.device_id in devices])
+
+
+def _together(raw: Sequence[Raw]) -> list[Measurement]:
+    combined = []
+    for key in dict.fromkeys(r.key for r in raw):
+        parts = [r for r in raw if r.key == key]
+        join = max if parts[0].together == "max" else math.fsum
+        capacities = [r.capacity for r in parts if r.capacity is not None]
+        one = Raw(
+            key=key,
+            device_id=parts[0].device_id,
+            value=join([r.value for r in parts]),
+            unit=parts[0].unit,
+            capacity=join(capacities) if len(capacities) == len(parts) else None,
+            accumulated=parts[0].accumulated,
+        )
+        combined.append(_measurement(one, None))
+    return combined
+
+
+def _measurement(raw: Raw, device_id: DeviceId | None) -> Measurement:
+    """Returns a measurement. A gauge above its capacity, as power is for moments, raises the capacity."""
+    capacity = raw.capacity if raw.capacity is not None and math.isfinite(raw.capacity) and raw.capacity > 0 else None
+    if capacity is not None and not raw.accumulated:
+        capacity = max(capacity, raw.value)
+    return Measurement(
+        key=raw.key,
+        value=raw.value,
+        unit_hint=raw.unit,
+        capacity=capacity,
+        kind=MetricKind.ACCUMULATED if raw.accumulated else MetricKind.GAUGE,
+        stats=COUNTER_STATS if raw.accumulated else GAUGE_STATS,
+        device_id=device_id,
+    )
+
 
 R = TypeVar("R")
 GONE = "the device is gone"
@@ -56,12 +121,7 @@ class TreeSettings(PluginSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScannedDevice:
-    """A device with what workloads need to use it.
-
-    Attributes:
-        nodes: device nodes, as below /dev of the node.
-        fields: what the plugin needs to know of it later.
-    """
+    """A device, its device nodes below /dev, and ``fields`` that the plugin needs later."""
 
     device: ComputeDevice
     nodes: tuple[DeviceMapping, ...] = ()
@@ -69,12 +129,9 @@ class ScannedDevice:
 
 
 class TreePlugin(AbstractComputePlugin):
-    """A plugin whose devices are found by a blocking scan of sysfs, and given as a whole.
-
-    All reading runs in one thread of the plugin's own: a driver that hangs in an attribute delays this plugin alone,
-    and the calls that wait behind it are dropped at their deadline. A device that was healthy once and is not found
-    any more is listed as unhealthy until the agent restarts, so that whoever holds it hears of it.
-    """
+    """A plugin whose devices are found by a blocking scan of sysfs, and given as a whole. All reading runs in one
+    thread of its own, so that a hanging driver delays this plugin alone. A device that was healthy once and has
+    vanished is listed as unhealthy until the agent restarts, for those that hold it."""
 
     settings_model: ClassVar[type[BaseModel] | None] = TreeSettings
 
@@ -86,8 +143,6 @@ class TreePlugin(AbstractComputePlugin):
         self._listed: list[ScannedDevice] | None = None
         self._measured: tuple[float, Sequence[Raw]] | None = None
         self._thread: ThreadPoolExecutor | None = None
-
-    # ---- what a plugin says
 
     @abstractmethod
     def scan(self) -> Sequence[ScannedDevice]:
@@ -101,15 +156,13 @@ class TreePlugin(AbstractComputePlugin):
     def measure(self, scanned: Sequence[ScannedDevice]) -> Sequence[Raw]:
         """Reads every metric that is available now. Blocking."""
 
-    # ---- devices and slots
-
     async def cleanup(self) -> None:
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.shutdown(wait=False, cancel_futures=True)
 
     async def reading(self, work: Callable[[], R]) -> R:
-        """Run blocking work in the plugin's thread."""
+        """Runs blocking work in the plugin's thread."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"accelerator-{self.key}")
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
@@ -120,31 +173,18 @@ class TreePlugin(AbstractComputePlugin):
         present = {f.device.device_id: f for f in self.scan() if not mask & {f.device.device_id, f.device.hw_location}}
         removed = [scanned for device_id, scanned in self._seen.items() if device_id not in present]
         self._seen |= {device_id: scanned for device_id, scanned in present.items() if is_healthy(scanned)}
-        self._listed = [*present.values(), *(_gone(scanned) for scanned in removed)]
+        self._listed = [*present.values(), *(_vanished(scanned) for scanned in removed)]
         return self._listed
 
     async def list_devices(self) -> Sequence[ComputeDevice]:
         return [scanned.device for scanned in await self.reading(self._now)]
 
-    async def available_slots(self) -> Mapping[SlotName, Decimal]:
-        return slot_totals(await self.list_devices())
-
     def alloc_map_spec(self) -> AllocMapSpec:
         return AllocMapSpec(kind="discrete", strategy=AllocationStrategy.FILL)
 
-    # ---- workloads
-
-    def create_lifecycle_hook(
-        self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext
-    ) -> AbstractLifecycleHook:
-        return TreeHook(workload, device_alloc, context, self)
-
     async def configure(self, workload: Workload, device_alloc: DeviceAllocation) -> WorkloadConfig:
-        """Nodes, their groups, and what the plugin adds.
-
-        Raises:
-            CreationDeferred: a device of the allocation cannot be used now.
-        """
+        """Returns device nodes, their groups, and the plugin's own configuration. Raises CreationDeferred if a device
+        of the allocation cannot be used now."""
         device_ids = device_alloc.device_ids()
         if not device_ids:
             return WorkloadConfig()
@@ -180,10 +220,8 @@ class TreePlugin(AbstractComputePlugin):
         data = {"smp": device.processing_units, "mem": device.memory_size}
         return AttachedDevice(device_id=device_id, model_name=device.model_name or self.key, data=data)
 
-    # ---- metrics
-
     async def _readings(self, at: float) -> Sequence[Raw]:
-        """Of the devices as they were listed last. What is asked for one time ``at`` is read once."""
+        """Returns the readings of the devices as listed last, read once for one time ``at``."""
 
         def work() -> Sequence[Raw]:
             if self._measured is None or self._measured[0] != at:
@@ -199,25 +237,12 @@ class TreePlugin(AbstractComputePlugin):
     async def gather_workload_metrics(
         self, ctx: StatContext, kernels: Sequence[KernelId]
     ) -> Mapping[KernelId, Sequence[Measurement]]:
-        """Devices are given as a whole: what they do is what the workload does."""
+        """Returns the metrics of the devices of each workload, which holds them as a whole."""
         held = {k: a.device_ids() for k in kernels if (a := ctx.allocations.get(k)) is not None and a.device_ids()}
         if not held:
             return {}
         raw = await self._readings(ctx.at)
         return {kernel_id: of_workload(raw, devices) for kernel_id, devices in held.items()}
-
-
-class TreeHook(AbstractLifecycleHook):
-    """Gives a workload its devices."""
-
-    def __init__(
-        self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext, plugin: TreePlugin
-    ) -> None:
-        super().__init__(workload, device_alloc, context)
-        self._plugin = plugin
-
-    async def pre_create(self) -> WorkloadConfig:
-        return await self._plugin.configure(self.workload, self.device_alloc)
 
 
 def whole(slot_name: str) -> tuple[DeviceSlot, ...]:
@@ -226,7 +251,7 @@ def whole(slot_name: str) -> tuple[DeviceSlot, ...]:
 
 
 def distinct(scanned: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Place -> id, of (place, serial) pairs: the serial, unless two devices claim it; then each one's place."""
+    """Maps places to ids, of (place, serial) pairs: the serial, or the place where two devices have one serial."""
     pairs = list(scanned)
     serials = [serial for _, serial in pairs]
     return {place: serial if serials.count(serial) == 1 else place for place, serial in pairs}
@@ -240,8 +265,7 @@ def is_gone(scanned: ScannedDevice) -> bool:
     return scanned.device.health_reason == GONE
 
 
-def _gone(scanned: ScannedDevice) -> ScannedDevice:
+def _vanished(scanned: ScannedDevice) -> ScannedDevice:
     return dataclasses.replace(
-        scanned,
-        device=dataclasses.replace(scanned.device, health=DeviceHealth.UNHEALTHY, health_reason=GONE, links=()),
+        scanned, device=dataclasses.replace(scanned.device, health=DeviceHealth.UNHEALTHY, health_reason=GONE, links=())
     )

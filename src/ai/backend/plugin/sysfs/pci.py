@@ -17,13 +17,8 @@ _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 @dataclass(frozen=True, slots=True)
 class PciDevice:
-    """Describes a PCI function.
-
-    Attributes:
-        path: its directory below /sys, with no link in it.
-        bridges: what is above it, from the host bridge (``pci0000:00``) down.
-        numa_node: None where the firmware does not say (-1).
-    """
+    """Describes a PCI function: its directory below /sys without links, the ``bridges`` above it from the host bridge
+    down, and its NUMA node, None where the firmware does not say."""
 
     address: str
     path: str
@@ -34,7 +29,7 @@ class PciDevice:
 
 
 def pci_device(tree: Tree, path: str) -> PciDevice | None:
-    """The PCI function that a path leads to, None if it leads to none."""
+    """Returns the PCI function that a path leads to, None if it leads to none."""
     real = tree.resolve(path)
     if real is None or _ADDRESS.fullmatch(address := real.rpartition("/")[2]) is None:
         return None
@@ -51,7 +46,7 @@ def pci_device(tree: Tree, path: str) -> PciDevice | None:
 
 
 def pci_at(tree: Tree, address: str) -> PciDevice | None:
-    """The PCI function of an address, ``0000:19:00.0``, in either case."""
+    """Returns the PCI function of an address, ``0000:19:00.0``, in either case."""
     address = address.strip().lower()
     return pci_device(tree, f"{BUS}/{address}") if _ADDRESS.fullmatch(address) else None
 
@@ -68,7 +63,7 @@ def link_kind(a: PciDevice, b: PciDevice) -> LinkKind:
 
 
 def links_of(device_id: DeviceId, places: Mapping[DeviceId, PciDevice]) -> tuple[DeviceLink, ...]:
-    """Links of one device to every other whose place in the PCI tree is known."""
+    """Returns links of one device to every other whose place in the PCI tree is known."""
     own_place = places.get(device_id)
     if own_place is None:
         return ()

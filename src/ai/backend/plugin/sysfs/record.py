@@ -21,16 +21,12 @@ from ai.backend.common.ids import KernelId, SessionId
 from ai.backend.plugin.accelerator import ENTRY_POINT_GROUP, StatContext, Workload
 from ai.backend.plugin.discovery import load_plugin, make_plugin
 from ai.backend.plugin.sysfs.base import TreePlugin
-from ai.backend.plugin.sysfs.recording import RecordingTree
+from ai.backend.plugin.sysfs.tree import RecordingTree
 
 
 def plugin_named(name: str, settings: Mapping[str, Any]) -> TreePlugin:
-    """Returns the plugin of an entry point, or of ``package.module:Class``.
-
-    Raises:
-        PluginError: it reads no sysfs, or its settings are wrong.
-        Exception: anything that importing it raises.
-    """
+    """Returns the plugin of an entry point, or of ``package.module:Class``. Raises PluginError: it reads no sysfs, or
+    its settings are wrong; Exception: anything that importing it raises."""
     points = {point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)}
     made = make_plugin(load_plugin(points.get(name, name)), settings)
     if not isinstance(made, TreePlugin):
@@ -39,7 +35,7 @@ def plugin_named(name: str, settings: Mapping[str, Any]) -> TreePlugin:
 
 
 async def record(plugin: TreePlugin, hardware: str = "") -> Iterator[str]:
-    """Let the plugin do everything that it does with real devices, and return the lines of the recording."""
+    """Makes the plugin do everything that it does with real devices, and returns the lines of the recording."""
     tree = plugin.tree = RecordingTree(plugin.roots.sysfs_root, plugin.roots.dev_root)
     await plugin.init()
     try:

@@ -1,16 +1,29 @@
-"""Bounded, careful reading of ``/sys`` and ``/dev``: an attribute may be missing, unreadable, huge or garbage.
+"""Reads ``/sys`` and ``/dev`` within bounds, where attributes may be missing, unreadable, huge or garbage.
 
-Nothing here writes, opens a device node or follows anything that is not a regular file. Paths are absolute as on the
-node (``/sys/class/accel``), whatever the roots are, so that data files and messages name what an administrator sees.
+Nothing here writes or opens a device node. Paths are absolute as on the node, whatever the roots are. A recorded tree
+is a text file, of which a line is a path and its content::
+
+    # hardware: 8 x HL-225, driver: habanalabs 1.17.1, command: python -m ai.backend.plugin.sysfs.record gaudi2
+    /sys/class/accel/accel0 -> ../../devices/pci0000:16/0000:16:00.0/0000:17:00.0/accel/accel0
+    /sys/devices/pci0000:16/0000:16:00.0/0000:17:00.0/status = Operational
+    /sys/devices/pci0000:16/0000:16:00.0/0000:17:00.0/broken ! EIO
+    /sys/devices/virtual/empty/
+    /dev/accel/accel0 =
+
+The text after ``=`` is JSON where it begins with a quotation mark, else it is taken as it is.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
+
+from ai.backend.common.errors import InvalidInput
 
 LIMIT = 65_536
 """Bytes that are read of one attribute at most; the kernel writes at most one page of 4 KiB into most."""
@@ -34,17 +47,13 @@ class Tree:
         self._bases = {top: os.path.realpath(root) for top, root in self._roots.items()}
 
     def _real(self, path: str) -> Path:
-        """Where a path of the node is; only those below /sys and /dev are replaced."""
+        """Returns the real place of a path of the node; only those below /sys and /dev are replaced."""
         _, top, *rest = PurePosixPath(path).parts
         return self._roots[top].joinpath(*rest) if top in self._roots else Path(path)
 
     def read(self, path: str) -> str:
-        """Returns the text of an attribute without white space around it.
-
-        Raises:
-            Missing: there is no such file.
-            Unreadable: it is no regular file, larger than :data:`LIMIT`, or the driver answers with an error.
-        """
+        """Returns the text of an attribute without white space around it. Raises Missing: there is no such file;
+        Unreadable: it is no regular file, larger than :data:`LIMIT`, or the driver answers with an error."""
         real = self._real(path)
         try:
             if not stat.S_ISREG(real.stat().st_mode):
@@ -64,21 +73,21 @@ class Tree:
         return parse_number(self.read(path), path)
 
     def text(self, path: str) -> str | None:
-        """As :meth:`read`, None for what cannot be had or is empty."""
+        """Reads as :meth:`read`; None if that fails or the text is empty."""
         try:
             return self.read(path) or None
         except (Missing, Unreadable):
             return None
 
     def value(self, path: str) -> float | None:
-        """As :meth:`number`, None for what cannot be had."""
+        """Reads as :meth:`number`; None if that fails."""
         try:
             return self.number(path)
         except (Missing, Unreadable):
             return None
 
     def glob(self, pattern: str) -> list[str]:
-        """Existing paths that match, in natural order (accel2 before accel10); ``*`` stays within one name."""
+        """Returns existing paths that match, in natural order (accel2 before accel10); ``*`` stays within one name."""
         matches = [""]
         for part in PurePosixPath(pattern).parts[1:]:
             if any(mark in part for mark in "*?["):
@@ -102,7 +111,7 @@ class Tree:
         return True
 
     def resolve(self, path: str) -> str | None:
-        """Where links lead, None for a loop or for nothing."""
+        """Returns the path without links, None for a loop or a missing path."""
         try:
             real = os.path.realpath(self._real(path), strict=True)
         except OSError:
@@ -133,3 +142,90 @@ def natural(text: str) -> list[tuple[int, int, str]]:
     """Returns a sort key under which numbers inside of names count as numbers."""
     parts = re.split(r"(\d+)", text)
     return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts]
+
+
+def unpack(text: str, root: Path) -> None:
+    """Makes the recorded tree below ``root``: ``root/sys`` and ``root/dev``. An attribute that was unreadable becomes a
+    link to a file that answers EIO. Raises InvalidInput for a malformed line, or a path not below /sys or /dev."""
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.rstrip()
+        if not line or line.startswith("#"):
+            continue
+        path, mark, rest = _split(line)
+        if not path.startswith(("/sys/", "/dev/")) or ".." in path.split("/") or not mark:
+            raise InvalidInput(f"line {number} of the recording is malformed: {line[:80]!r}")
+        place = root / path.strip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if mark == "/":
+            place.mkdir(exist_ok=True)
+        elif mark == "->":
+            place.symlink_to(rest)
+        elif mark == "!":
+            place.symlink_to("/proc/self/mem")
+        else:
+            place.write_text((json.loads(rest) if rest.startswith('"') else rest) + "\n", encoding="utf-8")
+    for top in ("sys", "dev"):
+        (root / top).mkdir(parents=True, exist_ok=True)
+
+
+def _split(line: str) -> tuple[str, str, str]:
+    if line.endswith("/"):
+        return line, "/", ""
+    for mark in ("->", "=", "!"):
+        path, separator, rest = line.partition(f" {mark}")
+        if separator and " " not in path:
+            return path, mark, rest.strip()
+    return line, "", ""
+
+
+class RecordingTree(Tree):
+    """Records every path that is read; :meth:`recorded` is then all that a plugin needs to run again."""
+
+    def __init__(self, sys: Path = Path("/sys"), dev: Path = Path("/dev")) -> None:
+        super().__init__(sys, dev)
+        self._paths: set[str] = set()
+
+    def _real(self, path: str) -> Path:
+        self._paths.add(path)
+        return super()._real(path)
+
+    def recorded(self) -> Iterator[str]:
+        """Yields the lines of the recording: the existing paths that were read, with the links on the way to them."""
+        lines: dict[str, str] = {}
+        for path in self._paths:
+            self._add(path, lines, depth=0)
+        parents = {str(Path(path).parent) for path in lines}
+        for path in sorted(lines, key=natural):
+            if not (lines[path] == f"{path}/" and path in parents):
+                yield lines[path]
+
+    def _add(self, path: str, lines: dict[str, str], depth: int) -> None:
+        """Records a path: each link on the way is a line of its own, followed by the path that it leads to."""
+        parts = path.strip("/").split("/")
+        for n in range(2, len(parts) + 1):
+            prefix = "/" + "/".join(parts[:n])
+            real = super()._real(prefix)
+            if not real.is_symlink():
+                continue
+            link = real.readlink()
+            lines[prefix] = f"{prefix} -> {link}"
+            target = os.path.normpath(PurePosixPath(prefix).parent / link)
+            if depth < 40 and target.startswith(("/sys/", "/dev/")):
+                self._add("/".join([target, *parts[n:]]), lines, depth + 1)
+            return
+        real = super()._real(path)
+        if real.is_dir():
+            lines[path] = f"{path}/"
+        elif path.startswith("/dev/"):
+            if real.exists():
+                lines[path] = f"{path} ="
+        elif real.exists():
+            lines[path] = self._content(path, real)
+
+    def _content(self, path: str, real: Path) -> str:
+        try:
+            with real.open("rb") as file:
+                text = file.read(LIMIT).decode("utf-8", errors="replace").strip()
+        except OSError as e:
+            return f"{path} ! {os.strerror(e.errno or 0)}"
+        return f"{path} = {json.dumps(text) if not text.isprintable() or text.startswith(chr(34)) else text}".rstrip()

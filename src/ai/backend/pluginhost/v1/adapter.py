@@ -39,11 +39,19 @@ from ai.backend.pluginhost.v1.api import alloc_maps
 from ai.backend.pluginhost.v1.api.alloc_maps import device_slots, slot_type
 from ai.backend.pluginhost.v1.api.plugin import AbstractComputePlugin as V1Plugin
 from ai.backend.pluginhost.v1.api.statistics import StatContext as V1StatContext
-from ai.backend.pluginhost.v1.calls import V1CallFailed, ask
 from ai.backend.pluginhost.v1.hook import LegacyHook
-from ai.backend.pluginhost.v1.measurements import of_each, of_node
-from ai.backend.pluginhost.v1.settings import LocalConfig, texts
-from ai.backend.pluginhost.v1.values import exact, listed, texts_of
+from ai.backend.pluginhost.v1.values import (
+    LocalConfig,
+    V1CallFailed,
+    ask,
+    exact,
+    listed,
+    mapping,
+    of_each,
+    of_node,
+    texts,
+    texts_of,
+)
 
 _STOCK = (alloc_maps.DiscretePropertyAllocMap, alloc_maps.FractionAllocMap)
 _OUT_OF_ORDER = ("offline", "unavailable")
@@ -57,10 +65,8 @@ class LegacySettings(BaseModel):
 
 class LegacyPluginAdapter(AbstractComputePlugin):
     """The base of adapters: every class of v1 plugins has a subclass, see :func:`adapter_of`.
-
     ``restore_from_container`` and ``update_plugin_config`` are never called: the agent knows what its workloads hold
-    (decision 0057), and settings are read when it starts.
-    """
+    (decision 0057), and settings are read when it starts."""
 
     v1_class: ClassVar[type[V1Plugin]]
     settings_model: ClassVar[type[BaseModel] | None] = LegacySettings
@@ -68,9 +74,9 @@ class LegacyPluginAdapter(AbstractComputePlugin):
 
     def __init__(self, settings: BaseModel | None = None) -> None:
         super().__init__(settings)
-        given = dict(settings.model_extra or {}) if settings is not None else {}
-        local = LocalConfig(given.pop("local-config", {}))
-        self.v1 = self.v1_class(texts(given, f"plugins.{self.key}"), local)
+        values = dict(settings.model_extra or {}) if settings is not None else {}
+        local = LocalConfig(values.pop("local-config", {}))
+        self.v1 = self.v1_class(texts(values, f"plugins.{self.key}"), local)
         self._spec: AllocMapSpec | None = None
         self._is_initialised = False
 
@@ -85,32 +91,30 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         if self._is_initialised:
             await ask(self.v1, "cleanup")
 
-    # ---- devices and slots
-
     async def _alloc_map(self) -> alloc_maps.AbstractAllocMap:
-        found = await ask(self.v1, "create_alloc_map")
-        if not isinstance(found, alloc_maps.AbstractAllocMap):
-            raise InvalidResponse(f"create_alloc_map returned {found!r:.60} instead of an AbstractAllocMap")
-        return found
+        alloc_map = await ask(self.v1, "create_alloc_map")
+        if not isinstance(alloc_map, alloc_maps.AbstractAllocMap):
+            raise InvalidResponse(f"create_alloc_map returned {alloc_map!r:.60} instead of an AbstractAllocMap")
+        return alloc_map
 
     async def list_devices(self) -> Sequence[ComputeDevice]:
         return await self._devices_of(await self._alloc_map())
 
     async def _devices_of(self, alloc_map: alloc_maps.AbstractAllocMap) -> list[ComputeDevice]:
         """Returns the devices that the map contains: v1 lists masked ones too."""
-        found: dict[DeviceId, Any] = {}
+        by_id: dict[DeviceId, Any] = {}
         for device in listed("list_devices", await ask(self.v1, "list_devices")):
             name = getattr(device, "device_id", None)
             if not isinstance(name, str):
                 raise InvalidResponse(f"list_devices: the device_id {name!r:.60} is no text")
-            if name in found:
+            if name in by_id:
                 raise InvalidResponse(f"list_devices: the device {name!r:.64} is listed twice")
-            found[DeviceId(name)] = device
+            by_id[DeviceId(name)] = device
         slots = device_slots(alloc_map)
-        if strange := sorted(map(repr, set(slots) - set(found))):
+        if strange := sorted(map(repr, set(slots) - set(by_id))):
             raise InvalidResponse(f"create_alloc_map has the device {strange[0]:.64}, which list_devices does not list")
         reason = await self._out_of_order()
-        return [self._device(device, slots[name], reason) for name, device in found.items() if name in slots]
+        return [self._device(device, slots[name], reason) for name, device in by_id.items() if name in slots]
 
     def _device(self, device: Any, slot: DeviceSlot, reason: str | None) -> ComputeDevice:
         model, node = getattr(device, "model_name", None), device.numa_node
@@ -130,14 +134,12 @@ class LegacyPluginAdapter(AbstractComputePlugin):
     async def _hardware(self) -> Mapping[str, Any]:
         """Returns hardware metadata; empty for a plugin that does not have ``get_node_hwinfo``."""
         try:
-            found = await ask(self.v1, "get_node_hwinfo")
+            metadata = await ask(self.v1, "get_node_hwinfo")
         except V1CallFailed as e:
             if isinstance(e.__cause__, NotImplementedError):
                 return {}
             raise
-        if not isinstance(found, Mapping):
-            raise InvalidResponse(f"get_node_hwinfo returned {found!r:.60} instead of a mapping")
-        return found
+        return mapping("get_node_hwinfo", metadata)
 
     async def _out_of_order(self) -> str | None:
         """Returns why all devices are faulty; v1 has no health of one. A failing method says nothing of devices."""
@@ -150,9 +152,7 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         return str(facts.get("status_info") or status) if status in _OUT_OF_ORDER else None
 
     async def configurable_slots(self) -> Sequence[SlotDisplay]:
-        facts = await ask(self.v1, "get_metadata")
-        if not isinstance(facts, Mapping):
-            raise InvalidResponse(f"get_metadata returned {facts!r:.60} instead of a mapping")
+        facts = mapping("get_metadata", await ask(self.v1, "get_metadata"))
         form = facts.get("number_format") or {}
         try:
             slots = {str(name): slot_type(kind, name) for name, kind in self.v1.slot_types}
@@ -173,24 +173,18 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         ]
 
     async def available_slots(self) -> Mapping[SlotName, Decimal]:
-        """Returns the plugin's slots in whole quanta, and at most the capacity of its healthy devices.
-
-        Raises InvalidResponse where it says more than its alloc map has.
-        """
-        answer = await ask(self.v1, "available_slots")
-        if not isinstance(answer, Mapping):
-            raise InvalidResponse(f"returned {answer!r:.60} instead of a mapping")
+        """Returns the plugin's slots in whole quanta, and at most the capacity of its healthy devices. Raises
+        InvalidResponse where it says more than its alloc map has."""
+        answer = mapping("", await ask(self.v1, "available_slots"))
         devices = await self.list_devices()
         amounts: dict[SlotName, Decimal] = {}
         for slot in (s for d in devices for s in d.slots):
             amounts[slot.slot_name] = amounts.get(slot.slot_name, Decimal(0)) + slot.amount
-        said = {SlotName(str(name)): exact(amount, str(name)) for name, amount in answer.items()}
-        for name, amount in said.items():
+        offered = {SlotName(str(name)): exact(amount, str(name)) for name, amount in answer.items()}
+        for name, amount in offered.items():
             if amount > amounts.get(name, 0):
                 raise InvalidResponse(f"offers {amount} {name}; its alloc map has {amounts.get(name, 0)}")
-        return {name: min(total, said.get(name, Decimal(0))) for name, total in slot_totals(devices).items()}
-
-    # ---- allocation
+        return {name: min(total, offered.get(name, Decimal(0))) for name, total in slot_totals(devices).items()}
 
     def alloc_map_spec(self) -> AllocMapSpec | None:
         return self._spec
@@ -223,10 +217,10 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         if not isinstance(chosen, Mapping):
             raise InvalidResponse(f"returned {chosen!r:.60} instead of an allocation")
         exactly = {
-            SlotName(str(slot)): {device: exact(q, f"{slot} of {device}") for device, q in given.items() if q}
-            for slot, given in chosen.items()
+            SlotName(str(slot)): {device: exact(q, f"{slot} of {device}") for device, q in amounts.items() if q}
+            for slot, amounts in chosen.items()
         }
-        return DeviceAllocation(slots={slot: given for slot, given in exactly.items() if given})
+        return DeviceAllocation(slots={slot: amounts for slot, amounts in exactly.items() if amounts})
 
     def create_lifecycle_hook(
         self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext
@@ -238,7 +232,7 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         if not device_alloc.slots:
             return ()
         held = {slot: dict(devices) for slot, devices in device_alloc.slots.items()}
-        found = listed("get_attached_devices", await ask(self.v1, "get_attached_devices", held))
+        items = listed("get_attached_devices", await ask(self.v1, "get_attached_devices", held))
         try:
             attached = [
                 AttachedDevice(
@@ -246,22 +240,15 @@ class LegacyPluginAdapter(AbstractComputePlugin):
                     model_name=str(item["model_name"]),
                     data={str(k): _plain(v) for k, v in dict(item.get("data") or {}).items()},
                 )
-                for item in found
+                for item in items
             ]
         except (AttributeError, KeyError, TypeError, ValueError) as e:
             raise InvalidResponse(f"get_attached_devices: an item is malformed: {type(e).__name__}: {e}") from None
         left_out = device_alloc.device_ids() - {device.device_id for device in attached}
-        listed_ones = await self.list_devices() if left_out else ()
-        return [
-            *attached,
-            *(
-                AttachedDevice(device_id=device.device_id, model_name=device.model_name or self.key)
-                for device in listed_ones
-                if device.device_id in left_out
-            ),
+        remaining = [d for d in await self.list_devices() if d.device_id in left_out] if left_out else []
+        return attached + [
+            AttachedDevice(device_id=d.device_id, model_name=d.model_name or self.key) for d in remaining
         ]
-
-    # ---- what it tells
 
     async def get_node_info(self) -> NodeInfo:
         hardware = await self._hardware()
@@ -284,15 +271,15 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         if not kernels:
             return {}
         method = "gather_container_measures"
-        found = listed(method, await ask(self.v1, method, V1StatContext(), [str(kernel) for kernel in kernels]))
+        metrics = listed(method, await ask(self.v1, method, V1StatContext(), [str(kernel) for kernel in kernels]))
         gathered: dict[KernelId, list[Measurement]] = {}
-        asked = set(kernels)
-        for name, made in of_each(found, "per_container"):
+        requested = set(kernels)
+        for name, made in of_each(metrics, "per_container"):
             try:
                 kernel = KernelId(UUID(str(name)))
             except ValueError:
                 raise InvalidResponse(f"{method}: {name!r:.60} is none of the containers asked for") from None
-            if kernel in asked:
+            if kernel in requested:
                 gathered.setdefault(kernel, []).append(made)
         return gathered
 
@@ -302,9 +289,9 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         if not pids:
             return {}
         method = "gather_process_measures"
-        given = {pid: str(kernel) for pid, kernel in pids.items()}
+        by_pid = {pid: str(kernel) for pid, kernel in pids.items()}
         gathered: dict[int, list[Measurement]] = {}
-        for pid, made in of_each(listed(method, await ask(self.v1, method, V1StatContext(), given)), "per_process"):
+        for pid, made in of_each(listed(method, await ask(self.v1, method, V1StatContext(), by_pid)), "per_process"):
             if pid in pids:
                 gathered.setdefault(pid, []).append(made)
         return gathered

@@ -1,8 +1,7 @@
 """Translates arguments of Docker's "create a container" to a WorkloadConfig, exactly or not at all.
 
-:data:`ARGUMENTS` is the whole table. An argument that is not in it, or has a value that its row does not know, denies
-the creation with its name, unless it is empty (null, false, 0, "", [], {}), which asks for nothing. Names and meanings:
-Docker Engine API v1.43, ``ContainerCreate``.
+An argument that is not in :data:`ARGUMENTS`, or has a value that its row does not know, denies the creation with its
+name, unless it is empty (null, false, 0, "", [], {}). Source: Docker Engine API v1.43, ``ContainerCreate``.
 """
 
 from __future__ import annotations
@@ -64,24 +63,20 @@ class DockerArguments:
 
 
 def translate(arguments: object, *, runtime: Literal["container", "process_tree"]) -> DockerArguments:
-    """Read what ``generate_docker_args`` gave.
-
-    Raises:
-        Untranslatable: an argument has no counterpart.
-    """
-    wishes = DockerArguments(runtime)
-    given = dict(_table(arguments, "as a whole"))
-    for key, value in _table(given.pop("HostConfig", None) or {}, "HostConfig").items():
-        given[f"HostConfig.{key}"] = value
-    for path, value in given.items():
+    """Parses the result of ``generate_docker_args``. Raises Untranslatable if an argument has no counterpart."""
+    parsed = DockerArguments(runtime)
+    values = dict(_table(arguments, "as a whole"))
+    for key, value in _table(values.pop("HostConfig", None) or {}, "HostConfig").items():
+        values[f"HostConfig.{key}"] = value
+    for path, value in values.items():
         if _is_empty(value):
             continue
         row = ARGUMENTS.get(path)
         if row is None:
             raise Untranslatable(path, "has no counterpart here")
-        row.read(wishes, value, path)
-    _ = wishes.cpu_limit, wishes.memory_limit_bytes
-    return wishes
+        row.read(parsed, value, path)
+    _ = parsed.cpu_limit, parsed.memory_limit_bytes
+    return parsed
 
 
 def denied(plugin: str, error: Untranslatable) -> CreationDenied:
@@ -119,29 +114,29 @@ def _positive(value: object, path: str) -> int:
     return int(value)
 
 
-def _only(item: Mapping[str, Any], known: Sequence[str], path: str) -> Mapping[str, Any]:
+def _only(item: Mapping[str, Any], allowed: Sequence[str], path: str) -> Mapping[str, Any]:
     for key, value in item.items():
-        if key not in known and not _is_empty(value):
+        if key not in allowed and not _is_empty(value):
             raise Untranslatable(f"{path}.{key}", "has no counterpart here")
     return item
 
 
-def _env(wishes: DockerArguments, value: object, path: str) -> None:
+def _env(parsed: DockerArguments, value: object, path: str) -> None:
     for line in _list(value, path):
         name, sign, text = _text(line, path).partition("=")
         if not sign:
             raise Untranslatable(path, f"has {name[:60]!r} without a value, which would unset a variable")
-        wishes.env_vars[name] = text
+        parsed.env_vars[name] = text
 
 
-def _devices(wishes: DockerArguments, value: object, path: str) -> None:
-    known = ("PathOnHost", "PathInContainer", "CgroupPermissions")
+def _devices(parsed: DockerArguments, value: object, path: str) -> None:
+    allowed = ("PathOnHost", "PathInContainer", "CgroupPermissions")
     for item in _list(value, path):
-        device = _only(_table(item, path), known, path)
+        device = _only(_table(item, path), allowed, path)
         source = _text(device.get("PathOnHost"), f"{path}.PathOnHost")
         target = _text(device.get("PathInContainer") or source, f"{path}.PathInContainer")
         permissions = _text(device.get("CgroupPermissions") or "rwm", f"{path}.CgroupPermissions")
-        wishes.devices.append(
+        parsed.devices.append(
             DeviceMapping(source=source, target=None if target == source else target, permissions=permissions)
         )
 
@@ -149,7 +144,7 @@ def _devices(wishes: DockerArguments, value: object, path: str) -> None:
 _CAPABILITIES = frozenset({"gpu", "nvidia", "compute", "utility", "video", "graphics", "display", "compat32", "ngx"})
 
 
-def _device_requests(wishes: DockerArguments, value: object, path: str) -> None:
+def _device_requests(parsed: DockerArguments, value: object, path: str) -> None:
     """Translates device requests to CDI names: the driver cdi uses full names, nvidia ids."""
     for item in _list(value, path):
         request = _only(_table(item, path), ("Driver", "DeviceIDs", "Capabilities"), path)
@@ -159,16 +154,16 @@ def _device_requests(wishes: DockerArguments, value: object, path: str) -> None:
             raise Untranslatable(f"{path}.Driver", f"is {driver[:60]!r}: only nvidia and cdi are known")
         if not names:
             raise Untranslatable(f"{path}.DeviceIDs", "names no device: how many, or all, cannot be said here")
-        if wishes.runtime != "container":
+        if parsed.runtime != "container":
             raise Untranslatable(path, "needs a container engine; this agent's workloads are process trees")
         for alternative in _list(request.get("Capabilities") or (), f"{path}.Capabilities"):
             if unknown := sorted({str(name) for name in _list(alternative, path)} - _CAPABILITIES):
                 raise Untranslatable(f"{path}.Capabilities", f"names {unknown[0][:60]!r}, which is not known")
         prefix = "" if driver == "cdi" else "nvidia.com/gpu="
-        wishes.devices += [DeviceMapping(source="", cdi_name=f"{prefix}{name}") for name in names]
+        parsed.devices += [DeviceMapping(source="", cdi_name=f"{prefix}{name}") for name in names]
 
 
-def _binds(wishes: DockerArguments, value: object, path: str) -> None:
+def _binds(parsed: DockerArguments, value: object, path: str) -> None:
     for line in _list(value, path):
         parts = _text(line, path).split(":")
         if not 2 <= len(parts) <= 3 or not parts[0].startswith("/"):
@@ -176,68 +171,60 @@ def _binds(wishes: DockerArguments, value: object, path: str) -> None:
         mode = parts[2] if len(parts) == 3 else "rw"
         if mode not in ("ro", "rw"):
             raise Untranslatable(path, f"has the option {mode[:60]!r}: only ro and rw are known")
-        wishes.mounts.append(Mount(source=parts[0], target=parts[1], read_only=mode == "ro"))
+        parsed.mounts.append(Mount(source=parts[0], target=parts[1], read_only=mode == "ro"))
 
 
-def _mounts(wishes: DockerArguments, value: object, path: str) -> None:
+def _mounts(parsed: DockerArguments, value: object, path: str) -> None:
     for item in _list(value, path):
         mount = _only(_table(item, path), ("Type", "Source", "Target", "ReadOnly"), path)
         if mount.get("Type") != "bind":
             raise Untranslatable(f"{path}.Type", f"is {mount.get('Type')!r:.60}: only bind is known")
         source, target = (_text(mount.get(key), f"{path}.{key}") for key in ("Source", "Target"))
-        wishes.mounts.append(Mount(source=source, target=target, read_only=bool(mount.get("ReadOnly"))))
+        parsed.mounts.append(Mount(source=source, target=target, read_only=bool(mount.get("ReadOnly"))))
 
 
-def _groups(wishes: DockerArguments, value: object, path: str) -> None:
+def _groups(parsed: DockerArguments, value: object, path: str) -> None:
     for group in _list(value, path):
         text = str(group)
         if isinstance(group, bool) or not (text.isascii() and text.isdecimal()):
             raise Untranslatable(path, f"has {text[:60]!r}: only numbers of groups mean the same on every image")
-        wishes.gids.append(int(text))
+        parsed.gids.append(int(text))
 
 
 def _numbers(value: object, path: str) -> tuple[int, ...]:
-    found: list[int] = []
+    numbers: list[int] = []
     for part in _text(value, path).split(","):
         first, dash, last = part.partition("-")
         ends = [int(end) if end.isascii() and end.isdecimal() else -1 for end in (first, last if dash else first)]
         if not 0 <= ends[0] <= ends[1] <= _MAX_NUMBER:
             raise Untranslatable(path, f"has {part[:60]!r}, which is no number and no range")
-        found += range(ends[0], ends[1] + 1)
-    return tuple(dict.fromkeys(found))
+        numbers += range(ends[0], ends[1] + 1)
+    return tuple(dict.fromkeys(numbers))
 
 
-def _cpuset(wishes: DockerArguments, value: object, path: str) -> None:
-    wishes.cpuset = _numbers(value, path)
-
-
-def _memory_nodes(wishes: DockerArguments, value: object, path: str) -> None:
-    wishes.memory_nodes = _numbers(value, path)
-
-
-def _cores(wishes: DockerArguments, value: object, path: str) -> None:
+def _cores(parsed: DockerArguments, value: object, path: str) -> None:
     try:
         cores = Decimal(str(value))
     except InvalidOperation:
         cores = Decimal(0)
-    _take_cores(wishes, cores, value, path)
+    _take_cores(parsed, cores, value, path)
 
 
-def _nano_cores(wishes: DockerArguments, value: object, path: str) -> None:
-    _take_cores(wishes, Decimal(_positive(value, path)) / 10**9, value, path)
+def _nano_cores(parsed: DockerArguments, value: object, path: str) -> None:
+    _take_cores(parsed, Decimal(_positive(value, path)) / 10**9, value, path)
 
 
-def _take_cores(wishes: DockerArguments, cores: Decimal, value: object, path: str) -> None:
+def _take_cores(parsed: DockerArguments, cores: Decimal, value: object, path: str) -> None:
     if not cores.is_finite() or cores <= 0:
         raise Untranslatable(path, f"is {value!r:.60}, which is no number of cores")
-    if wishes.cpu not in (None, cores):
+    if parsed.cpu not in (None, cores):
         raise Untranslatable(path, "contradicts another limit of cores")
-    wishes.cpu = cores
+    parsed.cpu = cores
 
 
-def _number(attribute: str) -> Callable[[DockerArguments, object, str], None]:
-    def read(wishes: DockerArguments, value: object, path: str) -> None:
-        setattr(wishes, attribute, _positive(value, path))
+def _set(attribute: str, parse: Callable[[object, str], Any]) -> Callable[[DockerArguments, object, str], None]:
+    def read(parsed: DockerArguments, value: object, path: str) -> None:
+        setattr(parsed, attribute, parse(value, path))
 
     return read
 
@@ -253,11 +240,11 @@ class Argument:
 ARGUMENTS: Mapping[str, Argument] = {
     "Env": Argument(_env, "`env_vars`; each item is `NAME=VALUE`"),
     "HostConfig.Binds": Argument(_binds, "`mounts`; absolute paths, with no option, `ro` or `rw`"),
-    "HostConfig.CpuPeriod": Argument(_number("period"), "with `CpuQuota`; 100000 if absent"),
-    "HostConfig.CpuQuota": Argument(_number("quota"), "`cpu_limit`: the quota by the period"),
+    "HostConfig.CpuPeriod": Argument(_set("period", _positive), "with `CpuQuota`; 100000 if absent"),
+    "HostConfig.CpuQuota": Argument(_set("quota", _positive), "`cpu_limit`: the quota by the period"),
     "HostConfig.Cpus": Argument(_cores, "`cpu_limit`"),
-    "HostConfig.CpusetCpus": Argument(_cpuset, "`cpuset`; as `0-2,5`"),
-    "HostConfig.CpusetMems": Argument(_memory_nodes, "`memory_nodes`; as `0-1`"),
+    "HostConfig.CpusetCpus": Argument(_set("cpuset", _numbers), "`cpuset`; as `0-2,5`"),
+    "HostConfig.CpusetMems": Argument(_set("memory_nodes", _numbers), "`memory_nodes`; as `0-1`"),
     "HostConfig.DeviceRequests": Argument(
         _device_requests,
         "`devices` by CDI name, of the drivers `cdi` and `nvidia` (`nvidia.com/gpu=ID`), with `DeviceIDs`, not with a "
@@ -265,9 +252,9 @@ ARGUMENTS: Mapping[str, Argument] = {
     ),
     "HostConfig.Devices": Argument(_devices, "`devices`; `CgroupPermissions` is `rwm` if absent"),
     "HostConfig.GroupAdd": Argument(_groups, "`extra_gids`; numbers only"),
-    "HostConfig.Memory": Argument(_number("memory"), "`memory_limit_bytes`"),
+    "HostConfig.Memory": Argument(_set("memory", _positive), "`memory_limit_bytes`"),
     "HostConfig.MemorySwap": Argument(
-        _number("memory_and_swap"), "nothing: it must equal `Memory`, for there is no swap"
+        _set("memory_and_swap", _positive), "nothing: it must equal `Memory`, for there is no swap"
     ),
     "HostConfig.Mounts": Argument(_mounts, "`mounts`; of type `bind` with `Source`, `Target`, `ReadOnly` only"),
     "HostConfig.NanoCpus": Argument(_nano_cores, "`cpu_limit`"),

@@ -12,16 +12,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.errors import CreationDenied, PluginError, ResourceError
-from ai.backend.plugin.accelerator import AbstractLifecycleHook, HookContext, Mount, Workload, WorkloadConfig
+from ai.backend.plugin.accelerator import Mount, WorkloadConfig
+from ai.backend.plugin.accelerator.plugin import PluginHook
 from ai.backend.plugin.accelerator.shapes import InvalidResponse
 from ai.backend.pluginhost.v1.api.alloc_maps import refuse_combination
 from ai.backend.pluginhost.v1.api.containers import MountInfo
 from ai.backend.pluginhost.v1.api.types import MountTypes
-from ai.backend.pluginhost.v1.calls import ask
 from ai.backend.pluginhost.v1.docker_args import DockerArguments, Untranslatable, denied, translate
-from ai.backend.pluginhost.v1.values import listed, texts_of
+from ai.backend.pluginhost.v1.values import ask, listed, texts_of
 
 if TYPE_CHECKING:
     from ai.backend.pluginhost.v1.adapter import LegacyPluginAdapter
@@ -45,78 +44,78 @@ class NoDocker:
         )
 
 
-class LegacyHook(AbstractLifecycleHook):
+class LegacyHook(PluginHook):
     """Runs ``pre_create``, the only counterpart in v1. Its files are in a directory that ends with the workload."""
 
-    def __init__(
-        self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext, adapter: LegacyPluginAdapter
-    ) -> None:
-        super().__init__(workload, device_alloc, context)
-        self._adapter = adapter
-        self._files = Path(tempfile.gettempdir(), f"{_FILES}-{os.geteuid()}", f"{adapter.key}-{workload.kernel_id}")
+    _plugin: LegacyPluginAdapter
+
+    @property
+    def _files(self) -> Path:
+        name = f"{self._plugin.key}-{self.workload.kernel_id}"
+        return Path(tempfile.gettempdir(), f"{_FILES}-{os.geteuid()}", name)
 
     async def pre_create(self) -> WorkloadConfig:
         if not self.device_alloc.slots:
             return WorkloadConfig()
-        key, plugin = self._adapter.key, self._adapter.v1
+        key, plugin = self._plugin.key, self._plugin.v1
         held = {slot: dict(devices) for slot, devices in self.device_alloc.slots.items()}
         try:
             refuse_combination(held, plugin.exclusive_slot_types or ())
         except ResourceError as e:
             raise CreationDenied(f"the v1 plugin {key}: {e.message}") from None
         try:
-            wishes = translate(
+            arguments = translate(
                 await ask(plugin, "generate_docker_args", NoDocker(key), held), runtime=self.workload.type
             )
-            wishes.mounts += [_mount(info) for info in await self._generated_mounts(plugin, held)]
+            arguments.mounts += [_mount(info) for info in await self._generated_mounts(plugin, held)]
         except Untranslatable as e:
             raise denied(key, e) from None
-        self._take_library_hooks(wishes, await self._list("get_hooks", _distro(), platform.machine()))
+        self._take_library_hooks(arguments, await self._list("get_hooks", _distro(), platform.machine()))
         return WorkloadConfig(
-            mounts=_unique(wishes.mounts),
-            devices=_unique(wishes.devices),
-            env_vars=wishes.env_vars,
+            mounts=_unique(arguments.mounts),
+            devices=_unique(arguments.devices),
+            env_vars=arguments.env_vars,
             resource_data=texts_of("generate_resource_data", await ask(plugin, "generate_resource_data", held)),
             networks=_unique(await self._list("get_docker_networks", held)),
-            extra_gids=_unique([*wishes.gids, *await self._list("get_additional_gids")]),
+            extra_gids=_unique([*arguments.gids, *await self._list("get_additional_gids")]),
             extra_syscalls=_unique(await self._list("get_additional_allowed_syscalls")),
-            cpuset=wishes.cpuset,
-            memory_nodes=wishes.memory_nodes,
-            cpu_limit=wishes.cpu_limit,
-            memory_limit_bytes=wishes.memory_limit_bytes,
+            cpuset=arguments.cpuset,
+            memory_nodes=arguments.memory_nodes,
+            cpu_limit=arguments.cpu_limit,
+            memory_limit_bytes=arguments.memory_limit_bytes,
         )
 
     async def post_terminate(self) -> None:
         await asyncio.to_thread(shutil.rmtree, self._files, ignore_errors=True)
 
     async def _list(self, method: str, *arguments: Any) -> Sequence[Any]:
-        return listed(method, await ask(self._adapter.v1, method, *arguments))
+        return listed(method, await ask(self._plugin.v1, method, *arguments))
 
     async def _generated_mounts(self, plugin: object, held: Any) -> Sequence[MountInfo]:
         """Returns the plugin's mounts; it may write into a directory of this kernel."""
         await asyncio.to_thread(_make_own, self._files)
-        found = listed("generate_mounts", await ask(plugin, "generate_mounts", self._files, held))
-        for number, info in enumerate(found):
+        mounts = listed("generate_mounts", await ask(plugin, "generate_mounts", self._files, held))
+        for number, info in enumerate(mounts):
             if not isinstance(info, MountInfo):
                 raise InvalidResponse(f"generate_mounts: [{number}] is {info!r:.60} instead of a MountInfo")
-        return found
+        return mounts
 
-    def _take_library_hooks(self, wishes: DockerArguments, paths: Sequence[Any]) -> None:
-        preloaded = [wishes.env_vars["LD_PRELOAD"]] if wishes.env_vars.get("LD_PRELOAD") else []
+    def _take_library_hooks(self, arguments: DockerArguments, paths: Sequence[Any]) -> None:
+        preloaded = [arguments.env_vars["LD_PRELOAD"]] if arguments.env_vars.get("LD_PRELOAD") else []
         for path in paths:
             target = str(LIBRARY_HOOKS / PurePath(path).name)
-            wishes.mounts.append(Mount(source=str(path), target=target))
+            arguments.mounts.append(Mount(source=str(path), target=target))
             preloaded.append(target)
         if preloaded:
-            wishes.env_vars["LD_PRELOAD"] = ":".join(preloaded)
+            arguments.env_vars["LD_PRELOAD"] = ":".join(preloaded)
 
 
 def _make_own(directory: Path) -> None:
     """Makes a directory that others may read. Raises PluginError if another user could have made it."""
     for path in (directory.parent, directory):
         path.mkdir(mode=0o755, exist_ok=True)
-        found = path.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        status = path.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
             raise PluginError(f"{path} is not a directory that this user alone can write to")
 
 

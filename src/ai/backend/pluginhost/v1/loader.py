@@ -2,45 +2,84 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import sys
+from collections.abc import Mapping, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_loader
+from types import ModuleType
 
 from ai.backend.common.errors import PluginError
 from ai.backend.plugin.accelerator import AbstractComputePlugin
 from ai.backend.plugin.discovery import load_plugin
-from ai.backend.pluginhost.v1 import import_hook
+
+_V1 = "ai.backend.pluginhost.v1.api"
+_AGENT = "ai.backend.agent"
+
+MODULES: Mapping[str, Sequence[str]] = {
+    _AGENT: (),
+    "ai.backend.agent.alloc_map": ("alloc_maps",),
+    "ai.backend.agent.exception": ("exceptions",),
+    "ai.backend.agent.resources": ("plugin", "alloc_maps"),
+    "ai.backend.agent.stats": ("statistics",),
+    "ai.backend.agent.types": ("containers",),
+    "ai.backend.agent.utils": ("logging",),
+    "ai.backend.common.logging": ("logging",),
+    "ai.backend.common.plugin": ("plugin",),
+    "ai.backend.common.types": ("types",),
+    "ai.backend.logging": ("logging",),
+}
+"""A published module -> the modules whose ``__all__`` it shows."""
+
+
+class _Finder(MetaPathFinder, Loader):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname in MODULES:
+            return spec_from_loader(fullname, self, is_package=fullname == _AGENT)
+        if fullname.startswith(_AGENT + "."):
+            raise ModuleNotFoundError(f"v1 plugins have no module {fullname} here", name=fullname)
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        for source in (importlib.import_module(f"{_V1}.{name}") for name in MODULES[module.__name__]):
+            module.__file__ = source.__file__  # an ImportError of a name that is not there says it
+            vars(module).update({name: getattr(source, name) for name in source.__all__})
+
+
+def install() -> None:
+    """Provides the names to this process, which runs one plugin and nothing else. Safe twice."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
 
 
 def load_any_version(reference: str) -> type[AbstractComputePlugin]:
-    """Loads a plugin as :func:`load_plugin` does; a v1 plugin is returned as its adapter.
-
-    Raises:
-        PluginError, Exception: as :func:`load_plugin`.
-    """
-    import_hook.install()
+    """Loads a plugin as :func:`load_plugin` does; a v1 plugin is returned as its adapter. Raises PluginError,
+    Exception: as :func:`load_plugin`."""
+    install()
     return load_plugin(reference, adapt=adapted)
 
 
 def adapted(shown: object, reference: str) -> object:
-    """Returns the adapter of the only v1 plugin that a module shows, or of a v1 class; anything else as it is.
-
-    Raises:
-        PluginError: it shows classes of v1, and not one plugin.
-    """
+    """Returns the adapter of the only v1 plugin that a module shows, or of a v1 class; anything else as it is. Raises
+    PluginError: it shows classes of v1, and not one plugin."""
     if "ai.backend.pluginhost.v1.api.plugin" not in sys.modules:
-        return shown  # nobody has asked for a name of v1
+        return shown  # no name of v1 was imported
     from ai.backend.pluginhost.v1.adapter import adapter_of
     from ai.backend.pluginhost.v1.api.plugin import AbstractComputePlugin as V1Plugin
 
     candidates = [shown] if inspect.isclass(shown) else list(vars(shown).values())
     classes = {c for c in candidates if inspect.isclass(c)}
-    found = {c for c in classes if issubclass(c, V1Plugin) and c is not V1Plugin}
-    concrete = {c for c in found if not inspect.isabstract(c)}
+    matches = {c for c in classes if issubclass(c, V1Plugin) and c is not V1Plugin}
+    concrete = {c for c in matches if not inspect.isabstract(c)}
     is_present = any(issubclass(c, AbstractComputePlugin) and not inspect.isabstract(c) for c in classes)
-    if not found or is_present:
+    if not matches or is_present:
         return shown  # a module may show the plugin of both versions
     if len(concrete) != 1:
-        missing = sorted(name for c in found for name in getattr(c, "__abstractmethods__", ()))
+        missing = sorted(name for c in matches for name in getattr(c, "__abstractmethods__", ()))
         without = f" (without {', '.join(missing)})" if missing and not concrete else ""
         raise PluginError(f"{reference} shows {len(concrete)} v1 plugins instead of one{without}")
     return adapter_of(concrete.pop())

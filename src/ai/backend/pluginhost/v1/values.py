@@ -1,12 +1,17 @@
-"""Converts and checks values that v1 plugins return."""
+"""Calls methods of v1 plugins, and converts their settings, values and measurements."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from numbers import Integral
 from typing import Any
 
+from ai.backend.common.errors import CreationDenied, InvalidInput
+from ai.backend.common.ids import DeviceId
+from ai.backend.plugin.accelerator import Measurement, MetricKind
 from ai.backend.plugin.accelerator.shapes import InvalidResponse
 
 
@@ -15,6 +20,13 @@ def listed(method: str, answer: Any) -> Sequence[Any]:
     if not hasattr(answer, "__iter__") or isinstance(answer, str | bytes):
         raise InvalidResponse(f"{method} returned {answer!r:.60} instead of a list")
     return list(answer)
+
+
+def mapping(method: str, answer: Any) -> Mapping[Any, Any]:
+    """Returns a mapping as it is. Raises InvalidResponse for anything else."""
+    if not isinstance(answer, Mapping):
+        raise InvalidResponse(f"{method} returned {answer!r:.60} instead of a mapping".lstrip())
+    return answer
 
 
 def texts_of(method: str, answer: Any) -> dict[str, str]:
@@ -27,11 +39,8 @@ def texts_of(method: str, answer: Any) -> dict[str, str]:
 
 
 def exact(value: object, where: str) -> Decimal:
-    """Returns a finite Decimal as it is, and a whole number of any type as that number.
-
-    Raises:
-        InvalidResponse: it is nothing of these; ``where`` names it.
-    """
+    """Returns a finite Decimal as it is, and a whole number of any type as that number. Raises InvalidResponse: it is
+    nothing of these; ``where`` names it."""
     match value:
         case bool():
             pass
@@ -44,3 +53,132 @@ def exact(value: object, where: str) -> Decimal:
         case float():
             raise InvalidResponse(f"{where} is the float {value!r:.40}; quantities with fractions are Decimal")
     raise InvalidResponse(f"{where} is {value!r:.60}, which is no quantity")
+
+
+class V1CallFailed(Exception):
+    """A method of the v1 interface raised something; the message begins with its name."""
+
+
+async def ask(plugin: object, method: str, *arguments: Any) -> Any:
+    """Calls a method, and awaits it if it is a coroutine. Raises CreationDenied if the plugin used a missing feature,
+    V1CallFailed for anything else that it raised."""
+    try:
+        answer = getattr(plugin, method)(*arguments)
+        return await answer if inspect.isawaitable(answer) else answer
+    except CreationDenied:
+        raise
+    except Exception as e:
+        raise V1CallFailed(f"{method} raised {type(e).__name__}: {e}") from e
+
+
+_SECTIONS = ("agent", "container", "resource", "debug", "plugins", "container-logs", "kernel-lifecycles")
+
+
+class LocalConfig(dict[str, Any]):
+    """Holds the agent's configuration as v1 passes it: only ``local-config`` of the plugin's settings. A key that is
+    not there says so by its whole name."""
+
+    def __init__(self, values: Mapping[str, Any], path: str = "") -> None:
+        sections: dict[str, Any] = {key: {} for key in _SECTIONS} if not path else {}
+        super().__init__(
+            {
+                key: LocalConfig(value, f"{path}{key}.") if isinstance(value, Mapping) else value
+                for key, value in {**sections, **values}.items()
+            }
+        )
+        self._path = path
+
+    def __missing__(self, key: str) -> Any:
+        raise KeyError(f"{self._path}{key} of the local configuration: set it in local-config of the plugin's settings")
+
+
+def texts(values: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """Converts settings to texts, as v1 plugins read them from etcd. Raises InvalidInput: a value that no text stands
+    for."""
+    result: dict[str, Any] = {}
+    for key, value in values.items():
+        match value:
+            case Mapping():
+                result[key] = texts(value, f"{path}.{key}")
+            case bool():
+                result[key] = "true" if value else "false"
+            case str() | int() | float():
+                result[key] = str(value)
+            case _:
+                reason = "a v1 plugin takes texts, numbers and tables"
+                raise InvalidInput(f"{path}.{key}: {reason}", data={f"{path}.{key}": reason})
+    return result
+
+
+log = logging.getLogger(__name__)
+
+KINDS = {
+    "GAUGE": MetricKind.GAUGE,
+    "USAGE": MetricKind.GAUGE,
+    "UTILIZATION": MetricKind.GAUGE,
+    "RATE": MetricKind.RATE,
+    "ACCUMULATED": MetricKind.ACCUMULATED,
+}
+"""A v1 ``MetricTypes`` -> what it is here."""
+UNITS = {"c": "celsius", "w": "watt", "watts": "watt", "j": "joule", "joules": "joule", "hz": "hertz", "ms": "msec"}
+"""Units that v1 plugins write otherwise, in lower case."""
+
+_hooked: set[str] = set()
+
+
+def measurement(metric: Any, value: Any, device: DeviceId | None = None) -> Measurement | None:
+    """Converts a value of a v1 metric; None for one that only a hook of the plugin can read. Raises InvalidResponse: it
+    is no measurement."""
+    try:
+        key, kind = str(metric.key), KINDS[metric.type.name]
+        unit = str(metric.unit_hint or "count").lower()
+        stats = frozenset(map(str, metric.stats_filter or ()))
+        number, capacity = value.value, value.capacity
+    except (AttributeError, KeyError, TypeError) as e:
+        raise InvalidResponse(f"{metric!r:.60} is no measurement of v1: {type(e).__name__}: {e}") from None
+    if metric.current_hook is not None and kind is not MetricKind.RATE:
+        if key not in _hooked:
+            _hooked.add(key)
+            log.warning("the metric %s has a current_hook, which cannot be called here: it is left out", key)
+        return None
+    return Measurement(
+        key=key,
+        value=_number(key, number),
+        unit_hint=UNITS.get(unit, unit),
+        capacity=None if not capacity else _number(key, capacity),
+        kind=kind,
+        stats=stats,
+        device_id=device,
+    )
+
+
+def of_node(metrics: Sequence[Any]) -> Iterator[Measurement]:
+    """Yields the total of a metric, and its parts by device. Raises InvalidResponse."""
+    for metric in metrics:
+        parts = _values(metric, "per_device")
+        for device, value in [(None, getattr(metric, "per_node", None)), *parts]:
+            if value is not None and (made := measurement(metric, value, device)) is not None:
+                yield made
+
+
+def of_each(metrics: Sequence[Any], field: str) -> Iterator[tuple[Any, Measurement]]:
+    """Yields ``(container or process, measurement)`` of ``per_container`` or ``per_process``. Raises
+    InvalidResponse."""
+    for metric in metrics:
+        for name, value in _values(metric, field):
+            if (made := measurement(metric, value)) is not None:
+                yield name, made
+
+
+def _values(metric: Any, field: str) -> list[tuple[Any, Any]]:
+    try:
+        return list(dict(getattr(metric, field)).items())
+    except (AttributeError, TypeError, ValueError):
+        raise InvalidResponse(f"{metric!r:.60} is no measurement of v1: {field} is no mapping") from None
+
+
+def _number(key: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidResponse(f"{key} is {value!r:.60}, which is no number") from None

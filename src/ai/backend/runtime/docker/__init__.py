@@ -1,4 +1,1 @@
-"""The Docker runtime: workloads as containers of a Docker engine (docs/reference/docker-runtime).
-
-The runtime itself is :class:`ai.backend.runtime.docker.runtime.DockerRuntime`; it needs the extra ``docker``.
-"""
+"""The Docker runtime: workloads as containers of a Docker engine. It needs the extra ``docker``."""

@@ -28,13 +28,8 @@ class Rewritten:
 
 
 def rewrite(source: Path, target: Path, name: str, config: Mapping[str, Any], compressed: bool) -> Rewritten:
-    """Copy the layers of the only image of an archive, and give it ``config`` and a name.
-
-    Nothing of the container's own configuration is copied: what is kept of the old document is named.
-
-    Raises:
-        WorkloadError: it is no archive of an image. OSError: the disk is full.
-    """
+    """Copies the layers of the only image of an archive, and gives it a name and ``config``, into which nothing of the
+    container's own configuration gets. Raises WorkloadError if it is no archive of an image, OSError."""
     try:
         return _rewrite(source, target, name, config, compressed)
     except (ValueError, LookupError, TypeError, AttributeError, tarfile.TarError) as error:
@@ -67,7 +62,7 @@ def _rewrite(source: Path, target: Path, name: str, config: Mapping[str, Any], c
 
 
 def _member(tar: tarfile.TarFile, name: str) -> tarfile.TarInfo:
-    """Open a file of the archive. Engines write a repeated layer as a link to its first place."""
+    """Opens a file of the archive. Engines write a repeated layer as a link to its first place."""
     try:
         member = tar.getmember(name)
         if member.issym() or member.islnk():

@@ -20,7 +20,7 @@ _LIMITS = {"cpu": "CpuCfsQuota", "memory": "MemoryLimit", "pids": "PidsLimit", "
 
 
 def engine_facts(info: Mapping[str, Any], networks: Sequence[Mapping[str, Any]]) -> EngineFacts:
-    """Read the facts from the engine's information (``/info``, ``/networks``)."""
+    """Reads the facts from the engine's information (``/info``, ``/networks``)."""
     api = tuple(int(part) for part in str(info["ApiVersion"]).split("."))
     names = {network["Name"] for network in networks}
     return EngineFacts(
@@ -35,7 +35,7 @@ def engine_facts(info: Mapping[str, Any], networks: Sequence[Mapping[str, Any]])
 
 
 def why_unfit(host: str, info: Mapping[str, Any]) -> str:
-    """Return why sessions cannot run on this engine; empty if they can. Homes and channels are local directories."""
+    """Returns why sessions cannot run on this engine; empty if they can. Homes and channels are local directories."""
     options = info.get("SecurityOptions") or ()
     if not host.startswith("unix://"):
         return f"the engine at {host} is not on this machine: only unix:// addresses are supported"

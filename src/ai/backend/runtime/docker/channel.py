@@ -63,7 +63,7 @@ class DockerChannel(RunnerChannel):
 
 
 async def is_listening(folder: Path) -> bool:
-    """Return whether the relay of a container still accepts connections."""
+    """Returns True if the relay of a container still accepts connections."""
     try:
         connection = await RelayConnection.open(folder)
     except Unavailable:
@@ -73,14 +73,18 @@ async def is_listening(folder: Path) -> bool:
 
 
 def read_left(path: Path, limit: int) -> list[dict[str, Any]]:
-    """Read the messages that a relay left. A hostile container may have written anything there."""
+    """Reads the messages that a relay left. A hostile container may have written anything there."""
+    content = read_untrusted(path, limit) or b""
+    with suppress(ProtocolViolation):  # then nothing of it is believed
+        return [message for body in FrameReader().feed(content) if (message := parse(body)) is not None]
+    return []
+
+
+def read_untrusted(path: Path, limit: int) -> bytes | None:
+    """Reads the beginning of a regular file that an untrusted program wrote; None for anything else."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        return []
+        return None
     with os.fdopen(fd, "rb") as file:
-        content = file.read(limit) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
-    messages: list[dict[str, Any]] = []
-    with suppress(ProtocolViolation):
-        messages += [message for body in FrameReader().feed(content) if (message := parse(body)) is not None]
-    return messages
+        return file.read(limit) if stat.S_ISREG(os.fstat(fd).st_mode) else None

@@ -27,7 +27,7 @@ LAST = frozenset({"record.json", "removing"})
 
 
 async def undo_creation(engine: Engine, state: DockerState, folder: DockerFolder, key: WorkloadKey) -> None:
-    """Remove everything of a creation that failed or was interrupted; an earlier home stays."""
+    """Removes everything of a creation that failed or was interrupted; an earlier home stays."""
     record = await asyncio.to_thread(folder.record)
     keep_home = record is None or not record.made_home
     if record is not None:
@@ -37,7 +37,7 @@ async def undo_creation(engine: Engine, state: DockerState, folder: DockerFolder
 
 
 async def erase(engine: Engine, state: DockerState, folder: DockerFolder, key: WorkloadKey, *, keep_home: bool) -> None:
-    """Remove every trace of a workload. The record is removed last, because it leads to all else."""
+    """Removes every trace of a workload. The record is removed last, because it leads to all else."""
     await engine.remove(state.container_name(key))
     crash_point("remove.container")
     await asyncio.to_thread(_erase_files, state, folder, key, keep_home)
@@ -64,14 +64,10 @@ async def reconcile(
     *,
     is_first: bool,
 ) -> None:
-    """Complete started removals, undo partial creations, and remove our containers without a record.
+    """Completes started removals, undoes partial creations, and removes our containers without a record.
 
-    Args:
-        engine: where to look.
-        state: where the records are.
-        lock: of a workload; one that is taken means that somebody works on it, and it is left alone.
-        begun: called with the lock, for each begun workload and its container.
-        is_first: nobody has begun anything yet, so that probes of images are leftovers too.
+    A workload whose ``lock`` is taken is left alone. ``begun`` is called with the lock, for each begun workload and its
+    container. ``is_first``: nothing was begun yet, so that probes of images are leftovers too.
     """
     containers: dict[WorkloadKey, Container | None] = {}
     strangers: list[Container] = []

@@ -1,8 +1,7 @@
 """Commits sessions as images (spec 03-18): the container's file system with the configuration of its original image.
 
-The engine keeps a container's configuration with it: environment, labels and the relay as first process. None of that
-may get into an image, so that the engine's archive is written anew with the configuration of the session's own image.
-Homes, mounts and control files are mounts, which no engine commits.
+The engine keeps a container's own configuration (environment, labels, the relay as first process), so its archive is
+written anew. Homes, mounts and control files are mounts, which no engine commits.
 """
 
 from __future__ import annotations
@@ -50,10 +49,7 @@ def _check_word(word: str) -> str:
 
 
 class Commits:
-    """See the module. ``directory`` is where archives are kept, on whose disk so many bytes stay free.
-
-    One commit at a time is made, so that what one found free is not what another is writing to.
-    """
+    """Makes commits, one at a time, into archives in ``directory`` or a registry, and keeps some bytes of disk free."""
 
     def __init__(self, engine: Engine, state: DockerState, directory: Path, reserved_bytes: int) -> None:
         self._engine = engine
@@ -65,7 +61,7 @@ class Commits:
 
     @property
     def _repository(self) -> str:
-        """Return the repository of images that exist only while an archive is written."""
+        """Returns the repository of images that exist only while an archive is written."""
         return f"{COMMITTING}{self._state.instance[:16].lower()}"
 
     @property
@@ -73,7 +69,7 @@ class Commits:
         return self._directory / ".unfinished"
 
     async def clean(self) -> None:
-        """Remove what interrupted commits left."""
+        """Removes what interrupted commits left."""
         await asyncio.to_thread(remove_tree, self._workplace)
         for image in await self._engine.images():
             for tag in image.get("RepoTags") or ():
@@ -84,7 +80,7 @@ class Commits:
     async def commit(
         self, key: WorkloadKey, container: str, image_id: str, request: CommitRequest, tell: TellProgress
     ) -> CommittedImage:
-        """Commit. Raises Conflict if one of this workload is under way; else see :meth:`AbstractRuntime.commit`."""
+        """Commits. Raises Conflict if one of this workload is under way; else see :meth:`AbstractRuntime.commit`."""
         if key in self._busy:
             raise Conflict("a commit of this session is under way")
         self._busy.add(key)
@@ -171,7 +167,7 @@ class Commits:
 
 
 def _check_count(target: Path) -> None:
-    """Check the number of archives in the folder. Raises LimitExceeded."""
+    """Checks the number of archives in the folder. Raises LimitExceeded."""
     with suppress(FileNotFoundError):
         if sum(1 for file in target.parent.iterdir() if file.name != target.name) >= _MOST_ARCHIVES:
             raise LimitExceeded(
@@ -181,7 +177,7 @@ def _check_count(target: Path) -> None:
 
 
 def _make_room(work: Path, needed: int) -> None:
-    """Check the free space. Raises StorageFull if what will be written does not fit."""
+    """Checks the free space. Raises StorageFull if what will be written does not fit."""
     work.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     remove_tree(work)
     work.mkdir(mode=0o700)
@@ -199,7 +195,7 @@ def _place(archive: Path, target: Path) -> None:
 
 
 def _archive_name(base: Mapping[str, Any], filename: str) -> str:
-    """Return the name for ``docker load``: the session's image, with the name of the archive as tag."""
+    """Returns the name for ``docker load``: the session's image, with the name of the archive as tag."""
     tag = re.sub(r"[^\w.-]", "-", filename.removesuffix(".tar.gz"))[:128].lstrip(".-") or "commit"
     for known in base.get("RepoTags") or ():
         with suppress(InvalidInput):

@@ -1,13 +1,8 @@
-"""Builds the body of the engine's create call from a workload's specification, without side effects.
-
-Only device nodes are looked at.
-"""
+"""Builds the body of the engine's create call from a workload's specification; reads only device nodes."""
 
 from __future__ import annotations
 
 import json
-import os
-import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,21 +15,19 @@ from ai.backend.node.network.subnets import mac_of
 from ai.backend.node.workload.mounts import RUNNER, check_mount
 from ai.backend.plugin.accelerator import DeviceMapping, Mount
 from ai.backend.plugin.runtime import HOME, WorkloadSpec
+from ai.backend.runtime import workload
 from ai.backend.runtime.docker import interpreter
 from ai.backend.runtime.docker.images import ImageFacts
 from ai.backend.runtime.docker.records import INSTANCE_LABEL, KEY_LABEL
 from ai.backend.runtime.docker.settings import DockerRuntimeSettings
 
 CHANNEL = "/opt/backend.ai/channel"
-SESSION_PREFIX = "BACKENDAI_SESSION_ENVIRON_"
-"""The prefix of the session's variables, which the loader ignores until the runner removes it (``process.py``)."""
-OOM_SCORE_ADJ = 100
 _TMPFS = "rw,exec,nosuid,nodev,mode=1777,size={}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFacts:
-    """What the engine supports. ``cgroups`` is 1 or 2; ``cdi``: it injects devices by their CDI names."""
+    """Describes what the engine supports. ``cgroups`` is 1 or 2; ``cdi``: it injects devices by their CDI names."""
 
     version: str
     cgroups: int
@@ -47,10 +40,8 @@ class EngineFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostPaths:
-    """Paths on the host, and the session's user.
-
-    ``files`` are mounted read-only by target; ``staged`` holds the places of mounts from beneath a folder by source.
-    """
+    """The paths on the host, and the session's user. ``files`` are mounted read-only by target; ``staged`` holds the
+    places of mounts from beneath a folder by source."""
 
     home: Path
     channel: Path
@@ -65,7 +56,7 @@ class HostPaths:
 def compose(
     spec: WorkloadSpec, image: ImageFacts, settings: DockerRuntimeSettings, engine: EngineFacts, scene: HostPaths
 ) -> dict[str, Any]:
-    """Return the body of ``POST /containers/create``. Raises CreationDenied."""
+    """Returns the body of ``POST /containers/create``. Raises CreationDenied."""
     networks = networks_of(spec, settings, engine)
     command = [image.python, "-I", "-S", f"{RUNNER}/relay/main.py", "--directory", CHANNEL]
     command += ["--replay-bytes", str(settings.replay_bytes), "--runtime", image.runtime, "--home", HOME]
@@ -89,7 +80,7 @@ def compose(
             **devices(spec.config.devices, engine),
             "NetworkMode": networks[0],
             **({"Runtime": spec.runtime_class} if spec.runtime_class else {}),
-            "ExtraHosts": peers_of(spec),
+            "ExtraHosts": _peers(spec),
             "Mounts": [
                 *_volumes(image, spec, settings),
                 *_own_mounts(image, scene),
@@ -102,7 +93,7 @@ def compose(
             "CapDrop": ["ALL"],
             "SecurityOpt": ["no-new-privileges", *_filter(spec, settings, engine)],
             "IpcMode": "private",
-            "OomScoreAdj": OOM_SCORE_ADJ,
+            "OomScoreAdj": workload.OOM_SCORE_ADJ,
             "RestartPolicy": {"Name": "no"},
             "LogConfig": {"Type": "json-file", "Config": {"max-size": str(settings.log_bytes), "max-file": "1"}},
             **({"CgroupParent": settings.cgroup_parent} if settings.cgroup_parent else {}),
@@ -112,43 +103,27 @@ def compose(
 
 
 def networks_of(spec: WorkloadSpec, settings: DockerRuntimeSettings, engine: EngineFacts) -> tuple[str, ...]:
-    """Return the container's networks: the session's own and those of plugins, or else the default one."""
+    """Returns the container's networks: the session's own and those of plugins, or else the default one."""
     if spec.network is not None:
         return spec.network.network_id, *(n for n in spec.config.networks if n not in ("none", "host"))
     return tuple(spec.config.networks) or (settings.network if settings.network != "auto" else engine.network,)
 
 
-def peers_of(spec: WorkloadSpec) -> list[str]:
-    """Return lines for /etc/hosts about the session's other kernels. The engine adds the own name itself."""
+def _peers(spec: WorkloadSpec) -> list[str]:
+    """Returns lines for /etc/hosts about the session's other kernels. The engine adds the own name itself."""
     addresses = {} if spec.network is None else spec.network.addresses
     return [f"{host}:{address}" for host, address in addresses.items() if host != spec.hostname]
 
 
 def environment(spec: WorkloadSpec, image: ImageFacts) -> dict[str, str]:
-    """Return the runner's variables besides the image's own, which only its identity overrides.
-
-    The session's variables are prefixed: none of them (``LD_PRELOAD`` ...) may mean anything to the loader of the
-    process that holds the channel.
-    """
+    """Returns the runner's variables besides the image's own, which only its identity overrides."""
     defaults = {"LANG": "C.UTF-8", "TERM": "xterm-256color", "SHELL": image.shell, "TMPDIR": "/tmp"}
-    identity = {
-        "HOME": HOME,
-        "USER": "work",
-        "LOGNAME": "work",
-        "BACKENDAI_KERNEL_ID": str(spec.key.kernel_id),
-        "BACKENDAI_SESSION_ID": str(spec.session_id),
-        "BACKENDAI_ATTEMPT": str(spec.key.attempt),
-    }
-    asked = {**spec.config.env_vars, **spec.environ}
-    return {
-        **{name: text for name, text in defaults.items() if name not in image.environ},
-        **{SESSION_PREFIX + name: text for name, text in asked.items() if name not in identity},
-        **identity,
-    }
+    defaults = {name: text for name, text in defaults.items() if name not in image.environ}
+    return workload.environment(spec, defaults, {"HOME": HOME})
 
 
 def limits(spec: WorkloadSpec, settings: DockerRuntimeSettings) -> dict[str, Any]:
-    """Return control groups and limits of one process as fields of HostConfig."""
+    """Returns control groups and limits of one process as fields of HostConfig."""
     config = spec.config
     of_one = {
         "core": 0,
@@ -171,28 +146,27 @@ def limits(spec: WorkloadSpec, settings: DockerRuntimeSettings) -> dict[str, Any
     return fields
 
 
-def devices(wanted: Sequence[DeviceMapping], engine: EngineFacts) -> dict[str, Any]:
-    """Return device nodes and requests. CDI names go to an engine that supports CDI; else the device's node is used.
+def devices(requested: Sequence[DeviceMapping], engine: EngineFacts) -> dict[str, Any]:
+    """Returns device nodes and requests. CDI names go to an engine that supports CDI; else the device's node is used.
 
-    An NVIDIA device by its CDI name is a request to NVIDIA's own driver where the engine does not know CDI.
-
-    Raises:
-        CreationDenied: what is no device, is not there, or cannot be had by this engine.
+    An NVIDIA device by its CDI name is a request to NVIDIA's own driver where the engine does not know CDI. Raises
+    CreationDenied for what is no device, is not there, or cannot be had by this engine.
     """
     nodes: list[dict[str, str]] = []
     cdi: list[str] = []
     nvidia: list[str] = []
-    for device in wanted:
+    for device in requested:
         name = device.cdi_name or ""
         if name and engine.cdi:
             cdi.append(name)
         elif device.source:
-            nodes.append(_node(device))
+            target, permissions = device.target or device.source, workload.device_node(device)[1]
+            nodes.append({"PathOnHost": device.source, "PathInContainer": target, "CgroupPermissions": permissions})
         elif name.startswith("nvidia.com/gpu="):
             nvidia.append(name.partition("=")[2])
         else:
-            wish = {"field": "devices", "key": name}
-            raise CreationDenied(f"this node's engine has no CDI, and {name!r} names no device node", data=wish)
+            data = {"field": "devices", "key": name}
+            raise CreationDenied(f"this node's engine has no CDI, and {name!r} names no device node", data=data)
     requests: list[dict[str, Any]] = []
     if cdi:
         requests.append({"Driver": "cdi", "DeviceIDs": cdi})
@@ -202,28 +176,12 @@ def devices(wanted: Sequence[DeviceMapping], engine: EngineFacts) -> dict[str, A
     return {"Devices": nodes, "DeviceRequests": requests}
 
 
-def _node(device: DeviceMapping) -> dict[str, str]:
-    wish = {"field": "devices", "key": device.cdi_name or device.target or device.source}
-    try:
-        mode = os.stat(device.source).st_mode  # noqa: PTH116  # text of the specification
-    except OSError as error:
-        raise CreationDenied(f"the device {device.source!r} does not exist on this node", data=wish) from error
-    if not (stat.S_ISCHR(mode) or stat.S_ISBLK(mode)):
-        raise CreationDenied(f"{device.source!r} is no device", data=wish)
-    return {
-        "PathOnHost": device.source,
-        "PathInContainer": device.target or device.source,
-        "CgroupPermissions": "".join(letter for letter in "rwm" if letter in device.permissions) or "rw",
-    }
-
-
 def _volumes(image: ImageFacts, spec: WorkloadSpec, settings: DockerRuntimeSettings) -> list[dict[str, Any]]:
-    """Return memory mounts in place of the image's volumes, which would be directories without a limit."""
+    """Returns memory mounts in place of the image's volumes, which would be directories without a limit."""
     options = {"SizeBytes": settings.tmp_bytes, "Mode": 0o1777}
     taken = {HOME, *(mount.target for mount in spec.config.mounts)}
-    return [
-        {"Type": "tmpfs", "Target": place, "TmpfsOptions": options} for place in image.volumes if place not in taken
-    ]
+    free = [place for place in image.volumes if place not in taken]
+    return [{"Type": "tmpfs", "Target": place, "TmpfsOptions": options} for place in free]
 
 
 def _own_mounts(image: ImageFacts, scene: HostPaths) -> list[dict[str, Any]]:
@@ -251,13 +209,13 @@ def _mount(source: str, target: str, *, read_only: bool) -> dict[str, Any]:
 
 
 def _filter(spec: WorkloadSpec, settings: DockerRuntimeSettings, engine: EngineFacts) -> list[str]:
-    """Return our allow-list with the calls of plugins; none if the engine filters nothing."""
+    """Returns our allow-list with the calls of plugins; none if the engine filters nothing."""
     if not engine.has_seccomp:
         return []
     if settings.seccomp == "auto" and seccomp.is_supported():
         return ["seccomp=" + json.dumps(seccomp.profile(spec.config.extra_syscalls))]
     if spec.config.extra_syscalls:
         key = spec.config.extra_syscalls[0]
-        wish = {"field": "extra_syscalls", "key": key}
-        raise CreationDenied(f"the engine's own filter cannot be opened for {key!r}", data=wish)
+        data = {"field": "extra_syscalls", "key": key}
+        raise CreationDenied(f"the engine's own filter cannot be opened for {key!r}", data=data)
     return []

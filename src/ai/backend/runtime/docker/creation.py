@@ -1,7 +1,6 @@
-"""Creation of a workload, in an order in which a crash at any instruction leaves something findable.
+"""Creates a workload in an order in which a crash at any instruction leaves something that can be found.
 
-Record, home and files; the container; its start; and only when the directory of its channel is closed to the session
-is its runner told to begin.
+Record, home and files; the container; its start. Its runner begins once the directory of its channel is closed to it.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class Creation:
         return self.state.workload(self.spec.key)
 
     async def run(self) -> DockerRecord:
-        """Create it. Raises CreationDenied, WorkloadError, Unavailable or OSError; the caller undoes."""
+        """Creates it. Raises CreationDenied, WorkloadError, Unavailable or OSError; the caller undoes."""
         record, scene = await asyncio.to_thread(self._prepare)
         name = self.state.container_name(self.spec.key)
         try:
@@ -134,10 +133,7 @@ class Creation:
 
 
 def stage(spec: WorkloadSpec, folder: Path) -> Mapping[str, Path]:
-    """Bind what lies beneath folders of sessions to places of ours, which the engine then mounts: it follows links.
-
-    Raises OSError.
-    """
+    """Binds what lies beneath folders of sessions to places of ours, as the engine follows links. Raises OSError."""
     staged: dict[str, Path] = {}
     for number, mount in enumerate(spec.config.mounts):
         if BENEATH not in mount.source:
@@ -158,7 +154,7 @@ def stage(spec: WorkloadSpec, folder: Path) -> Mapping[str, Path]:
 
 
 def unstage(folder: Path) -> None:
-    """Unmount everything bound below the folder; a running container keeps its own mounts. Safe without any."""
+    """Unmounts everything bound below the folder; a running container keeps its own mounts. Safe without any."""
     staged = folder / "staged"
     if not staged.is_dir():
         return
@@ -168,11 +164,7 @@ def unstage(folder: Path) -> None:
 
 
 async def begin(engine: Engine, container_id: str, folder: DockerFolder, timeout_s: float) -> None:
-    """Close the channel's directory to the session, and start the runner.
-
-    Raises:
-        WorkloadError: the container ended, with the end of what it printed, or nothing appeared in time.
-    """
+    """Closes the channel's directory to the session, and starts the runner. Raises WorkloadError."""
     loop = asyncio.get_running_loop()
     deadline, look_at = loop.time() + timeout_s, loop.time() + _INSPECT_S
     while not (folder.channel / "shim.sock").exists():
@@ -209,13 +201,9 @@ async def _require_running(engine: Engine, container_id: str) -> None:
 
 
 def seal(channel: Path) -> None:
-    """Take the directory and what the container's first process has made in it from the session's user.
+    """Takes the directory and the files in it from the session's user, if the agent is another one.
 
-    What runs in the container may be hostile: no link of its making is followed. Nothing to do where the agent is no
-    other user than the session.
-
-    Raises:
-        WorkloadError: something else is there than a socket and a file.
+    No link that the container may have made is followed. Raises WorkloadError for anything but a socket and a file.
     """
     if os.geteuid() != 0:
         return

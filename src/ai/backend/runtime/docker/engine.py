@@ -29,19 +29,28 @@ Container = dict[str, Any]
 
 
 class EngineRefusal(WorkloadError):
-    """The engine understood and said no.
-
-    ``status`` is that of HTTP: 404 is no such thing, 409 a conflict.
-    """
+    """The engine refused a call. ``status`` is that of HTTP: 404 is no such thing, 409 a conflict."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
 
 
+class _Ignored:
+    """Ends its block at a refusal with one of the statuses; at any refusal if there are none."""
+
+    def __init__(self, *statuses: int) -> None:
+        self._statuses = statuses
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        return isinstance(error, EngineRefusal) and (not self._statuses or error.status in self._statuses)
+
+
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Translate the errors of aiodocker into EngineRefusal or Unavailable."""
+    """Translates the errors of aiodocker into EngineRefusal or Unavailable."""
     try:
         yield
     except aiodocker.DockerError as error:
@@ -65,105 +74,90 @@ class Engine:
                 self._docker = aiodocker.Docker(url=self.host)
         return self._docker
 
+    @asynccontextmanager
+    async def _call(self, timeout_s: float = CALL_TIMEOUT_S) -> AsyncIterator[aiodocker.Docker]:
+        """Yields the client for one call with a timeout and our errors."""
+        with _translated():
+            async with asyncio.timeout(timeout_s):
+                yield self._client()
+
     async def close(self) -> None:
         docker, self._docker = self._docker, None
         if docker is not None:
             await docker.close()
 
     async def info(self) -> Container:
-        """Return the engine's information, with ``ApiVersion`` added."""
-        with _translated():
-            async with asyncio.timeout(CALL_TIMEOUT_S):
-                docker = self._client()
-                found = dict(await docker.system.info())
-                found["ApiVersion"] = (await docker.version())["ApiVersion"]
-                return found
+        """Returns the engine's information, with ``ApiVersion`` added."""
+        async with self._call() as docker:
+            info = dict(await docker.system.info())
+            return {**info, "ApiVersion": (await docker.version())["ApiVersion"]}
 
     # -- images and networks
 
     async def images(self) -> Sequence[Container]:
-        with _translated():
-            async with asyncio.timeout(CALL_TIMEOUT_S):
-                found: list[Container] = await self._client().images.list()
-                return found
+        async with self._call() as docker:
+            images: list[Container] = await docker.images.list()
+            return images
 
     async def image(self, name: str) -> Container | None:
-        """Return the image's description; None if the engine has none of this name."""
-        with suppress(EngineRefusal), _translated():
-            async with asyncio.timeout(CALL_TIMEOUT_S):
-                return dict(await self._client().images.inspect(name))
+        """Returns the image's description; None if the engine has none of this name."""
+        with _Ignored():
+            async with self._call() as docker:
+                return dict(await docker.images.inspect(name))
         return None
 
     async def networks(self, labels: Sequence[str] = ()) -> Sequence[Container]:
-        """Return the networks that have all of the labels."""
-        with _translated():
-            async with asyncio.timeout(CALL_TIMEOUT_S):
-                filters = {"label": list(labels)} if labels else None
-                found: list[Container] = await self._client().networks.list(filters=filters)
-                return found
+        """Returns the networks that have all of the labels."""
+        async with self._call() as docker:
+            filters = {"label": list(labels)} if labels else None
+            networks: list[Container] = await docker.networks.list(filters=filters)
+            return networks
 
     async def network(self, network_id: str) -> Container | None:
-        """Return a network with its containers; None if there is no such network."""
-        try:
-            with _translated():
-                async with asyncio.timeout(CALL_TIMEOUT_S):
-                    return dict(await (await self._client().networks.get(network_id)).show())
-        except EngineRefusal as refusal:
-            if refusal.status == 404:
-                return None
-            raise
+        """Returns a network with its containers; None if there is no such network."""
+        with _Ignored(404):
+            async with self._call() as docker:
+                return dict(await (await docker.networks.get(network_id)).show())
+        return None
 
     async def create_network(self, body: Mapping[str, Any]) -> str:
-        """Create a network and return its id. Raises EngineRefusal."""
-        with _translated():
-            async with asyncio.timeout(CALL_TIMEOUT_S):
-                return str((await self._client().networks.create(dict(body))).id)
+        """Creates a network and returns its id. Raises EngineRefusal."""
+        async with self._call() as docker:
+            return str((await docker.networks.create(dict(body))).id)
 
     async def remove_network(self, network_id: str) -> None:
-        """Remove a network, if it exists. Raises EngineRefusal while a container is in it."""
-        try:
-            with _translated():
-                async with asyncio.timeout(CALL_TIMEOUT_S):
-                    await (await self._client().networks.get(network_id)).delete()
-        except EngineRefusal as refusal:
-            if refusal.status != 404:
-                raise
+        """Removes a network, if it exists. Raises EngineRefusal while a container is in it."""
+        with _Ignored(404):
+            async with self._call() as docker:
+                await (await docker.networks.get(network_id)).delete()
 
     async def disconnect(self, network_id: str, container_id: str) -> None:
-        """Disconnect a container from a network, if it is in it."""
-        with suppress(EngineRefusal), _translated():
-            async with asyncio.timeout(CALL_TIMEOUT_S):
-                network = await self._client().networks.get(network_id)
+        """Disconnects a container from a network, if it is in it."""
+        with _Ignored():
+            async with self._call() as docker:
+                network = await docker.networks.get(network_id)
                 await network.disconnect({"Container": container_id, "Force": True})
 
-    async def connect(self, network: str, container_id: str, aliases: Sequence[str]) -> None:
-        with _translated():
-            async with asyncio.timeout(CALL_TIMEOUT_S):
-                wanted = await self._client().networks.get(network)
-                await wanted.connect({"Container": container_id, "EndpointConfig": {"Aliases": list(aliases)}})
+    async def connect(self, network_id: str, container_id: str, aliases: Sequence[str]) -> None:
+        async with self._call() as docker:
+            network = await docker.networks.get(network_id)
+            await network.connect({"Container": container_id, "EndpointConfig": {"Aliases": list(aliases)}})
 
-    async def pull(
-        self, repository: str, tag: str, login: tuple[str, str] | None, registry: str
-    ) -> AsyncIterator[Container]:
-        """Yield the engine's messages while it pulls an image; a failure may come as ``error`` in one of them."""
-        wanted = {"fromImage": repository, "tag": tag}
-        async for line in self._tell("images/create", wanted, login, registry):
-            yield line
+    def pull(self, repository: str, tag: str, login: tuple[str, str] | None, registry: str) -> AsyncIterator[Container]:
+        """Yields the engine's messages while it pulls an image; a failure may come as ``error`` in one of them."""
+        return self._post("images/create", {"fromImage": repository, "tag": tag}, login, registry)
 
-    async def push(
-        self, repository: str, tag: str, login: tuple[str, str] | None, registry: str
-    ) -> AsyncIterator[Container]:
-        """Yield the engine's messages while it pushes an image, as :meth:`pull`."""
-        async for line in self._tell(f"images/{repository}/push", {"tag": tag}, login or ("", ""), registry):
-            yield line
+    def push(self, repository: str, tag: str, login: tuple[str, str] | None, registry: str) -> AsyncIterator[Container]:
+        """Yields the engine's messages while it pushes an image, as :meth:`pull`."""
+        return self._post(f"images/{repository}/push", {"tag": tag}, login or ("", ""), registry)
 
     async def load(self, archive: Path) -> AsyncIterator[Container]:
-        """Load the images of an archive of ``docker save``."""
+        """Loads the images of an archive of ``docker save``."""
         with archive.open("rb") as file:
-            async for line in self._tell("images/load", {"quiet": "1"}, None, "", file):
+            async for line in self._post("images/load", {"quiet": "1"}, None, "", file):
                 yield line
 
-    async def _tell(
+    async def _post(
         self,
         path: str,
         params: dict[str, Any],
@@ -173,8 +167,8 @@ class Engine:
     ) -> AsyncIterator[Container]:
         headers = {"Content-Type": "application/x-tar"} if data is not None else {}
         if login is not None:
-            told = {"username": login[0], "password": login[1], "serveraddress": registry}
-            headers["X-Registry-Auth"] = base64.urlsafe_b64encode(json.dumps(told).encode()).decode()
+            credentials = {"username": login[0], "password": login[1], "serveraddress": registry}
+            headers["X-Registry-Auth"] = base64.urlsafe_b64encode(json.dumps(credentials).encode()).decode()
         patience = aiohttp.ClientTimeout(total=None, sock_read=SILENCE_S)
         with _translated():
             query = self._client()._query(path, "POST", params=params, headers=headers, data=data, timeout=patience)
@@ -184,12 +178,11 @@ class Engine:
                         yield dict(json.loads(line))
 
     async def remove_image(self, name: str) -> None:
-        with _translated():
-            async with asyncio.timeout(CALL_TIMEOUT_S):
-                await self._client().images.delete(name)
+        async with self._call() as docker:
+            await docker.images.delete(name)
 
     async def commit(self, container_id: str, repository: str, tag: str) -> str:
-        """Commit a container's root file system, which is paused meanwhile; return the image's id."""
+        """Commits a container's root file system, which is paused meanwhile; returns the image's id."""
         with _translated():
             patience = aiohttp.ClientTimeout(total=COMMIT_TIMEOUT_S)
             params = {"container": container_id, "repo": repository, "tag": tag, "pause": "1"}
@@ -197,84 +190,63 @@ class Engine:
                 return str((await answer.json())["Id"])
 
     async def save(self, name: str, target: Path) -> None:
-        """Write the image as an archive of ``docker save``. Raises OSError if the disk is full."""
+        """Writes the image as an archive of ``docker save``. Raises OSError if the disk is full."""
         patience = aiohttp.ClientTimeout(total=None, sock_read=SILENCE_S)
         with target.open("wb") as file:
-            async with self._opened(f"images/{name}/get", patience) as answer:
+            with _translated():
+                answer = await self._client()._query(f"images/{name}/get", timeout=patience).__aenter__()
+            try:
                 async for piece in answer.content.iter_chunked(1 << 20):
                     await asyncio.to_thread(file.write, piece)
-
-    @asynccontextmanager
-    async def _opened(self, path: str, timeout: aiohttp.ClientTimeout) -> AsyncIterator[aiohttp.ClientResponse]:
-        with _translated():
-            opening = self._client()._query(path, timeout=timeout)
-            answer = await opening.__aenter__()
-        try:
-            yield answer
-        finally:
-            answer.close()
+            finally:
+                answer.close()
 
     # -- containers
 
     async def create(self, name: str, body: Mapping[str, Any]) -> str:
-        """Create a container and return its id. One of the same name, of an interrupted creation, is removed."""
-        try:
+        """Creates a container and returns its id. One of the same name, of an interrupted creation, is removed."""
+        with _Ignored(409):
             return await self._create(name, body)
-        except EngineRefusal as refusal:
-            if refusal.status != 409:
-                raise
         await self.remove(name)
         return await self._create(name, body)
 
     async def _create(self, name: str, body: Mapping[str, Any]) -> str:
-        with _translated():
-            async with asyncio.timeout(CALL_TIMEOUT_S):
-                container = await self._client().containers.create(dict(body), name=name)
-                return str(container.id)
+        async with self._call() as docker:
+            return str((await docker.containers.create(dict(body), name=name)).id)
 
     async def start(self, container_id: str) -> None:
-        with _translated():
-            async with asyncio.timeout(CALL_TIMEOUT_S):
-                await self._client().containers.container(container_id).start()
+        async with self._call() as docker:
+            await docker.containers.container(container_id).start()
 
     async def inspect(self, container_id: str) -> Container | None:
-        """Return a container's description; None if there is no such container."""
-        try:
-            with _translated():
-                async with asyncio.timeout(CALL_TIMEOUT_S):
-                    return dict(await self._client().containers.container(container_id).show())
-        except EngineRefusal as refusal:
-            if refusal.status == 404:
-                return None
-            raise
+        """Returns a container's description; None if there is no such container."""
+        with _Ignored(404):
+            async with self._call() as docker:
+                return dict(await docker.containers.container(container_id).show())
+        return None
 
     async def written_bytes(self, container_id: str) -> int:
-        """Return how many bytes the container wrote to its root file system. Raises EngineRefusal."""
-        with _translated():
-            async with asyncio.timeout(SILENCE_S):
-                found = await self._client().containers.container(container_id).show(size="1")
-                return int(found.get("SizeRw") or 0)
+        """Returns how many bytes the container wrote to its root file system. Raises EngineRefusal."""
+        async with self._call(SILENCE_S) as docker:
+            return int((await docker.containers.container(container_id).show(size="1")).get("SizeRw") or 0)
 
     async def list(self, labels: Sequence[str]) -> Sequence[Container]:
-        """Return the containers, ended ones too, that have all of the labels."""
-        with _translated():
-            async with asyncio.timeout(CALL_TIMEOUT_S):
-                filters = {"label": list(labels)}
-                found = await self._client().containers.list(all=True, filters=json.dumps(filters))
-                return [dict(container._container) for container in found]
+        """Returns the containers, ended ones too, that have all of the labels."""
+        async with self._call() as docker:
+            containers = await docker.containers.list(all=True, filters=json.dumps({"label": list(labels)}))
+            return [dict(container._container) for container in containers]
 
     async def kill(self, container_id: str, signal: str) -> None:
-        """Send a signal to a container, unless it has ended."""
-        with suppress(EngineRefusal), _translated():
-            async with asyncio.timeout(CALL_TIMEOUT_S):
-                await self._client().containers.container(container_id).kill(signal=signal)
+        """Sends a signal to a container, unless it has ended."""
+        with _Ignored():
+            async with self._call() as docker:
+                await docker.containers.container(container_id).kill(signal=signal)
 
     async def wait(self, container_id: str, timeout_s: float) -> bool:
-        """Return whether the container ends within the time, or is removed."""
+        """Returns True if the container ends within the time, or is removed."""
         try:
-            with _translated():
-                async with asyncio.timeout(timeout_s):
-                    await self._client().containers.container(container_id).wait(timeout=timeout_s + 5.0)
+            async with self._call(timeout_s) as docker:
+                await docker.containers.container(container_id).wait(timeout=timeout_s + 5.0)
         except EngineRefusal as refusal:
             return refusal.status == 404
         except Unavailable as error:
@@ -284,34 +256,32 @@ class Engine:
         return True
 
     async def remove(self, container_id: str) -> None:
-        """Remove a container with its anonymous volumes, running or not, if it exists."""
-        try:
-            with _translated():
-                async with asyncio.timeout(CALL_TIMEOUT_S):
-                    await self._client().containers.container(container_id).delete(force=True, v=True)
-        except EngineRefusal as refusal:
-            if refusal.status not in (404, 409):  # 409: another removal is under way
-                raise
+        """Removes a container with its anonymous volumes, running or not, if it exists."""
+        with _Ignored(404, 409):  # 409: another removal is under way
+            async with self._call() as docker:
+                await docker.containers.container(container_id).delete(force=True, v=True)
 
     async def logs(self, container_id: str) -> bytes:
-        """Return the last lines of its output; empty if it is removed."""
-        with suppress(EngineRefusal), _translated():
-            async with asyncio.timeout(CALL_TIMEOUT_S):
-                wanted = {"stdout": "1", "stderr": "1", "tail": str(LOG_LINES)}
-                async with self._client()._query(f"containers/{container_id}/logs", params=wanted) as answer:
-                    return _demultiplexed(await answer.read())
+        """Returns the last lines of its output; empty if it is removed."""
+        params = {"stdout": "1", "stderr": "1", "tail": str(LOG_LINES)}
+        with _Ignored():
+            async with (
+                self._call() as docker,
+                docker._query(f"containers/{container_id}/logs", params=params) as answer,
+            ):
+                return _demultiplexed(await answer.read())
         return b""
 
     async def stats(self, container_id: str) -> Container | None:
-        """Return one sample of the engine's statistics; None if the container is removed."""
-        with suppress(EngineRefusal), _translated():
-            async with asyncio.timeout(CALL_TIMEOUT_S):
-                found = await self._client().containers.container(container_id).stats(stream=False)
-                return dict(found[0]) if found else None
+        """Returns one sample of the engine's statistics; None if the container is removed."""
+        with _Ignored():
+            async with self._call() as docker:
+                samples = await docker.containers.container(container_id).stats(stream=False)
+                return dict(samples[0]) if samples else None
         return None
 
     async def was_killed(self, container_id: str) -> bool:
-        """Return whether the engine was asked to end the container, as far as it remembers.
+        """Returns True if the engine was asked to end the container, as far as it remembers.
 
         Raises Unavailable also while the engine ends: then it takes no new connections, and ends containers itself.
         """
@@ -327,7 +297,7 @@ class Engine:
                 return any(json.loads(line)["Actor"]["Attributes"].get("signal") in _ENDING for line in lines)
 
     async def events(self, label: str, since: float) -> AsyncIterator[Container]:
-        """Yield the ends of containers with the label since a time (seconds of the epoch), until the engine ends."""
+        """Yields the ends of containers with the label since a time (seconds of the epoch), until the engine ends."""
         docker = self._client()
         subscriber = docker.events.subscribe(create_task=False)  # type: ignore[no-untyped-call]  # as it comes
         filters = {"type": ["container"], "event": ["die", "destroy"], "label": [label]}
@@ -341,12 +311,12 @@ class Engine:
                 yield dict(event)
         finally:
             stream.cancel()
-            with suppress(Exception, asyncio.CancelledError):
+            with suppress(Exception, asyncio.CancelledError):  # its failure ends the subscription too
                 await stream
 
 
 def _demultiplexed(stream: bytes) -> bytes:
-    """Strip the header of each piece: eight bytes, with the length in the last four."""
+    """Strips the header of each piece: eight bytes, with the length in the last four."""
     pieces, position = [], 0
     while position + 8 <= len(stream):
         end = position + 8 + int.from_bytes(stream[position + 4 : position + 8], "big")

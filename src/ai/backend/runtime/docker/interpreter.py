@@ -1,7 +1,7 @@
 """The interpreter for images without Python: that of the package ``backend.ai-krunner-static-gnu`` (extra ``krunner``).
 
-The package holds one archive for the machine's architecture. Its Python is linked against the GNU C library, version
-2.17 or newer, of the image. It is unpacked once, without what no runner needs, and shown to containers read-only.
+It is linked against the GNU C library, version 2.17 or newer, of the image, unpacked once without what no runner
+needs, and shown to containers read-only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _UNNEEDED = ("site-packages", "test", "idlelib", "tkinter", "ensurepip", "lib2to
 
 
 def find_archive() -> Path | None:
-    """Return the archive for this machine; None if the package is not installed or has none."""
+    """Returns the archive for this machine; None if the package is not installed or has none."""
     try:
         found = importlib.util.find_spec(_PACKAGE)
     except ModuleNotFoundError:
@@ -35,11 +35,7 @@ def find_archive() -> Path | None:
 
 
 def unpack(directory: Path) -> Path | None:
-    """Unpack the interpreter below ``directory`` if needed (seconds), and return its path; None if there is no package.
-
-    Raises:
-        OSError: the disk is full, or the like.
-    """
+    """Unpacks the interpreter if needed (seconds), and returns its path; None without a package. Raises OSError."""
     archive = find_archive()
     if archive is None:
         return None

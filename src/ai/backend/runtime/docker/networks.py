@@ -1,10 +1,8 @@
 """Private networks of sessions: a bridge of the engine for each, found by its labels, which hold all parameters.
 
-One that reaches over several nodes has one more port, which leads to the bridges there (``plugin.node.overlay``). Each
-bridge has an address of its own in it, so that the containers of a node go out by their own one.
-
-Every kernel has its address before its container is made, so that each finds the others by name from its start, without
-a name server. Whether a network leads out is as it is for sessions of one kernel.
+One that reaches over several nodes has one more port, which leads to the bridges there (:mod:`.overlay`); each bridge
+has its own address in it. Every kernel has its address before its container is made, so that each finds the others by
+name from its start, without a name server.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ _MARK = "bai-"
 
 
 def why_none_over_nodes(host: str, state: Path) -> str:
-    """Return why the engine at ``unix://...`` cannot create multi-node networks; empty if it can."""
+    """Returns why the engine at ``unix://...`` cannot create multi-node networks; empty if it can."""
     if os.geteuid() != 0:
         return "networks over several nodes need root, and the agent runs as another user"
     with socket.socket(socket.AF_UNIX) as line:
@@ -72,41 +70,40 @@ class SessionNetworks:
         return f"backendai {self._state.instance[:16]} "
 
     def _device(self, session_id: SessionId) -> str:
-        """Return the name of the device that leads from the session's bridge to other nodes."""
+        """Returns the name of the device that leads from the session's bridge to other nodes."""
         return overlay.device_name(self._mark, str(session_id), "v")
 
     def _name(self, session_id: SessionId) -> str:
         return f"backendai-{self._state.instance[:8]}-net-{session_id}"
 
     async def _find(self, session_id: SessionId) -> list[Container]:
-        """Return the engine's networks of a session. There are several only if an interrupted call was run late."""
+        """Returns the engine's networks of a session. There are several only if an interrupted call was run late."""
         labels = [f"{INSTANCE_LABEL}={self._state.instance}", f"{SESSION_LABEL}={session_id}"]
-        found = await self._engine.networks(labels)
-        return sorted(found, key=lambda network: str(network.get("Created")))
+        return sorted(await self._engine.networks(labels), key=lambda network: str(network.get("Created")))
 
     async def create(self, session_id: SessionId, hosts: Sequence[str], over: Overlay | None = None) -> NetworkView:
-        """
+        """Creates the network of a session, or returns it.
+
         Raises:
-            CreationDenied: no addresses are left, or the engine has no bridges. CreationDeferred: those that were given
-            are in use here. WorkloadError: the kernel does not do it.
+            CreationDenied: no addresses are left, or the engine has no bridges.
+            CreationDeferred: the given addresses are in use here.
+            WorkloadError: the kernel of Linux refuses.
         """
-        view = await self._kept(session_id, hosts, over)
+        view = await self._existing(session_id, hosts, over)
         if view is None:
             crash_point("network.looked")
             async with self._choosing:
                 view = await self._create(session_id, hosts, over)
         if over is not None:
-            bridge = _bridge(self._name(session_id))
+            device, mark = self._device(session_id), f"{self._mark}{session_id}"
             try:
-                await asyncio.to_thread(
-                    overlay.set_up, self._device(session_id), f"{self._mark}{session_id}", over, bridge=bridge
-                )
+                await asyncio.to_thread(overlay.set_up, device, mark, over, bridge=_bridge(self._name(session_id)))
             except OSError as error:
                 what = error.strerror or error
                 raise WorkloadError(f"the session's network cannot be led to other nodes: {what}") from error
         return view
 
-    async def _kept(self, session_id: SessionId, hosts: Sequence[str], over: Overlay | None) -> NetworkView | None:
+    async def _existing(self, session_id: SessionId, hosts: Sequence[str], over: Overlay | None) -> NetworkView | None:
         for network in await self._find(session_id):
             view = _view(network, session_id)
             vni = (network.get("Labels") or {}).get(VNI_LABEL)
@@ -117,18 +114,17 @@ class SessionNetworks:
 
     async def _create(self, session_id: SessionId, hosts: Sequence[str], over: Overlay | None) -> NetworkView:
         refusal: EngineRefusal | None = None
-        subnets = await self._free_subnets(session_id, len(hosts)) if over is None else [await self._given(over)]
+        subnets = await self._free_subnets(session_id, len(hosts)) if over is None else [await self._checked(over)]
         for subnet in subnets:
             addresses = addresses_of(subnet, hosts) if over is None else dict(over.addresses)
             body = self._body(session_id, subnet, addresses, over)
             try:
                 network_id = await self._engine.create_network(body)
             except EngineRefusal as error:
-                refusal = error
-                is_there = "exists" in error.message.lower()
-                if is_there and (view := await self._kept(session_id, hosts, over)) is not None:
-                    return view  # a call that was cut off was carried out late
-                if "overlap" in error.message.lower() or "exists" in error.message.lower():
+                refusal, exists = error, "exists" in error.message.lower()
+                if exists and (view := await self._existing(session_id, hosts, over)) is not None:
+                    return view  # an interrupted call was executed late
+                if exists or "overlap" in error.message.lower():
                     continue  # somebody else was faster
                 raise CreationDenied(f"the engine makes no network for the session: {error.message}") from error
             crash_point("network.made")
@@ -138,8 +134,8 @@ class SessionNetworks:
         reason = refusal.message if refusal is not None else f"all of {self._pool} is in use"
         raise CreationDenied(f"no addresses are left for the session's network: {reason}")
 
-    async def _given(self, over: Overlay) -> IPv4Network:
-        """Check the addresses. Raises CreationDeferred if they are in use here: the manager then chooses others."""
+    async def _checked(self, over: Overlay) -> IPv4Network:
+        """Checks the addresses. Raises CreationDeferred if they are in use here: the manager then chooses others."""
         subnet = IPv4Network(over.subnet)
         for other in await self._taken():
             if subnet.overlaps(other):
@@ -171,7 +167,7 @@ class SessionNetworks:
         }
 
     async def _free_subnets(self, session_id: SessionId, hosts: int) -> list[IPv4Network]:
-        """Choose a random subnet that overlaps neither a network of the engine nor a route of the host."""
+        """Chooses a random subnet that overlaps neither a network of the engine nor a route of the host."""
         taken = await self._taken()
         prefix = prefix_for(hosts)
         if prefix < self._pool.prefixlen:
@@ -193,13 +189,13 @@ class SessionNetworks:
         return taken
 
     async def remove(self, session_id: SessionId) -> None:
-        """Create the overlay device. Raises OSError, or what the engine raises."""
+        """Removes the network of a session. Raises OSError, or what the engine raises."""
         if os.geteuid() == 0:
-            await asyncio.to_thread(self._cut, session_id)
+            await asyncio.to_thread(self._remove_device, session_id)
         for network in await self._find(session_id):
             await self._remove(network)
 
-    def _cut(self, session_id: SessionId) -> None:
+    def _remove_device(self, session_id: SessionId) -> None:
         with Route() as route:
             route.remove(self._device(session_id))
 
@@ -214,31 +210,27 @@ class SessionNetworks:
 
     async def sessions(self) -> Sequence[SessionId]:
         labels = [f"{INSTANCE_LABEL}={self._state.instance}", SESSION_LABEL]
-        found = await asyncio.to_thread(self._led_away)
+        sessions: list[SessionId] = []
+        if os.geteuid() == 0:
+            with suppress(OSError):  # no devices to other nodes; their bridges may have been removed with the engine
+                marked = await asyncio.to_thread(overlay.marked, self._mark)
+                sessions += [SessionId(UUID(name)) for name in marked.values()]
         for network in await self._engine.networks(labels):
             try:
-                found.append(SessionId(UUID(network["Labels"][SESSION_LABEL])))
+                sessions.append(SessionId(UUID(network["Labels"][SESSION_LABEL])))
             except ValueError:
                 log.warning("the network %s names no session and is removed", network["Name"])
                 await self._remove(network)
-        return tuple(dict.fromkeys(found))
-
-    def _led_away(self) -> list[SessionId]:
-        """Return the sessions of the devices to other nodes, whose bridge may have been removed with its engine."""
-        if os.geteuid() != 0:
-            return []
-        with suppress(OSError):
-            return [SessionId(UUID(name)) for name in overlay.marked(self._mark).values()]
-        return []
+        return tuple(dict.fromkeys(sessions))
 
 
 def _bridge(name: str) -> str:
-    """Return the name of a network's bridge on the host."""
+    """Returns the name of a network's bridge on the host."""
     return _MARK + sha256(name.encode()).hexdigest()[:10]
 
 
 def _rotated(pool: IPv4Network, prefix: int, start: int) -> Iterator[IPv4Network]:
-    """Yield all subnets of that size in the pool once, from a random start."""
+    """Yields all subnets of that size in the pool once, from a random start."""
     count = 1 << (prefix - pool.prefixlen)
     size = 1 << (32 - prefix)
     for step in range(count):

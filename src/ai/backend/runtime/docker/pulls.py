@@ -28,7 +28,7 @@ _WHY_LIMIT = 300
 
 
 def error_of(name: str, message: str, status: int = 0) -> BackendError:
-    """Translate an engine's error text about a registry."""
+    """Translates an engine's error text about a registry."""
     why = " ".join(message.split())[-_WHY_LIMIT:]
     if _FULL.search(message):
         return StorageFull(f"the disk of the engine is full: {why}")
@@ -46,14 +46,13 @@ class _Transfer:
     layers: dict[str, tuple[int, int]] = field(default_factory=dict)
     watchers: list[TellProgress] = field(default_factory=list)
 
-    def note(self, line: Mapping[str, Any]) -> None:
-        """Count the bytes of one of the engine's messages."""
-        detail = line.get("progressDetail") or {}
+    def count(self, line: Mapping[str, Any]) -> None:
+        """Counts the bytes of one of the engine's messages."""
+        detail, layer = line.get("progressDetail") or {}, str(line.get("id"))
         if line.get("status") == "Downloading" and isinstance(detail.get("total"), int):
-            self.layers[str(line.get("id"))] = (int(detail.get("current") or 0), int(detail["total"]))
-        elif line.get("status") in ("Download complete", "Pull complete") and str(line.get("id")) in self.layers:
-            total = self.layers[str(line["id"])][1]
-            self.layers[str(line["id"])] = (total, total)
+            self.layers[layer] = (int(detail.get("current") or 0), int(detail["total"]))
+        elif line.get("status") in ("Download complete", "Pull complete") and layer in self.layers:
+            self.layers[layer] = (self.layers[layer][1], self.layers[layer][1])
         else:
             return
         current, total = (sum(numbers) for numbers in zip(*self.layers.values(), strict=True))
@@ -76,11 +75,11 @@ class Pulls:
             return True
         if request.when == "tag" or not (request.digest or request.config_digest):
             return False
-        here = {digest.partition("@")[2] for digest in image.get("RepoDigests") or ()} | {str(image["Id"])}
-        return not here.intersection((request.digest, request.config_digest))
+        digests = {digest.partition("@")[2] for digest in image.get("RepoDigests") or ()} | {str(image["Id"])}
+        return not digests.intersection((request.digest, request.config_digest))
 
     async def pull(self, request: ImageRequest, tell: TellProgress) -> None:
-        """Pull an image. Raises ImageNotFound, RegistryRefused, RegistryUnavailable, StorageFull, Unavailable."""
+        """Pulls an image. Raises ImageNotFound, RegistryRefused, RegistryUnavailable, StorageFull, Unavailable."""
         transfer = self._transfers.get(request.name)
         if transfer is None:
             transfer = self._transfers[request.name] = self._begin(request)
@@ -121,14 +120,14 @@ class Pulls:
             async for line in self._engine.pull(name.repository, name.tag, login, name.registry):
                 if problem := line.get("error"):
                     raise error_of(request.name, str(problem))
-                transfer.note(line)
+                transfer.count(line)
         except EngineRefusal as refusal:
             raise error_of(request.name, refusal.message, refusal.status) from None
         if await self._engine.image(request.name) is None:
             raise RegistryUnavailable(f"the engine has fetched {request.name} and does not have it")
 
     async def remove(self, name: str) -> None:
-        """Remove an image, if it exists. Raises Conflict if a container uses it."""
+        """Removes an image, if it exists. Raises Conflict if a container uses it."""
         try:
             await self._engine.remove_image(name)
         except EngineRefusal as refusal:

@@ -1,8 +1,4 @@
-"""The Docker runtime: each workload is a container, found by its labels and a record on disk.
-
-See ``records`` for what is on disk, ``composing`` for what a container is made of, ``images`` for what runs the runner
-in it, ``creation`` and ``cleaning`` for what a crash may leave, and ``workloads`` for how ends are noticed.
-"""
+"""The Docker runtime: each workload is a container, found by its labels and a record on disk."""
 
 from __future__ import annotations
 
@@ -27,7 +23,6 @@ from ai.backend.common.errors import (
 )
 from ai.backend.common.ids import SessionId
 from ai.backend.common.wire.link import ByteStream
-from ai.backend.node.linux import disk_space
 from ai.backend.node.workload import connect, processes, runner_files
 from ai.backend.node.workload.channel import RelayChannel
 from ai.backend.node.workload.file_trees import tree_size
@@ -63,9 +58,10 @@ from ai.backend.runtime.docker.engine import Engine, EngineRefusal
 from ai.backend.runtime.docker.images import ImageFacts, Images
 from ai.backend.runtime.docker.networks import SessionNetworks, why_none_over_nodes
 from ai.backend.runtime.docker.pulls import Pulls
-from ai.backend.runtime.docker.records import INSTANCE_LABEL, DockerState
+from ai.backend.runtime.docker.records import INSTANCE_LABEL, DockerRecord, DockerState
 from ai.backend.runtime.docker.settings import DockerRuntimeSettings
 from ai.backend.runtime.docker.workloads import Handle, Workloads
+from ai.backend.runtime.workload import WorkloadRecord, guard_homes, used_bytes
 
 log = logging.getLogger(__name__)
 STOP_MARGIN_S = 25.0
@@ -98,7 +94,7 @@ class DockerRuntime(AbstractRuntime):
     # -- lifetime
 
     async def setup(self) -> None:
-        """Set up. Raises Unavailable if the engine does not answer, InvalidInput if it cannot be used."""
+        """Sets up. Raises Unavailable if the engine does not answer, InvalidInput if it cannot be used."""
         await asyncio.to_thread(self._state.make)
         self._state.images.mkdir(mode=0o755, exist_ok=True)
         found = await self._await_engine()
@@ -119,16 +115,17 @@ class DockerRuntime(AbstractRuntime):
         await self._workloads.reconcile()
         await self._commits.clean()
         await asyncio.to_thread(self._images.clean, await self._mounted())
-        loops = {"follow": self._workloads.follow(), "guard": self._guard_loop(), "compare": self._compare_loop()}
+        guard = guard_homes(self.settings, self._state.homes, self._running, self._used_bytes, self._end_for_its_home)
+        loops = {"follow": self._workloads.follow(), "guard": guard, "compare": self._compare_loop()}
         self._tasks = [asyncio.create_task(loop, name=f"docker-runtime-{name}") for name, loop in loops.items()]
 
     async def _mounted(self) -> Collection[str]:
-        """Return the folders of this machine that our containers see."""
+        """Returns the folders of this machine that our containers see."""
         containers = await self._engine.list([f"{INSTANCE_LABEL}={self._state.instance}"])
         return {str(mount.get("Source")) for container in containers for mount in container.get("Mounts") or ()}
 
     async def _await_engine(self) -> Mapping[str, object]:
-        """Return the engine's information, after waiting for an engine that is starting. Raises Unavailable."""
+        """Returns the engine's information, after waiting for an engine that is starting. Raises Unavailable."""
         deadline = time.monotonic() + self.settings.engine_timeout_s
         while True:
             try:
@@ -208,7 +205,7 @@ class DockerRuntime(AbstractRuntime):
         async with self._workloads.lock(spec.key):
             existing = self._workloads.handles.get(spec.key)
             if existing is not None:
-                await self._workloads.settle(existing)
+                await self._workloads.refresh(existing)
                 return existing.view()
             image = await self._images.facts(spec.image)
             return (await self._create(spec, image)).view()
@@ -238,7 +235,7 @@ class DockerRuntime(AbstractRuntime):
             raise
 
     async def _undo(self, job: Creation) -> None:
-        """Undo a creation. What fails now is undone by the next comparison."""
+        """Undos a creation. What fails now is undone by the next comparison."""
         try:
             await cleanup.undo_creation(self._engine, self._state, job.folder, job.spec.key)
         except (BackendError, OSError) as error:
@@ -254,8 +251,8 @@ class DockerRuntime(AbstractRuntime):
             return await self._stop(handle, grace_s, "stopped")
 
     async def _stop(self, handle: Handle, grace_s: float, reason: str) -> WorkloadExit:
-        """End a workload. Raises Unavailable if the engine does not answer or does not end it."""
-        ended = await self._workloads.settle(handle)
+        """Ends a workload. Raises Unavailable if the engine does not answer or does not end it."""
+        ended = await self._workloads.refresh(handle)
         if ended is not None:
             return ended
         handle.reason = handle.reason or reason
@@ -264,11 +261,11 @@ class DockerRuntime(AbstractRuntime):
             await self._engine.kill(container, "SIGTERM")
             await self._engine.wait(container, grace_s)
         crash_point("stop.requested")
-        ended = await self._workloads.settle(handle)
+        ended = await self._workloads.refresh(handle)
         if ended is None:
             await self._engine.kill(container, "SIGKILL")
             await self._engine.wait(container, STOP_MARGIN_S)
-            ended = await self._workloads.settle(handle)
+            ended = await self._workloads.refresh(handle)
         crash_point("stop.exited")
         if ended is None:
             raise Unavailable(f"the engine does not end the container {container[:12]}")
@@ -294,11 +291,11 @@ class DockerRuntime(AbstractRuntime):
         handle = self._workloads.handles.get(key)
         if handle is None:
             return None
-        await self._workloads.settle(handle)
+        await self._workloads.refresh(handle)
         return handle.view()
 
     async def list_workloads(self) -> Sequence[WorkloadView]:
-        """List the workloads from memory, which the engine's events and the comparisons update."""
+        """Lists the workloads from memory, which the engine's events and the comparisons update."""
         return [handle.view() for handle in list(self._workloads.handles.values())]
 
     async def open_channel(self, key: WorkloadKey, *, epoch: int, last_seq: int = 0) -> RunnerChannel:
@@ -311,17 +308,17 @@ class DockerRuntime(AbstractRuntime):
             try:
                 live = await RelayChannel.attach(channel, epoch=epoch, last_seq=last_seq)
             except Unavailable:
-                if await self._workloads.settle(handle) is None:
+                if await self._workloads.refresh(handle) is None:
                     raise
         limit = self.settings.replay_bytes
         return DockerChannel(live, channel, partial(self._ended, handle), last_seq=last_seq, left_limit=limit)
 
     async def _ended(self, handle: Handle) -> WorkloadExit | None:
-        """Return how the container ended after the end of a stream; None if its relay serves another agent."""
+        """Returns how the container ended after the end of a stream; None if its relay serves another agent."""
         delay_s, complaint = ENDING_LOOK_S, ""
         while True:
             try:
-                if (ended := await self._workloads.settle(handle)) is not None:
+                if (ended := await self._workloads.refresh(handle)) is not None:
                     return ended
             except BackendError as error:
                 if error.message != complaint:
@@ -399,39 +396,21 @@ class DockerRuntime(AbstractRuntime):
             except (BackendError, OSError) as error:
                 log.warning("containers and records cannot be compared: %s", error)
 
-    async def _guard_loop(self) -> None:
-        """Enforce the watched limits: the size of homes, and the platform's reserve on the disk."""
-        while True:
-            await asyncio.sleep(self.settings.watch_interval_s)
-            lacks_room = await asyncio.to_thread(disk_space.is_low, self._state.homes, self.settings.reserved_bytes)
-            sizes: dict[WorkloadKey, int] = {}
-            for handle in list(self._workloads.handles.values()):
-                limit = handle.record.home_bytes
-                if handle.exit is not None or (limit is None and not lacks_room):
-                    continue
-                used = sizes[handle.record.key] = await self._held(handle)
-                if limit is not None and used > limit:
-                    log.warning("the home of %s holds %d bytes, over its limit of %d", handle.record.key, used, limit)
-                    await self._end_for_its_home(handle)
-            if lacks_room and sizes:
-                key, size = max(sizes.items(), key=lambda item: item[1])
-                if size >= self.settings.reserved_bytes // 64:  # else what fills the disk is none of ours
-                    log.error("the disk of the homes is full; %s holds %d bytes of it and is ended", key, size)
-                    await self._end_for_its_home(self._workloads.handles.get(key))
+    def _running(self) -> list[DockerRecord]:
+        return [handle.record for handle in self._workloads.handles.values() if handle.exit is None]
 
-    async def _held(self, handle: Handle) -> int:
-        record = handle.record
-        size = await asyncio.to_thread(self._meter.home_size, record, time.monotonic())
-        if record.writable:
+    async def _used_bytes(self, record: WorkloadRecord) -> int:
+        size = await used_bytes(self._meter, record, await self.pids(record.key))
+        if isinstance(record, DockerRecord) and record.writable:
             size += await asyncio.to_thread(tree_size, Path(record.writable))
-        pids = await self.pids(record.key)
-        return size + await asyncio.to_thread(disk_space.unlinked_bytes, pids, Path(record.home))
+        return size
 
-    async def _end_for_its_home(self, handle: Handle | None) -> None:
+    async def _end_for_its_home(self, key: WorkloadKey, _: bool) -> None:
+        handle = self._workloads.handles.get(key)
         if handle is None:
             return
         try:
-            async with self._workloads.lock(handle.record.key):
+            async with self._workloads.lock(key):
                 await self._stop(handle, 2.0, "home-limit")
         except BackendError as error:
-            log.warning("the workload %s cannot be ended: %s", handle.record.key, error)
+            log.warning("the workload %s cannot be ended: %s", key, error)

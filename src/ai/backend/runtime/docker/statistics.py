@@ -16,12 +16,12 @@ _V1 = ("cpuacct", "memory", "pids", "blkio")
 
 
 def driver_of(version: int, root: Path) -> CgroupDriver:
-    """Return the driver that reads the files of the engine's control groups; it creates none."""
+    """Returns the driver that reads the files of the engine's control groups; it creates none."""
     return CgroupV2(base=root, controllers=frozenset()) if version == 2 else CgroupV1(bases={})
 
 
 def groups_of(pid: int, root: Path, container_id: str) -> tuple[Mapping[str, Any], ...]:
-    """Return the container's control groups by the number of its first process; none if that is of another machine."""
+    """Returns the container's control groups by the number of its first process; none if that is of another machine."""
     found: list[Mapping[str, Any]] = []
     for line in cgroupfs.read(f"/proc/{pid}/cgroup").splitlines():
         _, names, path = line.split(":", 2)
@@ -34,12 +34,12 @@ def groups_of(pid: int, root: Path, container_id: str) -> tuple[Mapping[str, Any
 
 
 def pids_of(record: DockerRecord) -> tuple[int, ...]:
-    """Return every process of the container."""
+    """Returns every process of the container."""
     return tuple(cgroupfs.members([dict(group) for group in record.cgroups]))
 
 
 def from_api(stats: Mapping[str, Any], record: DockerRecord) -> Sequence[Measurement]:
-    """Return the measurements in one answer of ``GET /containers/{id}/stats``."""
+    """Returns the measurements in one answer of ``GET /containers/{id}/stats``."""
     found: list[Measurement] = []
     cpu, memory = stats.get("cpu_stats") or {}, stats.get("memory_stats") or {}
     usage = (cpu.get("cpu_usage") or {}).get("total_usage")
@@ -64,7 +64,7 @@ def from_api(stats: Mapping[str, Any], record: DockerRecord) -> Sequence[Measure
 
 
 def _utilisation(stats: Mapping[str, Any], record: DockerRecord) -> Measurement:
-    """Return the percentage of one core between the two samples of the engine."""
+    """Returns the percentage of one core between the two samples of the engine."""
     now, before = stats["cpu_stats"], stats.get("precpu_stats") or {}
     used = now["cpu_usage"]["total_usage"] - (before.get("cpu_usage") or {}).get("total_usage", 0)
     system = now.get("system_cpu_usage", 0) - before.get("system_cpu_usage", 0)

@@ -69,7 +69,7 @@ class Workloads:
         self._reconciling = asyncio.Lock()
 
     def lock(self, key: WorkloadKey) -> asyncio.Lock:
-        """Return the lock of a workload, the same for all who hold or wait for it."""
+        """Returns the lock of a workload, the same for all who hold or wait for it."""
         return self._locks.setdefault(key, asyncio.Lock())
 
     def remember(self, record: DockerRecord) -> Handle:
@@ -80,7 +80,7 @@ class Workloads:
         return handle
 
     async def reconcile(self) -> None:
-        """Record ends by comparing records and containers; remove containers without one. Raises Unavailable."""
+        """Records ends by comparing records and containers; remove containers without one. Raises Unavailable."""
         async with self._reconciling:
             await cleanup.reconcile(self._engine, self._state, self.lock, self._begun, is_first=self._is_first)
             self._is_first = False
@@ -88,40 +88,42 @@ class Workloads:
     async def _begun(self, record: DockerRecord, container: Container | None) -> None:
         handle = self.handles.get(record.key) or self.remember(record)
         if handle.exit is None and (container is None or container.get("State") != "running"):
-            await self.settle(handle)
+            await self.refresh(handle)
 
-    async def settle(self, handle: Handle) -> WorkloadExit | None:
-        """Return how the workload has ended, as the engine reports now; None while it lives. Raises Unavailable."""
+    async def refresh(self, handle: Handle) -> WorkloadExit | None:
+        """Returns how the workload has ended, as the engine reports now; None while it lives. Raises Unavailable."""
         if handle.exit is not None:
             return handle.exit
-        found = await self._engine.inspect(handle.record.container_id)
-        if found is not None and found["State"]["Running"]:
+        container = await self._engine.inspect(handle.record.container_id)
+        if container is not None and container["State"]["Running"]:
             return None
-        ended = exit_of(found, handle.reason, engine_failed=self._engine_failed())
+        ended = exit_of(container, handle.reason, engine_failed=self._engine_failed())
         if ended.signal is not None and not ended.reason and await self._engine.was_killed(handle.record.container_id):
-            ended = exit_of(found, KILLED)
+            ended = exit_of(container, KILLED)
         if handle.exit is None:
-            await self._note(handle, ended)
+            await self._record_exit(handle, ended)
         return handle.exit
 
     async def cut_off(self) -> frozenset[SessionId]:
-        """Return the sessions with a running container that has left their network. Raises Unavailable."""
+        """Returns the sessions with a running container that has left their network. Raises Unavailable."""
         joined = {h.record.container_id: h.record for h in self.handles.values() if h.exit is None and h.record.network}
         if not joined:
             return frozenset()
-        found: set[SessionId] = set()
+        sessions: set[SessionId] = set()
         for container in await self._engine.list([f"{INSTANCE_LABEL}={self._state.instance}"]):
             record = joined.get(str(container.get("Id")))
-            is_running = container.get("State") == "running"
-            if record is not None and is_running and record.network not in _networks_of(container):
-                found.add(record.session_id)
-        return frozenset(found)
+            if record is None or container.get("State") != "running":
+                continue
+            endpoints = (container.get("NetworkSettings") or {}).get("Networks") or {}
+            if record.network not in {str(endpoint.get("NetworkID")) for endpoint in endpoints.values()}:
+                sessions.add(record.session_id)
+        return frozenset(sessions)
 
     def _engine_failed(self) -> bool:
-        """Return whether the engine caused an unrequested end: one that restarts ends the containers that still run."""
+        """Returns True if the engine was lost lately: one that restarts ends the containers that still run."""
         return self._is_engine_lost or time.monotonic() < self._engine_back_at + ENGINE_RETURN_S
 
-    async def _note(self, handle: Handle, ended: WorkloadExit) -> None:
+    async def _record_exit(self, handle: Handle, ended: WorkloadExit) -> None:
         handle.exit = ended
         handle.ended.set()
         with suppress(asyncio.QueueFull):
@@ -132,7 +134,7 @@ class Workloads:
             log.warning("the end of %s cannot be noted: %s", handle.record.key, error)
 
     async def follow(self) -> None:
-        """Follow the ends that the engine reports, until cancelled; compare again when the engine is back."""
+        """Follows the ends that the engine reports, until cancelled; compare again when the engine is back."""
         since, delay_s = time.time() - EVENT_OVERLAP_S, _RETRY_FIRST_S
         label = f"{INSTANCE_LABEL}={self._state.instance}"
         while True:
@@ -146,7 +148,7 @@ class Workloads:
                     key = key_of((event.get("Actor") or {}).get("Attributes") or {})
                     handle = self.handles.get(key) if key is not None else None
                     if handle is not None and handle.exit is None:
-                        await self.settle(handle)
+                        await self.refresh(handle)
                 self._is_engine_lost = True  # events end with their engine alone, which may answer again at once
             except BackendError as error:
                 self._is_engine_lost = True
@@ -157,16 +159,10 @@ class Workloads:
             delay_s = min(2 * delay_s, _RETRY_MAX_S)
 
 
-def _networks_of(container: Container) -> frozenset[str]:
-    """Return the ids of the networks of a container in the engine's list."""
-    found = (container.get("NetworkSettings") or {}).get("Networks") or {}
-    return frozenset(str(endpoint.get("NetworkID")) for endpoint in found.values())
-
-
 def exit_of(container: Container | None, reason: str, *, engine_failed: bool = False) -> WorkloadExit:
-    """Return how a container that does not run has ended; a removed container was killed.
+    """Returns how a container that does not run has ended; a removed container was killed.
 
-    Our relay tells the death of the runner by signal n as code 128 + n, as the engine does.
+    The relay and the engine report the death by signal n as code 128 + n.
     """
     if container is None:
         return WorkloadExit(signal=signal.SIGKILL, reason=reason or "container-removed")

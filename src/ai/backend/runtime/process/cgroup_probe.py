@@ -34,7 +34,7 @@ class CgroupMount:
 
 
 def find_hierarchies(mounts: Iterable[MountEntry], root: Path) -> list[CgroupMount]:
-    """Return the hierarchies that are mounted at or below ``root``."""
+    """Returns the hierarchies that are mounted at or below ``root``."""
     hierarchies: list[CgroupMount] = []
     for mount in mounts:
         path = Path(mount.mount_point)
@@ -56,7 +56,7 @@ def parse_own(text: str) -> dict[str, str]:
 
 
 def find_driver(mounts: Sequence[CgroupMount], own: dict[str, str], parent: str, instance: str) -> CgroupDriver:
-    """Return the best driver that works here. It leaves the empty group ``parent/instance`` behind."""
+    """Returns the best driver that works here. It leaves the empty group ``parent/instance`` behind."""
     bases: dict[str, Path] = {}
     for mount in mounts:
         if not mount.is_unified and mount.controllers:
@@ -108,7 +108,7 @@ def _make_base(base: Path) -> None:
 
 
 def _fill_cpuset(above: Path, base: Path) -> None:
-    """Fill a version 1 cpuset, which starts empty and admits no process until then."""
+    """Fills a version 1 cpuset, which starts empty and admits no process until then."""
     for name in ("cpuset.cpus", "cpuset.mems"):
         value = (above / name).read_text().strip()
         for path in (base.parent, base):
@@ -151,7 +151,7 @@ def _candidates(root: Path, own: str) -> list[Path]:
 
 
 def _enable(above: Path, base: Path) -> None:
-    """Delegate the controllers to the base's children. Raises OSError."""
+    """Delegates the controllers to the base's children. Raises OSError."""
     _make_base(base)
     for path in (above, base.parent, base):
         for name in WANTED_V2:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from ai.backend.node.linux import cgroupfs, proc
-from ai.backend.node.linux.cgroups import CgroupDriver, Group
+from ai.backend.node.linux.cgroups import CgroupDriver
 from ai.backend.node.workload.file_trees import remove_tree
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey
@@ -34,40 +33,35 @@ def kill_shim(directory: WorkloadDirectory) -> None:
 
 
 def leftovers(record: Record) -> list[int]:
-    """Return the processes of a workload whose shim is dead: members of its groups, and those with its cookie."""
+    """Returns the processes of a workload whose shim is dead: members of its groups, and those with its cookie."""
     groups = [dict(group) for group in record.cgroups]
     return sorted({*cgroupfs.members(groups), *bearers(record.cookie)} - {os.getpid()})
 
 
 def bearers(cookie: str) -> list[int]:
-    """Return the processes of this host with the workload's cookie in their environment."""
+    """Returns the processes of this host with the workload's cookie in their environment."""
     mark = f"{COOKIE_VARIABLE}={cookie}".encode()
-    found: list[int] = []
-    for path in Path("/proc").iterdir():
-        if not path.name.isdigit():
-            continue
-        try:
-            environ = (path / "environ").read_bytes()
-        except OSError:
-            continue
-        if mark in environ:
-            found.append(int(path.name))
-    return found
+    pids: list[int] = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            if mark in (path / "environ").read_bytes():
+                pids.append(int(path.name))
+    return pids
 
 
 def kill_leftovers(record: Record) -> None:
-    """Send SIGKILL until no process is left, or a deadline passes."""
+    """Sends SIGKILL until no process is left, or a deadline passes."""
     groups = [dict(group) for group in record.cgroups]
     deadline = time.monotonic() + PATIENCE_S
-    while (found := leftovers(record)) and time.monotonic() < deadline:
+    while (pids := leftovers(record)) and time.monotonic() < deadline:
         cgroupfs.kill(groups)
-        proc.stop_and_kill(found)
+        proc.stop_and_kill(pids)
         time.sleep(0.01)
     cgroupfs.remove(groups)
 
 
 def record_exit(record: Record, directory: WorkloadDirectory) -> WorkloadExit:
-    """Make the end of a workload whose shim died known, after killing what it may have left. Idempotent."""
+    """Makes the end of a workload whose shim died known, after killing what it may have left. Idempotent."""
     lock = directory.take_lock(PATIENCE_S)
     if lock is None:
         return directory.exit() or WorkloadExit(reason="shim-unknown")
@@ -83,7 +77,7 @@ def record_exit(record: Record, directory: WorkloadDirectory) -> WorkloadExit:
 
 
 def undo_creation(state: StateDirectory, directory: WorkloadDirectory, cgroups: CgroupDriver) -> None:
-    """Remove everything of a creation that failed; an earlier home stays."""
+    """Removes everything of a creation that failed; an earlier home stays."""
     record = directory.record()
     kill_shim(directory)
     if record is None:
@@ -101,7 +95,7 @@ def erase(
     keep_home: bool,
     cgroups: CgroupDriver,
 ) -> None:
-    """Remove every trace of a workload. The record is removed last, because it leads to all else."""
+    """Removes every trace of a workload. The record is removed last, because it leads to all else."""
     record = directory.record()
     lock = directory.take_lock() if directory.path.exists() else None
     if lock is None and directory.path.exists():
@@ -110,11 +104,13 @@ def erase(
     try:
         if record is not None:
             kill_leftovers(record)
-        cgroupfs.remove([dict(group) for group in _groups_of(cgroups, str(key))])
+        cgroupfs.remove([dict(group) for group in cgroups.leftovers() if Path(group["path"]).name == str(key)])
         if not keep_home:
             remove_tree(state.home(key.kernel_id))
             crash_point("remove.home")
-        _empty(directory)
+        for entry in list(directory.path.iterdir()) if directory.path.exists() else ():
+            if entry.name not in PLAIN_FILES_LAST:
+                remove_tree(entry)
         crash_point("remove.emptied")
         remove_tree(directory.path)
     finally:
@@ -122,28 +118,16 @@ def erase(
             os.close(lock)
 
 
-def _groups_of(cgroups: CgroupDriver, name: str) -> Sequence[Group]:
-    return [group for group in cgroups.leftovers() if Path(group["path"]).name == name]
-
-
-def _empty(directory: WorkloadDirectory) -> None:
-    try:
-        entries = list(directory.path.iterdir())
-    except FileNotFoundError:
-        return
-    for entry in entries:
-        if entry.name not in PLAIN_FILES_LAST:
-            remove_tree(entry)
-
-
 def clean_all(state: StateDirectory, cgroups: CgroupDriver) -> None:
-    """Complete started removals, undo partial creations, record exits, and remove groups without a workload."""
-    known: set[str] = set()
+    """Completes started removals, undo partial creations, record exits, and remove groups without a workload."""
+    names: set[str] = set()
     for directory in list(state.all_workloads()):
-        known.add(directory.path.name)
+        names.add(directory.path.name)
         record = directory.record()
-        if record is None:
-            _drop_rubbish(directory)
+        if record is None:  # the agent died before it wrote the record, so nothing was ever started
+            if (lock := directory.take_lock()) is not None:
+                remove_tree(directory.path)
+                os.close(lock)
         elif directory.is_being_removed:
             erase(state, directory, record.key, keep_home=directory.keeps_home, cgroups=cgroups)
         elif directory.exit() is not None or _is_alive(directory):
@@ -152,24 +136,15 @@ def clean_all(state: StateDirectory, cgroups: CgroupDriver) -> None:
             undo_creation(state, directory, cgroups)
         else:
             record_exit(record, directory)
-    orphans = [dict(group) for group in cgroups.leftovers() if Path(group["path"]).name not in known]
-    for group in orphans:
+    for group in [dict(group) for group in cgroups.leftovers() if Path(group["path"]).name not in names]:
         cgroupfs.remove([group])
 
 
 def _is_alive(directory: WorkloadDirectory) -> bool:
-    """Return whether a shim lives and has started its workload; one that is about to is waited for."""
+    """Returns True if a shim lives and has started its workload; one that is about to is waited for."""
     deadline = time.monotonic() + PATIENCE_S
     while directory.is_locked():
         if (directory.identity() or {}).get("leader") is not None or time.monotonic() > deadline:
             return True
         time.sleep(0.01)
     return directory.exit() is not None
-
-
-def _drop_rubbish(directory: WorkloadDirectory) -> None:
-    """No record: the agent died between the directory and the record, so nothing was ever started."""
-    lock = directory.take_lock()
-    if lock is not None:
-        remove_tree(directory.path)
-        os.close(lock)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from ai.backend.common.errors import CreationDenied
 from ai.backend.node.linux import seccomp
-from ai.backend.node.linux.cgroups import Groups
 from ai.backend.node.linux.open_beneath import BENEATH
 from ai.backend.node.workload.directory import write_json
 from ai.backend.node.workload.file_trees import place_files, remove_tree
@@ -67,7 +66,7 @@ class Creation:
             session_id=spec.session_id,
             image=self.image.name,
             cookie=self.cookie,
-            cgroups=Groups(groups),
+            cgroups=groups,
             home=str(home),
             sandboxed=bool(self.host.bwrap),
             memory_bytes=spec.config.memory_limit_bytes,

@@ -127,8 +127,7 @@ def _has_jupyterlab(python: _Python) -> bool:
 
 
 def _jupyterlab_beside(python: _Python) -> tuple[str, str] | None:
-    """An interpreter of a virtual environment with JupyterLab for that Python, and the environment: the agent's own, or
-    the one of the `jupyter-lab` that is on the path."""
+    """Returns the interpreter and the path of a virtual environment that has JupyterLab for that Python."""
     candidates = [Path(sys.executable)]
     if (program := shutil.which("jupyter-lab")) is not None:
         candidates.append(Path(program).resolve().with_name("python"))

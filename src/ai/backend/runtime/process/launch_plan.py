@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ai.backend.common.errors import CreationDenied
 from ai.backend.node.linux.cgroups import CgroupDriver, Group, Limits
 from ai.backend.node.linux.open_beneath import BENEATH
 from ai.backend.node.workload.mounts import RUNNER
@@ -18,20 +17,18 @@ from ai.backend.runtime.process import sandbox
 from ai.backend.runtime.process.images import ProcessImage
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
 from ai.backend.runtime.process.supervisor import launch
+from ai.backend.runtime.workload import OOM_SCORE_ADJ, device_node, environment
 
 COOKIE_VARIABLE = "BACKENDAI_WORKLOAD_COOKIE"
-SESSION_PREFIX = "BACKENDAI_SESSION_ENVIRON_"
-"""The prefix of the session's variables, which the loader ignores until the runner removes it (``process.py``)."""
 FILES_VARIABLE = "BACKENDAI_FILES"
 SANDBOX_PATH = f"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:{sandbox.PROGRAMS}"
-OOM_SCORE_ADJ = 100
 WATCHED_DATA_FACTOR = 2
 WATCHED_DATA_SLACK = 1024 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """The results of the probe and the paths of the host."""
+    """The results of the probe and the paths of the host. Without ``user_namespace`` the sandbox starts as root."""
 
     bwrap: str | None
     cgroups: CgroupDriver
@@ -41,24 +38,16 @@ class Host:
     static: Path
     is_root: bool
     user_namespace: bool = True
-    """False: the sandbox starts as root and changes its user inside."""
     binds_home: bool = False
 
 
 def limits_of(spec: WorkloadSpec, settings: ProcessRuntimeSettings) -> Limits:
-    """Raises CreationDenied for what is no device, or is not there."""
+    """Returns the limits of a workload. Raises CreationDenied for what is no device, or is not there."""
     devices: list[tuple[str, str, str]] = []
     for device in spec.config.devices:
-        wish = {"field": "devices", "key": device.cdi_name or device.target or device.source}
-        try:
-            status = Path(device.source).stat()
-        except OSError as error:
-            raise CreationDenied(f"the device {device.source!r} does not exist on this node", data=wish) from error
-        if not (stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode)):
-            raise CreationDenied(f"{device.source!r} is no device", data=wish)
+        status, permissions = device_node(device)
         kind = "b" if stat.S_ISBLK(status.st_mode) else "c"
-        permissions = "".join(letter for letter in "rwm" if letter in device.permissions)
-        devices.append((kind, f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}", permissions or "rw"))
+        devices.append((kind, f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}", permissions))
     return Limits(
         cpu=spec.config.cpu_limit,
         memory_bytes=spec.config.memory_limit_bytes,
@@ -69,12 +58,8 @@ def limits_of(spec: WorkloadSpec, settings: ProcessRuntimeSettings) -> Limits:
     )
 
 
-def environment(spec: WorkloadSpec, image: ProcessImage, home: str, cookie: str) -> dict[str, str]:
-    """Return the variables of sandbox and runner; the session's override our defaults, but never its identity.
-
-    bubblewrap starts on the host, as root in one tier, and the runner holds the channel: none of a user's variables
-    (``LD_PRELOAD``, ``GCONV_PATH`` ...) may mean anything to the loader of either.
-    """
+def variables_of(spec: WorkloadSpec, image: ProcessImage, home: str, cookie: str) -> dict[str, str]:
+    """Returns the variables of sandbox and runner."""
     python_bin = os.path.dirname(image.runtime_path if image.runtime == "python" else image.interpreter)  # noqa: PTH120  # text of PATH
     defaults = {
         "PATH": SANDBOX_PATH if python_bin in SANDBOX_PATH.split(":") else f"{python_bin}:{SANDBOX_PATH}",
@@ -83,21 +68,7 @@ def environment(spec: WorkloadSpec, image: ProcessImage, home: str, cookie: str)
         "SHELL": "/bin/bash",
         "TMPDIR": "/tmp",
     }
-    identity = {
-        "HOME": home,
-        "USER": "work",
-        "LOGNAME": "work",
-        "BACKENDAI_KERNEL_ID": str(spec.key.kernel_id),
-        "BACKENDAI_SESSION_ID": str(spec.session_id),
-        "BACKENDAI_ATTEMPT": str(spec.key.attempt),
-        COOKIE_VARIABLE: cookie,
-    }
-    requested = {**spec.config.env_vars, **spec.environ}
-    return {
-        **defaults,
-        **{SESSION_PREFIX + name: text for name, text in requested.items() if name not in {*identity, FILES_VARIABLE}},
-        **identity,
-    }
+    return environment(spec, defaults, {"HOME": home, COOKIE_VARIABLE: cookie}, [FILES_VARIABLE])
 
 
 def build_plan(
@@ -112,7 +83,7 @@ def build_plan(
     groups: list[Group],
     files: dict[str, Path],
 ) -> dict[str, Any]:
-    """Return the shim's plan (``plan.json``). Raises CreationDenied."""
+    """Returns the shim's plan (``plan.json``). Raises CreationDenied."""
     limits = limits_of(spec, settings)
     shows_home = host.bwrap is not None or host.binds_home
     inner_home = HOME if shows_home else str(home)
@@ -152,7 +123,7 @@ def build_plan(
     return {
         "version": 1,
         "argv": command,
-        "environ": environment(spec, image, inner_home, cookie),
+        "environ": variables_of(spec, image, inner_home, cookie),
         "cwd": inner_home,
         "veils": veils_of(home, (host.runner, *map(Path, image.prefixes))) if host.binds_home else {},
         "sandboxed": bool(host.bwrap),
@@ -173,7 +144,7 @@ def build_plan(
 
 
 def veils_of(home: Path, needed: Sequence[Path]) -> dict[str, list[list[str]]]:
-    """What to cover and what to show there, for a session that shares the host's file system (``launch``)."""
+    """Returns the directories to cover, and the (source, target) pairs to show in each (:mod:`launch`)."""
     veils: dict[str, list[list[str]]] = {str(Path(HOME).parent): [[str(home), HOME]]}
     for path in needed:
         closed = next((above for above in reversed(path.parents) if not above.stat().st_mode & 0o001), None)
@@ -191,18 +162,17 @@ def _is_below(path: str, cover: str) -> bool:
 
 
 def _watch(limits: Limits, host: Host) -> dict[str, int]:
-    """Return the limits that nothing else enforces, for the shim to check once a second."""
+    """Returns the limits that nothing else enforces, for the shim to check once a second."""
     watched: dict[str, int] = {}
     if limits.memory_bytes is not None and "memory" not in host.cgroups.controllers:
         watched["memory"] = limits.memory_bytes
-    kept = "pids" in host.cgroups.controllers or host.late_nproc
-    if limits.pids is not None and not kept:
+    if limits.pids is not None and "pids" not in host.cgroups.controllers and not host.late_nproc:
         watched["pids"] = limits.pids
     return watched
 
 
 def _rlimits(spec: WorkloadSpec, settings: ProcessRuntimeSettings, limits: Limits, host: Host) -> dict[str, int]:
-    """Return the limits of one process, which back up the control groups or replace them."""
+    """Returns the limits of one process, which back up the control groups or replace them."""
     limits_by_name = {"RLIMIT_CORE": 0, "RLIMIT_NOFILE": settings.open_files}
     home_bytes = spec.home_bytes or settings.home_bytes
     if home_bytes is not None:

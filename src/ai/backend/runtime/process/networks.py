@@ -1,9 +1,9 @@
 """Private networks of sessions, for root: network namespaces, joined where no rule of the host applies.
 
-On the host a network is a pair of devices without addresses, or over several hosts one device that leads to the others
-(``plugin.node.overlay``); each kernel has a device on top of that (macvlan), in a namespace of its own
-(:func:`make_namespace`). These devices reach each other, and neither the host nor what lies behind it. They go with the
-kernel's last process, so that only the host's has to be removed, and is found by its alias.
+On the host a network is a pair of devices without addresses, or over several hosts one device that leads to the others;
+each kernel has a device on top of that (macvlan), in a namespace of its own. These devices reach each other, and
+neither the host nor what lies behind it. They are removed with the kernel's last process; only the host's device has to
+be removed, and is found by its alias.
 
 <state>/networks/<session id>.json   the addresses; written before the device is made, removed after it
 """
@@ -161,13 +161,10 @@ def hosts_file(network: NetworkView) -> bytes:
 
 
 def make_namespace(network: NetworkView, hostname: str) -> int:
-    """Make a network namespace with a kernel's device in the session's network; returns a descriptor of it.
+    """Makes a network namespace with a kernel's device in the session's network; returns a descriptor of it.
 
-    The namespace and the device go with the last process and the last descriptor that hold them. Blocks while the
-    kernel of Linux still removes the device of a predecessor, which has the same hardware address.
-
-    Raises:
-        WorkloadError: the kernel of Linux does not do it, or the session's network is gone.
+    Blocks while the kernel of Linux still removes the device of a predecessor, which has the same hardware address.
+    Raises WorkloadError if it refuses, or the session's network was removed.
     """
     try:
         with ThreadPoolExecutor(1) as thread:  # it ends in the new namespace
@@ -195,7 +192,7 @@ def _make_namespace(network: NetworkView, hostname: str) -> int:
 
 
 def _set_up_patiently(route: Route, device: str) -> None:
-    """Bring a device up as soon as its predecessor, which has the same hardware address, has been removed."""
+    """Brings a device up as soon as its predecessor, which has the same hardware address, has been removed."""
     deadline = time.monotonic() + _PREDECESSOR_S
     while True:
         try:

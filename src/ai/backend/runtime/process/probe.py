@@ -29,7 +29,8 @@ from ai.backend.runtime.process import sandbox
 from ai.backend.runtime.process.cgroup_probe import find_driver, find_hierarchies, parse_own
 from ai.backend.runtime.process.launch_plan import Host
 from ai.backend.runtime.process.networks import why_none, why_none_over_nodes
-from ai.backend.runtime.process.settings import MIB, ProcessRuntimeSettings
+from ai.backend.runtime.process.settings import ProcessRuntimeSettings
+from ai.backend.runtime.settings import MIB
 
 log = logging.getLogger(__name__)
 PROBE_TIMEOUT_S = 10.0
@@ -102,7 +103,7 @@ def probe(settings: ProcessRuntimeSettings, state: Path) -> ProbeResult:
 
 
 def tier_of(has_sandbox: bool, controllers: frozenset[str]) -> str:
-    """Return the documented name of what this host offers."""
+    """Returns the documented name of what this host offers."""
     limited = {"cpu", "memory", "pids"} <= controllers
     if has_sandbox:
         return "sealed" if limited else "caged"
@@ -119,7 +120,7 @@ def capabilities_of(host: Host) -> frozenset[str]:
 
 
 def enforcement_of(host: Host, settings: ProcessRuntimeSettings) -> dict[str, Enforcement]:
-    """Return the enforcement of each limit and each kind of isolation."""
+    """Returns the enforcement of each limit and each kind of isolation."""
     enforced, watched, none = Enforcement.ENFORCED, Enforcement.WATCHED, Enforcement.NONE
     controllers = host.cgroups.controllers
     caged = host.bwrap is not None
@@ -185,7 +186,7 @@ def _probe_cgroups(settings: ProcessRuntimeSettings, state: Path, notes: _Notes)
 
 
 def _try_group(driver: CgroupDriver) -> str:
-    """Put a process into a group; return why it failed."""
+    """Puts a process into a group; return why it failed."""
     groups = [dict(group) for group in driver.groups(f"probe-{os.getpid()}", _PROBE_LIMITS)]
     try:
         cgroupfs.build(groups)
@@ -275,7 +276,7 @@ def _try_bwrap(
 
 
 def _probe_late_nproc(bwrap: str, settings: ProcessRuntimeSettings, is_root: bool) -> bool:
-    """Return whether a limit on processes can be set from outside on a waiting sandbox, and holds inside."""
+    """Returns True if a limit on processes can be set from outside on a waiting sandbox, and holds inside."""
     prlimit = shutil.which("prlimit")
     if prlimit is None:
         return False

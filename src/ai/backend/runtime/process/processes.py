@@ -11,7 +11,7 @@ from ai.backend.runtime.process.supervisor.session_log import NAMES
 
 
 def pids_of(record: Record, directory: WorkloadDirectory) -> tuple[int, ...]:
-    """Return every process of the workload without its shim."""
+    """Returns every process of the workload without its shim."""
     members = cgroupfs.members([dict(group) for group in record.cgroups])
     if members:
         return tuple(members)
@@ -22,7 +22,7 @@ def pids_of(record: Record, directory: WorkloadDirectory) -> tuple[int, ...]:
 
 
 def read_log_tail(directory: Path, max_bytes: int) -> bytes:
-    """Return the end of the session log."""
+    """Returns the end of the session log."""
     data = b""
     for name in reversed(NAMES):
         if len(data) >= max_bytes:

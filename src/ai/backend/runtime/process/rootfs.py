@@ -54,11 +54,9 @@ class _Unpacked:
 
 
 def import_image(source: Path, name: str, images: Path, budget: Budget | None = None) -> ProcessImage:
-    """Unpack ``source`` as the image ``name`` in the images directory, replacing one of the same name.
+    """Unpacks ``source`` as the image ``name`` in the images directory, replacing one of the same name. Blocks.
 
-    Blocks. Raises:
-        InvalidInput: a bad name, no such source, not an image, or no Python in it.
-        LimitExceeded: it is too large.
+    Raises InvalidInput (a bad name, no such source, not an image, no Python in it) or LimitExceeded.
     """
     if not _NAME.match(name) or len(name) > 200:
         raise InvalidInput("an image name is lower case, like 'team/tool:1.0'", data={"name": name})
@@ -93,7 +91,7 @@ def import_image(source: Path, name: str, images: Path, budget: Budget | None = 
 
 
 def remove_image(name: str, images: Path) -> bool:
-    """Remove an imported image; False if there is none. Running sessions keep what they have mounted."""
+    """Removes an imported image; False if there is none. Running sessions keep what they have mounted."""
     for slot in _slots(images):
         image = _load(slot)
         if image is not None and name in (image.name, *image.aliases):
@@ -103,7 +101,7 @@ def remove_image(name: str, images: Path) -> bool:
 
 
 def list_images(images: Path) -> list[ProcessImage]:
-    """Complete images only."""
+    """Completes images only."""
     return [image for slot in _slots(images) if (image := _load(slot)) is not None]
 
 
@@ -331,10 +329,7 @@ def _copy_content(archive: tarfile.TarFile, member: tarfile.TarInfo, file: IO[by
 
 
 def _descend(top: int, parts: list[str]) -> int:
-    """A descriptor of the directory, made where missing, following no link that leads out.
-
-    A link among the parents (``bin -> usr/bin``) is followed by hand inside of the root.
-    """
+    """Opens a directory, made where missing, and follows links among its parents (``bin -> usr/bin``) inside root."""
     pending = list(reversed(parts))
     trail: list[int] = [os.dup(top)]
     hops = 0

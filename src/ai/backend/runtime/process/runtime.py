@@ -1,8 +1,4 @@
-"""The process runtime: each workload a process tree of this host, kept by a shim of its own.
-
-See ``records`` for what is on disk, ``supervisor`` for the processes that outlive the agent, ``planning`` for what they
-execute and ``probe`` for what this host can really enforce.
-"""
+"""The process runtime: each workload is a process tree of this host, supervised by a shim of its own."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ import os
 import secrets
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +17,6 @@ from typing import Any, ClassVar
 from ai.backend.common.errors import BackendError, CreationDenied, Unavailable, WorkloadError
 from ai.backend.common.ids import SessionId
 from ai.backend.common.wire.link import ByteStream
-from ai.backend.node.linux import disk_space
 from ai.backend.node.workload import connect, processes, runner_files, statistics
 from ai.backend.node.workload.channel import RelayChannel, RelayConnection
 from ai.backend.node.workload.directory import exit_of
@@ -52,6 +47,7 @@ from ai.backend.runtime.process.processes import pids_of, read_log_tail
 from ai.backend.runtime.process.records import Record, StateDirectory, WorkloadDirectory
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
 from ai.backend.runtime.process.zygote_client import Zygote
+from ai.backend.runtime.workload import WorkloadRecord, guard_homes, used_bytes
 
 log = logging.getLogger(__name__)
 VERSION = "1"
@@ -72,7 +68,7 @@ class _Handle:
 
 
 def _close_result(made: asyncio.Future[int]) -> None:
-    """Close the created descriptor even if the waiting task was cancelled meanwhile."""
+    """Closes the created descriptor even if the waiting task was cancelled meanwhile."""
     if not made.cancelled() and made.exception() is None:
         os.close(made.result())
 
@@ -132,12 +128,13 @@ class ProcessRuntime(AbstractRuntime):
             record = directory.record()
             if record is not None:
                 self._remember(record, directory)
-        self._guard = asyncio.create_task(self._guard_loop(), name="process-runtime-guard")
+        guard = guard_homes(self.settings, self._state.homes, self._living, self._used_bytes, self._end_for_its_home)
+        self._guard = asyncio.create_task(guard, name="process-runtime-guard")
         if findings.host.runner.parent.parent == self._state.path:
             self._compiling = asyncio.create_task(self._compile_runner(findings.host.runner), name="compile-runner")
 
     async def _compile_runner(self, copy: Path) -> None:
-        """Compile the runner in the background; sessions that start meanwhile only start more slowly."""
+        """Compiles the runner in the background; sessions that start meanwhile only start more slowly."""
         await asyncio.to_thread(lambda: runner_files.remove_other_copies(copy, self._state.plans()))
         pythons = {i.interpreter: i.version for i in self._images.values() if i.runtime == "python" and not i.rootfs}
         await runner_files.compile_runner(copy, pythons.items())
@@ -235,7 +232,7 @@ class ProcessRuntime(AbstractRuntime):
         return self._make_view(handle.record, WorkloadState.RUNNING, str(report["leader"][0]), None)
 
     async def _spawn(self, spec: WorkloadSpec, directory: WorkloadDirectory) -> dict[str, Any]:
-        """Start the shim of a prepared workload, which gets the namespace of its network; returns the shim's report."""
+        """Starts the shim of a prepared workload in the namespace of its network; returns the shim's report."""
         timeout_s = self.settings.start_timeout_s
         if spec.network is None:
             return await self._zygote.spawn(directory.path, timeout_s)
@@ -270,7 +267,7 @@ class ProcessRuntime(AbstractRuntime):
     async def _ask_to_end(
         self, directory: WorkloadDirectory, grace_s: float, frame: str, reason: str = "stopped"
     ) -> None:
-        """Politely over the socket; a shim that does not answer is killed, and its workload dies with it."""
+        """Sends a request to end to the shim; one that does not answer is killed, and its workload dies with it."""
         try:
             connection = await RelayConnection.open(directory.path)
             try:
@@ -373,12 +370,11 @@ class ProcessRuntime(AbstractRuntime):
         return handle
 
     def _remember(self, record: Record, directory: WorkloadDirectory) -> _Handle:
-        handle = _Handle(record, directory)
-        self._handles[record.key] = handle
-        self._begin_to_watch(handle)
+        handle = self._handles[record.key] = _Handle(record, directory)
+        self._start_watcher(handle)
         return handle
 
-    def _begin_to_watch(self, handle: _Handle) -> None:
+    def _start_watcher(self, handle: _Handle) -> None:
         handle.watcher = asyncio.create_task(self._watch(handle), name=f"watch-{handle.record.key}")
 
     async def _watch(self, handle: _Handle) -> None:
@@ -390,13 +386,10 @@ class ProcessRuntime(AbstractRuntime):
             self._announce(handle, ended)
 
     async def _end_or_line(self, handle: _Handle) -> WorkloadExit | None:
-        """The workload's end, also where its shim is silent for good; None with a line on which the shim will tell it.
-
-        No task waits for that word: a node has many workloads.
-        """
+        """Returns the workload's end; None with a connection on which its shim will report it."""
         while (ended := await asyncio.to_thread(handle.directory.exit)) is None:
             try:
-                handle.line = await RelayConnection.open(handle.directory.path, partial(self._hear, handle))
+                handle.line = await RelayConnection.open(handle.directory.path, partial(self._on_message, handle))
                 await handle.line.send({"t": "watch"})
                 return None
             except Unavailable:
@@ -408,11 +401,11 @@ class ProcessRuntime(AbstractRuntime):
                 await asyncio.sleep(1.0)
         return ended
 
-    def _hear(self, handle: _Handle, message: dict[str, Any] | None) -> None:
+    def _on_message(self, handle: _Handle, message: dict[str, Any] | None) -> None:
         if message is None:
-            is_mine = self._handles.get(handle.record.key) is handle
-            if is_mine and not handle.announced and handle.watcher is None:
-                self._begin_to_watch(handle)
+            is_current = self._handles.get(handle.record.key) is handle
+            if is_current and not handle.announced and handle.watcher is None:
+                self._start_watcher(handle)
         elif message.get("t") == "exited":
             self._announce(handle, exit_of(message))
             if handle.line is not None:
@@ -432,61 +425,41 @@ class ProcessRuntime(AbstractRuntime):
         with suppress(asyncio.QueueFull):
             self._events.put_nowait(WorkloadExited(key=handle.record.key, exit=ended))
 
-    async def _guard_loop(self) -> None:
-        """Watched limits that the shims do not look after: the size of homes, and what they leave to the platform."""
-        while True:
-            await asyncio.sleep(self.settings.watch_interval_s)
-            lacks_room = await asyncio.to_thread(disk_space.is_low, self._state.homes, self.settings.reserved_bytes)
-            sizes: dict[WorkloadKey, int] = {}
-            for handle in list(self._handles.values()):
-                limit = handle.record.home_bytes
-                if handle.announced or (limit is None and not lacks_room):
-                    continue
-                used = sizes[handle.record.key] = await self._held(handle)
-                if limit is not None and used > limit:
-                    log.warning("the home of %s holds %d bytes, over its limit of %d", handle.record.key, used, limit)
-                    await self._end_for_its_home(handle)
-            if lacks_room and sizes:
-                await self._make_room(max(sizes.items(), key=lambda item: item[1]))
+    def _living(self) -> list[Record]:
+        return [handle.record for handle in self._handles.values() if not handle.announced]
 
-    async def _held(self, handle: _Handle) -> int:
-        size = await asyncio.to_thread(self._meter.home_size, handle.record, time.monotonic())
-        return size + await asyncio.to_thread(
-            disk_space.unlinked_bytes, await self.pids(handle.record.key), Path(handle.record.home)
-        )
+    async def _used_bytes(self, record: WorkloadRecord) -> int:
+        return await used_bytes(self._meter, record, await self.pids(record.key))
 
-    async def _make_room(self, largest: tuple[WorkloadKey, int]) -> None:
-        """End the workload that holds most, its home first: without space its shim could not even note the end."""
-        key, size = largest
+    async def _end_for_its_home(self, key: WorkloadKey, is_disk_full: bool) -> None:
+        """Ends a workload; on a full disk removes its home first, as its shim could not even record the end."""
         handle = self._handles.get(key)
-        if handle is None or size < self.settings.reserved_bytes // 64:
-            return  # what fills the disk is none of ours
-        log.error("the disk of the homes is full; %s holds %d bytes of it and is ended", key, size)
-        async with self._lock(key):
-            for end in (self._end_for_its_home, None):  # what it writes meanwhile goes the second time
-                with suppress(OSError):
-                    await asyncio.to_thread(remove_tree, Path(handle.record.home))
-                if end is not None:
-                    await end(handle)
+        if handle is None:
+            return
+        async with self._lock(key) if is_disk_full else nullcontext():
+            if is_disk_full:
+                await self._remove_home(handle)
+            with suppress(BackendError):  # a shim that does not answer is looked after by the next check
+                await self._ask_to_end(handle.directory, 2.0, "shim-stop", "home-limit")
+            if is_disk_full:  # what it wrote meanwhile
+                await self._remove_home(handle)
 
-    async def _end_for_its_home(self, handle: _Handle) -> None:
-        with suppress(BackendError):
-            await self._ask_to_end(handle.directory, 2.0, "shim-stop", "home-limit")
+    async def _remove_home(self, handle: _Handle) -> None:
+        with suppress(OSError):  # the next check tries again
+            await asyncio.to_thread(remove_tree, Path(handle.record.home))
 
     def _view(self, handle: _Handle) -> WorkloadView:
         directory = handle.directory
         ended = directory.exit()
-        identity = directory.identity() or {}
-        leader = identity.get("leader") or [0, 0]
-        if ended is not None:
-            return self._make_view(handle.record, WorkloadState.EXITED, str(leader[0]), ended)
-        if not directory.path.exists():
+        leader = (directory.identity() or {}).get("leader")
+        if ended is None and not directory.path.exists():
             return self._make_view(handle.record, WorkloadState.GONE, "", None)
-        if not directory.is_locked():
+        if ended is None and not directory.is_locked():
             ended = directory.exit() or cleanup.record_exit(handle.record, directory)
-            return self._make_view(handle.record, WorkloadState.EXITED, str(leader[0]), ended)
-        state = WorkloadState.RUNNING if identity.get("leader") else WorkloadState.CREATED
-        return self._make_view(handle.record, state, str(leader[0]), None)
+        state = WorkloadState.RUNNING if leader else WorkloadState.CREATED
+        if ended is not None:
+            state = WorkloadState.EXITED
+        return self._make_view(handle.record, state, str((leader or [0])[0]), ended)
 
     @staticmethod
     def _make_view(record: Record, state: WorkloadState, workload_id: str, ended: WorkloadExit | None) -> WorkloadView:

@@ -1,8 +1,7 @@
 """Builds the arguments of bubblewrap and the files that replace the host's in a session.
 
-A host image shows the system's programs read-only and of /etc only what programs need to run. Never /root, /home, /var,
-/etc/shadow, /run or anything of ours. What lies below a directory closed to the session's user is first bound to a
-place that only the starting process sees (``stage``).
+A host image shows the system's programs read-only and of /etc only what programs need to run; never /root, /home, /var,
+/etc/shadow, /run or anything of ours. Sources below a directory closed to the session's user are staged first.
 """
 
 from __future__ import annotations
@@ -107,7 +106,7 @@ class View:
 
 
 def _is_public(source: str) -> bool:
-    """Return whether the session's user can reach the source too, so that it need not be staged, which takes time."""
+    """Returns True if the session's user can reach the source too, so that it need not be staged, which takes time."""
     if source.startswith("/usr/"):
         return True
     if not source.startswith("/etc/") or os.path.normpath(source) != source:
@@ -121,8 +120,7 @@ def _is_public(source: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostPaths:
-    """What to show. ``static`` maps file names to our own stand-ins (passwd, group, hosts). ``python`` is what that
-    name means to the session where the system has no such program."""
+    """Describes what a sandbox shows. ``static`` has our own passwd, group and hosts."""
 
     bwrap: str
     home: Path

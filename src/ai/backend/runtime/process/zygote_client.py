@@ -34,38 +34,37 @@ class Zygote:
         return None if self._process is None or self._process.poll() is not None else self._process.pid
 
     async def start(self) -> None:
-        """Start the zygote unless it lives."""
+        """Starts the zygote unless it lives."""
         async with self._lock:
             await asyncio.to_thread(self._ensure)
 
     async def spawn(self, directory: Path, timeout_s: float, network: int | None = None) -> dict[str, Any]:
-        """Fork a shim for a prepared workload directory; returns its report (``ok`` and ``leader``, or ``error``).
+        """Forks a shim for a prepared directory; returns its report (``ok`` and ``leader``, or ``error``).
 
-        Args:
-            network: a descriptor of the network namespace that the workload joins; the caller closes it.
+        The caller closes ``network``, a network namespace that the workload joins.
 
         Raises:
             Unavailable: there is no zygote, twice in a row.
             WorkloadError: the shim died or did not report in time.
         """
-        data, zygote = await self._ask(directory, timeout_s, network)
-        if not data and await asyncio.to_thread(_is_gone, zygote):
+        data, zygote = await self._request_shim(directory, timeout_s, network)
+        if not data and await asyncio.to_thread(_is_dead, zygote):
             # The zygote died with the request unread; a shim that lives all the same holds the lock against a second.
-            data, _ = await self._ask(directory, timeout_s, network)
+            data, _ = await self._request_shim(directory, timeout_s, network)
         if not data:
             raise WorkloadError("the workload's shim died while it started")
         report: dict[str, Any] = json.loads(data)
         return report
 
-    async def _ask(
+    async def _request_shim(
         self, directory: Path, timeout_s: float, network: int | None
     ) -> tuple[bytes, subprocess.Popen[bytes]]:
-        """What the new shim says, nothing if it died before; and the zygote that was asked for it."""
+        """Returns the new shim's report, empty if it died before, and the zygote that forked it."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         try:
             async with self._lock:
-                zygote = await asyncio.to_thread(self._request, directory, theirs, network)
+                zygote = await asyncio.to_thread(self._send, directory, theirs, network)
             theirs.close()
             async with asyncio.timeout(timeout_s):
                 data = b""
@@ -79,7 +78,7 @@ class Zygote:
         return data, zygote
 
     async def close(self) -> None:
-        """End the zygote. Safe at any time."""
+        """Ends the zygote. Safe at any time."""
         async with self._lock:
             await asyncio.to_thread(self._close)
 
@@ -95,21 +94,21 @@ class Zygote:
                 self._process.wait()
             self._process = None
 
-    def _request(self, directory: Path, report: socket.socket, network: int | None) -> subprocess.Popen[bytes]:
+    def _send(self, directory: Path, report: socket.socket, network: int | None) -> subprocess.Popen[bytes]:
         message = json.dumps({"directory": str(directory)}).encode()
         descriptors = [report.fileno()] if network is None else [report.fileno(), network]
-        for attempt in range(2):
+        connection, zygote = self._ensure()
+        try:
+            socket.send_fds(connection, [message], descriptors)
+        except OSError:
+            self._close()
             connection, zygote = self._ensure()
             try:
                 socket.send_fds(connection, [message], descriptors)
             except OSError as error:
-                if attempt:
-                    raise Unavailable("the zygote does not answer") from error
-                self._close()
-                continue
-            crash_point("create.requested")
-            return zygote
-        raise AssertionError("the second attempt returns or raises")
+                raise Unavailable("the zygote does not answer") from error
+        crash_point("create.requested")
+        return zygote
 
     def _ensure(self) -> tuple[socket.socket, subprocess.Popen[bytes]]:
         if self._socket is not None and self._process is not None and self._process.poll() is None:
@@ -132,8 +131,8 @@ class Zygote:
         return ours, self._process
 
 
-def _is_gone(process: subprocess.Popen[bytes]) -> bool:
-    """Also one that is about to be: its sockets close before it counts as dead."""
+def _is_dead(process: subprocess.Popen[bytes]) -> bool:
+    """Returns True also for a process that ends at once: its sockets close before it counts as dead."""
     with suppress(subprocess.TimeoutExpired):
         process.wait(timeout=0.5)
     return process.poll() is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 from uuid import UUID
 
@@ -14,24 +14,17 @@ import msgspec
 from ai.backend.common.errors import ArtifactNotFound, BackendError, InternalError, NotSupported
 from ai.backend.common.wire.artifacts import ArtifactPlace, FilesAnswer, FilesRequest, Manifest, MountState
 from ai.backend.plugin.object_storage import ObjectCapability, ObjectStorage
-from ai.backend.storage.artifacts.layout import (
-    drop_other_attempts,
-    load_manifest,
-    sizes_below,
-    transfer,
-)
+from ai.backend.storage.artifacts.layout import drop_other_attempts, load_manifest, sizes_below, transfer
 from ai.backend.storage.artifacts.model import files_of, manifest_key
 from ai.backend.storage.artifacts.storages import Storages
 
 log = logging.getLogger(__name__)
 UrlOf: TypeAlias = Callable[[ObjectStorage, str, int, int | None], Awaitable[str]]
-"""A URL to GET an object, or to PUT one of a size: (storage, key, seconds that it is good for, size or None)."""
+"""Returns a URL to GET an object, or to PUT one of a size: (storage, key, seconds of validity, size or None)."""
 
 
 @dataclass(slots=True)
 class _Copy:
-    """A running copy of a revision to the mount cache."""
-
     total: int
     current: int = 0
     error: BackendError | None = None
@@ -41,48 +34,43 @@ class _Copy:
         self.current += count
 
 
+@dataclass(slots=True)
 class Archive:
     """Finds and mounts archived revisions on all storages."""
 
-    def __init__(self, storages: Storages) -> None:
-        self._storages = storages
-        self._copies: dict[UUID, _Copy] = {}
+    storages: Storages
+    _copies: dict[UUID, _Copy] = field(default_factory=dict, init=False)
 
-    async def look(self, revision: UUID) -> list[tuple[ObjectStorage, Manifest]]:
-        """Where a revision is archived: one storage, and perhaps the mount cache or what a later import has left.
-
-        A storage that is down counts as one that has nothing, unless no other one has something.
-        """
-        found = []
-        failed: BackendError | None = None
-        for storage in self._storages:
+    async def find_all(self, revision: UUID) -> list[tuple[ObjectStorage, Manifest]]:
+        """Returns the storages that have the revision: one, and perhaps the mount cache or that of an earlier import. A
+        failing storage is skipped. Raises its error if no other storage has the revision."""
+        archived = []
+        failure: BackendError | None = None
+        for storage in self.storages:
             try:
                 manifest = await load_manifest(storage, revision)
             except BackendError as e:
-                failed = e
+                failure = e
                 continue
             if manifest is not None:
-                found.append((storage, manifest))
-        if failed is not None and not found:
-            raise failed
-        return found
+                archived.append((storage, manifest))
+        if failure is not None and not archived:
+            raise failure
+        return archived
 
     async def find(self, place: ArtifactPlace) -> tuple[ObjectStorage, Manifest]:
-        """The newest; among equals one that hosts mount.
-
-        Raises:
-            ArtifactNotFound: it is not archived there. VolumeNotFound.
-        """
+        """Returns the newest archived attempt, preferably on a storage that hosts can mount. Raises ArtifactNotFound:
+        it is not archived there; VolumeNotFound."""
         if place.storage:
-            storage = self._storages.get(place.storage)
+            storage = self.storages.get(place.storage)
             manifest = await load_manifest(storage, place.revision_id)
             if manifest is None:
                 raise ArtifactNotFound("The revision is not archived there.", data={"storage": storage.name})
             return storage, manifest
-        found = await self.look(place.revision_id)
-        if not found:
+        archived = await self.find_all(place.revision_id)
+        if not archived:
             raise ArtifactNotFound("The revision is not archived here.")
-        return max(found, key=lambda one: (one[1].attempt, ObjectCapability.MOUNT in one[0].capabilities))
+        return max(archived, key=lambda pair: (pair[1].attempt, ObjectCapability.MOUNT in pair[0].capabilities))
 
     async def files(self, request: FilesRequest) -> FilesAnswer:
         """Returns a page of a revision's files. Raises as :meth:`find` does."""
@@ -108,18 +96,15 @@ class Archive:
     # Mounting
 
     async def mount(self, place: ArtifactPlace) -> MountState:
-        """Where hosts mount a revision; one that lies where they cannot is copied to the mount cache first.
-
-        Raises:
-            NotSupported: there is no mount cache. And as :meth:`find` does, and what the copy failed for.
-        """
+        """Returns the path of a revision on hosts; copies it to the mount cache first if they cannot mount its storage.
+        Raises NotSupported: there is no mount cache; BackendError: as :meth:`find` does, or the error of the copy."""
         storage, manifest = await self.find(place)
         if ObjectCapability.MOUNT not in storage.capabilities:
-            if not self._storages.mount_cache:
+            if not self.storages.mount_cache:
                 raise NotSupported(
                     f"Hosts cannot mount what is on {storage.name}: archive on a volume, or set artifacts.mount-cache."
                 )
-            cache = self._storages.get(self._storages.mount_cache)
+            cache = self.storages.get(self.storages.mount_cache)
             copied = await load_manifest(cache, manifest.revision_id)
             if copied is None or copied.attempt != manifest.attempt:
                 return self._copying(storage, cache, manifest)
@@ -132,7 +117,7 @@ class Archive:
         if copy is not None and copy.work is None:
             del self._copies[manifest.revision_id]
             if copy.error is not None:
-                raise copy.error  # to whoever asks first; the next one begins it again
+                raise copy.error  # to one request; the next one starts the copy again
             copy = None
         if copy is None:
             copy = self._copies[manifest.revision_id] = _Copy(total=manifest.size)
@@ -140,12 +125,11 @@ class Archive:
         return MountState(path=None, current=copy.current, total=copy.total)
 
     async def _copy(self, source: ObjectStorage, cache: ObjectStorage, manifest: Manifest, copy: _Copy) -> None:
-        """Copies all objects, the manifest last, as in the archive."""
         prefix = files_of("artifacts", manifest.revision_id, manifest.attempt)
         try:
-            have = await sizes_below(cache, prefix)
+            sizes = await sizes_below(cache, prefix)
             for file in manifest.files:
-                if have.get(file.path) == file.size:
+                if sizes.get(file.path) == file.size:
                     copy.add(file.size)
                 else:
                     key = prefix + file.path
@@ -163,7 +147,7 @@ class Archive:
         finally:
             copy.work = None
 
-    async def forget(self, revision: UUID) -> None:
+    async def cancel_copy(self, revision: UUID) -> None:
         """Cancels the copy of a revision; copied objects stay."""
         copy = self._copies.pop(revision, None)
         if copy is not None and (work := copy.work) is not None:
@@ -172,4 +156,4 @@ class Archive:
 
     async def stop(self) -> None:
         for revision in list(self._copies):
-            await self.forget(revision)
+            await self.cancel_copy(revision)

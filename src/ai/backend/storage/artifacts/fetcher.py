@@ -1,7 +1,7 @@
 """Fetches from registries over HTTP, only from allowed hosts and never more than announced.
 
-A registry is not trusted: its URLs and redirects may lead to machines that only we can reach, and its answers may have
-no end. So everything goes through :mod:`ai.backend.infra.http.outbound`, and sizes are counted.
+A registry is not trusted: its URLs and redirects may lead to machines that only this proxy can reach, and its responses
+may have no end. So all requests use :mod:`ai.backend.infra.http.outbound`, and sizes are counted.
 """
 
 from __future__ import annotations
@@ -38,14 +38,11 @@ class RangeIgnored(Exception):
 
 
 class Fetcher:
-    """Args: allowed_hosts: names, addresses, or ``*.domain``; none at all: any host at a public address."""
+    """Sends GET requests to ``allowed_hosts`` (names, addresses, ``*.domain``), or if empty, to any public address."""
 
     def __init__(self, allowed_hosts: Sequence[str]) -> None:
         self._client = OutboundClient(
-            refused=NOT_PUBLIC,
-            timeout=_TIMEOUT,
-            allowed_hosts=allowed_hosts,
-            only_allowed=bool(allowed_hosts),
+            refused=NOT_PUBLIC, timeout=_TIMEOUT, allowed_hosts=allowed_hosts, only_allowed=bool(allowed_hosts)
         )
 
     async def stop(self) -> None:
@@ -55,9 +52,8 @@ class Fetcher:
     async def get(self, url: str | URL, headers: Mapping[str, str]) -> AsyncIterator[aiohttp.ClientResponse]:
         """Returns the response to a GET after redirects; ``Authorization`` stays with the first origin.
 
-        Raises:
-            AddressRefused: it leads where we do not go.
-            RegistryUnavailable: nobody answers, or nothing comes for some time, also while the body is read.
+        Raises AddressRefused: the URL or a redirect leads to a refused address; RegistryUnavailable: the server does
+        not respond in time, also while the body is read.
         """
         try:
             request = self._client.request("GET", parse_url(str(url)), headers=headers, max_redirects=MAX_REDIRECTS)
@@ -67,28 +63,24 @@ class Fetcher:
         except OutboundFailed as e:
             raise RegistryUnavailable(str(e)) from None
 
-    async def answer(self, url: str | URL, headers: Mapping[str, str], *, limit: int, follow: bool = True) -> Response:
-        """A whole answer, whose body has at most ``limit`` bytes. Raises as :meth:`get` does."""
-        redirects = MAX_REDIRECTS if follow else 0
+    async def read(self, url: str | URL, headers: Mapping[str, str], *, limit: int, follow: bool = True) -> Response:
+        """Returns a whole response, whose body has at most ``limit`` bytes. Raises as :meth:`get` does."""
+        target, redirects = parse_url(str(url)), MAX_REDIRECTS if follow else 0
         try:
-            return await self._client.read(
-                "GET", parse_url(str(url)), headers=headers, limit=limit, max_redirects=redirects
-            )
+            return await self._client.read("GET", target, headers=headers, limit=limit, max_redirects=redirects)
         except OutboundFailed as e:
             raise RegistryUnavailable(str(e)) from None
 
     async def file(
         self, url: str | URL, headers: Mapping[str, str], *, offset: int, size: int
     ) -> AsyncGenerator[bytes, None]:
-        """The bytes of a file of ``size`` bytes from ``offset`` on: exactly so many, or an error. Close it.
+        """Yields the bytes of a file of ``size`` bytes from ``offset`` on, all of them unless it raises.
 
-        Raises:
-            RangeIgnored: only from the beginning.
-            ArtifactChanged, ArtifactDamaged: it has another size.
-            ArtifactNotFound, RegistryRefused, and as :meth:`get` does.
+        Raises RangeIgnored: only from the beginning; ArtifactChanged, ArtifactDamaged: it has another size;
+        ArtifactNotFound, RegistryRefused, and as :meth:`get` does.
         """
-        asked = {**headers, "Range": f"bytes={offset}-"} if offset else headers
-        async with self.get(url, asked) as response:
+        ranged = {**headers, "Range": f"bytes={offset}-"} if offset else headers
+        async with self.get(url, ranged) as response:
             raise_for(response.status, response.url.host)
             if offset:
                 if response.status != 206:
@@ -97,15 +89,15 @@ class Fetcher:
                     raise ArtifactChanged("A file has another size than was announced.", data={"size": size})
             elif response.status != 200:
                 raise RegistryUnavailable(f"{response.url.host} answers {response.status}.")
-            left = size - offset
-            if response.content_length is not None and response.content_length != left:
+            remaining = size - offset
+            if response.content_length is not None and response.content_length != remaining:
                 raise ArtifactDamaged(f"A file has {offset + response.content_length} bytes, not {size}.")
             async for part in response.content.iter_chunked(READ_BYTES):
-                left -= len(part)
-                if left < 0:
+                remaining -= len(part)
+                if remaining < 0:
                     raise ArtifactDamaged(f"A file has more than the {size} bytes that were announced.")
                 yield part
-            if left:
+            if remaining:
                 raise RegistryUnavailable(f"{response.url.host} broke off in the middle of a file.")
 
 

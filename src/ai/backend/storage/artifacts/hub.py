@@ -1,6 +1,6 @@
 """Hubs that speak the protocol of HuggingFace, through its own library (extra ``artifacts``).
 
-The library asks; what it asks goes out through our :class:`Fetcher`, as does every download: see docs/decisions/0095.
+The requests of the library, like downloads, are sent by :class:`Fetcher`: see docs/decisions/0095.
 """
 
 from __future__ import annotations
@@ -40,28 +40,24 @@ MAX_DIGEST = 128
 _MAX_NAME = 256
 _MAX_ITEMS = 200
 _MAX_SIZE = 2**63 - 1
+_FRAMING = ("transfer-encoding", "content-length")
 _EXTRA = ("author", "downloads", "likes", "tags", "pipeline_tag", "library_name", "gated")
 
 
 @dataclass(slots=True)
-class _Ways:
-    """How the thread of a call gets out, and how often: a hub's pages may have no end."""
+class _Outbound:
+    """Sends the requests of one call, a bounded number, since a hub's pages may have no end."""
 
     fetcher: Fetcher
     loop: asyncio.AbstractEventLoop
-    left: int = _MAX_REQUESTS
+    remaining: int = _MAX_REQUESTS
 
 
-_ways: ContextVar[_Ways] = ContextVar("ways of the hub's library")
+_outbound: ContextVar[_Outbound] = ContextVar("outbound requests of the hub's library")
 
 
 @cache
-def _use_our_transport() -> None:
-    """Let the library's one HTTP client, of this whole process, send all requests through our fetcher.
-
-    Raises:
-        NotSupported: the library is not installed.
-    """
+def _install_transport() -> None:
     try:
         import httpx2
         from huggingface_hub import set_client_factory
@@ -70,108 +66,86 @@ def _use_our_transport() -> None:
 
     class Transport(httpx2.BaseTransport):
         def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-            ways = _ways.get()
-            ways.left -= 1
-            if request.method != "GET" or ways.left < 0:
+            outbound = _outbound.get()
+            outbound.remaining -= 1
+            if request.method != "GET" or outbound.remaining < 0:
                 raise RegistryUnavailable("The hub wants more than a few questions.")
             headers = {
                 name: request.headers[name] for name in ("authorization", "user-agent") if name in request.headers
             }
-            work = ways.fetcher.answer(str(request.url), headers, limit=_MAX_ANSWER, follow=False)
-            answer = asyncio.run_coroutine_threadsafe(work, ways.loop).result()
-            passed = {
-                k: v for k, v in answer.headers.items() if k.lower() not in ("transfer-encoding", "content-length")
-            }
-            return httpx2.Response(answer.status, headers=passed, content=answer.body, request=request)
+            work = outbound.fetcher.read(str(request.url), headers, limit=_MAX_ANSWER, follow=False)
+            reply = asyncio.run_coroutine_threadsafe(work, outbound.loop).result()
+            passed = {k: v for k, v in reply.headers.items() if k.lower() not in _FRAMING}
+            return httpx2.Response(reply.status, headers=passed, content=reply.body, request=request)
 
     set_client_factory(lambda: httpx2.Client(transport=Transport(), follow_redirects=True, max_redirects=5))
 
 
 class Hub:
-    """One hub, for one account.
-
-    Args:
-        url: without a path.
-        token: of the account; None: what is public.
-    """
+    """Reads one hub, whose ``url`` has no path, for the account of ``token``; without a token, public models."""
 
     def __init__(self, fetcher: Fetcher, url: str, token: str | None) -> None:
         self._fetcher = fetcher
         self._url = url.rstrip("/")
         self._token = token
 
-    def _api(self) -> HfApi:
-        _use_our_transport()
+    async def _run(self, work: Callable[[HfApi], T]) -> T:
+        """Runs calls of the library in a thread. Raises ArtifactNotFound, ArtifactRejected, RegistryRefused,
+        RegistryUnavailable, AddressRefused, NotSupported."""
+        _install_transport()
         from huggingface_hub import HfApi
 
-        return HfApi(endpoint=self._url, token=self._token or False)
-
-    async def _ask(self, what: Callable[[HfApi], T]) -> T:
-        """One or more calls of the library, in a thread.
-
-        Raises:
-            ArtifactNotFound, ArtifactRejected, RegistryRefused, RegistryUnavailable, AddressRefused, NotSupported.
-        """
-        api = self._api()
-        reset = _ways.set(_Ways(self._fetcher, asyncio.get_running_loop()))
+        api = HfApi(endpoint=self._url, token=self._token or False)
+        reset = _outbound.set(_Outbound(self._fetcher, asyncio.get_running_loop()))
         try:
-            return await asyncio.to_thread(_named, what, api)
+            return await asyncio.to_thread(_with_own_errors, work, api)
         finally:
-            _ways.reset(reset)
+            _outbound.reset(reset)
 
     # Scanning
 
     async def scan(self, request: ScanRequest) -> ScanAnswer:
-        """Raises as :meth:`_ask` does, but for single names that are not there."""
+        """Lists models, or describes the named ones. Raises as :meth:`_run` does, except for missing names."""
         if not request.names:
-            found = await self._ask(
-                lambda api: list(
-                    api.list_models(
-                        search=request.search, author=request.author, sort="downloads", limit=request.limit, full=True
-                    )
-                )
-            )
-            shown = [_artifact(info, (_revision("main", info),)) for info in found if _is_name(info.id)]
-            return ScanAnswer(artifacts=tuple(shown))
-        looked = await asyncio.gather(*(self._look(name, request.version) for name in request.names))
-        missing = tuple(name for name, one in zip(request.names, looked, strict=True) if one is None)
-        return ScanAnswer(artifacts=tuple(one for one in looked if one is not None), missing=missing)
+            options: dict[str, Any] = {"search": request.search, "author": request.author, "limit": request.limit}
+            models = await self._run(lambda api: list(api.list_models(**options, sort="downloads", full=True)))
+            listed = [_artifact(info, (_revision("main", info),)) for info in models if _is_name(info.id)]
+            return ScanAnswer(artifacts=tuple(listed))
+        artifacts = await asyncio.gather(*(self._describe(name, request.version) for name in request.names))
+        missing = tuple(name for name, one in zip(request.names, artifacts, strict=True) if one is None)
+        return ScanAnswer(artifacts=tuple(one for one in artifacts if one is not None), missing=missing)
 
-    async def _look(self, name: str, version: str | None) -> ScannedArtifact | None:
-        """Closely; None: there is no such model, or it does not show itself."""
+    async def _describe(self, name: str, version: str | None) -> ScannedArtifact | None:
+        """Returns a model with its revisions and README, or None if it is missing or not shown to this account."""
 
-        def ask(api: HfApi) -> list[tuple[str, ModelInfo]]:
+        def read(api: HfApi) -> list[tuple[str, ModelInfo]]:
             versions = [version] if version else _versions(api, name)
             return [(one, api.model_info(name, revision=one, files_metadata=True)) for one in versions]
 
         try:
-            found = await self._ask(ask)
+            models = await self._run(read)
         except (ArtifactNotFound, RegistryRefused):
             return None
-        revisions = tuple(_revision(version, info) for version, info in found)
-        newest = found[0][1]
+        revisions = tuple(_revision(version, info) for version, info in models)
+        newest = models[0][1]
         return _artifact(newest, revisions, readme=await self._readme(name, newest))
 
     async def _readme(self, name: str, info: ModelInfo) -> str | None:
         if not any(file.rfilename == "README.md" for file in info.siblings or ()):
             return None
+        url = self._file_url(name, str(info.sha), "README.md")
         try:
-            answer = await self._fetcher.answer(
-                self._file_url(name, str(info.sha), "README.md"), self._headers(), limit=_MAX_README
-            )
+            reply = await self._fetcher.read(url, self._headers(), limit=_MAX_README)
         except BackendError:
             return None
-        return answer.body.decode(errors="replace") if answer.status == 200 else None
+        return reply.body.decode(errors="replace") if reply.status == 200 else None
 
     # Importing
 
     async def plan(self, source: HubSource) -> tuple[str, tuple[PlannedFile, ...]]:
-        """Returns the commit of a version and its files.
-
-        Raises:
-            ArtifactChanged: it has another commit or size than the source says.
-        """
-        info = await self._ask(lambda api: api.model_info(source.name, revision=source.version, files_metadata=True))
+        """Returns the commit of a version and its files. Raises ArtifactChanged: it has another commit or size than the
+        source says."""
+        info = await self._run(lambda api: api.model_info(source.name, revision=source.version, files_metadata=True))
         commit = str(info.sha or "")[:MAX_DIGEST]
         if source.digest is not None and source.digest != commit:
             raise ArtifactChanged(f"{source.version[:64]} is at another commit by now.", data={"digest": commit[:64]})
@@ -182,7 +156,7 @@ class Hub:
         return commit, files
 
     def fetch(self, name: str, commit: str, file: PlannedFile, offset: int) -> AsyncGenerator[bytes, None]:
-        """See :meth:`Fetcher.file`."""
+        """Yields the bytes of a file, see :meth:`Fetcher.file`."""
         url = self._file_url(name, commit, file.path)
         return self._fetcher.file(url, self._headers(), offset=offset, size=file.size)
 
@@ -195,11 +169,11 @@ class Hub:
         return {"Authorization": f"Bearer {self._token}"} if self._token else {}
 
 
-def _named(what: Callable[[HfApi], T], api: HfApi) -> T:
+def _with_own_errors(work: Callable[[HfApi], T], api: HfApi) -> T:
     from huggingface_hub import errors as hub
 
     try:
-        return what(api)
+        return work(api)
     except BackendError:
         raise
     except hub.GatedRepoError:
@@ -222,7 +196,6 @@ def _named(what: Callable[[HfApi], T], api: HfApi) -> T:
 
 
 def _versions(api: HfApi, name: str) -> list[str]:
-    """Returns branches, ``main`` first, and tags."""
     refs = api.list_repo_refs(name)
     names = [ref.name for ref in (*refs.branches, *refs.tags) if _is_name(ref.name)]
     return sorted(dict.fromkeys(names), key=lambda one: one != "main")[:_MAX_REFS]
@@ -233,7 +206,7 @@ def _is_name(text: object) -> bool:
 
 
 def _short(value: object) -> object:
-    """What a hub says besides, in bounds; None for what is neither text nor number nor a list of texts."""
+    """Returns a text, number or list of texts within bounds, or None for any other value."""
     if isinstance(value, str):
         return value[:_MAX_NAME]
     if isinstance(value, list):
@@ -248,19 +221,18 @@ def _artifact(info: ModelInfo, revisions: tuple[ScannedRevision, ...], readme: s
 
 def _revision(version: str, info: ModelInfo) -> ScannedRevision:
     sizes = [file.size for file in info.siblings or ()]
-    is_known = bool(sizes) and all(isinstance(size, int) and 0 <= size <= _MAX_SIZE for size in sizes)
-    size = sum(size or 0 for size in sizes) if is_known else _MAX_SIZE + 1
+    has_sizes = bool(sizes) and all(isinstance(size, int) and 0 <= size <= _MAX_SIZE for size in sizes)
+    size = sum(size or 0 for size in sizes) if has_sizes else _MAX_SIZE + 1
     return ScannedRevision(
         version=version,
         digest=str(info.sha)[:MAX_DIGEST] if info.sha else None,
         size=size if size <= _MAX_SIZE else None,
-        file_count=len(sizes) if is_known else None,
+        file_count=len(sizes) if has_sizes else None,
         modified=info.last_modified.timestamp() if info.last_modified else None,
     )
 
 
 def _planned(file: Any) -> PlannedFile:
-    """Raises ArtifactRejected: the hub does not tell the file's size."""
     path, size = str(file.rfilename), file.size
     if not isinstance(size, int):
         raise ArtifactRejected("The hub does not tell how large a file is.", data={"path": path[:256]})

@@ -13,24 +13,14 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from ai.backend.common.errors import ArtifactNotFound, BackendError, InternalError, StaleAttempt
-from ai.backend.common.wire.artifacts import (
-    HubSource,
-    ImportKey,
-    ImportPhase,
-    ImportRequest,
-    ImportState,
-    Manifest,
-    PresignedFile,
-    ReservoirSource,
-    UploadAnswer,
-    UploadRequest,
-)
+from ai.backend.common.wire import artifacts as wire
+from ai.backend.common.wire.artifacts import ImportPhase, ImportState
 from ai.backend.infra.http.errors import problem
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.object_storage import ObjectStorage
 from ai.backend.storage.artifacts.archive import Archive, UrlOf
 from ai.backend.storage.artifacts.fetcher import Fetcher
-from ai.backend.storage.artifacts.layout import load_manifest, load_plan
+from ai.backend.storage.artifacts.layout import load_manifest, load_record
 from ai.backend.storage.artifacts.model import (
     AREAS,
     Limits,
@@ -47,21 +37,19 @@ from ai.backend.storage.artifacts.sources import FileSource, FromHub, FromReserv
 from ai.backend.storage.artifacts.storages import Storages
 
 log = logging.getLogger(__name__)
-_KEPT = 1000
+_MAX_ENDED = 1000
 
 
 @dataclass(slots=True)
 class _Job:
-    """The task and state of one import."""
-
-    request: ImportRequest
+    request: wire.ImportRequest
     storage: str
     source: FileSource | None
     phase: ImportPhase = ImportPhase.DOWNLOADING
     current: int = 0
     total: int = 0
     files: int = 0
-    manifest: Manifest | None = None
+    manifest: wire.Manifest | None = None
     error: BackendError | None = None
     work: asyncio.Task[None] | None = field(default=None, repr=False)
 
@@ -72,6 +60,8 @@ class _Job:
         self.current += count
 
     def state(self) -> ImportState:
+        if self.manifest is not None:
+            return _done(self.manifest, self.storage)
         return ImportState(
             revision_id=self.request.revision_id,
             attempt=self.request.attempt,
@@ -80,14 +70,11 @@ class _Job:
             total=self.total,
             files=self.files,
             storage=self.storage,
-            size=self.manifest.size if self.manifest else None,
-            digest=self.manifest.digest if self.manifest else None,
-            notes=self.manifest.notes if self.manifest else (),
             error=problem(self.error) if self.error else None,
         )
 
 
-def _done(manifest: Manifest, storage: str) -> ImportState:
+def _done(manifest: wire.Manifest, storage: str) -> ImportState:
     return ImportState(
         revision_id=manifest.revision_id,
         attempt=manifest.attempt,
@@ -102,84 +89,72 @@ def _done(manifest: Manifest, storage: str) -> ImportState:
     )
 
 
-def _tell(failed: Sequence[BackendError]) -> None:
-    """Raises the first of several errors."""
-    for error in failed:
-        raise error
-
-
+@dataclass(slots=True, kw_only=True)
 class Imports:
-    """Args: parallel: files of one import that are worked on at once."""
+    """Runs the imports of this proxy; ``parallel`` is the number of files of one import that are handled at once."""
 
-    def __init__(self, storages: Storages, kept: Archive, fetcher: Fetcher, *, limits: Limits, parallel: int) -> None:
-        self._storages = storages
-        self._kept = kept
-        self._fetcher = fetcher
-        self._limits = limits
-        self._parallel = parallel
-        self._jobs: dict[UUID, _Job] = {}
-        self._locks: WeakValueDictionary[UUID, asyncio.Lock] = WeakValueDictionary()
+    storages: Storages
+    archive: Archive
+    fetcher: Fetcher
+    limits: Limits
+    parallel: int
+    _jobs: dict[UUID, _Job] = field(default_factory=dict, init=False)
+    _locks: WeakValueDictionary[UUID, asyncio.Lock] = field(default_factory=WeakValueDictionary, init=False)
 
     @asynccontextmanager
     async def _alone(self, revision: UUID) -> AsyncIterator[None]:
-        """Holds the lock of a revision, so that nothing else begins or ends work on it."""
         lock = self._locks.setdefault(revision, asyncio.Lock())
         async with lock:
             yield
 
-    async def start(self, request: ImportRequest) -> ImportState:
-        """Starts an import, joins it, or returns that it is done.
-
-        Raises:
-            StaleAttempt, VolumeNotFound, NotSupported, and what a storage raises.
-        """
+    async def start(self, request: wire.ImportRequest) -> ImportState:
+        """Starts an import, joins it, or returns that it is done. Raises StaleAttempt, VolumeNotFound, NotSupported,
+        and the errors of a storage."""
         revision, stages = request.revision_id, request.stages
-        archive = self._storages.of_stage("archive", stages.archive)
+        archive = self.storages.of_stage("archive", stages.archive)
         async with self._alone(revision):
             job = self._jobs.get(revision)
-            if job is not None and job.request.attempt > request.attempt:
-                raise StaleAttempt(data={"attempt": job.request.attempt})
+            _check_attempt(request, job)
             if job is not None and job.work is not None and job.request.attempt == request.attempt:
-                if isinstance(job.source, FromReservoir) and isinstance(request.source, ReservoirSource):
+                if isinstance(job.source, FromReservoir) and isinstance(request.source, wire.ReservoirSource):
                     job.source.ticket = request.source.ticket
                 return job.state()
             await self._end(job)
-            download = self._storages.of_stage("download", stages.download)
-            verify = self._storages.of_stage("verify", stages.verify or stages.download)
             job = _Job(request, archive.name, self._source(request))
             pipeline = Pipeline(
                 request,
                 job.source,
-                download=download,
-                verify=verify,
+                download=self.storages.of_stage("download", stages.download),
+                verify=self.storages.of_stage("verify", stages.verify or stages.download),
                 archive=archive,
-                limits=self._limits,
-                parallel=self._parallel,
+                limits=self.limits,
+                parallel=self.parallel,
                 progress=job,
             )
             manifest = await load_manifest(archive, revision)
-            if manifest is not None and manifest.attempt > request.attempt:
-                raise StaleAttempt(data={"attempt": manifest.attempt})
+            _check_attempt(request, None, manifest)
             if manifest is not None and manifest.attempt == request.attempt:
-                await pipeline.tidy()
+                await pipeline.clean_up()
                 return _done(manifest, archive.name)
-            self._forget_old()
+            ended = [other for other, job in self._jobs.items() if job.work is None]
+            for other in ended[:-_MAX_ENDED]:
+                del self._jobs[other]
             self._jobs[revision] = job
             job.work = asyncio.create_task(self._run(job, pipeline), name=f"import {revision}")
             return job.state()
 
-    def _source(self, request: ImportRequest) -> FileSource | None:
-        if isinstance(request.source, HubSource):
-            return FromHub(self._fetcher, request.source)
-        if isinstance(request.source, ReservoirSource):
-            return FromReservoir(self._fetcher, request.source)
+    def _source(self, request: wire.ImportRequest) -> FileSource | None:
+        if isinstance(request.source, wire.HubSource):
+            return FromHub(self.fetcher, request.source)
+        if isinstance(request.source, wire.ReservoirSource):
+            return FromReservoir(self.fetcher, request.source)
         return None
 
     async def _run(self, job: _Job, pipeline: Pipeline) -> None:
         revision = job.request.revision_id
         try:
             job.manifest = await pipeline.run()
-            job.phase, job.current = ImportPhase.DONE, job.total
+            job.phase = ImportPhase.DONE
             log.info("the revision %s is archived on %s", revision, job.storage)
         except BackendError as e:
             job.phase, job.error = ImportPhase.FAILED, e
@@ -202,46 +177,35 @@ class Imports:
             if not job.phase.has_ended:  # it was cancelled before its first step
                 job.phase, job.work = ImportPhase.CANCELLED, None
 
-    def _forget_old(self) -> None:
-        ended = [revision for revision, job in self._jobs.items() if job.work is None]
-        for revision in ended[:-_KEPT]:
-            del self._jobs[revision]
-
-    async def state(self, key: ImportKey) -> ImportState:
+    async def state(self, key: wire.ImportKey) -> ImportState:
         """Returns the state of an import. Raises ArtifactNotFound, or StaleAttempt if there is a newer attempt."""
         job = self._jobs.get(key.revision_id)
         if job is not None and job.request.attempt == key.attempt:
             return job.state()
-        found = await self._kept.look(key.revision_id)
-        newest = max([m.attempt for _, m in found] + ([job.request.attempt] if job else []), default=-1)
-        for storage, manifest in found:
+        archived = await self.archive.find_all(key.revision_id)
+        for storage, manifest in archived:
             if manifest.attempt == key.attempt:
                 return _done(manifest, storage.name)
-        if newest > key.attempt:
-            raise StaleAttempt(data={"attempt": newest})
+        _check_attempt(key, job, *(manifest for _, manifest in archived))
         raise ArtifactNotFound("No such import is known here: ask for it again.")
 
-    async def cancel(self, key: ImportKey) -> None:
-        """End an import and throw away what it has fetched. One that has ended, or is not known, is right as well.
-
-        Raises:
-            StaleAttempt: a newer one is under way.
-        """
+    async def cancel(self, key: wire.ImportKey) -> None:
+        """Ends an import and removes the fetched files; does nothing if it has ended or is unknown. Raises
+        StaleAttempt: a newer one is under way."""
         async with self._alone(key.revision_id):
             job = self._jobs.get(key.revision_id)
-            if job is not None and job.request.attempt > key.attempt:
-                raise StaleAttempt(data={"attempt": job.request.attempt})
+            _check_attempt(key, job)
             await self._end(job)
-            _tell(await self._wipe(key.revision_id, [name for name in AREAS if name != "artifacts"]))
+            _raise_first(await self._wipe(key.revision_id, [name for name in AREAS if name != "artifacts"]))
 
     async def delete(self, revision: UUID) -> None:
         """Ends all work on a revision and removes its files from every storage."""
         async with self._alone(revision):
             await self._end(self._jobs.pop(revision, None))
-            await self._kept.forget(revision)
-            failed = await self._everywhere(lambda storage: storage.delete([manifest_key(revision)]))
+            await self.archive.cancel_copy(revision)
+            failures = await self._everywhere(lambda storage: storage.delete([manifest_key(revision)]))
             crash_point("artifact.deleting")  # from here on there is no such revision
-            _tell(failed + await self._wipe(revision, AREAS))
+            _raise_first(failures + await self._wipe(revision, AREAS))
 
     async def _wipe(self, revision: UUID, areas: Sequence[str]) -> list[BackendError]:
         async def wipe(storage: ObjectStorage) -> None:
@@ -251,47 +215,49 @@ class Imports:
         return await self._everywhere(wipe)
 
     async def _everywhere(self, work: Callable[[ObjectStorage], Awaitable[None]]) -> list[BackendError]:
-        """On all storages; what failed on some of them."""
-        failed = []
-        for storage in self._storages:
+        failures = []
+        for storage in self.storages:
             try:
                 await work(storage)
             except BackendError as e:
-                failed.append(e)
-        return failed
+                failures.append(e)
+        return failures
 
-    # What users upload
-
-    async def take(self, request: UploadRequest, url_of: UrlOf) -> UploadAnswer:
-        """Returns URLs to put the files of a revision.
-
-        Raises:
-            ArtifactRejected, StaleAttempt, VolumeNotFound, InvalidInput.
-        """
+    async def begin_upload(self, request: wire.UploadRequest, url_of: UrlOf) -> wire.UploadAnswer:
+        """Returns URLs to put the files of a revision that users upload. Raises ArtifactRejected, StaleAttempt,
+        VolumeNotFound, InvalidInput."""
         revision = request.revision_id
-        storage = self._storages.of_stage("download", request.stages.download)
+        storage = self.storages.of_stage("download", request.stages.download)
         files = tuple(PlannedFile(path=f.path, size=f.size, sha256=f.sha256) for f in request.files)
-        files = check_files(files, self._limits)
-        digest = f"upload-{request.attempt}"
-        plan = Plan(attempt=request.attempt, digest=digest, origin="upload", files=files)
+        files = check_files(files, self.limits)
+        plan = Plan(attempt=request.attempt, digest=f"upload-{request.attempt}", origin="upload", files=files)
         async with self._alone(revision):
             job = self._jobs.get(revision)
-            old = await load_plan(storage, revision)
-            newest = max([p.attempt for p in (old, job and job.request) if p], default=-1)
-            if newest > request.attempt:
-                raise StaleAttempt(data={"attempt": newest})
+            old = await load_record(storage, plan_key(revision), Plan)
+            _check_attempt(request, job, old)
             if old != plan:
                 await self._end(job)
                 for name in ("pulling", "incoming"):
                     await storage.delete_prefix(area(name, revision))
                 await storage.put(plan_key(revision), msgspec.json.encode(plan))
         incoming = files_of("incoming", revision)
-        urls = [
-            PresignedFile(path=file.path, url=await url_of(storage, incoming + file.path, request.expires_s, file.size))
-            for file in files
-        ]
-        return UploadAnswer(files=tuple(urls))
+        urls = [await url_of(storage, incoming + file.path, request.expires_s, file.size) for file in files]
+        pairs = zip(files, urls, strict=True)
+        return wire.UploadAnswer(files=tuple(wire.PresignedFile(path=file.path, url=url) for file, url in pairs))
 
     async def stop(self) -> None:
         """Stops all imports; managers request them again."""
         await asyncio.gather(*(self._end(job) for job in list(self._jobs.values())))
+
+
+def _check_attempt(
+    key: wire.ImportKey | wire.UploadRequest, job: _Job | None, *records: wire.Manifest | Plan | None
+) -> None:
+    newest = max((r.attempt for r in (job.request if job else None, *records) if r is not None), default=-1)
+    if newest > key.attempt:
+        raise StaleAttempt(data={"attempt": newest})
+
+
+def _raise_first(errors: Sequence[BackendError]) -> None:
+    if errors:
+        raise errors[0]

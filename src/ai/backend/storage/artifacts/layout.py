@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import aclosing
+from typing import TypeVar
 from uuid import UUID
 
 import msgspec
@@ -11,23 +12,22 @@ import msgspec
 from ai.backend.common.errors import InvalidPath, NoSuchFile, Unavailable
 from ai.backend.common.wire.artifacts import Manifest
 from ai.backend.plugin.object_storage import ObjectStorage, ObjectUpload
-from ai.backend.storage.artifacts.model import MAX_RECORD, Plan, area, files_of, manifest_key, plan_key
+from ai.backend.storage.artifacts.model import MAX_RECORD, area, files_of, manifest_key
+
+T = TypeVar("T")
 
 
-async def load_plan(storage: ObjectStorage, revision: UUID) -> Plan | None:
-    """Returns the plan of an import, or None if there is no readable one."""
+async def load_record(storage: ObjectStorage, key: str, kind: type[T]) -> T | None:
+    """Returns a record of a revision, or None if there is no readable one."""
     try:
-        return msgspec.json.decode(await storage.get(plan_key(revision), limit=MAX_RECORD), type=Plan)
+        return msgspec.json.decode(await storage.get(key, limit=MAX_RECORD), type=kind)
     except (NoSuchFile, InvalidPath, msgspec.MsgspecError):
         return None
 
 
 async def load_manifest(storage: ObjectStorage, revision: UUID) -> Manifest | None:
     """Returns the manifest of a revision, or None if it is not archived there."""
-    try:
-        return msgspec.json.decode(await storage.get(manifest_key(revision), limit=MAX_RECORD), type=Manifest)
-    except (NoSuchFile, InvalidPath, msgspec.MsgspecError):
-        return None
+    return await load_record(storage, manifest_key(revision), Manifest)
 
 
 async def sizes_below(storage: ObjectStorage, prefix: str) -> dict[str, int]:
@@ -44,11 +44,8 @@ async def sizes_below(storage: ObjectStorage, prefix: str) -> dict[str, int]:
 async def transfer(
     source: ObjectStorage, key: str, target: ObjectStorage, target_key: str, size: int, report: Callable[[int], None]
 ) -> None:
-    """Copies an object to another storage, resuming a partial copy; ``report`` receives the bytes added.
-
-    Raises:
-        NoSuchFile: the source does not exist.
-    """
+    """Copies an object to another storage, resuming a partial copy; ``report`` receives the bytes added. Raises
+    NoSuchFile: the source does not exist."""
     await source.stat(key)
     upload = await upload_of(target, target_key, size)
     try:
@@ -77,5 +74,6 @@ async def drop_other_attempts(storage: ObjectStorage, revision: UUID, attempt: i
     """Removes the objects of other attempts, except the manifest."""
     top = area("artifacts", revision)
     current = (files_of("artifacts", revision, attempt), manifest_key(revision))
-    old = [key for path in await sizes_below(storage, top) if not (key := top + path).startswith(current)]
-    await storage.delete(old)
+    await storage.delete(
+        [top + path for path in await sizes_below(storage, top) if not (top + path).startswith(current)]
+    )

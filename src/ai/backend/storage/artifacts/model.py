@@ -1,12 +1,12 @@
 """Records of imports, and the keys of the files of a revision in a storage.
 
-incoming/<revision>/files/...           what users upload, until its import begins
-pulling/<revision>/plan.json            what the revision will be
+incoming/<revision>/files/...           uploads of users, until the import begins
+pulling/<revision>/plan.json            the planned files
 pulling/<revision>/files/...            stage download
-pulling/<revision>/verified.json        the digests, once all files were found right
-verifying/<revision>/files/...          stage verify, where it has a storage of its own
+pulling/<revision>/verified.json        the digests, once all files are verified
+verifying/<revision>/files/...          stage verify, if it has a storage of its own
 artifacts/<revision>/<attempt>/files/.. stage archive
-artifacts/<revision>/manifest.json      written last: which attempt is the revision, and its files
+artifacts/<revision>/manifest.json      written last: the attempt that is the revision, and its files
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verified(msgspec.Struct, frozen=True, kw_only=True):
-    """The SHA-256 of every file of the plan with that fingerprint; from here on that attempt moves them away."""
+    """The SHA-256 of every file of the plan with that fingerprint; this attempt may move the files from now on."""
 
     attempt: int
     fingerprint: str
@@ -92,11 +92,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_files(files: Sequence[PlannedFile], limits: Limits) -> tuple[PlannedFile, ...]:
-    """What a source announces, by path.
-
-    Raises:
-        ArtifactRejected: there are none, or too many, they are too large, or named so that they cannot be kept.
-    """
+    """Returns the announced files, sorted by path. Raises ArtifactRejected: there are none, or too many, they are too
+    large, or a name is not valid."""
     if not files:
         raise ArtifactRejected("The artifact has no files.")
     if len(files) > limits.files:

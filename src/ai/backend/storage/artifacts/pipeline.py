@@ -1,7 +1,7 @@
 """One import from its source to the archive: download, verify, archive.
 
-Nothing says how far it is but the files themselves: what lies in a stage's place with the planned size is through that
-stage. So a run that was killed anywhere is gone on with by running it again.
+The files themselves are the state: a file of the planned size in the place of a stage has passed that stage. So a run
+that was killed at any point is resumed by running it again.
 """
 
 from __future__ import annotations
@@ -10,34 +10,21 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import aclosing
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
-from ai.backend.common.errors import (
-    ArtifactDamaged,
-    ArtifactIncomplete,
-    InvalidPath,
-    NoSuchFile,
-    RegistryUnavailable,
-    StaleAttempt,
-)
+from ai.backend.common.errors import ArtifactDamaged, ArtifactIncomplete, NoSuchFile, RegistryUnavailable, StaleAttempt
 from ai.backend.common.wire.artifacts import ArtifactFile, ImportPhase, ImportRequest, Manifest
+from ai.backend.infra.bounded import bounded
 from ai.backend.infra.retry import Backoff
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.object_storage import ObjectStorage
 from ai.backend.storage.artifacts.fetcher import RangeIgnored
-from ai.backend.storage.artifacts.layout import (
-    drop_other_attempts,
-    load_plan,
-    sizes_below,
-    transfer,
-    upload_of,
-)
+from ai.backend.storage.artifacts.layout import drop_other_attempts, load_record, sizes_below, transfer, upload_of
 from ai.backend.storage.artifacts.model import (
-    MAX_RECORD,
     Limits,
     Plan,
     PlannedFile,
@@ -59,25 +46,28 @@ _HASH_BYTES = 1 << 20
 _PICKLES = (".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth", ".joblib")
 
 
-class _Digest(Protocol):
-    def update(self, data: bytes, /) -> None: ...
-    def hexdigest(self) -> str: ...
-
-
 class Progress(Protocol):
-    """Who wants to know how far an import is."""
+    """Receives the progress of an import, in bytes."""
 
     def begin(self, phase: ImportPhase, *, current: int, total: int, files: int) -> None: ...
     def add(self, count: int) -> None: ...
+
+
+class _Place(NamedTuple):
+    storage: ObjectStorage
+    prefix: str
+
+    async def sizes(self) -> dict[str, int]:
+        return await sizes_below(self.storage, self.prefix)
 
 
 class Pipeline:
     """One import.
 
     Args:
-        source: None: what was uploaded.
+        source: None for uploaded files.
         download, verify, archive: the storage of each stage.
-        parallel: files that are worked on at once.
+        parallel: the number of files that are handled at once.
     """
 
     def __init__(
@@ -92,39 +82,32 @@ class Pipeline:
         parallel: int,
         progress: Progress,
     ) -> None:
-        self._request = request
-        self._revision = request.revision_id
-        self._source = source
-        self._download = download
-        self._verify = verify
-        self._archive = archive
-        self._limits = limits
-        self._parallel = parallel
-        self._progress = progress
-        own_verify = verify is not download
-        self._pulling = files_of("pulling", self._revision)
-        self._verifying = files_of("verifying", self._revision) if own_verify else self._pulling
-        self._archived = files_of("artifacts", self._revision, request.attempt)
+        self._request, self._source, self._limits = request, source, limits
+        self._parallel, self._progress = parallel, progress
+        self._revision = revision = request.revision_id
+        self._download = _Place(download, files_of("pulling", revision))
+        self._has_verify = verify is not download
+        self._verify = _Place(verify, files_of("verifying", revision)) if self._has_verify else self._download
+        self._archive = _Place(archive, files_of("artifacts", revision, request.attempt))
 
     async def run(self) -> Manifest:
-        """All stages.
+        """Runs all stages. Correct files stay for the next try.
 
-        Raises:
-            ArtifactChanged, ArtifactRejected, ArtifactIncomplete, ArtifactDamaged, ArtifactNotFound, StaleAttempt:
-                what is right of the files stays for the next try.
-            BackendError: a registry or a storage fails.
+        Raises ArtifactChanged, ArtifactRejected, ArtifactIncomplete, ArtifactDamaged, ArtifactNotFound, StaleAttempt;
+        BackendError: a registry or a storage fails.
         """
         plan = await self._planned()
         verified = await self._load_verified(plan)
         if verified is None:
             await self._fetch(plan)
             verified = await self._check(plan)
-        return await self._keep(plan, verified)
+        return await self._publish(plan, verified)
 
-    # What it will be
+    # Plan
 
     async def _planned(self) -> Plan:
-        old = await load_plan(self._download, self._revision)
+        storage, key = self._download.storage, plan_key(self._revision)
+        old = await load_record(storage, key, Plan)
         if old is not None and old.attempt > self._request.attempt:
             raise StaleAttempt(data={"attempt": old.attempt})
         if self._source is None:
@@ -132,69 +115,71 @@ class Pipeline:
                 raise ArtifactIncomplete("Nothing was uploaded for this attempt.")
             return old
         if old is not None and old.attempt == self._request.attempt and await self._load_verified(old) is not None:
-            return old  # all is here: the source need not even answer
+            return old  # all files are there: the source need not even answer
         new = await self._source.plan(self._request.attempt, old.digest if old else None)
         new = msgspec.structs.replace(new, files=check_files(new.files, self._limits))
         if old is None or old.fingerprint != new.fingerprint:
-            await self._download.delete_prefix(area("pulling", self._revision))
-            await self._verify.delete_prefix(area("verifying", self._revision))
+            await storage.delete_prefix(area("pulling", self._revision))
+            await self._verify.storage.delete_prefix(area("verifying", self._revision))
         if old != new:
-            await self._download.put(plan_key(self._revision), msgspec.json.encode(new))
+            await storage.put(key, msgspec.json.encode(new))
         crash_point("artifact.planned")
         return new
 
     # Download
 
     async def _fetch(self, plan: Plan) -> None:
-        have = await sizes_below(self._download, self._pulling)
-        if self._verify is not self._download:
-            have |= await sizes_below(self._verify, self._verifying)
-        missing = [file for file in plan.files if have.get(file.path) != file.size]
+        sizes = await self._download.sizes()
+        if self._has_verify:
+            sizes |= await self._verify.sizes()
+        missing = [file for file in plan.files if sizes.get(file.path) != file.size]
         current = plan.size - sum(file.size for file in missing)
         self._progress.begin(ImportPhase.DOWNLOADING, current=current, total=plan.size, files=len(plan.files))
         if self._source is None:
-            await self._take_in(missing)
+            await self._accept_uploads(missing)
         else:
             source = self._source
-            await _each(missing, lambda file: self._fetch_file(source, plan, file), self._parallel)
+            async for _ in bounded(missing, lambda file: self._fetch_file(source, plan, file), self._parallel):
+                pass
         crash_point("artifact.downloaded")
 
-    async def _take_in(self, missing: Sequence[PlannedFile]) -> None:
-        """Files of users, out of the reach of whoever still has a URL to put them."""
-        incoming = files_of("incoming", self._revision)
-        have = await sizes_below(self._download, incoming)
-        lacking = [file.path for file in missing if have.get(file.path) != file.size]
+    async def _accept_uploads(self, missing: Sequence[PlannedFile]) -> None:
+        """Moves uploaded files to a place where the URLs of the upload cannot change them."""
+        incoming = _Place(self._download.storage, files_of("incoming", self._revision))
+        sizes = await incoming.sizes()
+        lacking = [file.path for file in missing if sizes.get(file.path) != file.size]
         if lacking:
             raise ArtifactIncomplete(
                 f"{len(lacking)} files were not uploaded, or with another size.",
                 data={"missing": lacking[:_NAMED_FILES], "count": len(lacking)},
             )
         for file in missing:
-            await self._download.move(incoming + file.path, self._pulling + file.path)
+            await incoming.storage.move(incoming.prefix + file.path, self._download.prefix + file.path)
             self._progress.add(file.size)
             crash_point("artifact.file")
 
     async def _fetch_file(self, source: FileSource, plan: Plan, file: PlannedFile) -> None:
-        """Try some times, each time from the byte where it broke off."""
-        upload = await upload_of(self._download, self._pulling + file.path, file.size)
-        told = 0
+        """Fetches a file in some tries, each from the byte where the previous one ended."""
+        key = self._download.prefix + file.path
+        upload = await upload_of(self._download.storage, key, file.size)
+        reported = 0
         backoff = Backoff(_FIRST_PAUSE_S, _MAX_PAUSE_S)
         try:
             while True:
-                self._progress.add(upload.offset - told)
-                told = begun = upload.offset
+                self._progress.add(upload.offset - reported)
+                reported = begun = upload.offset
                 try:
                     if upload.offset < file.size or not file.size:
                         async with aclosing(source.fetch(plan, file, upload.offset)) as parts:
                             async for part in parts:
                                 await upload.write(part)
                                 self._progress.add(len(part))
-                                told += len(part)
+                                reported += len(part)
                                 crash_point("artifact.part")
                     break
                 except RangeIgnored:
                     await upload.abort()
-                    upload = await upload_of(self._download, self._pulling + file.path, file.size)
+                    upload = await upload_of(self._download.storage, key, file.size)
                 except RegistryUnavailable:
                     if upload.offset > begun:
                         backoff.reset()
@@ -209,77 +194,63 @@ class Pipeline:
     # Verify
 
     async def _load_verified(self, plan: Plan) -> Verified | None:
-        try:
-            data = await self._download.get(verified_key(self._revision), limit=MAX_RECORD)
-            found = msgspec.json.decode(data, type=Verified)
-        except (NoSuchFile, InvalidPath, msgspec.MsgspecError):
+        verified = await load_record(self._download.storage, verified_key(self._revision), Verified)
+        if verified is None or (verified.attempt, verified.fingerprint) != (plan.attempt, plan.fingerprint):
             return None
-        is_of_this = (found.attempt, found.fingerprint) == (plan.attempt, plan.fingerprint)
-        return found if is_of_this else None
+        return verified
 
     async def _check(self, plan: Plan) -> Verified:
-        """Compare what has come with what was announced; what is wrong is removed, so that it is fetched again.
-
-        Raises:
-            ArtifactDamaged.
-        """
-        passes = (self._verify is not self._download) + self._request.verify
+        """Compares the files with the plan; removes wrong ones, so that they are fetched again. Raises
+        ArtifactDamaged."""
+        passes = self._has_verify + self._request.verify
         self._progress.begin(ImportPhase.VERIFYING, current=0, total=plan.size * passes, files=len(plan.files))
-        if self._verify is not self._download:
-            await _each(plan.files, self._to_verify, self._parallel)
+        if self._has_verify:
+            await self._move_all(plan, self._download, self._verify, "artifact.transferred")
         digests: dict[str, str] = {}
         wrong: list[str] = []
 
-        async def one(file: PlannedFile) -> None:
-            found = await self._digest_of(file) if self._request.verify else file.sha256 or ""
-            if found is None:
+        async def check(file: PlannedFile) -> None:
+            digest = await self._digest_of(file) if self._request.verify else file.sha256 or ""
+            if digest is None:
                 wrong.append(file.path)
             else:
-                digests[file.path] = found
+                digests[file.path] = digest
 
-        await _each(plan.files, one, self._parallel)
+        async for _ in bounded(plan.files, check, self._parallel):
+            pass
         if wrong:
             wrong.sort()
-            await self._verify.delete([self._verifying + path for path in wrong])
+            await self._verify.storage.delete([self._verify.prefix + path for path in wrong])
             raise ArtifactDamaged(
                 f"{len(wrong)} files are not what the source announced: {wrong[0][:256]!r} ...",
                 data={"files": wrong[:_NAMED_FILES], "count": len(wrong)},
             )
         verified = Verified(attempt=plan.attempt, fingerprint=plan.fingerprint, sha256=digests)
-        await self._download.put(verified_key(self._revision), msgspec.json.encode(verified))
+        await self._download.storage.put(verified_key(self._revision), msgspec.json.encode(verified))
         crash_point("artifact.verified")
         return verified
 
-    async def _to_verify(self, file: PlannedFile) -> None:
-        await self._carry(self._download, self._pulling, self._verify, self._verifying, file, self._progress.add)
-        crash_point("artifact.transferred")
-
     async def _digest_of(self, file: PlannedFile) -> str | None:
-        """The SHA-256; None: the content is another one than announced."""
+        """Returns the SHA-256, or None if the content differs from the announced one."""
         sha256 = hashlib.sha256()
-        digests: list[_Digest] = [sha256]
-        git = hashlib.sha1(b"blob %d\0" % file.size, usedforsecurity=False) if file.git_sha1 else None
-        if git is not None:
-            digests.append(git)
+        git = hashlib.sha1(b"blob %d\0" % file.size, usedforsecurity=False)
+        digests = [sha256, git] if file.git_sha1 else [sha256]
         count = 0
-        async with aclosing(self._verify.read(self._verifying + file.path)) as parts:
+        async with aclosing(self._verify.storage.read(self._verify.prefix + file.path)) as parts:
             async for data in _gathered(parts):
                 for digest in digests:
                     await asyncio.to_thread(digest.update, data)
                 count += len(data)
                 self._progress.add(len(data))
-        is_right = (
-            count == file.size
-            and file.sha256 in (None, sha256.hexdigest())
-            and (git is None or git.hexdigest() == file.git_sha1)
-        )
-        return sha256.hexdigest() if is_right else None
+        if count != file.size or (file.git_sha1 and git.hexdigest() != file.git_sha1):
+            return None
+        return sha256.hexdigest() if file.sha256 in (None, sha256.hexdigest()) else None
 
     # Archive
 
-    async def _keep(self, plan: Plan, verified: Verified) -> Manifest:
+    async def _publish(self, plan: Plan, verified: Verified) -> Manifest:
         self._progress.begin(ImportPhase.ARCHIVING, current=0, total=plan.size, files=len(plan.files))
-        await _each(plan.files, self._to_archive, self._parallel)
+        await self._move_all(plan, self._verify, self._archive, "artifact.moved")
         manifest = Manifest(
             revision_id=self._revision,
             attempt=self._request.attempt,
@@ -296,48 +267,40 @@ class Pipeline:
             notes=notes_on(plan.files, is_verified=self._request.verify),
         )
         crash_point("artifact.archived")
-        await self._archive.put(manifest_key(self._revision), msgspec.json.encode(manifest))
+        await self._archive.storage.put(manifest_key(self._revision), msgspec.json.encode(manifest))
         crash_point("artifact.published")
-        await self.tidy()
+        await self.clean_up()
         return manifest
 
-    async def _to_archive(self, file: PlannedFile) -> None:
-        await self._carry(self._verify, self._verifying, self._archive, self._archived, file, self._progress.add)
-        crash_point("artifact.moved")
-
-    async def tidy(self) -> None:
-        """Remove what an import that is archived needs no more, and what earlier attempts have archived."""
-        for storage in {id(s): s for s in (self._download, self._verify)}.values():
+    async def clean_up(self) -> None:
+        """Removes the files of earlier stages and of earlier attempts after the import."""
+        for storage in {id(s): s for s in (self._download.storage, self._verify.storage)}.values():
             for name in ("pulling", "verifying", "incoming"):
                 await storage.delete_prefix(area(name, self._revision))
-        await drop_other_attempts(self._archive, self._revision, self._request.attempt)
+        await drop_other_attempts(self._archive.storage, self._revision, self._request.attempt)
 
-    async def _carry(
-        self,
-        source: ObjectStorage,
-        source_prefix: str,
-        target: ObjectStorage,
-        target_prefix: str,
-        file: PlannedFile,
-        told: Callable[[int], None],
-    ) -> None:
-        """Move a file from one stage to the next; done before is done."""
-        key, target_key = source_prefix + file.path, target_prefix + file.path
-        try:
-            if source is target:
-                await source.move(key, target_key)
-                told(file.size)
-            else:
-                await transfer(source, key, target, target_key, file.size, told)
-                await source.delete([key])
-        except NoSuchFile:
-            if (await target.stat(target_key)).size != file.size:
-                raise
-            told(file.size)
+    async def _move_all(self, plan: Plan, source: _Place, target: _Place, point: str) -> None:
+        async def move(file: PlannedFile) -> None:
+            key, target_key = source.prefix + file.path, target.prefix + file.path
+            try:
+                if source.storage is target.storage:
+                    await source.storage.move(key, target_key)
+                    self._progress.add(file.size)
+                else:
+                    await transfer(source.storage, key, target.storage, target_key, file.size, self._progress.add)
+                    await source.storage.delete([key])
+            except NoSuchFile:
+                if (await target.storage.stat(target_key)).size != file.size:
+                    raise
+                self._progress.add(file.size)
+            crash_point(point)
+
+        async for _ in bounded(plan.files, move, self._parallel):
+            pass
 
 
 def notes_on(files: Iterable[PlannedFile], *, is_verified: bool) -> tuple[str, ...]:
-    """What whoever uses these files should know."""
+    """Returns warnings for the users of these files."""
     notes = []
     pickles = sorted(file.path for file in files if file.path.lower().endswith(_PICKLES))
     if pickles:
@@ -347,25 +310,8 @@ def notes_on(files: Iterable[PlannedFile], *, is_verified: bool) -> tuple[str, .
     return tuple(notes)
 
 
-async def _each(files: Sequence[PlannedFile], work: Callable[[PlannedFile], Awaitable[None]], parallel: int) -> None:
-    """Some at once; the first error ends the others where they are."""
-    waiting = iter(files)
-
-    async def worker() -> None:
-        for file in waiting:
-            await work(file)
-
-    workers = [asyncio.create_task(worker()) for _ in range(min(parallel, len(files)))]
-    try:
-        await asyncio.gather(*workers)
-    finally:
-        for one in workers:
-            one.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
-
-
 async def _gathered(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The same bytes in larger pieces: each goes to a thread and back."""
+    """Yields the same bytes in larger pieces, since each piece goes to a thread and back."""
     buffer = bytearray()
     async for part in parts:
         buffer += part

@@ -20,14 +20,10 @@ class FileSource(Protocol):
     """Reads one revision from a registry. Calls raise the errors of :class:`Fetcher` and :class:`Hub`."""
 
     async def plan(self, attempt: int, begun: str | None) -> Plan:
-        """Returns the files of the revision. ``begun`` is the digest of a partial import, which continues even if the
-        branch has moved since.
-        """
-        ...
+        """Returns the files of the revision; an import that ``begun`` with that digest keeps it if the branch moves."""
 
     def fetch(self, plan: Plan, file: PlannedFile, offset: int) -> AsyncGenerator[bytes, None]:
         """Yields the bytes from ``offset`` on. Raises RangeIgnored if the source only sends whole files."""
-        ...
 
 
 class FromHub:
@@ -56,7 +52,6 @@ class FromReservoir:
         self.ticket = source.ticket
 
     def _ticket(self) -> URL:
-        """Raises ArtifactRejected, AddressRefused."""
         url = parse_url(self.ticket)
         if url.name != "manifest":
             raise ArtifactRejected("That is no ticket of a revision.")
@@ -64,10 +59,10 @@ class FromReservoir:
 
     async def plan(self, attempt: int, begun: str | None) -> Plan:
         url = self._ticket()
-        answer = await self._fetcher.answer(url, {}, limit=MAX_RECORD)
-        raise_for(answer.status, url.host)
+        response = await self._fetcher.read(url, {}, limit=MAX_RECORD)
+        raise_for(response.status, url.host)
         try:
-            manifest = msgspec.json.decode(answer.body, type=Manifest)
+            manifest = msgspec.json.decode(response.body, type=Manifest)
         except msgspec.MsgspecError:
             raise RegistryUnavailable(f"{url.host} answers something that is no manifest.") from None
         files = tuple(PlannedFile(path=f.path, size=f.size, sha256=f.sha256 or None) for f in manifest.files)

@@ -5,71 +5,39 @@ On a volume artifacts lie in ``.artifacts`` at its top, beside the quota scopes:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import AsyncExitStack
-
 from ai.backend.common.errors import InvalidInput, VolumeNotFound
 from ai.backend.plugin.object_storage import ObjectStorage, StorageContext
-from ai.backend.storage.config.settings import ArtifactSettings, ObjectStorageSettings
-from ai.backend.storage.volumes.backends import load_class
-from ai.backend.storage.volumes.registry import Volumes
-from ai.backend.volume.object import DirectoryStorage
+from ai.backend.storage.config.settings import StorageSettings
+from ai.backend.storage.volumes.registry import Backends, Volumes, load_backend
+from ai.backend.volume.object.directory import DirectoryStorage
 
 ON_VOLUMES = ".artifacts"
-_BUILT_IN = {
-    "directory": "ai.backend.volume.object:DirectoryStorage",
-    "s3": "ai.backend.volume.object:S3Storage",
-}
 
 
-def load_backend(name: str) -> type[ObjectStorage]:
-    """Returns a storage class by the name of a built-in backend or ``package.module:Class``.
+class Storages(Backends[ObjectStorage]):
+    """Starts and stops object storages, and finds storages by name or stage. Raises InvalidInput: a name stands for two
+    storages, or a stage names none."""
 
-    Raises:
-        InvalidInput: the backend does not exist.
-        PluginError: it is no object storage, or for another version of the SPI.
-    """
-    backend: type[ObjectStorage] = load_class(name, ObjectStorage, _BUILT_IN, kind="object storage")
-    return backend
-
-
-class Storages:
-    """Starts and stops object storages, and finds storages by name or stage.
-
-    Raises:
-        InvalidInput: a name stands for two storages, or a stage names none.
-    """
-
-    def __init__(
-        self,
-        settings: Mapping[str, ObjectStorageSettings],
-        stages: ArtifactSettings,
-        volumes: Volumes,
-        *,
-        owner: tuple[int, int] | None,
-    ) -> None:
-        context = StorageContext(owner=owner)
-        self._storages: dict[str, ObjectStorage] = {
+    def __init__(self, settings: StorageSettings, volumes: Volumes) -> None:
+        context = StorageContext(owner=settings.storage_proxy.owner)
+        storages: dict[str, ObjectStorage] = {
             volume.name: DirectoryStorage(volume.name, {"path": volume.path / ON_VOLUMES}, context)
             for volume in volumes
         }
-        self._own = frozenset(settings)
-        for name, storage in settings.items():
-            if name in self._storages:
+        self._own = settings.object_storage
+        for name, storage in self._own.items():
+            if name in storages:
                 raise InvalidInput(f"{name!r} names both a volume and an object storage.")
-            self._storages[name] = load_backend(storage.backend)(name, storage.options, context)
-        first = next(iter(self._storages), "")
-        archive = stages.archive or first
-        self.defaults = {
-            "download": stages.download or archive,
-            "verify": stages.verify or stages.download or archive,
-            "archive": archive,
-        }
+            storages[name] = load_backend(storage.backend, ObjectStorage)(name, storage.options, context)
+        super().__init__(storages)
+        stages = settings.artifacts
+        archive = stages.archive or next(iter(storages), "")
+        download = stages.download or archive
+        self.defaults = {"download": download, "verify": stages.verify or download, "archive": archive}
         self.mount_cache = stages.mount_cache
         for name in {*self.defaults.values(), self.mount_cache} - {""}:
-            if name not in self._storages:
+            if name not in storages:
                 raise InvalidInput(f"artifacts: there is no storage {name!r}.")
-        self._stack = AsyncExitStack()
 
     async def start(self) -> None:
         """Starts the object storages; volumes need nothing. Raises InvalidInput if one is unusable."""
@@ -78,16 +46,10 @@ class Storages:
             if storage.name in self._own:
                 await storage.start()
 
-    async def stop(self) -> None:
-        await self._stack.aclose()
-
-    def __iter__(self) -> Iterator[ObjectStorage]:
-        return iter(self._storages.values())
-
     def get(self, name: str) -> ObjectStorage:
         """Returns a storage. Raises VolumeNotFound."""
         try:
-            return self._storages[name]
+            return self._backends[name]
         except KeyError:
             raise VolumeNotFound(
                 f"There is no storage {name[:64]!r}." if name else "This proxy has no storage for artifacts.",

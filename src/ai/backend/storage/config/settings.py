@@ -28,9 +28,7 @@ class ProxySettings(Settings):
     """The table ``[storage-proxy]``."""
 
     node_id: str = Field("storage-proxy", description="Name of this proxy, for people.")
-    secret: SecretStr = Field(
-        description="Signs the tokens of transfers; nobody but proxies of the same volumes knows it."
-    )
+    secret: SecretStr = Field(description="Signs the tokens of transfers; only proxies of the same volumes know it.")
     session_expire: Duration = Field(3600.0, gt=0, description="How long a token is valid: seconds, or as 1h, 1d.")
     max_upload_size: Size = Field(
         100 << 30, gt=0, description="The largest file that may be uploaded: bytes, or as 100g."
@@ -82,7 +80,7 @@ class ApiSettings(Settings):
 
 
 class VolumeSettings(Settings):
-    """One table ``[volume.NAME]``."""
+    """A table ``[volume.NAME]``."""
 
     backend: str = Field(description="vfs, xfs (with project quotas), or package.module:Class of a volume plugin.")
     path: Path = Field(description="Where the files are; the same path on every agent.")
@@ -90,7 +88,7 @@ class VolumeSettings(Settings):
 
 
 class ObjectStorageSettings(Settings):
-    """One table ``[object-storage.NAME]``."""
+    """A table ``[object-storage.NAME]``."""
 
     backend: str = Field(description="s3, directory, or package.module:Class of an object storage plugin.")
     options: dict[str, Any] = Field(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -12,8 +13,7 @@ from ai.backend.common.volume_paths import FolderPath, VFolderId
 from ai.backend.infra.http.errors import problem
 from ai.backend.infra.http.routes import Call, Schema, route
 from ai.backend.storage.folders.service import Folders
-from ai.backend.storage.tasks import Tasks, TaskStatus
-from ai.backend.storage.volumes.registry import Volumes
+from ai.backend.storage.tasks import TaskStatus
 from ai.backend.storage.volumes.schemas import FolderParams
 
 
@@ -36,33 +36,31 @@ class MountParams(FolderParams, frozen=True, kw_only=True):
     subpath: str = "."
 
 
+@dataclass(slots=True)
 class FolderApi:
     """Routes about folders and tasks."""
 
-    def __init__(self, volumes: Volumes, folders: Folders, tasks: Tasks) -> None:
-        self._volumes = volumes
-        self._folders = folders
-        self._tasks = tasks
+    folders: Folders
 
     @route("POST", "/folder/create", body=CreateBody)
     async def create(self, call: Call[CreateBody]) -> None:
         """Creates a folder; does nothing if it exists."""
-        volume, folder = self._volumes.locate(call.body.volume, call.body.vfid)
+        volume, folder = self.folders.volumes.locate(call.body.volume, call.body.vfid)
         await volume.create_folder(folder, mode=call.body.mode)
 
     @route("POST", "/folder/delete", body=FolderParams)
     async def delete(self, call: Call[FolderParams]) -> None:
         """Deletes a folder and cancels a clone into it."""
-        await self._folders.delete(*self._volumes.locate(call.body.volume, call.body.vfid))
+        await self.folders.delete(*self.folders.volumes.locate(call.body.volume, call.body.vfid))
 
     @route("POST", "/folder/clone", body=CloneBody, status=202)
     async def clone(self, call: Call[CloneBody]) -> dict[str, str]:
         """Copies a folder in the background."""
         body = call.body
-        task = self._folders.clone(
-            self._volumes.get(body.src_volume),
+        task = self.folders.clone(
+            self.folders.volumes.get(body.src_volume),
             VFolderId.parse(body.src_vfid),
-            self._volumes.get(body.dst_volume),
+            self.folders.volumes.get(body.dst_volume),
             VFolderId.parse(body.dst_vfid),
         )
         return {"bgtask_id": str(task.id)}
@@ -70,7 +68,7 @@ class FolderApi:
     @route("GET", "/task", query=TaskParams)
     async def task(self, call: Call[Any, TaskParams]) -> dict[str, Any]:
         """Returns the progress of a task."""
-        task = self._tasks.get(TaskId(call.query.task_id))
+        task = self.folders.tasks.get(TaskId(call.query.task_id))
         skipped = f" {task.progress.skipped} special files were left out." if task.progress.skipped else ""
         return {
             "task_id": str(task.id),
@@ -86,25 +84,24 @@ class FolderApi:
     @route("DELETE", "/task", query=TaskParams)
     async def cancel_task(self, call: Call[Any, TaskParams]) -> None:
         """Cancels a task."""
-        task = self._tasks.get(TaskId(call.query.task_id))
+        task = self.folders.tasks.get(TaskId(call.query.task_id))
         if task.status == TaskStatus.RUNNING:
-            self._tasks.cancel(task.key)
+            self.folders.tasks.cancel(task.key)
 
     @route("GET", "/folder/mount", query=MountParams)
     async def mount(self, call: Call[Any, MountParams]) -> dict[str, str]:
         """Returns the path of a folder on the nodes."""
-        volume, folder = self._volumes.locate(call.query.volume, call.query.vfid)
+        volume, folder = self.folders.volumes.locate(call.query.volume, call.query.vfid)
         return {"path": str(await volume.mount_path(folder, FolderPath.parse(call.query.subpath)))}
 
     @route("GET", "/folder/usage", query=FolderParams)
     async def usage(self, call: Call[Any, FolderParams]) -> dict[str, int]:
         """Returns files and bytes of a folder."""
-        volume, folder = self._volumes.locate(call.query.volume, call.query.vfid)
-        usage = await volume.folder_usage(folder)
-        return {"file_count": usage.file_count, "used_bytes": usage.used_bytes}
+        volume, folder = self.folders.volumes.locate(call.query.volume, call.query.vfid)
+        return asdict(await volume.folder_usage(folder))
 
     @route("GET", "/folder/used-bytes", query=FolderParams)
     async def used_bytes(self, call: Call[Any, FolderParams]) -> dict[str, int]:
         """Returns the bytes of a folder on the disk."""
-        volume, folder = self._volumes.locate(call.query.volume, call.query.vfid)
+        volume, folder = self.folders.volumes.locate(call.query.volume, call.query.vfid)
         return {"used_bytes": (await volume.folder_usage(folder)).used_bytes}

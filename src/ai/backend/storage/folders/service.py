@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 from ai.backend.common.errors import BackendError, StorageFull, VolumeNotFound
 from ai.backend.common.volume_paths import FolderPath, VFolderId
@@ -18,20 +19,20 @@ def _key(volume: AbstractVolume, folder: VFolderId) -> str:
     return f"{volume.name}:{folder}"
 
 
+@dataclass(slots=True)
 class Folders:
     """Executes requests of managers that need several calls of a volume."""
 
-    def __init__(self, volumes: Volumes, quota: QuotaAccounting, tasks: Tasks) -> None:
-        self._volumes = volumes
-        self._quota = quota
-        self._tasks = tasks
+    volumes: Volumes
+    quota: QuotaAccounting
+    tasks: Tasks
 
     async def resume(self) -> None:
-        """Resumes the clones that an earlier process has left unfinished."""
-        for target_volume in self._volumes:
+        """Resumes the unfinished clones of an earlier process."""
+        for target_volume in self.volumes:
             for clone in await target_volume.unfinished_clones():
                 try:
-                    source_volume = self._volumes.get(clone.source_volume)
+                    source_volume = self.volumes.get(clone.source_volume)
                 except VolumeNotFound:
                     log.warning("a clone from %s to %s waits for that volume", clone.source_volume, clone.target)
                     continue
@@ -46,23 +47,23 @@ class Folders:
             if await target_volume.has_folder(target):
                 return
             size = (await source_volume.folder_usage(source)).used_bytes
-            await self._quota.reserve(target_volume, target.scope, size)
+            await self.quota.reserve(target_volume, target.scope, size)
             published = False
             try:
                 await source_volume.clone_folder(source, target_volume, target, progress)
                 published = not progress.is_cancelled
             except StorageFull as e:
-                raise await self._quota.reason(target_volume, target.scope, e) from None
+                raise await self.quota.reason(target_volume, target.scope, e) from None
             finally:
-                self._quota.settle(target_volume, target.scope, size, published=published)
+                self.quota.end_reservation(target_volume, target.scope, size, published=published)
 
-        return self._tasks.start("clone", _key(target_volume, target), work)
+        return self.tasks.start("clone", _key(target_volume, target), work)
 
     async def delete(self, volume: AbstractVolume, folder: VFolderId) -> None:
-        """Also ends a clone into it."""
-        self._tasks.cancel(_key(volume, folder))
+        """Deletes a folder and cancels a clone into it."""
+        self.tasks.cancel(_key(volume, folder))
         await volume.delete_folder(folder)
-        self._quota.touch(volume, folder.scope)
+        self.quota.touch(volume, folder.scope)
 
     async def delete_files(
         self, volume: AbstractVolume, folder: VFolderId, paths: list[FolderPath], *, recursive: bool
@@ -70,12 +71,12 @@ class Folders:
         try:
             await volume.delete_files(folder, paths, recursive=recursive)
         finally:
-            self._quota.touch(volume, folder.scope)
+            self.quota.touch(volume, folder.scope)
 
     async def make_directories(
         self, volume: AbstractVolume, folder: VFolderId, texts: list[str], *, parents: bool, exist_ok: bool
     ) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-        """Which were made, and which not, each with a message."""
+        """Returns the created directories and the failed ones, each with a message."""
         made: list[tuple[str, str]] = []
         failed: list[tuple[str, str]] = []
         for text in texts:

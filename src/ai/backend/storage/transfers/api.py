@@ -20,9 +20,8 @@ from ai.backend.infra.http.routes import Call, Schema, route
 from ai.backend.plugin.volume import FileKind
 from ai.backend.storage.transfers.archive import stream_zip
 from ai.backend.storage.transfers.file_response import send_archive, send_file
-from ai.backend.storage.transfers.model import ArchiveClaims, DownloadClaims, UploadClaims
 from ai.backend.storage.transfers.request_body import body_of
-from ai.backend.storage.transfers.tokens import Tokens
+from ai.backend.storage.transfers.tokens import ArchiveClaims, DownloadClaims, Tokens, UploadClaims
 from ai.backend.storage.transfers.uploads import CHECKSUMS, Checksum, Chunk, Uploads
 from ai.backend.storage.volumes.registry import Volumes
 
@@ -49,26 +48,20 @@ async def allow_all_origins(_: web.Request, response: web.StreamResponse) -> Non
     response.headers.update(_CORS)
 
 
-class DownloadQuery(Schema, frozen=True, kw_only=True):
-    token: str
-    archive: bool = False
-    no_cache: bool = False
-    dst_dir: str | None = None
-
-
 class UploadQuery(Schema, frozen=True, kw_only=True):
     token: str
     dst_dir: str | None = None
     no_cache: bool = False
 
 
-class AnyQuery(Schema, frozen=True, kw_only=True):
+class DownloadQuery(UploadQuery, frozen=True, kw_only=True):
+    archive: bool = False
+
+
+class PreflightQuery(DownloadQuery, frozen=True, kw_only=True):
     """The query of a preflight request, which is that of the actual request."""
 
-    token: str | None = None
-    archive: bool = False
-    no_cache: bool = False
-    dst_dir: str | None = None
+    token: str = ""
 
 
 def _directory(query: UploadQuery) -> FolderPath | None:
@@ -90,10 +83,10 @@ class ClientApi:
         """Returns type and version of this API."""
         return {"status": "ok", "type": "client-facing", "storage-proxy": version("backendai")}
 
-    @route("OPTIONS", "/", query=AnyQuery, auth=False, limited=False)
-    @route("OPTIONS", "/download", query=AnyQuery, auth=False, limited=False)
-    @route("OPTIONS", "/download-archive", query=AnyQuery, auth=False, limited=False)
-    async def preflight(self, call: Call[Any, AnyQuery]) -> None:
+    @route("OPTIONS", "/", query=PreflightQuery, auth=False, limited=False)
+    @route("OPTIONS", "/download", query=PreflightQuery, auth=False, limited=False)
+    @route("OPTIONS", "/download-archive", query=PreflightQuery, auth=False, limited=False)
+    async def preflight(self, call: Call[Any, PreflightQuery]) -> None:
         """Answers preflight requests of browsers."""
 
     @route("GET", "/download", query=DownloadQuery, auth=False, limited=False, kind="stream")
@@ -122,8 +115,8 @@ class ClientApi:
         async with aclosing(stream_zip(volume, folder, paths, self._threads)) as parts:
             return await send_archive(call.request, parts, claims.filename or f"{folder.id.hex}.zip")
 
-    @route("OPTIONS", "/upload", query=AnyQuery, auth=False, limited=False)
-    async def tus_options(self, call: Call[Any, AnyQuery]) -> web.Response:
+    @route("OPTIONS", "/upload", query=PreflightQuery, auth=False, limited=False)
+    async def tus_options(self, call: Call[Any, PreflightQuery]) -> web.Response:
         """Returns the supported versions and extensions of tus."""
         return web.Response(
             status=204,
@@ -154,14 +147,8 @@ class ClientApi:
             return refusal
         claims = self._tokens.read(call.query.token, UploadClaims)
         offset = await self._uploads.progress(claims, directory=_directory(call.query))
-        return web.Response(
-            headers={
-                **self._headers(),
-                "Upload-Offset": str(offset),
-                "Upload-Length": str(claims.size),
-                "Cache-Control": "no-store",
-            }
-        )
+        state = {"Upload-Offset": str(offset), "Upload-Length": str(claims.size), "Cache-Control": "no-store"}
+        return web.Response(headers={**self._headers(), **state})
 
     @route("PATCH", "/upload", query=UploadQuery, auth=False, limited=False, kind="upload", audited=False)
     async def tus_patch(self, call: Call[Any, UploadQuery]) -> web.Response:

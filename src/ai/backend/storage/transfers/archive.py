@@ -23,7 +23,7 @@ _LAST_S = 4_354_732_799.0  # the end of 2107 in any time zone
 
 
 class _Ended(Exception):
-    """The reader of the stream has ended."""
+    pass
 
 
 class _Sink:
@@ -57,13 +57,10 @@ class _Sink:
 async def stream_zip(
     volume: AbstractVolume, folder: VFolderId, paths: Sequence[FolderPath], threads: ThreadPoolExecutor
 ) -> AsyncGenerator[bytes, None]:
-    """Yields an uncompressed zip of the paths; links stay links, special files are omitted.
+    """Yields an uncompressed zip of the paths, each under its last part; links stay links, special files are omitted.
 
-    Each path appears under its own last part. The directory at the end of a zip lists all entries, so memory grows with
-    their number (some hundred bytes each), not with their size.
-
-    Raises:
-        BackendError: before the first part, if a path is not there; what vanishes later is left out.
+    Memory grows with the number of entries (some hundred bytes each), which the end of a zip lists. Raises
+    BackendError: before the first part, if a path does not exist; files that vanish later are omitted.
     """
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[bytes | None] = asyncio.Queue(_AHEAD)
@@ -97,7 +94,7 @@ async def _next(queue: asyncio.Queue[bytes | None], work: asyncio.Future[None]) 
 
 
 def _write_zip(volume: AbstractVolume, folder: VFolderId, paths: Sequence[FolderPath], sink: _Sink) -> None:
-    target = cast("IO[bytes]", sink)  # a zip that is not read needs no more of a file
+    target = cast("IO[bytes]", sink)  # writing a zip needs only these methods of a file
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         links: set[str] = set()
         for path in paths:
@@ -114,7 +111,7 @@ def _write_zip(volume: AbstractVolume, folder: VFolderId, paths: Sequence[Folder
 
 
 def _is_below(name: str, links: set[str]) -> bool:
-    """Returns whether unpacking would follow a link of this archive, as a directory may become one meanwhile."""
+    """Returns whether unpacking would follow a link of this archive: a directory may have become one meanwhile."""
     parts = name.split("/")
     return bool(links) and any("/".join(parts[:depth]) in links for depth in range(1, len(parts) + 1))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from urllib.parse import quote
@@ -13,8 +14,8 @@ from aiohttp import web
 from ai.backend.plugin.volume import OpenFile
 
 _READ_BYTES = 1 << 20
-_LAST_S = 253_402_300_799
-"""The last second that has a date (year 9999); users may set any time on their files."""
+_NUMBER = re.compile(r"[0-9]{0,19}")
+_LAST_S = 253_402_300_799  # the end of the year 9999; users may set any time on their files
 
 
 def disposition(filename: str) -> str:
@@ -23,8 +24,8 @@ def disposition(filename: str) -> str:
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(filename, safe='')}"
 
 
-class _Missed(Exception):
-    """The range cannot be satisfied."""
+class _Unsatisfiable(Exception):
+    pass
 
 
 def _range(request: web.Request, size: int) -> tuple[int, int] | None:
@@ -32,25 +33,18 @@ def _range(request: web.Request, size: int) -> tuple[int, int] | None:
     text = request.headers.get("Range", "").strip()
     unit, _, spec = text.partition("=")
     first, dash, last = spec.strip().partition("-")
-    if (
-        unit != "bytes"
-        or not dash
-        or "," in spec
-        or not all(p == "" or (p.isascii() and p.isdigit() and len(p) < 20) for p in (first, last))
-    ):
+    if unit != "bytes" or not dash or not (first or last) or not all(_NUMBER.fullmatch(p) for p in (first, last)):
         return None
     if first == "":
-        if last == "":
-            return None
         count = min(int(last), size)
         if count == 0:
-            raise _Missed
+            raise _Unsatisfiable
         return size - count, count
     begin, end = int(first), min(int(last) if last else size - 1, size - 1)
     if last and int(last) < int(first):
         return None
     if begin >= size:
-        raise _Missed
+        raise _Unsatisfiable
     return begin, end - begin + 1
 
 
@@ -62,10 +56,10 @@ def _is_current(request: web.Request, etag: str, modified: datetime) -> bool:
     return request.if_range is not None and request.if_range == modified
 
 
-def _is_known(request: web.Request, etag: str, modified: datetime) -> bool:
-    known = request.headers.get("If-None-Match")
-    if known is not None:
-        tags = {tag.strip().removeprefix("W/") for tag in known.split(",")}
+def _is_unchanged(request: web.Request, etag: str, modified: datetime) -> bool:
+    condition = request.headers.get("If-None-Match")
+    if condition is not None:
+        tags = {tag.strip().removeprefix("W/") for tag in condition.split(",")}
         return "*" in tags or etag in tags
     since = request.if_modified_since
     return since is not None and modified <= since
@@ -85,13 +79,13 @@ async def send_file(request: web.Request, file: OpenFile, filename: str) -> web.
         }
         response = web.StreamResponse(headers=headers)
         response.last_modified = modified
-        if _is_known(request, etag, modified):
+        if _is_unchanged(request, etag, modified):
             response.set_status(304)
             return await _finish(request, response)
         offset, count = 0, file.size
         try:
             part = _range(request, file.size) if _is_current(request, etag, modified) else None
-        except _Missed:
+        except _Unsatisfiable:
             response.set_status(416)
             response.headers["Content-Range"] = f"bytes */{file.size}"
             response.content_length = 0
@@ -117,11 +111,8 @@ async def _finish(request: web.Request, response: web.StreamResponse) -> web.Str
 
 
 async def _send(request: web.Request, response: web.StreamResponse, fd: int, offset: int, count: int) -> None:
-    """Sends by sendfile(2) if the event loop and the transport can, else in parts.
-
-    Raises:
-        ConnectionError: the client is gone, or the file was cut short: the response cannot be what was announced.
-    """
+    """Sends by sendfile(2) if the event loop and the transport can, else in parts. Raises ConnectionError: the client
+    has disconnected, or the file is shorter than announced."""
     loop, transport = asyncio.get_running_loop(), request.transport
     if transport is None:
         raise ConnectionResetError

@@ -1,8 +1,8 @@
 """Writes the bodies of requests to the disk (docs/decisions/0091).
 
-A body of known length that comes without TLS is taken from its socket by the thread that writes it, and needs no
-Python for each piece. aiohttp has parsed the head before, and perhaps the first bytes; for what comes
-after the body it gets a parser that knows nothing of it. Every other body comes through aiohttp.
+A body of known length without TLS is read from its socket by the thread that writes it, without Python code for each
+piece. aiohttp has parsed the head before, and perhaps the first bytes; after the body it gets a new parser. Every other
+body is read by aiohttp.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class StreamBody:
         self._writing: asyncio.Future[None] | None = None
 
     async def whole(self) -> bytes | None:
-        """Returns all bytes of a small body, or None if it is large or broken off, which :meth:`pour` raises."""
+        """Returns all bytes of a small body, or None if it is large or interrupted, which :meth:`pour` raises."""
         if self._length is None or self._length > _WRITE_BYTES:
             return None
         try:
@@ -73,12 +73,8 @@ class StreamBody:
         return b"".join(self._waiting)
 
     async def pour(self, sink: Sink, threads: Executor) -> None:
-        """Writes all bytes, or the received ones if the body breaks off.
-
-        Raises:
-            BodyTooSlow: nothing comes for :data:`IDLE_S`.
-            ConnectionError, and what the sink raises.
-        """
+        """Writes all bytes, or the received ones if the body is interrupted. Raises BodyTooSlow: no bytes are received
+        for :data:`IDLE_S`; ConnectionError, and the errors of the sink."""
         try:
             async for part in self._parts():
                 self._waiting.append(part)
@@ -113,7 +109,7 @@ class StreamBody:
             try:
                 await to_the_end(writing)
             except BaseException:
-                self._waiting.clear()  # after what is not there nothing may come
+                self._waiting.clear()  # nothing may follow missing bytes
                 raise
 
 
@@ -122,7 +118,7 @@ class DirectBody:
 
     def __init__(self, request: web.Request, length: int) -> None:
         self._request = request
-        self._left = length
+        self._remaining = length
         self.is_whole = True
 
     async def whole(self) -> bytes | None:
@@ -130,9 +126,9 @@ class DirectBody:
         return None
 
     async def pour(self, sink: Sink, threads: Executor) -> None:
-        """See :meth:`StreamBody.pour`."""
+        """Writes all bytes, as :meth:`StreamBody.pour` does."""
         with self._taken_over() as (connection, first):
-            while self._left:
+            while self._remaining:
                 if not first:
                     await _readable(connection)
                 work = asyncio.get_running_loop().run_in_executor(threads, self._burst, connection, first, sink)
@@ -141,12 +137,12 @@ class DirectBody:
 
     @contextmanager
     def _taken_over(self) -> Iterator[tuple[socket.socket, list[bytes]]]:
-        """The socket, which nobody else reads meanwhile, and what aiohttp has read of the body."""
+        """Yields the socket, which aiohttp does not read meanwhile, and the bytes of the body it has read before."""
         content, transport = self._request.content, self._request.transport
         if transport is None:
             raise ConnectionResetError
         first: list[bytes] = []
-        while part := content.read_nowait():  # also lets the parser go on with what it has put aside
+        while part := content.read_nowait():  # the parser also continues with its buffered bytes
             first.append(part)
         if content.is_eof():
             with socket.socket() as nothing:
@@ -156,7 +152,7 @@ class DirectBody:
         transport.pause_reading()
         try:
             fd = os.dup(transport.get_extra_info("socket").fileno())
-            with socket.socket(fileno=fd) as connection:  # stays open for its reader, whatever becomes of the transport
+            with socket.socket(fileno=fd) as connection:  # stays open for its reader when the transport closes
                 yield connection, first
             _forget_body(self._request)
             self.is_whole = True
@@ -167,21 +163,21 @@ class DirectBody:
     def _burst(self, connection: socket.socket, first: list[bytes], sink: Sink) -> None:
         """Writes the bytes available now, so that a slow sender occupies no thread."""
         for part in first:
-            self._left -= len(part)
+            self._remaining -= len(part)
             sink.put(part)
         poll = select.poll()
         poll.register(connection, select.POLLIN)
-        goal = max(0, self._left - _BURST_BYTES)
-        while self._left > goal:
+        goal = max(0, self._remaining - _BURST_BYTES)
+        while self._remaining > goal:
             try:
-                self._left -= sink.take(connection, self._left)
+                self._remaining -= sink.take(connection, self._remaining)
             except BlockingIOError:
                 if not poll.poll(_LINGER_MS):
                     return
 
 
 def _forget_body(request: web.Request) -> None:
-    """Tell aiohttp that the body is over: it has not seen its bytes, and must not take the next request for them."""
+    """Ends the body for aiohttp, which has not seen its bytes, so that it parses the next request."""
     protocol: Any = request.protocol
     protocol._parser = HttpRequestParser(  # as RequestHandler makes it
         protocol, asyncio.get_running_loop(), protocol._read_bufsize, payload_exception=web.RequestPayloadError
@@ -190,7 +186,6 @@ def _forget_body(request: web.Request) -> None:
 
 
 async def _readable(connection: socket.socket) -> None:
-    """Waits until the socket is readable. Raises BodyTooSlow."""
     loop = asyncio.get_running_loop()
     ready = loop.create_future()
 

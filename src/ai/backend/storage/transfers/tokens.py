@@ -1,44 +1,99 @@
-"""Tokens of transfers: JWT with HS256, each for one operation on one object, for a limited time."""
+"""Tokens of transfers: JWT with HS256, each for one operation on one object, for a limited time (peer facts 5)."""
 
 from __future__ import annotations
 
 import time
-from typing import TypeVar
+from typing import ClassVar, TypeVar
+from uuid import UUID
 
 import jwt
 import msgspec
 
 from ai.backend.common.errors import AuthenticationFailed
-from ai.backend.storage.transfers.model import Claims
+
+_ALGORITHM = "HS256"
+
+
+class Claims(msgspec.Struct, frozen=True, kw_only=True):
+    """The permission that a token grants; ``op`` names the operation."""
+
+    op: ClassVar[str]
+
+
+class DownloadClaims(Claims, frozen=True, kw_only=True):
+    op: ClassVar[str] = "download"
+    volume: str
+    vfid: str
+    relpath: str
+    archive: bool = False
+
+
+class UploadClaims(Claims, frozen=True, kw_only=True):
+    op: ClassVar[str] = "upload"
+    volume: str
+    vfid: str
+    relpath: str
+    size: int
+    session: str
+
+
+class ArchiveClaims(Claims, frozen=True, kw_only=True):
+    op: ClassVar[str] = "archive"
+    volume: str
+    virtual_folder_id: str
+    files: tuple[str, ...]
+    filename: str | None = None
+
+
+class ArtifactClaims(Claims, frozen=True, kw_only=True):
+    """Permits reading all files of one revision on one storage."""
+
+    op: ClassVar[str] = "artifact"
+    storage: str
+    revision: UUID
+    attempt: int
+
+
+class ObjectClaims(Claims, frozen=True, kw_only=True):
+    """Permits reading one object of a revision."""
+
+    op: ClassVar[str] = "get-object"
+    storage: str
+    revision: UUID
+    key: str
+
+
+class PutObjectClaims(ObjectClaims, frozen=True, kw_only=True):
+    """Permits storing one object of ``size`` bytes."""
+
+    op: ClassVar[str] = "put-object"
+    size: int
+
 
 C = TypeVar("C", bound=Claims)
-_ALGORITHM = "HS256"
 
 
 class Tokens:
     """Issues and verifies tokens.
 
-    Args:
-        secret: the key that signs them, shared by the proxies of the same volumes.
-        expire_s: how long a token is valid.
+    ``secret``: the signing key, shared by the proxies of the same volumes. ``expire_s``: how long a token is valid.
+    ``client_url``: where clients use the tokens; set when the client-facing API is served.
     """
 
     def __init__(self, secret: str, expire_s: float) -> None:
         self._secret = secret
         self._expire_s = expire_s
+        self.client_url = ""
 
     def issue(self, claims: Claims, *, expire_s: float | None = None) -> str:
-        """Return a signed token of these claims; ``expire_s`` replaces the usual time of validity."""
+        """Returns a signed token of these claims; ``expire_s`` replaces the usual time of validity."""
         expires_at = int(time.time() + (self._expire_s if expire_s is None else expire_s))
         payload = {**msgspec.to_builtins(claims), "op": claims.op, "exp": expires_at}
         return jwt.encode(payload, self._secret, algorithm=_ALGORITHM)
 
     def read(self, token: str, kind: type[C]) -> C:
-        """Return the claims of a token.
-
-        Raises:
-            AuthenticationFailed: it is forged, expired, not valid yet, or for another operation or audience.
-        """
+        """Returns the claims of a token. Raises AuthenticationFailed: it is forged, expired, not valid yet, or for
+        another operation or audience."""
         try:
             payload = jwt.decode(token, self._secret, algorithms=[_ALGORITHM], options={"require": ["exp", "op"]})
             if payload["op"] != kind.op:

@@ -11,6 +11,7 @@ import hashlib
 import logging
 import secrets
 import socket
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
@@ -28,7 +29,7 @@ from ai.backend.common.errors import (
 from ai.backend.common.volume_paths import FolderPath, VFolderId
 from ai.backend.infra.http.errors import PayloadTooLarge
 from ai.backend.plugin.volume import AbstractVolume, Upload, UploadRecord, UploadState
-from ai.backend.storage.transfers.model import UploadClaims
+from ai.backend.storage.transfers.tokens import UploadClaims
 from ai.backend.storage.volumes.quotas import QuotaAccounting
 from ai.backend.storage.volumes.registry import Volumes
 
@@ -36,6 +37,7 @@ log = logging.getLogger(__name__)
 R = TypeVar("R")
 CHECKSUMS = ("sha1", "sha256", "md5")
 _THREADS = 8
+_EXPIRY_PERIOD_S = 600.0
 _READ_BYTES = 1 << 18
 
 
@@ -71,13 +73,8 @@ class Sink:
         self._upload.write(data)
 
     def take(self, connection: socket.socket, count: int) -> int:
-        """Writes up to ``count`` bytes from a connection and returns their number.
-
-        Raises:
-            BlockingIOError: no bytes are available now.
-            ConnectionError: the connection has ended.
-            StorageFull
-        """
+        """Writes up to ``count`` bytes from a connection and returns their number. Raises BlockingIOError: no bytes are
+        available now; ConnectionError: the connection has ended; StorageFull."""
         if self._digest is None:
             taken = self._upload.receive(connection.fileno(), count)
         else:
@@ -117,11 +114,8 @@ class Uploads:
         self._threads = ThreadPoolExecutor(_THREADS, "upload")
 
     async def request(self, volume: AbstractVolume, folder: VFolderId, path: FolderPath, size: int) -> UploadClaims:
-        """Reserves space for an upload and returns its claims; an empty file is published at once.
-
-        Raises:
-            PayloadTooLarge, QuotaExceeded, StorageFull, FolderNotFound, InvalidPath, WrongKindOfFile.
-        """
+        """Reserves space for an upload and returns its claims; an empty file is published at once. Raises
+        PayloadTooLarge, QuotaExceeded, StorageFull, FolderNotFound, InvalidPath, WrongKindOfFile."""
         if size > self.max_size:
             raise PayloadTooLarge(f"At most {self.max_size} bytes are taken.", data={"limit": self.max_size})
         record = UploadRecord(session=secrets.token_hex(16), folder=folder, path=path, size=size)
@@ -129,7 +123,7 @@ class Uploads:
         try:
             await volume.create_upload(record)
         except BaseException:
-            self._quota.settle(volume, folder.scope, size, published=False)
+            self._quota.end_reservation(volume, folder.scope, size, published=False)
             raise
         claims = UploadClaims(
             volume=volume.name, vfid=str(folder), relpath=str(path), size=size, session=record.session
@@ -139,11 +133,8 @@ class Uploads:
         return claims
 
     async def progress(self, claims: UploadClaims, *, directory: FolderPath | None = None) -> int:
-        """Returns the offset of an upload. Raises UploadNotFound and the errors of :meth:`receive`.
-
-        Publishes the file if the proxy was killed between the last byte and the publication, since the client sends
-        nothing more.
-        """
+        """Returns the offset of an upload. Raises UploadNotFound and the errors of :meth:`receive`. Publishes the file
+        if the proxy was killed between the last byte and the publication, since the client sends nothing more."""
         volume, folder = self._place(claims)
         record, offset = await volume.find_upload(folder, claims.session)
         if offset == record.size and record.state != UploadState.DONE:
@@ -157,19 +148,15 @@ class Uploads:
         record, _ = await volume.find_upload(folder, claims.session)
         await volume.drop_upload(folder, claims.session)
         if record.state != UploadState.DONE:
-            self._quota.settle(volume, folder.scope, record.size, published=False)
+            self._quota.end_reservation(volume, folder.scope, record.size, published=False)
 
     async def receive(self, claims: UploadClaims, chunk: Chunk, *, directory: FolderPath | None = None) -> int:
         """Appends a chunk, publishes the file after the last one, and returns the new offset.
 
-        Args:
-            directory: directory of the folder to which the path of the token is relative.
-
-        Raises:
-            UploadNotFound, UploadIsBeingWritten, UploadOffsetMismatch, PayloadTooLarge, ChecksumMismatch, StorageFull,
-            FolderNotFound, InvalidPath, WrongKindOfFile: received bytes are stored unless the
-            checksum is wrong.
-            ConnectionError, BodyTooSlow: from the body; received bytes are stored.
+        ``directory``: directory of the folder to which the path of the token is relative. Raises UploadNotFound,
+        UploadIsBeingWritten, UploadOffsetMismatch, PayloadTooLarge, ChecksumMismatch, StorageFull, FolderNotFound,
+        InvalidPath, WrongKindOfFile, ConnectionError, BodyTooSlow: received bytes are stored unless the checksum is
+        wrong.
         """
         volume, folder = self._place(claims)
         path = FolderPath.parse(claims.relpath)
@@ -186,7 +173,7 @@ class Uploads:
         except StorageFull as e:
             raise await self._quota.reason(volume, folder.scope, e) from None
         if is_published:
-            self._quota.settle(volume, folder.scope, claims.size, published=True)
+            self._quota.end_reservation(volume, folder.scope, claims.size, published=True)
         return offset
 
     async def _receive_slowly(
@@ -201,15 +188,16 @@ class Uploads:
             upload.close()
 
     async def _append(self, upload: Upload, chunk: Chunk) -> None:
-        digest = hashlib.new(chunk.checksum.algorithm, usedforsecurity=False) if chunk.checksum else None
-        if digest is not None:
-            await self._run(upload.hold)
-        if chunk.body is not None:
-            await chunk.body.pour(Sink(upload, digest), self._threads)
-        if chunk.checksum is not None and digest is not None:
-            if digest.digest() != chunk.checksum.value:
-                raise ChecksumMismatch
-            await self._run(upload.count)
+        if chunk.body is None:
+            return
+        if chunk.checksum is None:
+            await chunk.body.pour(Sink(upload, None), self._threads)
+            return
+        digest = hashlib.new(chunk.checksum.algorithm, usedforsecurity=False)
+        await self._run(upload.hold)
+        await chunk.body.pour(Sink(upload, digest), self._threads)
+        _check(digest, chunk.checksum)
+        await self._run(upload.count)
 
     async def _run(self, work: Callable[..., R], *arguments: Any) -> R:
         """Runs work in a thread to its end, also when cancelled, since the upload is closed afterwards."""
@@ -221,12 +209,19 @@ class Uploads:
         except InvalidInput:
             raise UploadNotFound from None
 
-    async def expire(self, volume: AbstractVolume, before: float) -> int:
-        """Removes uploads without progress since ``before`` and returns their number."""
-        removed = await volume.expire_uploads(before)
-        if removed:
-            self._quota.recount()
-        return removed
+    async def keep_expiring(self, *, after_s: float) -> None:
+        """Removes uploads without progress for that time from all volumes periodically, until cancelled."""
+        while True:
+            for volume in self._volumes:
+                try:
+                    removed = await volume.expire_uploads(time.time() - after_s)
+                except Exception:
+                    log.exception("cannot expire the uploads of the volume %s", volume.name)
+                    continue
+                if removed:
+                    self._quota.recount()
+                    log.info("removed %d expired uploads on the volume %s", removed, volume.name)
+            await asyncio.sleep(min(_EXPIRY_PERIOD_S, after_s))
 
     def stop(self) -> None:
         self._threads.shutdown(wait=False)
@@ -241,8 +236,12 @@ async def to_the_end(work: asyncio.Future[R]) -> R:
         raise
 
 
+def _check(digest: _Digest, checksum: Checksum) -> None:
+    if digest.digest() != checksum.value:
+        raise ChecksumMismatch
+
+
 def _open(volume: AbstractVolume, folder: VFolderId, session: str, chunk: Chunk) -> Upload:
-    """Opens an upload. Raises UploadNotFound, UploadIsBeingWritten, UploadOffsetMismatch, PayloadTooLarge."""
     upload = volume.open_upload(folder, session)
     try:
         size = upload.record.size
@@ -259,7 +258,6 @@ def _open(volume: AbstractVolume, folder: VFolderId, session: str, chunk: Chunk)
 
 
 def _finish(upload: Upload, path: FolderPath) -> bool:
-    """Publishes the file if it is complete; returns whether it did."""
     if upload.offset < upload.record.size or upload.record.state == UploadState.DONE:
         return False
     upload.publish(path)
@@ -271,10 +269,8 @@ def _receive_at_once(
 ) -> tuple[int, bool]:
     upload = _open(volume, folder, session, chunk)
     try:
-        if chunk.checksum is not None and hashlib.new(
-            chunk.checksum.algorithm, data, usedforsecurity=False
-        ).digest() != (chunk.checksum.value):
-            raise ChecksumMismatch
+        if chunk.checksum is not None:
+            _check(hashlib.new(chunk.checksum.algorithm, data, usedforsecurity=False), chunk.checksum)
         if data:
             upload.write(data)
         return upload.offset, _finish(upload, path)

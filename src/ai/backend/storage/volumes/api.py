@@ -2,47 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import Any
 
 from ai.backend.common.errors import InvalidInput, NotSupported
 from ai.backend.common.volume_paths import QuotaScopeId
-from ai.backend.infra.http.routes import Call, Schema, route
+from ai.backend.infra.http.routes import Call, route
 from ai.backend.plugin.volume import VolumeCapability
 from ai.backend.storage.volumes.quotas import QuotaAccounting
 from ai.backend.storage.volumes.registry import Volumes
-from ai.backend.storage.volumes.schemas import Bytes, VolumeParams
+from ai.backend.storage.volumes.schemas import ScopeBody, ScopeParams, SomeVolumeParams, VolumeParams
 
 
-class SomeVolumeParams(Schema, frozen=True, kw_only=True):
-    volume: str | None = None
-
-
-class ScopeParams(VolumeParams, frozen=True, kw_only=True):
-    qsid: str
-
-
-class QuotaOptions(Schema, frozen=True, kw_only=True):
-    limit_bytes: Bytes | None = None
-
-
-class ScopeBody(ScopeParams, frozen=True, kw_only=True):
-    options: QuotaOptions | None = None
-
-
+@dataclass(slots=True)
 class VolumeApi:
     """Routes about volumes and quota scopes."""
 
-    def __init__(self, volumes: Volumes, quota: QuotaAccounting, *, node_id: str) -> None:
-        self._volumes = volumes
-        self._quota = quota
-        self._node_id = node_id
+    registry: Volumes
+    quota: QuotaAccounting
+    node_id: str
 
     @route("GET", "/")
     async def info(self, call: Call) -> dict[str, str]:
         """Returns type and version of this API."""
         release = version("backendai")
-        return {"status": "ok", "type": "manager-facing", "storage-proxy": release, "node-id": self._node_id}
+        return {"status": "ok", "type": "manager-facing", "storage-proxy": release, "node-id": self.node_id}
 
     @route("GET", "/status")
     @route("GET", "/health")
@@ -62,41 +47,33 @@ class VolumeApi:
                     "fsprefix": ".",
                     "capabilities": sorted(volume.capabilities),
                 }
-                for volume in self._volumes
+                for volume in self.registry
             ]
         }
 
     @route("GET", "/volume/hwinfo", query=VolumeParams)
     async def hwinfo(self, call: Call[Any, VolumeParams]) -> dict[str, Any]:
         """Returns the health of a volume."""
-        problem = await self._volumes.get(call.query.volume).check()
+        problem = await self.registry.get(call.query.volume).check()
         return {"status": "unavailable" if problem else "healthy", "status_info": problem, "metadata": {}}
 
     @route("GET", "/volume/performance-metric", query=VolumeParams)
     async def metric(self, call: Call[Any, VolumeParams]) -> dict[str, Any]:
         """Returns the I/O counters of a volume."""
-        volume = self._volumes.get(call.query.volume)
+        volume = self.registry.get(call.query.volume)
         if VolumeCapability.METRIC not in volume.capabilities:
             raise NotSupported(f"The volume {volume.name} measures nothing.")
-        metric = await volume.metric()
-        return {"metric": {name: getattr(metric, name) for name in metric.__slots__}}
+        return {"metric": asdict(await volume.metric())}
 
     @route("GET", "/volume/mounts", query=SomeVolumeParams)
     async def mounts(self, call: Call[Any, SomeVolumeParams]) -> dict[str, Any]:
         """Lists the file systems under all volumes, or under one."""
         name = call.query.volume
-        volumes = self._volumes if name is None else [self._volumes.get(name)]
+        volumes = self.registry if name is None else [self.registry.get(name)]
         mounts = [(volume, await volume.mount()) for volume in volumes]
         return {
             "mounts": [
-                {
-                    "volume": volume.name,
-                    "path": str(volume.path),
-                    "mount_point": mount.mount_point,
-                    "source": mount.source,
-                    "fstype": mount.fstype,
-                    "options": list(mount.options),
-                }
+                {"volume": volume.name, "path": str(volume.path), **asdict(mount)}
                 for volume, mount in mounts
                 if mount is not None
             ]
@@ -105,14 +82,13 @@ class VolumeApi:
     @route("GET", "/folder/fs-usage", query=VolumeParams)
     async def fs_usage(self, call: Call[Any, VolumeParams]) -> dict[str, int]:
         """Returns capacity and usage of a volume."""
-        usage = await self._volumes.get(call.query.volume).usage()
-        return {"capacity_bytes": usage.capacity_bytes, "used_bytes": usage.used_bytes}
+        return asdict(await self.registry.get(call.query.volume).usage())
 
     @route("POST", "/quota-scope", body=ScopeBody)
     async def create_scope(self, call: Call[ScopeBody]) -> None:
         """Creates a quota scope."""
         body = call.body
-        volume, scope = self._volumes.get(body.volume), QuotaScopeId.parse(body.qsid)
+        volume, scope = self.registry.get(body.volume), QuotaScopeId.parse(body.qsid)
         await volume.create_scope(scope)
         if body.options is not None:
             await volume.set_scope_limit(scope, body.options.limit_bytes)
@@ -120,8 +96,8 @@ class VolumeApi:
     @route("GET", "/quota-scope", query=ScopeParams)
     async def describe_scope(self, call: Call[Any, ScopeParams]) -> dict[str, Any]:
         """Returns usage and limit of a quota scope."""
-        volume, scope = self._volumes.get(call.query.volume), QuotaScopeId.parse(call.query.qsid)
-        state = await self._quota.describe(volume, scope)
+        volume, scope = self.registry.get(call.query.volume), QuotaScopeId.parse(call.query.qsid)
+        state = await self.quota.describe(volume, scope)
         return {
             "used_bytes": state.used,
             "file_count": state.files,
@@ -135,9 +111,9 @@ class VolumeApi:
         body = call.body
         if body.options is None:
             raise InvalidInput("There are no options.", data={"options": "required"})
-        await self._volumes.get(body.volume).set_scope_limit(QuotaScopeId.parse(body.qsid), body.options.limit_bytes)
+        await self.registry.get(body.volume).set_scope_limit(QuotaScopeId.parse(body.qsid), body.options.limit_bytes)
 
     @route("DELETE", "/quota-scope/quota", query=ScopeParams)
     async def unlimit_scope(self, call: Call[Any, ScopeParams]) -> None:
         """Removes the limit of a quota scope."""
-        await self._volumes.get(call.query.volume).set_scope_limit(QuotaScopeId.parse(call.query.qsid), None)
+        await self.registry.get(call.query.volume).set_scope_limit(QuotaScopeId.parse(call.query.qsid), None)

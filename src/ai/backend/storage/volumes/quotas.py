@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ai.backend.common.errors import BackendError, QuotaExceeded, QuotaScopeNotFound, StorageFull
@@ -20,7 +19,7 @@ from ai.backend.plugin.volume import AbstractVolume, UploadState, VolumeCapabili
 log = logging.getLogger(__name__)
 FRESH_S = 5.0
 """The largest age of the walk before a refusal, in seconds."""
-_NEARLY_FULL = 1 << 22  # a file system may want room for more than was written
+_NEARLY_FULL = 1 << 22  # a file system may need more space than was written
 
 
 @dataclass(slots=True)
@@ -37,7 +36,7 @@ class _Account:
 
 @dataclass(frozen=True, slots=True)
 class ScopeState:
-    """``used`` and ``limit`` in bytes, None is no limit; ``files`` as of the last walk."""
+    """The usage and limit of a scope in bytes; None is no limit. ``files`` is as of the last walk."""
 
     used: int
     files: int
@@ -46,16 +45,10 @@ class ScopeState:
 
 
 class QuotaAccounting:
-    """Accounts the usage of each scope.
+    """Accounts the usage of each scope; ``scan_interval_s`` is the largest age of a walk that admits an upload."""
 
-    Args:
-        scan_interval_s: the largest age of a walk that admits an upload.
-        clock: monotonic seconds.
-    """
-
-    def __init__(self, *, scan_interval_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, *, scan_interval_s: float) -> None:
         self._interval_s = scan_interval_s
-        self._clock = clock
         self._accounts: dict[tuple[str, QuotaScopeId], _Account] = {}
 
     async def describe(self, volume: AbstractVolume, scope: QuotaScopeId) -> ScopeState:
@@ -69,13 +62,8 @@ class QuotaAccounting:
         return ScopeState(account.used + account.grown, account.files, limit, "soft")
 
     async def reserve(self, volume: AbstractVolume, scope: QuotaScopeId, size: int) -> None:
-        """Reserves ``size`` bytes until :meth:`settle`.
-
-        Where the volume enforces limits itself, this only refuses earlier.
-
-        Raises:
-            QuotaExceeded: the bytes do not fit.
-        """
+        """Reserves ``size`` bytes until :meth:`end_reservation`. Raises QuotaExceeded if they do not fit. Where the
+        volume enforces limits itself, this only refuses earlier."""
         account = self._account(volume, scope)
         try:
             limit = await volume.scope_limit(scope)
@@ -89,7 +77,7 @@ class QuotaAccounting:
             await self._scan(volume, scope, account, older_than_s=None)
             if self._total(account) + size > limit:
                 await self._scan(volume, scope, account, older_than_s=FRESH_S)
-            elif self._clock() - (account.scanned_at or 0.0) > self._interval_s:
+            elif time.monotonic() - (account.scanned_at or 0.0) > self._interval_s:
                 self._refresh(volume, scope, account)
             total = self._total(account)
             if total + size > limit:
@@ -106,7 +94,7 @@ class QuotaAccounting:
             return error
         return QuotaExceeded(data={"limit_bytes": limit, "used_bytes": used})
 
-    def settle(self, volume: AbstractVolume, scope: QuotaScopeId, reserved: int, *, published: bool) -> None:
+    def end_reservation(self, volume: AbstractVolume, scope: QuotaScopeId, reserved: int, *, published: bool) -> None:
         """Ends a reservation, whose bytes were published or dropped."""
         account = self._account(volume, scope)
         if account.reserved is not None:
@@ -137,10 +125,10 @@ class QuotaAccounting:
         async with account.lock:
             if account.reserved is None:
                 account.reserved = await self._open_uploads(volume, scope)
-            age = None if account.scanned_at is None else self._clock() - account.scanned_at
+            age = None if account.scanned_at is None else time.monotonic() - account.scanned_at
             if age is not None and (older_than_s is None or (age < older_than_s and not account.stale)):
                 return
-            before, began = account.grown, self._clock()
+            before, began = account.grown, time.monotonic()
             account.reserved = await self._open_uploads(volume, scope)  # other processes end uploads too
             account.stale = False
             usage = await volume.scope_usage(scope)
@@ -150,7 +138,6 @@ class QuotaAccounting:
 
     @staticmethod
     async def _open_uploads(volume: AbstractVolume, scope: QuotaScopeId) -> int:
-        """Returns the bytes that open uploads reserve."""
         uploads = await volume.uploads(scope)
         return sum(upload.size for upload in uploads if upload.state != UploadState.DONE)
 

@@ -1,68 +1,100 @@
-"""Starts the volumes of this proxy and finds them by name."""
+"""Loads the backends of volumes and object storages, starts them, and finds them by name."""
 
 from __future__ import annotations
 
+import importlib
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
+from typing import Any, Generic, TypeVar
 
-from ai.backend.common.errors import VolumeNotFound
+from ai.backend.common.errors import InvalidInput, PluginError, VolumeNotFound
 from ai.backend.common.volume_paths import VFolderId
+from ai.backend.plugin.object_storage import ObjectStorage
 from ai.backend.plugin.volume import AbstractVolume, VolumeContext
 from ai.backend.storage.config.settings import VolumeSettings
-from ai.backend.storage.volumes.backends import load_class
 
-_BUILT_IN = {
-    "vfs": "ai.backend.volume.vfs:VfsVolume",
-    "xfs": "ai.backend.volume.xfs:XfsVolume",
+B = TypeVar("B", bound=AbstractVolume | ObjectStorage)
+_BUILT_IN: Mapping[Any, tuple[str, Mapping[str, str]]] = {
+    AbstractVolume: (
+        "volume",
+        {"vfs": "ai.backend.volume.vfs.volume:VfsVolume", "xfs": "ai.backend.volume.xfs.volume:XfsVolume"},
+    ),
+    ObjectStorage: (
+        "object storage",
+        {
+            "directory": "ai.backend.volume.object.directory:DirectoryStorage",
+            "s3": "ai.backend.volume.object.s3:S3Storage",
+        },
+    ),
 }
+"""Base class -> its name in messages, and the built-in backends."""
 
 
-def load_backend(name: str) -> type[AbstractVolume]:
-    """Returns a volume class by the name of a built-in backend or ``package.module:Class``.
+def load_backend(name: str, base: Any) -> Any:
+    """Returns a subclass of ``base`` by the name of a built-in backend or ``package.module:Class``.
 
-    Raises:
-        InvalidInput: the backend does not exist.
-        PluginError: it is no volume class, or for another version of the SPI.
+    Raises InvalidInput: the backend does not exist; PluginError: it is no subclass of ``base``, or written for another
+    ``spi_version``.
     """
-    backend: type[AbstractVolume] = load_class(name, AbstractVolume, _BUILT_IN, kind="volume")
+    kind, built_in = _BUILT_IN[base]
+    module, colon, attribute = built_in.get(name, name).partition(":")
+    if not colon:
+        raise InvalidInput(f"There is no {kind} backend {name!r}; built in are {', '.join(built_in)}.")
+    try:
+        backend: Any = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as e:
+        raise InvalidInput(f"The {kind} backend {name!r} cannot be loaded: {e}.") from None
+    is_backend = inspect.isclass(backend) and issubclass(backend, base)
+    if not is_backend:
+        raise PluginError(f"{name!r} is no {kind} backend.")
+    if backend.spi_version != base.spi_version:
+        raise PluginError(f"{name!r} is written for version {backend.spi_version} of the SPI, not {base.spi_version}.")
     return backend
 
 
-class Volumes:
-    """Starts, stops and finds volumes."""
+class Backends(Generic[B]):
+    """Starts, stops and finds backends by name."""
 
-    def __init__(
-        self,
-        settings: Mapping[str, VolumeSettings],
-        *,
-        owner: tuple[int, int] | None,
-        waypoint: Callable[[str], None],
-    ) -> None:
-        context = VolumeContext(owner=owner, waypoint=waypoint)
-        self._volumes = {
-            name: load_backend(volume.backend)(name, volume.path.expanduser().absolute(), volume.options, context)
-            for name, volume in settings.items()
-        }
+    def __init__(self, backends: Mapping[str, B]) -> None:
+        self._backends = backends
         self._stack = AsyncExitStack()
 
     async def start(self) -> None:
-        """Starts the volumes. Raises InvalidInput if the path of one is unusable."""
-        for volume in self:
-            self._stack.push_async_callback(volume.stop)
-            await volume.start()
+        """Starts the backends. Raises InvalidInput if one is unusable."""
+        for backend in self:
+            self._stack.push_async_callback(backend.stop)
+            await backend.start()
 
     async def stop(self) -> None:
         await self._stack.aclose()
 
-    def __iter__(self) -> Iterator[AbstractVolume]:
-        return iter(self._volumes.values())
+    def __iter__(self) -> Iterator[B]:
+        return iter(self._backends.values())
 
-    def get(self, name: str) -> AbstractVolume:
-        """Returns a volume. Raises VolumeNotFound."""
+    def get(self, name: str) -> B:
+        """Returns a backend. Raises VolumeNotFound."""
         try:
-            return self._volumes[name]
+            return self._backends[name]
         except KeyError:
             raise VolumeNotFound(data={"volume": name[:64]}) from None
+
+
+class Volumes(Backends[AbstractVolume]):
+    """The volumes of the settings; ``owner`` and ``waypoint`` as in :class:`VolumeContext`."""
+
+    def __init__(
+        self, settings: Mapping[str, VolumeSettings], *, owner: tuple[int, int] | None, waypoint: Callable[[str], None]
+    ) -> None:
+        context = VolumeContext(owner=owner, waypoint=waypoint)
+        super().__init__(
+            {
+                name: load_backend(volume.backend, AbstractVolume)(
+                    name, volume.path.expanduser().absolute(), volume.options, context
+                )
+                for name, volume in settings.items()
+            }
+        )
 
     def locate(self, volume: str, vfid: str) -> tuple[AbstractVolume, VFolderId]:
         """Returns a volume and the parsed id of a folder on it. Raises VolumeNotFound, InvalidInput."""

@@ -1,8 +1,8 @@
 """The ``directory`` storage: objects are files below a directory, which hosts may mount.
 
-Only storage proxies write there, so no path is anybody's trap; a key is still never followed through a link in its last
-part. What is on its way is a file in ``.uploads``, named by the digest of its key; its size is the offset, and whoever
-writes to it holds ``flock`` on it, as uploads into folders do (docs/decisions/0081).
+Only storage proxies write there, but a key is never followed through a link in its last part. An unfinished upload is
+a file in ``.uploads``, named by the digest of its key; its size is the offset, and its writer holds ``flock`` on it
+(docs/decisions/0081).
 """
 
 from __future__ import annotations
@@ -48,8 +48,6 @@ R = TypeVar("R")
 _UPLOADS = ".uploads"
 _THREADS = 8
 _MISSING = (errno.ENOENT, errno.ENOTDIR)
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-_CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 @contextmanager
@@ -58,21 +56,22 @@ def _refusals(key: str) -> Iterator[None]:
         yield
     except OSError as e:
         data = {"key": key[:256]}
-        if e.errno in _MISSING:
-            raise NoSuchFile(data=data) from None
-        if e.errno in _FULL:
-            raise StorageFull(data=data) from None
-        if e.errno in (errno.EISDIR, errno.ENOTEMPTY, errno.EEXIST):
-            raise WrongKindOfFile("There are objects below that key.", data=data) from None
-        if e.errno == errno.ELOOP:
-            raise InvalidPath("A link stands in the place of an object.", data=data) from None
-        if e.errno in _CLOSED:
-            raise ObjectStorageRefused(f"The storage cannot be written or read: {e.strerror}.", data=data) from None
+        match e.errno:
+            case errno.ENOENT | errno.ENOTDIR:
+                raise NoSuchFile(data=data) from None
+            case errno.ENOSPC | errno.EDQUOT:
+                raise StorageFull(data=data) from None
+            case errno.EISDIR | errno.ENOTEMPTY | errno.EEXIST:
+                raise WrongKindOfFile("There are objects below that key.", data=data) from None
+            case errno.ELOOP:
+                raise InvalidPath("A link stands in the place of an object.", data=data) from None
+            case errno.EACCES | errno.EPERM | errno.EROFS:
+                raise ObjectStorageRefused(f"The storage cannot be written or read: {e.strerror}.", data=data) from None
         raise ObjectStorageUnavailable(f"The storage fails: {e.strerror}.", data=data) from e
 
 
 class DirectoryStorage(ObjectStorage):
-    """Stores objects as files. Options: ``path``, the directory; it is made if absent, but not its parent."""
+    """Stores objects as files. Options: ``path``, the directory; it is created if absent, but not its parent."""
 
     backend: ClassVar[str] = "directory"
 
@@ -91,7 +90,7 @@ class DirectoryStorage(ObjectStorage):
 
     async def start(self) -> None:
         try:
-            await self._run(self._make, self.root)
+            await self.run(self._make, self.root)
         except OSError as e:
             raise InvalidInput(f"object-storage.{self.name}: {self.root} cannot be used: {e.strerror}.") from None
 
@@ -100,13 +99,13 @@ class DirectoryStorage(ObjectStorage):
 
     async def check(self) -> str | None:
         try:
-            await self._run(os.stat, self.root)
+            await self.run(os.stat, self.root)
         except OSError as e:
             return f"{self.root}: {e.strerror}"
         return None
 
-    async def _run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run a call in a thread to its end; a cancelled caller waits for it."""
+    async def run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Runs a call in a thread to its end; a cancelled caller waits for it."""
         call = functools.partial(work, *args, **kwargs)
         future = asyncio.get_running_loop().run_in_executor(self._threads, call)
         try:
@@ -125,7 +124,7 @@ class DirectoryStorage(ObjectStorage):
             os.chown(path, *self._owner, follow_symlinks=False)
 
     def _make(self, directory: Path) -> None:
-        """Yield a directory and its parents up to the root's parent, which must exist."""
+        """Creates a directory and its parents up to the root's parent, which must exist."""
         if directory != self.root:
             if directory.is_dir():
                 return
@@ -142,13 +141,13 @@ class DirectoryStorage(ObjectStorage):
     async def stat(self, key: str) -> ObjectInfo:
         path = self._path(key)
         with _refusals(key):
-            status = await self._run(os.lstat, path)
+            status = await self.run(os.lstat, path)
         if not stat.S_ISREG(status.st_mode):
             raise NoSuchFile(data={"key": key[:256]})
         return ObjectInfo(key, status.st_size, status.st_mtime)
 
     async def open_file(self, key: str) -> OpenFile:
-        return await self._run(self._open, key)
+        return await self.run(self._open, key)
 
     def _open(self, key: str) -> OpenFile:
         with _refusals(key):
@@ -165,7 +164,7 @@ class DirectoryStorage(ObjectStorage):
             remaining = file.size - offset if count is None else count
             while remaining > 0:
                 with _refusals(key):
-                    data = await self._run(os.pread, file.fd, min(CHUNK_BYTES, remaining), offset)
+                    data = await self.run(os.pread, file.fd, min(CHUNK_BYTES, remaining), offset)
                 if not data:
                     return
                 yield data
@@ -174,7 +173,7 @@ class DirectoryStorage(ObjectStorage):
             file.close()
 
     async def list(self, prefix: str = "", *, limit: int = 1000, cursor: str | None = None) -> ObjectPage:
-        return await self._run(self._list, check_prefix(prefix), limit, cursor)
+        return await self.run(self._list, check_prefix(prefix), limit, cursor)
 
     def _list(self, prefix: str, limit: int, cursor: str | None) -> ObjectPage:
         objects: list[ObjectInfo] = []
@@ -188,19 +187,18 @@ class DirectoryStorage(ObjectStorage):
 
     async def mount_path(self, prefix: str) -> Path:
         path = self._path(check_prefix(prefix).removesuffix("/"))
-        if not await self._run(path.is_dir):
+        if not await self.run(path.is_dir):
             raise NoSuchFile(data={"key": prefix[:256]})
         return path
 
     # Writing
 
     async def open_upload(self, key: str, *, size: int | None = None) -> ObjectUpload:
-        path = self._path(key)
-        staging = self.root / _UPLOADS / f"{_name_of(key)}.data"
         with _refusals(key):
-            return await self._run(self._open_upload, key, path, staging)
+            return await self.run(self._open_upload, key, self._path(key))
 
-    def _open_upload(self, key: str, path: Path, staging: Path) -> ObjectUpload:
+    def _open_upload(self, key: str, path: Path) -> ObjectUpload:
+        staging = self.root / _UPLOADS / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.data"
         self._make(staging.parent)
         while True:
             staging.with_suffix(".key").write_text(key)  # first: no data without a name that finds it
@@ -218,27 +216,26 @@ class DirectoryStorage(ObjectStorage):
 
     async def abort_uploads(self, prefix: str) -> None:
         with _refusals(prefix):
-            await self._run(self._abort_uploads, check_prefix(prefix))
+            await self.run(self._abort_uploads, check_prefix(prefix))
 
     def _abort_uploads(self, prefix: str) -> None:
-        for note in (self.root / _UPLOADS).glob("*.key"):
+        for record in (self.root / _UPLOADS).glob("*.key"):
             with suppress(FileNotFoundError):
-                if note.read_text().startswith(prefix):
-                    note.with_suffix(".data").unlink(missing_ok=True)
-                    note.unlink()
+                if record.read_text().startswith(prefix):
+                    record.with_suffix(".data").unlink(missing_ok=True)
+                    record.unlink()
 
     async def delete(self, keys: Sequence[str]) -> None:
         paths = [self._path(key) for key in keys]
         for path in paths:
             with _refusals(str(path.relative_to(self.root))), suppress(FileNotFoundError, NotADirectoryError):
-                await self._run(self._delete, path)
+                await self.run(self._delete, path)
 
     def _delete(self, path: Path) -> None:
         path.unlink()
         self._prune(path.parent)
 
     def _prune(self, directory: Path) -> None:
-        """Remove empty directories."""
         while directory != self.root:
             try:
                 directory.rmdir()
@@ -248,16 +245,17 @@ class DirectoryStorage(ObjectStorage):
 
     async def move(self, source: str, target: str) -> None:
         with _refusals(source):
-            await self._run(self._move, self._path(source), self._path(target))
+            await self.run(self._move, self._path(source), self._path(target))
 
     def _move(self, source: Path, target: Path) -> None:
         if not stat.S_ISREG(os.lstat(source).st_mode):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-        self._put_in_place(source, target)
+        self.put_in_place(source, target)
         self._prune(source.parent)
 
-    def _put_in_place(self, source: Path, target: Path) -> None:
-        for _ in range(16):  # somebody may prune the directory that we made
+    def put_in_place(self, source: Path, target: Path) -> None:
+        """Renames a file to the place of an object, durably. Blocking."""
+        for _ in range(16):  # another process may prune the new directory
             self._make(target.parent)
             try:
                 source.rename(target)
@@ -270,16 +268,12 @@ class DirectoryStorage(ObjectStorage):
 
 class _Upload(ObjectUpload):
     def __init__(self, storage: DirectoryStorage, key: str, path: Path, staging: Path, fd: int) -> None:
-        self._storage = storage
-        self._key = key
-        self._path = path
-        self._staging = staging
-        self._fd = fd
+        self._storage, self._key, self._path, self._staging, self._fd = storage, key, path, staging, fd
         self.offset = os.fstat(fd).st_size
 
     async def write(self, data: bytes) -> None:
         with _refusals(self._key):
-            await self._storage._run(self._write, data)
+            await self._storage.run(self._write, data)
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)
@@ -290,7 +284,7 @@ class _Upload(ObjectUpload):
 
     async def publish(self) -> None:
         with _refusals(self._key):
-            await self._storage._run(self._publish)
+            await self._storage.run(self._publish)
 
     def _publish(self) -> None:
         try:
@@ -299,7 +293,7 @@ class _Upload(ObjectUpload):
             os.ftruncate(self._fd, 0)  # a second fsync would succeed without having written it
             self.offset = 0
             raise
-        self._storage._put_in_place(self._staging, self._path)
+        self._storage.put_in_place(self._staging, self._path)
         self._staging.with_suffix(".key").unlink(missing_ok=True)
         self._close()
 
@@ -309,7 +303,7 @@ class _Upload(ObjectUpload):
     async def abort(self) -> None:
         if self._fd >= 0:
             with _refusals(self._key):
-                await self._storage._run(self._abort)
+                await self._storage.run(self._abort)
 
     def _abort(self) -> None:
         for path in (self._staging, self._staging.with_suffix(".key")):
@@ -333,12 +327,8 @@ def _sync(directory: Path) -> None:
         os.close(fd)
 
 
-def _name_of(key: str) -> str:
-    return hashlib.sha256(key.encode()).hexdigest()[:32]
-
-
 def _walk(root: Path, prefix: str, after: bytes) -> Iterator[ObjectInfo]:
-    """Yield the objects below a prefix whose keys come after ``after``, in the order of their bytes."""
+    """Yields the objects below a prefix whose keys come after ``after``, in the order of their bytes."""
     try:
         with os.scandir(root / prefix) as entries:
             visible = [entry for entry in entries if prefix or not entry.name.startswith(".")]

@@ -1,15 +1,14 @@
 """The ``s3`` storage: a bucket of any server that speaks S3, through aiobotocore (extra ``s3``).
 
-An object on its way is a multipart upload. Its parts survive our death: whoever opens the key again finds the upload in
-the server's list and goes on after its last whole part. What is smaller than a part is sent as a whole when it is
-published.
+An unfinished object is a multipart upload whose parts persist: opening the key again finds the upload in the server's
+list and continues after its last whole part. An object smaller than a part is sent as a whole when it is published.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from functools import cache
 from typing import Any, ClassVar, Literal
 
@@ -76,7 +75,7 @@ class S3Options(PluginSettings):
 
 @cache
 def _session() -> Any:
-    """Create the botocore session that all storages share, so that S3's description is loaded once."""
+    """Returns the botocore session that all storages share, so that S3's description is loaded once."""
     import aiobotocore.session
 
     return aiobotocore.session.get_session()
@@ -110,11 +109,11 @@ class S3Storage(ObjectStorage):
         return frozenset({ObjectCapability.PRESIGN})
 
     async def start(self) -> None:
-        own = self.options
         try:
-            self._client = self._presigner = await self._stack.enter_async_context(self._connect(own.endpoint))
-            if own.public_endpoint:
-                self._presigner = await self._stack.enter_async_context(self._connect(own.public_endpoint))
+            self._client = self._presigner = await self._stack.enter_async_context(self._connect(self.options.endpoint))
+            if self.options.public_endpoint:
+                public = self._connect(self.options.public_endpoint)
+                self._presigner = await self._stack.enter_async_context(public)
         except ValueError as e:
             raise InvalidInput(f"object-storage.{self.name}: {e}.") from None
 
@@ -154,8 +153,8 @@ class S3Storage(ObjectStorage):
         return None
 
     async def call(self, operation: str, **parameters: Any) -> Any:
-        """Run one S3 operation on the bucket. Raises as :func:`_named`."""
-        with _named(self.name):
+        """Runs one S3 operation on the bucket. Raises as :func:`_translated_errors`."""
+        with _translated_errors(self.name):
             return await getattr(self._client, operation)(Bucket=self.options.bucket, **parameters)
 
     def full(self, key: str) -> str:
@@ -168,7 +167,7 @@ class S3Storage(ObjectStorage):
         return ObjectInfo(key, int(reply["ContentLength"]), reply["LastModified"].timestamp())
 
     async def _having_bucket(self, operation: str, **parameters: Any) -> Any:
-        """Run an operation whose HEAD reply has no body to tell a missing object from a missing bucket."""
+        """Runs an operation whose HEAD reply has no body to tell a missing object from a missing bucket."""
         try:
             return await self.call(operation, **parameters)
         except NoSuchFile:
@@ -192,7 +191,7 @@ class S3Storage(ObjectStorage):
         try:
             remaining = int(reply["ContentLength"])
             while remaining > 0:
-                with _named(self.name):
+                with _translated_errors(self.name):
                     data = await body.read(CHUNK_BYTES)
                 if not data:
                     raise ObjectStorageUnavailable("The object storage broke off in the middle of an object.")
@@ -219,7 +218,7 @@ class S3Storage(ObjectStorage):
             if put_size > _MAX_COPY:
                 raise InvalidInput(f"A presigned upload has at most {_MAX_COPY} bytes.", data={"size": "too large"})
             operation, parameters["ContentLength"] = "put_object", put_size
-        with _named(self.name):
+        with _translated_errors(self.name):
             url: str = await self._presigner.generate_presigned_url(operation, Params=parameters, ExpiresIn=expires_s)
         return url
 
@@ -235,7 +234,6 @@ class S3Storage(ObjectStorage):
         return upload
 
     async def _uploads(self, prefix: str) -> AsyncGenerator[tuple[str, str], None]:
-        """Yield the full keys and ids of unfinished uploads."""
         marks: dict[str, str] = {}
         while True:
             page = await self.call("list_multipart_uploads", Prefix=prefix, **marks)
@@ -246,22 +244,20 @@ class S3Storage(ObjectStorage):
             marks = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
 
     async def abort_uploads(self, prefix: str) -> None:
-        """Abort unfinished uploads. Servers that list them only by whole keys (MinIO) must do it themselves."""
+        """Aborts unfinished uploads. Servers that list them only by whole keys (MinIO) must do it themselves."""
         async for full, upload_id in self._uploads(self._prefix + check_prefix(prefix)):
             await self.abort(full, upload_id)
 
     async def abort(self, full: str, upload_id: str) -> None:
-        try:
+        with suppress(UploadNotFound, NoSuchFile):
             await self.call("abort_multipart_upload", Key=full, UploadId=upload_id)
-        except (UploadNotFound, NoSuchFile):
-            pass
 
     async def delete(self, keys: Sequence[str]) -> None:
         full = [self.full(key) for key in keys]
-        for at in range(0, len(full), _MAX_DELETE):
-            doomed = [{"Key": key} for key in full[at : at + _MAX_DELETE]]
-            answer = await self.call("delete_objects", Delete={"Objects": doomed, "Quiet": True})
-            for error in answer.get("Errors", ()):
+        for start in range(0, len(full), _MAX_DELETE):
+            batch = [{"Key": key} for key in full[start : start + _MAX_DELETE]]
+            reply = await self.call("delete_objects", Delete={"Objects": batch, "Quiet": True})
+            for error in reply.get("Errors", ()):
                 raise _error_of(error.get("Code", ""), 500, f"{self.name}: {error.get('Message', '')}")
 
     async def move(self, source: str, target: str) -> None:
@@ -298,16 +294,14 @@ class _Upload(ObjectUpload):
     """Uploads parts of one size; an incomplete part is held in memory."""
 
     def __init__(self, storage: S3Storage, full: str, part_size: int) -> None:
-        self._storage = storage
-        self._full = full
-        self._part_size = part_size
+        self._storage, self._full, self._part_size = storage, full, part_size
         self._id: str | None = None
         self._parts: list[dict[str, Any]] = []
         self._buffer = bytearray()
         self.offset = 0
 
     async def resume(self, upload_id: str) -> None:
-        """Resume a multipart upload if it has more parts than the present one; abort the other one."""
+        """Resumes a multipart upload if it has more parts than the present one; aborts the other one."""
         parts, size = await self._parts_of(upload_id)
         if self._id is not None:
             worse = upload_id if size <= self.offset else self._id
@@ -317,7 +311,7 @@ class _Upload(ObjectUpload):
         self._id, self._parts, self.offset = upload_id, parts, size
 
     async def _parts_of(self, upload_id: str) -> tuple[list[dict[str, Any]], int]:
-        """Return the parts before the first gap, and their bytes."""
+        """Returns the parts before the first gap, and their bytes."""
         parts: list[dict[str, Any]] = []
         size, mark = 0, 0
         while True:
@@ -359,10 +353,7 @@ class _Upload(ObjectUpload):
         if self._buffer:
             await self._send(len(self._buffer))
         await self._storage.call(
-            "complete_multipart_upload",
-            Key=self._full,
-            UploadId=self._id,
-            MultipartUpload={"Parts": self._parts},
+            "complete_multipart_upload", Key=self._full, UploadId=self._id, MultipartUpload={"Parts": self._parts}
         )
         self._id = None
 
@@ -378,7 +369,7 @@ class _Upload(ObjectUpload):
 
 
 class _BeyondTheEnd(BackendError):
-    """A range begins after the end of an object."""
+    pass
 
 
 def _error_of(code: str, status: int, message: str) -> BackendError:
@@ -392,12 +383,7 @@ def _error_of(code: str, status: int, message: str) -> BackendError:
 
 
 @contextmanager
-def _named(name: str) -> Iterator[None]:
-    """Translate errors of the library into ours.
-
-    Raises:
-        NoSuchFile, BucketNotFound, UploadNotFound, StorageFull, ObjectStorageRefused, ObjectStorageUnavailable.
-    """
+def _translated_errors(name: str) -> Iterator[None]:
     from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
 
     try:
@@ -409,5 +395,4 @@ def _named(name: str) -> Iterator[None]:
     except (NoCredentialsError, PartialCredentialsError):
         raise ObjectStorageRefused(f"There are no credentials for the object storage {name}.") from None
     except (BotoCoreError, aiohttp.ClientError, TimeoutError, ConnectionError) as e:
-        why = type(e).__name__
-        raise ObjectStorageUnavailable(f"The object storage {name} does not answer: {why}.") from e
+        raise ObjectStorageUnavailable(f"The object storage {name} does not answer: {type(e).__name__}.") from e

@@ -1,8 +1,8 @@
 """Clones and deletes whole folders.
 
-A clone is copied into ``<scope>/.clones/<hex>`` and renamed to its place when it is complete. A marker beside it tells
-the next life of the proxy what to begin again. Deleting a folder removes the marker first, under the same lock as the
-clone looks at it before it publishes: a folder that was deleted while it was cloned does not come back. See
+A clone is copied into ``<scope>/.clones/<hex>`` and renamed to its place when it is complete. A marker beside it lets
+the next process of the proxy resume it. Deleting a folder removes the marker first, under the lock that the clone holds
+while it checks the marker and publishes: a folder that was deleted during its clone does not come back. See
 docs/decisions/0082.
 """
 
@@ -23,8 +23,8 @@ from ai.backend.common.volume_paths import VFolderId
 from ai.backend.node.linux.syscalls import syncfs, unlock
 from ai.backend.plugin.volume import Progress, UnfinishedClone
 from ai.backend.volume.vfs import trees
-from ai.backend.volume.vfs.beneath import Beneath, refusals
 from ai.backend.volume.vfs.layout import Layout
+from ai.backend.volume.vfs.open_directory import OpenDirectory, refusals
 
 
 class _Marker(msgspec.Struct, frozen=True):
@@ -44,7 +44,6 @@ class CopyPlace:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Lock a file or directory against all processes on this volume."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -54,7 +53,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def discard(trash: Path, name: str, directory: int | None = None) -> None:
-    """Rename a directory into the trash, from where it is removed later."""
+    """Renames a directory into the trash, from where it is removed later."""
     target = trash / secrets.token_hex(16)
     try:
         os.rename(name, target, src_dir_fd=directory)
@@ -64,7 +63,7 @@ def discard(trash: Path, name: str, directory: int | None = None) -> None:
 
 
 def delete_folder(layout: Layout, folder: VFolderId, waypoint: Callable[[str], None]) -> None:
-    """Move a folder into the trash, and end a clone into it."""
+    """Moves a folder into the trash, and ends a clone into it."""
     if not layout.scope(folder.scope).is_dir():
         layout.check_presence()
         return
@@ -83,22 +82,19 @@ def delete_folder(layout: Layout, folder: VFolderId, waypoint: Callable[[str], N
 
 
 def unfinished(layout: Layout) -> list[UnfinishedClone]:
-    """Return the clones that the markers of all scopes describe."""
+    """Returns the clones that the markers of all scopes describe."""
     clones = []
     for scope in layout.scopes():
         for path in (scope / ".clones").glob("*.json"):
             with suppress(FileNotFoundError, msgspec.MsgspecError):
                 marker = msgspec.json.decode(path.read_bytes(), type=_Marker)
-                clones.append(
-                    UnfinishedClone(
-                        marker.source_volume, VFolderId.parse(marker.source), VFolderId.parse(marker.target)
-                    )
-                )
+                source, target = VFolderId.parse(marker.source), VFolderId.parse(marker.target)
+                clones.append(UnfinishedClone(marker.source_volume, source, target))
     return clones
 
 
 def clone(source: CopyPlace, target: CopyPlace, progress: Progress, waypoint: Callable[[str], None]) -> None:
-    """Copy a folder to its place; see :meth:`AbstractVolume.clone_folder`."""
+    """Copies a folder to its place; see :meth:`AbstractVolume.clone_folder`."""
     layout, folder = target.layout, target.folder
     final = layout.folder(folder)
     if final.is_dir():
@@ -108,7 +104,7 @@ def clone(source: CopyPlace, target: CopyPlace, progress: Progress, waypoint: Ca
         marker, copy = room / f"{folder.id.hex}.json", room / folder.id.hex
         trash = layout.trash(layout.scope(folder.scope))
         try:
-            original = Beneath.at(source.layout.folder(source.folder))
+            original = OpenDirectory.at(source.layout.folder(source.folder))
         except FileNotFoundError:
             source.layout.check_presence()
             marker.unlink(missing_ok=True)
@@ -116,12 +112,14 @@ def clone(source: CopyPlace, target: CopyPlace, progress: Progress, waypoint: Ca
         with original:
             _mark(marker, _Marker(source.volume, str(source.folder), str(folder)))
             waypoint("clone.marked")
-            with _locked(marker):  # another proxy that takes the same clone up waits here, and finds it done
+            with _locked(marker):  # another proxy that resumes the same clone waits here, and finds it done
                 if final.is_dir():
                     marker.unlink(missing_ok=True)
                     return
                 try:
-                    _copy(original, copy, trash, layout, progress, waypoint)
+                    with suppress(FileNotFoundError):
+                        discard(trash, str(copy))  # of an earlier process
+                    _copy(original, copy, layout, progress, waypoint)
                     _publish(marker, copy, final, room)
                 except BaseException as e:
                     if progress.is_abandoned and isinstance(e, trees.Cancelled):
@@ -136,7 +134,7 @@ def clone(source: CopyPlace, target: CopyPlace, progress: Progress, waypoint: Ca
 
 
 def _mark(path: Path, marker: _Marker) -> None:
-    """Take over an existing marker, whose lock another process may hold."""
+    """Creates a marker, or leaves an existing one, whose lock another process may hold."""
     temporary = path.with_name(f"{path.stem}.{secrets.token_hex(4)}.tmp")
     temporary.write_bytes(msgspec.json.encode(marker))
     with suppress(FileExistsError):
@@ -145,7 +143,7 @@ def _mark(path: Path, marker: _Marker) -> None:
 
 
 def sweep(layout: Layout) -> None:
-    """Remove copies without a marker: their process died after it had removed the marker."""
+    """Removes copies without a marker: their process died after it had removed the marker."""
     for scope in layout.scopes():
         room = scope / ".clones"
         if not room.is_dir():
@@ -160,18 +158,11 @@ def sweep(layout: Layout) -> None:
 
 
 def _copy(
-    original: Beneath,
-    copy: Path,
-    trash: Path,
-    layout: Layout,
-    progress: Progress,
-    waypoint: Callable[[str], None],
+    original: OpenDirectory, copy: Path, layout: Layout, progress: Progress, waypoint: Callable[[str], None]
 ) -> None:
-    with suppress(FileNotFoundError):
-        discard(trash, str(copy))  # what a former life has left
     progress.total = trees.measure(original.fd).used_bytes
     copy.mkdir(mode=0o700)
-    with Beneath.at(copy) as made:
+    with OpenDirectory.at(copy) as made:
         trees.copy(original.fd, made.fd, progress, give=layout.give, waypoint=waypoint)
         layout.give(made.fd)
         os.fchmod(made.fd, os.fstat(original.fd).st_mode & 0o777)
@@ -180,11 +171,6 @@ def _copy(
 
 
 def _publish(marker: Path, copy: Path, final: Path, room: Path) -> None:
-    """Rename the copy to its place unless the folder was deleted meanwhile.
-
-    Raises:
-        FolderNotFound: it was.
-    """
     with _locked(room):
         if not marker.exists():
             raise FolderNotFound("The folder was deleted while it was cloned.")

@@ -11,21 +11,15 @@ from collections.abc import Iterator
 from ai.backend.common.errors import InvalidInput, WrongKindOfFile
 from ai.backend.common.volume_paths import FolderPath
 from ai.backend.node.linux.syscalls import read_directory
-from ai.backend.plugin.volume import (
-    ArchiveEntry,
-    FileEntry,
-    FileKind,
-    OpenFile,
-    Page,
-)
+from ai.backend.plugin.volume import ArchiveEntry, FileEntry, FileKind, OpenFile, Page
 from ai.backend.volume.vfs import trees
-from ai.backend.volume.vfs.beneath import READ_DIRECTORY, READ_FILE, Beneath, refusals
+from ai.backend.volume.vfs.open_directory import READ_DIRECTORY, READ_FILE, OpenDirectory, refusals
 
 _KINDS = {stat.S_IFREG: FileKind.FILE, stat.S_IFDIR: FileKind.DIRECTORY, stat.S_IFLNK: FileKind.SYMBOLIC_LINK}
 
 
 def _shown(name: str) -> str:
-    """Return a name in a form that JSON can represent."""
+    """Returns a name in a form that JSON can represent."""
     return os.fsencode(name).decode("utf-8", "replace")
 
 
@@ -41,35 +35,36 @@ def _entry(name: str, status: os.stat_result, target: str = "") -> FileEntry:
     )
 
 
-def list_directory(beneath: Beneath, path: FolderPath, limit: int, cursor: str | None) -> Page:
+def list_directory(root: OpenDirectory, path: FolderPath, limit: int, cursor: str | None) -> Page:
     entries: list[FileEntry] = []
-    with refusals(path), beneath.opened(path, READ_DIRECTORY) as fd:
+    malformed = InvalidInput("That is no cursor of this directory.", data={"cursor": "malformed"})
+    with refusals(path), root.opened(path, READ_DIRECTORY) as fd:
         try:
             names, after = read_directory(fd, int(cursor or "0"), limit)
         except (ValueError, OverflowError):
-            raise InvalidInput("That is no cursor of this directory.", data={"cursor": "malformed"}) from None
+            raise malformed from None
         except OSError as e:
             if e.errno != errno.EINVAL:
                 raise
-            raise InvalidInput("That is no cursor of this directory.", data={"cursor": "malformed"}) from None
+            raise malformed from None
         for name in sorted(names):
             try:
                 status = os.lstat(name, dir_fd=fd)
                 target = os.readlink(name, dir_fd=fd) if stat.S_ISLNK(status.st_mode) else ""
             except OSError:
-                continue  # it is gone, or something else now
+                continue  # it was removed or replaced
             entries.append(_entry(name, status, target))
     return Page(entries, None if after is None else str(after))
 
 
-def stat_of(beneath: Beneath, path: FolderPath) -> FileEntry:
-    with refusals(path), beneath.opened(path, os.O_PATH) as fd:
+def stat_of(root: OpenDirectory, path: FolderPath) -> FileEntry:
+    with refusals(path), root.opened(path, os.O_PATH) as fd:
         return _entry(path.parts[-1] if path.parts else ".", os.fstat(fd))
 
 
-def open_file(beneath: Beneath, path: FolderPath) -> OpenFile:
+def open_file(root: OpenDirectory, path: FolderPath) -> OpenFile:
     with refusals(path):
-        return _regular(beneath.open(path, READ_FILE))
+        return _regular(root.open(path, READ_FILE))
 
 
 def _regular(fd: int) -> OpenFile:
@@ -79,45 +74,39 @@ def _regular(fd: int) -> OpenFile:
     return OpenFile(fd)
 
 
-def tree(beneath: Beneath, path: FolderPath) -> Iterator[ArchiveEntry]:
-    with refusals(path), beneath.opened(path, os.O_PATH) as fd:
+def tree(root: OpenDirectory, path: FolderPath) -> Iterator[ArchiveEntry]:
+    with refusals(path), root.opened(path, os.O_PATH) as fd:
         status = os.fstat(fd)
-    if not stat.S_ISDIR(status.st_mode):
-        yield ArchiveEntry(path, _entry(path.parts[-1], status), lambda: open_file(beneath, path))
-        return
-    with refusals(path):
-        top = beneath.open(path, READ_DIRECTORY)
-    try:
-        yield ArchiveEntry(
-            path, _entry(path.parts[-1] if path.parts else ".", status), lambda: open_file(beneath, path)
-        )
-        yield from _below(top, path, 0)
-    finally:
-        os.close(top)
+    name = path.parts[-1] if path.parts else "."
+    yield ArchiveEntry(path, _entry(name, status), lambda: open_file(root, path))
+    if stat.S_ISDIR(status.st_mode):
+        with refusals(path):
+            top = root.open(path, READ_DIRECTORY)
+        try:
+            yield from _below(top, path, 0)
+        finally:
+            os.close(top)
 
 
 def _below(directory: int, path: FolderPath, depth: int) -> Iterator[ArchiveEntry]:
-    """Walk as :func:`trees.walk` and yield paths; directories that are too deep or unreadable are left out."""
+    """Walks as :func:`trees.walk` and yields paths; directories that are too deep or unreadable are left out."""
     with os.scandir(directory) as entries:
         for entry in entries:
             try:
                 status = entry.stat(follow_symlinks=False)
                 target = os.readlink(entry.name, dir_fd=directory) if stat.S_ISLNK(status.st_mode) else ""
             except OSError:
-                continue  # it is gone, or something else now
-            here = path / _shown(entry.name)
-            yield ArchiveEntry(
-                here,
-                _entry(entry.name, status, target),
-                functools.partial(_open_nofollow, entry.name, directory),
-            )
+                continue  # it was removed or replaced
+            child = path / _shown(entry.name)
+            opener = functools.partial(_open_nofollow, entry.name, directory)
+            yield ArchiveEntry(child, _entry(entry.name, status, target), opener)
             if stat.S_ISDIR(status.st_mode) and depth < trees.MAX_DEPTH:
                 try:
                     below = os.open(entry.name, READ_DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
                 except OSError:
                     continue
                 try:
-                    yield from _below(below, here, depth + 1)
+                    yield from _below(below, child, depth + 1)
                 finally:
                     os.close(below)
 

@@ -3,11 +3,11 @@
     version.txt                             3
     <scope uuid, 32 hex>/                   a quota scope
         .limit                              its limit in bytes, as text
-        .uploads/  .clones/  .trash/        what is not visible yet, or not any more
+        .uploads/  .clones/  .trash/        unpublished and deleted files
         <hex[0:2]>/<hex[2:4]>/<hex[4:]>/    a folder
 
-What is hidden lies inside the scope, so that moving it into a folder stays within one project quota. Sessions
-mount folders, so they see nothing of it.
+Hidden directories lie inside the scope, so that moving files into a folder stays within one project quota. Sessions
+mount folders, so they do not see them.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from ai.backend.common.volume_paths import QuotaScopeId, VFolderId
 VERSION = "3"
 _HIDDEN = (".uploads", ".clones", ".trash")
 _FOREIGN = frozenset({"version.txt", "lost+found"})
+_DIGITS = frozenset("0123456789abcdef")
 
 
 class Layout:
@@ -31,21 +32,21 @@ class Layout:
         self, root: Path, owner: tuple[int, int] | None, make_scope: Callable[[Path], None] | None = None
     ) -> None:
         self.root = root
-        self._make_scope = make_scope or _make_directory
+        self._make_scope = make_scope
         self.owner = owner if os.geteuid() == 0 else None
 
     def scope(self, scope: QuotaScopeId) -> Path:
         return self.root / scope.id.hex
 
     def made_scope(self, scope: QuotaScopeId, *, has_version: bool = True) -> Path:
-        """Return the trash, created with all that deleting needs, since the disk may be full later."""
+        """Returns the scope, created with all directories that deleting needs, since the disk may be full later."""
         path = self.scope(scope)
         if not path.is_dir():
             if has_version:
                 self.check_presence()
-            self._make_scope(path)
-            for what in _HIDDEN:
-                (path / what).mkdir(mode=0o700, exist_ok=True)
+            (self._make_scope or _make_directory)(path)
+            for name in _HIDDEN:
+                (path / name).mkdir(mode=0o700, exist_ok=True)
         return path
 
     def existing_scope(self, scope: QuotaScopeId) -> Path:
@@ -62,66 +63,57 @@ class Layout:
     def limit(self, scope: QuotaScopeId) -> Path:
         return self.scope(scope) / ".limit"
 
-    def hidden(self, scope: QuotaScopeId, what: str) -> Path:
-        """Return ``.uploads`` or ``.clones`` of a scope, created if absent."""
-        path = self.made_scope(scope) / what
-        path.mkdir(mode=0o700, exist_ok=True)
-        return path
+    def hidden(self, scope: QuotaScopeId, name: str) -> Path:
+        """Returns ``.uploads`` or ``.clones`` of a scope, created if absent."""
+        return self._private(self.made_scope(scope) / name)
 
     def trash(self, scope: Path) -> Path:
-        path = scope / ".trash"
+        return self._private(scope / ".trash")
+
+    @staticmethod
+    def _private(path: Path) -> Path:
         path.mkdir(mode=0o700, exist_ok=True)
         return path
 
     def scopes(self) -> list[Path]:
-        """Yield the directories of all scopes."""
-        return [p for p in self.root.iterdir() if len(p.name) == 32 and _is_hex(p.name) and p.is_dir()]
+        """Returns the directories of all scopes."""
+        return _hex_directories(self.root, 32)
 
     def folders(self, scope: Path) -> list[Path]:
-        """Yield the paths of all folders in a scope."""
-        return [
-            folder
-            for first in _hex_directories(scope, 2)
-            for second in _hex_directories(first, 2)
-            for folder in _hex_directories(second, 28)
-        ]
+        """Returns the paths of all folders in a scope."""
+        firsts = _hex_directories(scope, 2)
+        seconds = [second for first in firsts for second in _hex_directories(first, 2)]
+        return [folder for second in seconds for folder in _hex_directories(second, 28)]
 
     def give(self, fd: int) -> None:
-        """Give a new file to its owner."""
+        """Gives a new file to its owner."""
         if self.owner is not None:
             os.fchown(fd, *self.owner)
 
     def check_presence(self) -> None:
-        """Check that the volume is mounted, before a file is created or reported missing: without it, it looks empty.
-
-        Raises:
-            Unavailable: the volume is not in its place.
-        """
+        """Raises Unavailable if the volume is not mounted: an empty mount point looks like a volume without files."""
         if not (self.root / "version.txt").exists():
             raise Unavailable("The volume is not in its place.")
 
     def prepare(self) -> None:
-        """Check the version, or initialise an empty volume.
-
-        Raises:
-            InvalidInput: the place cannot be used, holds another version, or something else altogether.
-        """
+        """Checks the version, or initialises an empty volume. Raises InvalidInput: the place cannot be used, or holds
+        another version or other files."""
         version = self.root / "version.txt"
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             layout = version.read_text().strip() if version.exists() else None
             if layout is None:
-                strangers = sorted(p.name for p in self.root.iterdir() if p.name not in _FOREIGN)
-                if strangers:
+                others = sorted(p.name for p in self.root.iterdir() if p.name not in _FOREIGN)
+                if others:
                     raise InvalidInput(
-                        f"{self.root} holds {strangers[0]!r} but no version.txt, so it is no volume; name an empty"
+                        f"{self.root} holds {others[0]!r} but no version.txt, so it is no volume; name an empty"
                         " directory."
                     )
                 version.write_text(VERSION + "\n")
             elif layout != VERSION:
-                way = (
-                    "`backend.ai storage migrate-volume` moves it" if layout == "2" else f"this version knows {VERSION}"
-                )
+                way = f"this version knows {VERSION}"
+                if layout == "2":
+                    way = "`backend.ai storage migrate-volume` moves it"
                 raise InvalidInput(f"{self.root} is a volume of layout {layout!r}; {way}.")
         except OSError as e:
             raise InvalidInput(f"The volume {self.root} cannot be used: {e.strerror}.") from None
@@ -131,12 +123,9 @@ def _make_directory(path: Path) -> None:
     path.mkdir(mode=0o755, exist_ok=True)
 
 
-def _is_hex(text: str) -> bool:
-    return all(c in "0123456789abcdef" for c in text)
-
-
 def _hex_directories(path: Path, length: int) -> list[Path]:
+    """Returns the directories whose names are that many hexadecimal digits; none if ``path`` does not exist."""
     try:
-        return [p for p in path.iterdir() if len(p.name) == length and _is_hex(p.name) and p.is_dir()]
+        return [p for p in path.iterdir() if len(p.name) == length and not set(p.name) - _DIGITS and p.is_dir()]
     except FileNotFoundError:
         return []

@@ -5,29 +5,24 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ai.backend.node.linux.mountinfo import MountEntry, read_mounts
+from ai.backend.node.linux.mountinfo import read_mounts
 from ai.backend.plugin.volume import Mount, VolumeMetric
 
 _SECTOR = 512
 
 
 def mount_of(path: Path) -> Mount | None:
-    """Return the mount of an existing path; None if it is unknown."""
+    """Returns the mount of an existing path; None if it is unknown."""
     real = os.path.realpath(path)
-    top: MountEntry | None = None
-    for mount in read_mounts():
-        point = mount.mount_point
-        is_above = real == point or real.startswith(point.rstrip("/") + "/")
-        if is_above and (top is None or len(point) >= len(top.mount_point)):  # the last of equal ones is on top
-            top = mount
-    if top is None:
+    above = [m for m in read_mounts() if real == m.mount_point or real.startswith(m.mount_point.rstrip("/") + "/")]
+    if not above:
         return None
-    options = dict.fromkeys([*top.options, *top.super_options])
-    return Mount(top.mount_point, top.source, top.fstype, tuple(options))
+    top = max(reversed(above), key=lambda mount: len(mount.mount_point))  # the last of equal ones is on top
+    return Mount(top.mount_point, top.source, top.fstype, tuple(dict.fromkeys([*top.options, *top.super_options])))
 
 
 def disk_of(path: Path) -> Path | None:
-    """Return the kernel's statistics file for the disk of a path; None if it is on no disk (tmpfs, NFS ...)."""
+    """Returns the kernel's statistics file for the disk of a path; None if it is on no disk (tmpfs, NFS ...)."""
     numbers = [path.stat().st_dev]
     if (mount := mount_of(path)) is not None and mount.source.startswith("/dev/"):
         numbers.append(Path(mount.source).stat().st_rdev)  # btrfs and overlays have numbers of their own
@@ -39,7 +34,7 @@ def disk_of(path: Path) -> Path | None:
 
 
 def disk_metric(disk: Path) -> VolumeMetric:
-    """Read a file that :func:`disk_of` returned (kernel documentation, block/stat)."""
+    """Reads a file that :func:`disk_of` returned (kernel documentation, block/stat)."""
     reads, _, read_sectors, read_ms, writes, _, write_sectors, write_ms = map(int, disk.read_text().split()[:8])
     return VolumeMetric(
         iops_read=reads,

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from ai.backend.common.errors import Conflict
 from ai.backend.node.linux.syscalls import unlock
 from ai.backend.plugin.volume import FolderUsage, Progress
-from ai.backend.volume.vfs.beneath import READ_DIRECTORY, READ_FILE
+from ai.backend.volume.vfs.open_directory import READ_DIRECTORY, READ_FILE
 
 MAX_DEPTH = 256
 _BLOCK = 512
 _CHANGED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
-"""Errors of a name that was removed or replaced since the directory was read."""
+"""Errors for a name that was removed or replaced since the directory was read."""
 _COPY_BYTES = 1 << 26
 _BUFFER_BYTES = 1 << 20
 
@@ -41,11 +41,8 @@ def _directory(name: str, parent: int) -> Iterator[int]:
 
 
 def walk(fd: int, depth: int = 0) -> Iterator[tuple[int, str, os.stat_result]]:
-    """Everything below a directory: the descriptor of its parent, its name, its status; not what vanishes meanwhile.
-
-    Raises:
-        Conflict: it is deeper than :data:`MAX_DEPTH`, or a directory is closed to us.
-    """
+    """Yields the parent's descriptor, name and status of everything below a directory that does not vanish meanwhile.
+    Raises Conflict: it is deeper than :data:`MAX_DEPTH`, or a directory is not readable."""
     if depth > MAX_DEPTH:
         raise Conflict(f"There are directories more than {MAX_DEPTH} levels deep.")
     with os.scandir(fd) as entries:
@@ -66,7 +63,7 @@ def walk(fd: int, depth: int = 0) -> Iterator[tuple[int, str, os.stat_result]]:
 
 
 def measure(fd: int) -> FolderUsage:
-    """Count the files and bytes of a folder, without the folder's own entry."""
+    """Counts the files and bytes of a folder, without the folder's own entry."""
     files = blocks = 0
     seen: set[tuple[int, int]] = set()
     for _, _, status in walk(fd):
@@ -93,12 +90,10 @@ class _Work:
 def copy(
     source: int, target: int, progress: Progress, *, give: Callable[[int], None], waypoint: Callable[[str], None]
 ) -> None:
-    """Copy the content of a directory into an empty one. Devices, sockets and FIFOs are left out and counted.
-    A file with several names has them in the copy too, and takes room once, as it was measured.
+    """Copies the content of a directory into an empty one; devices, sockets and FIFOs are skipped and counted.
 
-    Raises:
-        Cancelled: the progress was cancelled.
-        OSError: among others ENOSPC; a part of the copy is there.
+    A file with several names has them in the copy too, and takes room once, as it was measured. Raises Cancelled: the
+    progress was cancelled; OSError: among others ENOSPC; a part of the copy exists.
     """
     _copy_directory(_Work(target, progress, give, waypoint), source, target, ())
 
@@ -133,12 +128,12 @@ def _copy_directory(work: _Work, source: int, target: int, path: tuple[str, ...]
 
 def _copy_link(source: int, target: int, name: str) -> None:
     try:
-        where = os.readlink(name, dir_fd=source)
+        link = os.readlink(name, dir_fd=source)
     except OSError as e:
         if e.errno != errno.EINVAL:
             raise
         raise FileNotFoundError(errno.ENOENT, "it is no link any more", name) from None
-    os.symlink(where, name, dir_fd=target)
+    os.symlink(link, name, dir_fd=target)
 
 
 def _copy_file(work: _Work, source: int, target: int, path: tuple[str, ...]) -> None:
@@ -168,7 +163,7 @@ def _copy_file(work: _Work, source: int, target: int, path: tuple[str, ...]) -> 
 
 
 def _copy_data(reader: int, writer: int, size: int, progress: Progress) -> None:
-    """Copy the data, sharing blocks if the file system can; holes stay holes."""
+    """Copies the data, sharing blocks if the file system can; holes stay holes."""
     os.ftruncate(writer, size)
     at = 0
     while at < size:
@@ -209,10 +204,10 @@ def _finish(fd: int, like: os.stat_result, give: Callable[[int], None]) -> None:
 
 
 def purge(trash: int, stop: threading.Event) -> None:
-    """Remove everything in a directory, at any depth and in constant memory.
+    """Removes everything in a directory, at any depth and in constant memory.
 
-    Directories that are found are moved to the top first, so no path gets long and no descriptor is held for a level.
-    Safe to be ended anywhere, and to run twice at once. Ends early where nothing can be removed any more.
+    Subdirectories are moved to the top first, so that no path gets long and no descriptor is held for each level.
+    May be killed at any point or run twice at once. Ends early when nothing can be removed any more.
     """
     moved = 1
     while moved:
@@ -230,7 +225,7 @@ def purge(trash: int, stop: threading.Event) -> None:
 
 
 def _flatten(trash: int, name: str) -> int:
-    """Remove a directory of the trash, whose subdirectories move up; return how many entries were moved or removed."""
+    """Removes a directory of the trash, moving its subdirectories up; returns the number of entries handled."""
     unlock(trash, name)
     moved = 0
     with _directory(name, trash) as fd, os.scandir(fd) as entries:
@@ -247,5 +242,5 @@ def _flatten(trash: int, name: str) -> int:
     except OSError as e:
         if e.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
-        return moved  # somebody adds to it still: the next round
+        return moved  # another process adds to it: the next round removes it
     return moved + 1

@@ -1,9 +1,9 @@
 """Uploads on a volume: their received data and their target.
 
-An upload is two files in its scope: ``<session>.json`` says what it shall be, ``<session>.data`` is what has come; its
-size is the offset, so a killed proxy finds the right byte. Writing holds a lock on the data (flock), which ends with
-its process and is seen by other proxies on the same volume. The data is made before the record and removed after it,
-and publishing renames it away: a record without data is an upload that is done. See docs/decisions/0081.
+An upload is two files in its scope: the record ``<session>.json`` and the received bytes ``<session>.data``, whose size
+is the offset, so a killed proxy resumes at the right byte. A writer holds a lock on the data (flock), which ends with
+its process and excludes other proxies on the same volume. The data is created before the record and removed after it,
+and publishing renames it away: a record without data is a completed upload. See docs/decisions/0081.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from ai.backend.common.volume_paths import FolderPath, VFolderId
 from ai.backend.node.linux.open_beneath import WALK
 from ai.backend.node.linux.syscalls import start_writeback
 from ai.backend.plugin.volume import Upload, UploadRecord, UploadState
-from ai.backend.volume.vfs.beneath import READ_DIRECTORY, Beneath, refusals
 from ai.backend.volume.vfs.layout import Layout
+from ai.backend.volume.vfs.open_directory import READ_DIRECTORY, OpenDirectory, refusals
 
 _WRITEBACK_BYTES = 1 << 25
 """Written data is flushed in pieces of this size, so that the final fsync is short."""
@@ -46,7 +46,7 @@ class _Stored(msgspec.Struct, frozen=True, kw_only=True):
 _decode = msgspec.json.Decoder(_Stored).decode
 
 
-def _room(layout: Layout, folder: VFolderId) -> str:
+def _directory(layout: Layout, folder: VFolderId) -> str:
     return f"{layout.root}/{folder.scope.id.hex}/.uploads"
 
 
@@ -69,13 +69,12 @@ def _record(session: str, folder: VFolderId, stored: _Stored, *, is_done: bool) 
     if stored.folder != str(folder):
         raise UploadNotFound
     state = UploadState.DONE if is_done else UploadState.OPEN
-    return UploadRecord(
-        session=session, folder=folder, path=FolderPath.parse(stored.path), size=stored.size, state=state
-    )
+    path = FolderPath.parse(stored.path)
+    return UploadRecord(session=session, folder=folder, path=path, size=stored.size, state=state)
 
 
 def create(layout: Layout, record: UploadRecord) -> None:
-    """Create the data file and the record of an upload."""
+    """Creates the data file and the record of an upload."""
     if _SESSION.fullmatch(record.session) is None:
         raise UploadNotFound
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -96,30 +95,28 @@ def create(layout: Layout, record: UploadRecord) -> None:
 
 
 def find(layout: Layout, folder: VFolderId, session: str) -> tuple[UploadRecord, int]:
-    """Return the present record and the offset."""
+    """Returns the present record and the offset."""
     if _SESSION.fullmatch(session) is None:
         raise UploadNotFound
-    room = _room(layout, folder)
+    room = _directory(layout, folder)
     stored = _load(room, session)
     try:
         size = os.stat(f"{room}/{session}.data").st_size  # noqa: PTH116  # as above
     except FileNotFoundError:
-        stored = _load(room, session)  # was it dropped just now?
+        stored = _load(room, session)  # it may have been dropped just now
         return _record(session, folder, stored, is_done=True), stored.size
     record = _record(session, folder, stored, is_done=False)
     return record, size if stored.held_at is None else min(size, stored.held_at)
 
 
 def records(room: Path) -> list[UploadRecord]:
-    """Return the uploads of one scope; unreadable records are ignored."""
+    """Returns the uploads of one scope; unreadable records are ignored."""
     uploads = []
     for path in sorted(room.glob("*.json")):
-        try:
+        with suppress(UploadNotFound):
             stored = _load(str(room), path.stem)
-        except UploadNotFound:
-            continue
-        is_done = not path.with_suffix(".data").exists()
-        uploads.append(_record(path.stem, VFolderId.parse(stored.folder), stored, is_done=is_done))
+            is_done = not path.with_suffix(".data").exists()
+            uploads.append(_record(path.stem, VFolderId.parse(stored.folder), stored, is_done=is_done))
     return uploads
 
 
@@ -129,7 +126,7 @@ def drop(layout: Layout, folder: VFolderId, session: str) -> None:
 
 
 def expire(room: Path, before: float) -> int:
-    """Remove the files of abandoned uploads; a writer's file is recent."""
+    """Removes the files of abandoned uploads and returns their number; a file that is being written is recent."""
     count = 0
     for session in {p.stem for p in room.iterdir()}:
         files = [room / f"{session}.{kind}" for kind in ("json", "data", "tmp")]  # the record first
@@ -151,23 +148,20 @@ class OpenUpload(Upload):
         self._pipe: tuple[int, int] | None = None
         if _SESSION.fullmatch(session) is None:
             raise UploadNotFound
-        self._layout = layout
-        self._session = session
-        self._waypoint = waypoint
-        self._room = _room(layout, folder)
+        self._layout, self._session, self._waypoint = layout, session, waypoint
+        self._room = _directory(layout, folder)
         self._data = f"{self._room}/{session}.data"
         self._fd = self._lock()
         try:
             self._stored = _load(self._room, session)
             self.record = _record(session, folder, self._stored, is_done=self._fd < 0)
-            self.offset = self.record.size if self._fd < 0 else self._settle()
-            self._given_out = self.offset
+            self.offset = self.record.size if self._fd < 0 else self._truncate()
+            self._flushed = self.offset
         except BaseException:
             self.close()
             raise
 
     def _lock(self) -> int:
-        """Open and lock the data; return -1 if there is none."""
         try:
             fd = os.open(self._data, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -184,8 +178,8 @@ class OpenUpload(Upload):
         os.close(fd)
         return -1
 
-    def _settle(self) -> int:
-        """Truncate data that was written but not recorded before a crash."""
+    def _truncate(self) -> int:
+        """Removes bytes that do not count since a crash; returns the offset."""
         if self._stored.held_at is not None:
             size = os.fstat(self._fd).st_size
             os.ftruncate(self._fd, min(size, self._stored.held_at))
@@ -207,20 +201,20 @@ class OpenUpload(Upload):
 
     def _grow(self, count: int) -> None:
         self.offset += count
-        if self.offset - self._given_out >= _WRITEBACK_BYTES:
-            start_writeback(self._fd, self._given_out, self.offset - self._given_out)
-            self._given_out = self.offset
+        if self.offset - self._flushed >= _WRITEBACK_BYTES:
+            start_writeback(self._fd, self._flushed, self.offset - self._flushed)
+            self._flushed = self.offset
         self._waypoint("upload.written")
 
     def receive(self, fd: int, count: int) -> int:
-        """Write through a pipe, so that the bytes are copied once (splice(2)), or as usual if that is not supported."""
+        """Writes through a pipe, so that bytes are copied once (splice(2)), or as usual if that is not supported."""
         if self._pipe is None:
             self._pipe = os.pipe2(os.O_CLOEXEC)
             with suppress(OSError):  # a user's pipes may be bounded together
                 fcntl.fcntl(self._pipe[1], fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         source, target = self._pipe
         try:
-            came = remaining = os.splice(fd, target, min(count, _PIPE_BYTES), flags=_SPLICE_F_NONBLOCK)
+            received = remaining = os.splice(fd, target, min(count, _PIPE_BYTES), flags=_SPLICE_F_NONBLOCK)
         except OSError as e:
             if e.errno != errno.EINVAL:
                 raise
@@ -238,7 +232,7 @@ class OpenUpload(Upload):
                 else:
                     self._grow(count)
                 remaining -= count
-        return came
+        return received
 
     def hold(self) -> None:
         self._hold(self.offset)
@@ -253,7 +247,7 @@ class OpenUpload(Upload):
             self._sync()
             self._waypoint("upload.synced")
             try:
-                folder = Beneath.at(self._layout.folder(self.record.folder))
+                folder = OpenDirectory.at(self._layout.folder(self.record.folder))
             except FileNotFoundError:
                 raise FolderNotFound from None
             with folder:
@@ -265,7 +259,7 @@ class OpenUpload(Upload):
         self.record = replace(self.record, state=UploadState.DONE)
 
     def _sync(self) -> None:
-        """Start again from nothing after a failed fsync, because a second one may succeed although data is lost."""
+        """Starts again from nothing after a failed fsync, because a second one may succeed although data is lost."""
         try:
             os.fsync(self._fd)
         except OSError:
@@ -273,7 +267,7 @@ class OpenUpload(Upload):
             self.offset = os.lseek(self._fd, 0, os.SEEK_SET)
             raise
 
-    def _rename(self, folder: Beneath, path: FolderPath) -> None:
+    def _rename(self, folder: OpenDirectory, path: FolderPath) -> None:
         with folder.parent(path, READ_DIRECTORY) as (directory, name):
             try:
                 os.rename(self._data, name, dst_dir_fd=directory)
@@ -283,7 +277,7 @@ class OpenUpload(Upload):
             os.fsync(directory)
 
     def discard(self) -> None:
-        """Remove the upload."""
+        """Removes the upload."""
         for kind in ("json", "data"):
             Path(f"{self._room}/{self._session}.{kind}").unlink(missing_ok=True)
 
@@ -296,7 +290,7 @@ class OpenUpload(Upload):
         self._pipe = None
 
     def __del__(self) -> None:
-        self.close()  # whoever opened it may have been cancelled before it came; the lock must not stay
+        self.close()  # its opener may have been cancelled before it got the value; the lock must not stay
 
     def __enter__(self) -> Self:
         return self
@@ -305,19 +299,14 @@ class OpenUpload(Upload):
         self.close()
 
 
-def make_parents(layout: Layout, folder: Beneath, path: FolderPath) -> None:
-    """Create the missing parent directories of a path."""
+def make_parents(layout: Layout, folder: OpenDirectory, path: FolderPath) -> None:
+    """Creates the missing parent directories of a path."""
     for depth in range(1, len(path.parts)):
         make_directory(layout, folder, FolderPath(path.parts[:depth]))
 
 
-def make_directory(layout: Layout, folder: Beneath, path: FolderPath) -> bool:
-    """Return whether the directory was created, or existed.
-
-    Raises:
-        WrongKindOfFile: it is there, and no directory.
-        OSError: anything else.
-    """
+def make_directory(layout: Layout, folder: OpenDirectory, path: FolderPath) -> bool:
+    """Creates a directory; returns False if it existed. Raises WrongKindOfFile for another file, else OSError."""
     with folder.parent(path) as (directory, name):
         try:
             os.mkdir(name, 0o755, dir_fd=directory)
@@ -332,13 +321,8 @@ def make_directory(layout: Layout, folder: Beneath, path: FolderPath) -> bool:
     return True
 
 
-def check_target(folder: Beneath, path: FolderPath) -> None:
-    """Check that an upload can become this file at present.
-
-    Raises:
-        WrongKindOfFile: there is a directory.
-        InvalidPath: it is the folder itself, or leads out.
-    """
+def check_target(folder: OpenDirectory, path: FolderPath) -> None:
+    """Raises WrongKindOfFile or InvalidPath unless an upload can become this file at present."""
     if not path.parts:
         raise WrongKindOfFile("That is the folder itself.")
     with refusals(path):

@@ -39,9 +39,9 @@ from ai.backend.plugin.volume import (
     VolumeUsage,
 )
 from ai.backend.volume.vfs import clones, entries, migration, trees, uploads
-from ai.backend.volume.vfs.beneath import Beneath, refusals
 from ai.backend.volume.vfs.layout import Layout
 from ai.backend.volume.vfs.mounts import disk_metric, disk_of, mount_of
+from ai.backend.volume.vfs.open_directory import OpenDirectory, refusals
 
 log = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -51,7 +51,7 @@ _LONG_THREADS = 4
 
 
 class VfsVolume(AbstractVolume):
-    """A volume in a directory. Options: none. Long work (counting, copying, removing) has threads of its own."""
+    """A volume in a directory, without options. Long work (counting, copying, removing) has threads of its own."""
 
     backend: ClassVar[str] = "vfs"
 
@@ -84,7 +84,7 @@ class VfsVolume(AbstractVolume):
         return await self._run_long(migration.migrate, self.layout, folders)
 
     async def stop(self) -> None:
-        """Close the volume. Removing the trash continues at the next start."""
+        """Closes the volume. Removing the trash continues at the next start."""
         self._stopping.set()
         for purge in self._purges.values():
             purge.cancel()
@@ -104,10 +104,7 @@ class VfsVolume(AbstractVolume):
         return VolumeUsage(total, total - status.f_frsize * status.f_bfree)
 
     async def metric(self) -> VolumeMetric:
-        """Return the counters of the disk that holds the volume."""
-        if self._disk is None:
-            return await super().metric()
-        return await self._run(disk_metric, self._disk)
+        return await (super().metric() if self._disk is None else self._run(disk_metric, self._disk))
 
     async def mount(self) -> Mount | None:
         return await self._run(mount_of, self.path)
@@ -115,11 +112,8 @@ class VfsVolume(AbstractVolume):
     # Quota scopes
 
     async def create_scope(self, scope: QuotaScopeId) -> None:
-        def create() -> None:
-            with refusals():
-                self.layout.made_scope(scope)
-
-        await self._run(create)
+        with refusals():
+            await self._run(self.layout.made_scope, scope)
 
     async def scope_limit(self, scope: QuotaScopeId) -> int | None:
         return await self._run(self._read_limit, scope)
@@ -140,7 +134,7 @@ class VfsVolume(AbstractVolume):
         if limit is None:
             path.unlink(missing_ok=True)
             return
-        temporary = path.with_name(f".limit.{uuid4().hex}.tmp")  # two may write at once, from two processes too
+        temporary = path.with_name(f".limit.{uuid4().hex}.tmp")  # other processes may write at the same time
         try:
             with refusals(), temporary.open("w") as file:
                 file.write(f"{limit}\n")
@@ -156,7 +150,7 @@ class VfsVolume(AbstractVolume):
     def _measure_scope(self, scope: QuotaScopeId) -> FolderUsage:
         files = used = 0
         for path in self.layout.folders(self.layout.existing_scope(scope)):
-            with suppress(FileNotFoundError), Beneath.at(path) as folder:
+            with suppress(FileNotFoundError), OpenDirectory.at(path) as folder:
                 usage = trees.measure(folder.fd)
                 files, used = files + usage.file_count, used + usage.used_bytes
         return FolderUsage(files, used)
@@ -169,17 +163,17 @@ class VfsVolume(AbstractVolume):
     def _create_folder(self, folder: VFolderId, mode: int) -> None:
         path = self.layout.folder(folder)
         with refusals():
-            for _ in range(16):  # a deletion may take an empty parent away under our feet
+            for _ in range(16):  # a deletion may remove an empty parent meanwhile
                 self.layout.made_scope(folder.scope)
                 path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
                 try:
                     path.mkdir(mode=0o700)
                 except FileExistsError:
-                    if stat.S_IMODE(path.stat().st_mode) != 0o700:  # else its maker was killed before it gave it away
+                    if stat.S_IMODE(path.stat().st_mode) != 0o700:  # else its creator was killed before the chmod
                         return
                 except FileNotFoundError:
                     continue
-                with Beneath.at(path) as made:
+                with OpenDirectory.at(path) as made:
                     self.layout.give(made.fd)
                     os.fchmod(made.fd, mode)
                 return
@@ -190,11 +184,11 @@ class VfsVolume(AbstractVolume):
         self._purge(self.layout.scope(folder.scope) / ".trash")
 
     def _delete_folder(self, folder: VFolderId) -> None:
-        with self._elbow_room(self.layout.scope(folder.scope)):
+        with self._headroom(self.layout.scope(folder.scope)):
             clones.delete_folder(self.layout, folder, self._waypoint)
 
-    def _elbow_room(self, scope: Path) -> AbstractContextManager[None]:
-        """Reserve what deleting needs for a moment in a scope that is full."""
+    def _headroom(self, scope: Path) -> AbstractContextManager[None]:
+        """Reserves the space that deleting needs for a moment in a full scope."""
         return nullcontext()
 
     async def has_folder(self, folder: VFolderId) -> bool:
@@ -206,13 +200,9 @@ class VfsVolume(AbstractVolume):
         if not isinstance(target_volume, VfsVolume):
             raise InvalidInput(f"A folder cannot be cloned from {self.name} to {target_volume.name}.")
         try:
-            await self._run_long(
-                clones.clone,
-                clones.CopyPlace(self.layout, self.name, source),
-                clones.CopyPlace(target_volume.layout, target_volume.name, target),
-                progress,
-                self._waypoint,
-            )
+            original = clones.CopyPlace(self.layout, self.name, source)
+            copy = clones.CopyPlace(target_volume.layout, target_volume.name, target)
+            await self._run_long(clones.clone, original, copy, progress, self._waypoint)
         finally:
             target_volume._purge(target_volume.layout.scope(target.scope) / ".trash")
 
@@ -220,17 +210,17 @@ class VfsVolume(AbstractVolume):
         return await self._run(clones.unfinished, self.layout)
 
     async def mount_path(self, folder: VFolderId, subpath: FolderPath) -> Path:
-        return await self._run(self._mount_path, folder, subpath)
+        def check(root: OpenDirectory) -> None:
+            with refusals(subpath):
+                os.close(root.open(subpath, os.O_PATH))
 
-    def _mount_path(self, folder: VFolderId, subpath: FolderPath) -> Path:
-        with self._opened(folder) as beneath, refusals(subpath):
-            os.close(beneath.open(subpath, os.O_PATH))
+        await self._in(folder, check)
         return self.layout.folder(folder).absolute().joinpath(*subpath.parts)
 
     async def folder_usage(self, folder: VFolderId) -> FolderUsage:
         def measure() -> FolderUsage:
-            with self._opened(folder) as beneath:
-                return trees.measure(beneath.fd)
+            with self._opened(folder) as root:
+                return trees.measure(root.fd)
 
         return await self._run_long(measure)
 
@@ -247,12 +237,12 @@ class VfsVolume(AbstractVolume):
     async def make_directory(self, folder: VFolderId, path: FolderPath, *, parents: bool, exist_ok: bool) -> None:
         await self._in(folder, self._make_directory, path, parents, exist_ok)
 
-    def _make_directory(self, beneath: Beneath, path: FolderPath, parents: bool, exist_ok: bool) -> None:
+    def _make_directory(self, root: OpenDirectory, path: FolderPath, parents: bool, exist_ok: bool) -> None:
         with refusals(path):
             if parents:
-                uploads.make_parents(self.layout, beneath, path)
+                uploads.make_parents(self.layout, root, path)
             try:
-                made = uploads.make_directory(self.layout, beneath, path)
+                made = uploads.make_directory(self.layout, root, path)
             except WrongKindOfFile as e:
                 raise FileAlreadyExists(e.message) from None
             if not made and not exist_ok:
@@ -265,21 +255,21 @@ class VfsVolume(AbstractVolume):
     async def move(self, folder: VFolderId, source: FolderPath, target: FolderPath) -> None:
         await self._in(folder, self._move_into, source, target)
 
-    def _move_into(self, beneath: Beneath, source: FolderPath, target: FolderPath) -> None:
+    def _move_into(self, root: OpenDirectory, source: FolderPath, target: FolderPath) -> None:
         try:
-            os.close(beneath.open(target, WALK))
+            os.close(root.open(target, WALK))
         except OSError as e:
             if e.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EXDEV, errno.ELOOP):
                 raise
         else:
             target = target / source.parts[-1] if source.parts else target
-        self._move(beneath, source, target)
+        self._move(root, source, target)
 
-    def _move(self, beneath: Beneath, source: FolderPath, target: FolderPath) -> None:
+    def _move(self, root: OpenDirectory, source: FolderPath, target: FolderPath) -> None:
         with (
             refusals(source),
-            beneath.parent(source) as (source_dir, source_name),
-            beneath.parent(target) as (target_dir, target_name),
+            root.parent(source) as (source_dir, source_name),
+            root.parent(target) as (target_dir, target_name),
         ):
             try:
                 rename_noreplace(source_dir, source_name, target_dir, target_name)
@@ -292,31 +282,29 @@ class VfsVolume(AbstractVolume):
         self._waypoint("rename.done")
 
     async def delete_files(self, folder: VFolderId, paths: Sequence[FolderPath], *, recursive: bool) -> None:
-        trash = self.layout.scope(folder.scope) / ".trash"
+        scope = self.layout.scope(folder.scope)
         try:
-            await self._in(folder, self._delete_files, folder, paths, recursive)
+            await self._in(folder, self._delete_files, scope, paths, recursive)
         finally:
-            self._purge(trash)
+            self._purge(scope / ".trash")
 
-    def _delete_files(self, beneath: Beneath, folder: VFolderId, paths: Sequence[FolderPath], recursive: bool) -> None:
+    def _delete_files(self, root: OpenDirectory, scope: Path, paths: Sequence[FolderPath], recursive: bool) -> None:
         missing: list[str] = []
         kinds: list[bool] = []
         for path in paths:
             with refusals(path):
                 try:
-                    with beneath.parent(path) as (directory, name):
+                    with root.parent(path) as (directory, name):
                         kinds.append(stat.S_ISDIR(os.lstat(name, dir_fd=directory).st_mode))
                 except (FileNotFoundError, NotADirectoryError):
                     kinds.append(False)
             if kinds[-1] and not recursive:
-                raise WrongKindOfFile(
-                    "That is a directory; deleting it takes 'recursive'.", data={"path": str(path)[:256]}
-                )
-        scope = self.layout.scope(folder.scope)
+                message = "That is a directory; deleting it takes 'recursive'."
+                raise WrongKindOfFile(message, data={"path": str(path)[:256]})
         for path, is_directory in zip(paths, kinds, strict=True):
-            with refusals(path), self._elbow_room(scope):
+            with refusals(path), self._headroom(scope):
                 try:
-                    with beneath.parent(path) as (directory, name):
+                    with root.parent(path) as (directory, name):
                         if is_directory:
                             clones.discard(self.layout.trash(scope), name, directory)
                         else:
@@ -332,14 +320,14 @@ class VfsVolume(AbstractVolume):
 
     @contextmanager
     def open_tree(self, folder: VFolderId, paths: Sequence[FolderPath]) -> Iterator[Iterator[ArchiveEntry]]:
-        with self._opened(folder) as beneath:
-            yield (entry for path in paths for entry in entries.tree(beneath, path))
+        with self._opened(folder) as root:
+            yield (entry for path in paths for entry in entries.tree(root, path))
 
     # Uploads
 
     async def create_upload(self, record: UploadRecord) -> None:
-        def create(beneath: Beneath) -> None:
-            uploads.check_target(beneath, record.path)
+        def create(root: OpenDirectory) -> None:
+            uploads.check_target(root, record.path)
             uploads.create(self.layout, record)
 
         await self._in(record.folder, create)
@@ -358,8 +346,8 @@ class VfsVolume(AbstractVolume):
 
     async def expire_uploads(self, before: float) -> int:
         def expire() -> int:
-            rooms = (scope / ".uploads" for scope in self.layout.scopes())
-            return sum(uploads.expire(room, before) for room in rooms if room.is_dir())
+            pending = (scope / ".uploads" for scope in self.layout.scopes())
+            return sum(uploads.expire(directory, before) for directory in pending if directory.is_dir())
 
         return await self._run_long(expire)
 
@@ -372,26 +360,26 @@ class VfsVolume(AbstractVolume):
         return await asyncio.get_running_loop().run_in_executor(self._long, functools.partial(work, *args, **kwargs))
 
     async def _in(
-        self, folder: VFolderId, work: Callable[Concatenate[Beneath, P], R], *args: P.args, **kwargs: P.kwargs
+        self, folder: VFolderId, work: Callable[Concatenate[OpenDirectory, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
         def run() -> R:
-            with self._opened(folder) as beneath:
-                return work(beneath, *args, **kwargs)
+            with self._opened(folder) as root:
+                return work(root, *args, **kwargs)
 
         return await self._run(run)
 
     @contextmanager
-    def _opened(self, folder: VFolderId) -> Iterator[Beneath]:
+    def _opened(self, folder: VFolderId) -> Iterator[OpenDirectory]:
         try:
-            beneath = Beneath.at(self.layout.folder(folder))
+            root = OpenDirectory.at(self.layout.folder(folder))
         except FileNotFoundError:
             self.layout.check_presence()
             raise FolderNotFound(data={"vfid": str(folder)}) from None
-        with beneath:
-            yield beneath
+        with root:
+            yield root
 
     def _purge(self, trash: Path) -> None:
-        """Empty a trash in the background, in one thread for each trash."""
+        """Empties a trash in the background, in one thread for each trash."""
         if trash in self._purges:
             self._purge_again.add(trash)
         elif not self._stopping.is_set():
@@ -401,9 +389,9 @@ class VfsVolume(AbstractVolume):
 
     def _empty(self, trash: Path) -> None:
         try:
-            with Beneath.at(trash) as beneath, self._elbow_room(trash.parent):
-                fcntl.flock(beneath.fd, fcntl.LOCK_EX)
-                trees.purge(beneath.fd, self._stopping)
+            with OpenDirectory.at(trash) as root, self._headroom(trash.parent):
+                fcntl.flock(root.fd, fcntl.LOCK_EX)
+                trees.purge(root.fd, self._stopping)
         except FileNotFoundError:
             return
         except OSError as e:

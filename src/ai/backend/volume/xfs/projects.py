@@ -1,7 +1,7 @@
 """Project ids of files and quotas of projects: ioctl_xfs_fsgetxattr(2), quotactl(2).
 
-A directory with the inherit flag gives its project to whatever is made in it, and the kernel refuses links and renames
-into it from another project. Limits need CAP_SYS_ADMIN.
+A directory with the inherit flag gives its project to new entries, and the kernel refuses links and renames into it
+from another project. Limits need CAP_SYS_ADMIN.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from ai.backend.plugin.volume import FolderUsage
 from ai.backend.volume.vfs import trees
-from ai.backend.volume.vfs.beneath import READ_FILE
+from ai.backend.volume.vfs.open_directory import READ_FILE
 
 _FS_IOC_FSGETXATTR = 0x801C581F
 _FS_IOC_FSSETXATTR = 0x401C5820
@@ -33,12 +33,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def project_of(fd: int) -> int:
-    """Return the project of a file; 0 for none."""
+    """Returns the project of a file; 0 for none."""
     return int(_XATTR.unpack(fcntl.ioctl(fd, _FS_IOC_FSGETXATTR, bytes(_XATTR.size)))[3])
 
 
 def set_project(fd: int, project: int) -> None:
-    """Assign a file or directory to a project; a directory passes it on to new entries."""
+    """Assigns a file or directory to a project; a directory passes it on to new entries."""
     flags, extent_size, extents, _, cow_size, rest = _XATTR.unpack(
         fcntl.ioctl(fd, _FS_IOC_FSGETXATTR, bytes(_XATTR.size))
     )
@@ -48,12 +48,10 @@ def set_project(fd: int, project: int) -> None:
 
 
 def adopt(directory: int, project: int) -> None:
-    """Assign everything below a directory, and last itself, to a project. To be repeated after a crash.
+    """Assigns everything below a directory, and last itself, to a project. To be repeated after a crash.
 
-    Links are made anew, since nobody can open one; devices, sockets and FIFOs stay outside.
-
-    Raises:
-        Conflict: a directory is too deep, or closed to us.
+    Links are created anew, since they cannot be opened; devices, sockets and FIFOs stay outside. Raises Conflict: a
+    directory is too deep, or not readable.
     """
     for parent, name, status in trees.walk(directory):
         with suppress(FileNotFoundError):
@@ -79,18 +77,14 @@ def _renew_link(parent: int, name: str, status: os.stat_result) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """Reads and sets the quotas of one file system.
-
-    Args:
-        fd: of anything on it; stays the caller's.
-        device: its block device, for kernels without quotactl_fd.
-    """
+    """Reads and sets the quotas of the file system that ``fd`` is on; the caller keeps ``fd``. ``device`` is its block
+    device, for kernels without quotactl_fd."""
 
     fd: int
     device: str
 
     def usage(self, project: int) -> FolderUsage:
-        """Return a project's usage. Raises OSError: EPERM without the privilege, ESRCH or ENOSYS without quotas."""
+        """Returns a project's usage. Raises OSError: EPERM without the privilege, ESRCH or ENOSYS without quotas."""
         try:
             fields = _QUOTA.unpack(self._call(_GET_QUOTA, project, bytes(_QUOTA.size)))
         except FileNotFoundError:  # nothing was ever written in it
@@ -98,7 +92,7 @@ class Quotas:
         return FolderUsage(fields[5], fields[2])
 
     def limit(self, project: int, limit: int | None) -> None:
-        """Set a limit in bytes, rounded to blocks; None for no limit. Zero bytes become one block."""
+        """Sets a limit in bytes, rounded to blocks; None for no limit. Zero bytes become one block."""
         blocks = 0 if limit is None else max(1, limit // _BLOCK)
         self._call(_SET_QUOTA, project, _QUOTA.pack(blocks, 0, 0, 0, 0, 0, 0, 0, _BLOCK_LIMITS))
 

@@ -1,7 +1,7 @@
 """The ``xfs`` backend: a vfs volume whose quota scopes are projects of the file system.
 
-Beside the layout of vfs there is ``.projects/``: a link for each project id that was given away, which leads to its
-scope. Its lock is held while a scope is made.
+Beside the layout of vfs, ``.projects/`` has a link for each assigned project id, which leads to its scope. The lock of
+this directory is held while a scope is created.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from typing import Any, ClassVar
 from ai.backend.common.errors import Conflict, InvalidInput
 from ai.backend.common.volume_paths import QuotaScopeId, VFolderId
 from ai.backend.plugin.volume import FolderUsage, VolumeCapability, VolumeContext
-from ai.backend.volume.vfs.beneath import READ_DIRECTORY, Beneath
 from ai.backend.volume.vfs.layout import Layout
 from ai.backend.volume.vfs.mounts import mount_of
+from ai.backend.volume.vfs.open_directory import READ_DIRECTORY, OpenDirectory
 from ai.backend.volume.vfs.volume import VfsVolume
 from ai.backend.volume.xfs.projects import Quotas, adopt, project_of, set_project
 
 _FIRST_PROJECT = 1 << 30  # below are the ids that people choose
 _PROJECTS = 1 << 30
-_ELBOW_BYTES = 1 << 20
+_HEADROOM_BYTES = 1 << 20
 
 
 class XfsVolume(VfsVolume):
-    """A volume on xfs. Options: none. Needs root, and a file system that is mounted with project quotas."""
+    """A volume on xfs, without options. Needs root, and a file system that is mounted with project quotas."""
 
     backend: ClassVar[str] = "xfs"
 
@@ -49,13 +49,13 @@ class XfsVolume(VfsVolume):
         return super().capabilities | {VolumeCapability.QUOTA}
 
     async def start(self) -> None:
-        """Start, and assign projects to scopes that the vfs backend created, by a walk over their files."""
+        """Starts, and assigns projects to scopes that the vfs backend created, by a walk over their files."""
         await self._run(self._open_quotas)
         await super().start()
         await self._run_long(self._adopt_all)
 
     async def migrate(self, folders: Sequence[VFolderId]) -> Sequence[str]:
-        """Migrate the folders. Folders that move into a scope get its project at the next start."""
+        """Migrates the folders. Folders that move into a scope get its project at the next start."""
         await self._run(self._open_quotas)
         return await super().migrate(folders)
 
@@ -84,7 +84,6 @@ class XfsVolume(VfsVolume):
     # Scopes and their projects
 
     def _claim(self, scope: str) -> int:
-        """Return the project id of a scope by the name of its directory."""
         start = int.from_bytes(hashlib.sha256(scope.encode()).digest()[:4])
         for attempt in range(_PROJECTS):
             project = _FIRST_PROJECT + (start + attempt) % _PROJECTS
@@ -98,29 +97,28 @@ class XfsVolume(VfsVolume):
         raise AssertionError("there are fewer scopes than project ids")
 
     def _make_scope(self, path: Path) -> None:
-        """Create the scope's directory with its project, so that every byte is counted."""
+        """Creates the scope's directory with its project, so that every byte is counted."""
         with self._alone():
             if path.is_dir():
                 return
             temporary = self._claims / ".new"
             temporary.mkdir(mode=0o755, exist_ok=True)
-            with Beneath.at(temporary) as made:
+            with OpenDirectory.at(temporary) as made:
                 set_project(made.fd, self._claim(path.name))
             temporary.rename(path)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Lock the volume against all other processes."""
         self._claims.mkdir(mode=0o700, exist_ok=True)
-        with Beneath.at(self._claims) as claims:
+        with OpenDirectory.at(self._claims) as claims:
             fcntl.flock(claims.fd, fcntl.LOCK_EX)
             yield
 
     def _adopt_all(self) -> None:
-        """Assign the project of a scope, unless it is assigned already."""
+        """Assigns to every scope its project, if it has another one, and sets its limit."""
         with self._alone():
             for path in self.layout.scopes():
-                with Beneath.at(path) as scope:
+                with OpenDirectory.at(path) as scope:
                     project = self._claim(path.name)
                     try:
                         if project_of(scope.fd) != project:
@@ -130,21 +128,21 @@ class XfsVolume(VfsVolume):
                     self._enforce(path, project)
 
     def _enforce(self, scope: Path, project: int) -> None:
-        """Set the limit. It is stored beside the scope, exact to the byte, and copied to the file system."""
+        """Sets the limit, which is stored in the scope exact to the byte, in the file system."""
         limit: int | None = None
         with suppress(FileNotFoundError):
             limit = int((scope / ".limit").read_text())
         if limit is not None and self._deleting[scope]:
-            limit = max(limit, self._quotas.usage(project).used_bytes) + _ELBOW_BYTES
+            limit = max(limit, self._quotas.usage(project).used_bytes) + _HEADROOM_BYTES
         self._quotas.limit(project, limit)
 
     def _write_limit(self, scope: QuotaScopeId, limit: int | None) -> None:
-        with self._elbow_room(self.layout.existing_scope(scope)):  # its note is a file in the scope
+        with self._headroom(self.layout.existing_scope(scope)):  # the limit is a file in the scope
             super()._write_limit(scope, limit)
 
     @contextmanager
-    def _elbow_room(self, scope: Path) -> Iterator[None]:
-        """Raise the limit a little for the duration of an operation. A crash leaves it so until the next start."""
+    def _headroom(self, scope: Path) -> Iterator[None]:
+        """Raises the limit a little during an operation. After a crash it stays so until the next start."""
         self._count_deletion(scope, 1)
         try:
             yield

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 
@@ -19,6 +19,16 @@ REFUSALS = (ResourceError, InvalidQuantity)
 KernelRequest = tuple[ResourceSlot, tuple[VariantProperty, ...]]
 """What one kernel requests of an allocator."""
 _MAX_MEMO = 4096
+
+
+def can_allocate(allocator: NodeAllocator, requests: Iterable[KernelRequest]) -> bool:
+    """Allocates requests one after the other; returns False if one of them is refused."""
+    try:
+        for slots, requirements in requests:
+            allocator.allocate(slots, requirements=requirements)
+    except REFUSALS:
+        return False
+    return True
 
 
 class NodeClass:
@@ -96,21 +106,14 @@ _MAX_NODE_CLASSES = 8192
 
 
 class NodeClassCache:
-    """Caches node classes. Decisions that share a cache share the answers about equal devices.
-
-    A caller that decides repeatedly owns one: equal devices are one class in all decisions that share the cache.
-    """
+    """Caches node classes: equal devices are one class in all decisions that share the cache."""
 
     def __init__(self) -> None:
         self._by_identity: dict[tuple[int, tuple[str, ...]], NodeClass] = {}
         self._by_outline: dict[Hashable, list[NodeClass]] = {}
 
     def get(self, plugins: tuple[PluginDevices, ...], order: tuple[str, ...]) -> NodeClass:
-        """Returns the class of agents with these devices.
-
-        Raises:
-            InvalidAllocation, InvalidInput: the devices contradict each other.
-        """
+        """Returns the class of agents with these devices. Raises InvalidAllocation, InvalidInput."""
         key = id(plugins), order
         node_class = self._by_identity.get(key)
         if node_class is not None and node_class.plugins is plugins:
@@ -129,10 +132,7 @@ class NodeClassCache:
 
 
 class AgentState:
-    """Tracks what one agent has allocated. A decision can change and undo it.
-
-    The allocator is created lazily: until then the agent is as empty as its class.
-    """
+    """Tracks what one agent has allocated. Its allocator is made lazily: until then it is as empty as its class."""
 
     def __init__(self, view: AgentView, node_class: NodeClass) -> None:
         self.view = view
@@ -145,7 +145,8 @@ class AgentState:
         """Increases with every change of what is free."""
         self.pools: Mapping[str, SlotPool] = node_class.pools
         self._allocator: NodeAllocator | None = None
-        self._held: dict[KernelId, DeviceAllocation] = {}
+        self.held: dict[KernelId, DeviceAllocation] = {}
+        """What each kernel has allocated on this agent."""
         self._reported: dict[KernelId, HeldKernel] = {}
         self._reserve = DeviceAllocation()
         self.is_reserve_current = True
@@ -175,11 +176,6 @@ class AgentState:
         return self.node_class.totals if self._allocator is None else self._allocator.available()
 
     @property
-    def held(self) -> Mapping[KernelId, DeviceAllocation]:
-        """What each kernel has allocated on this agent."""
-        return self._held
-
-    @property
     def room(self) -> int | None:
         """How many more kernels the agent may hold; None for any number."""
         return None if self.view.kernel_limit is None else max(0, self.view.kernel_limit - self.count)
@@ -187,22 +183,21 @@ class AgentState:
     def take(self, kernel_id: KernelId, prepared: PreparedRequest) -> DeviceAllocation:
         """Allocates a request. Raises one of :data:`REFUSALS` and then changes nothing."""
         allocation = self.allocator.take(prepared)
-        self._held[kernel_id] = allocation
+        self.held[kernel_id] = allocation
         self.is_reserve_current = False
         self.count += 1
         return allocation
 
     def adopt(self, held: HeldKernel) -> None:
         """Counts a kernel that already runs, as far as the devices allow."""
-        taken = self._held[held.kernel_id] = self.allocator.adopt(held.slots, held.devices)
+        taken = self.held[held.kernel_id] = self.allocator.adopt(held.slots, held.devices)
         self._reported[held.kernel_id] = held
         self.is_reserve_current = False
         self.count += 1
         self.is_exact = self.is_exact and self._counts(taken, held.slots)
 
     def reserve(self) -> None:
-        """Takes the slots that the agent reserves for itself, from any device. Call it after all kernels are
-        counted."""
+        """Takes the slots that the agent reserves for itself from any device, after all kernels are counted."""
         reserved = self.view.reserved.nonzero()
         if reserved:
             self._reserve = self.allocator.adopt(reserved, DeviceAllocation())
@@ -225,20 +220,20 @@ class AgentState:
 
     def differs(self, desired: Mapping[KernelId, HeldKernel]) -> tuple[list[KernelId], list[HeldKernel]]:
         """Returns which kernels to release and which to adopt afterwards, so that exactly the desired ones are held."""
-        removed = [kernel_id for kernel_id in self._held if kernel_id not in desired]
+        removed = [kernel_id for kernel_id in self.held if kernel_id not in desired]
         new = [held for kernel_id, held in desired.items() if not self._holds(kernel_id, held)]
-        return removed + [held.kernel_id for held in new if held.kernel_id in self._held], new
+        return removed + [held.kernel_id for held in new if held.kernel_id in self.held], new
 
     def _holds(self, kernel_id: KernelId, held: HeldKernel) -> bool:
-        told = self._reported.get(kernel_id)
-        taken = self._held.get(kernel_id) if told is None else None  # placed by a plan, which may have been carried out
+        reported = self._reported.get(kernel_id)
+        taken = self.held.get(kernel_id) if reported is None else None  # placed by a plan, perhaps carried out
         if taken is not None and without_placeholders(taken) == held.devices and self._counts(taken, held.slots):
-            told = self._reported[kernel_id] = held
-        return told is held or told == held
+            reported = self._reported[kernel_id] = held
+        return reported is held or reported == held
 
     def release(self, kernel_id: KernelId) -> None:
         """Releases a kernel."""
         self._reported.pop(kernel_id, None)
-        self.allocator.free(self._held.pop(kernel_id))
+        self.allocator.free(self.held.pop(kernel_id))
         self.is_reserve_current = False
         self.count -= 1

@@ -1,5 +1,4 @@
-"""Indexes the agents of a resource group by what they have free: finding those that fit a demand takes a few mask
-operations, whatever the number of agents.
+"""Indexes the agents of a resource group by what they have free, so that few mask operations find those that fit.
 
 Agents are numbered in the order of their ids (``rank``). Invariant: every index says what the agents' allocators say.
 """
@@ -57,7 +56,7 @@ class FitClass(NamedTuple):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Demand:
-    """What one agent must provide at once: for one kernel, or for all kernels of a single-node session.
+    """Describes what one agent must provide at once: for one kernel, or for all kernels of a single-node session.
 
     Attributes:
         requests: by kernel.
@@ -87,7 +86,7 @@ class Demand:
     gradient: FragmentationGradient | None = None
 
     def fit(self) -> int:
-        """Returns the agents that seem to have room now: possibly too many, never too few. Their allocators decide."""
+        """Returns the agents that seem to have room now: possibly too many, never too few."""
         agents = self.supporting & ~self.refused
         for index, amount in self.needs:
             if not agents:
@@ -104,8 +103,7 @@ class Demand:
 
 
 class AgentIndex:
-    """Indexes the agents of a snapshot. ``broken`` names agents whose devices contradict each other; they are left
-    out."""
+    """Indexes the agents of a snapshot, but for the ``broken`` ones, whose devices contradict each other."""
 
     def __init__(self, snapshot: Snapshot, node_classes: NodeClassCache) -> None:
         self.broken: list[tuple[AgentId, str]] = []
@@ -118,8 +116,7 @@ class AgentIndex:
                     self.broken.append((view.agent_id, e.message))
         self.size = len(self.agents)
         self.changes: list[int] = []
-        """The ranks of changed agents in order. It is cleared at its limit together with every gradient, which bounds
-        memory."""
+        """The ranks of changed agents in order; at its limit it is cleared together with every gradient."""
         self._most_changes = max(_CHANGES, 4 * self.size)
         self._snapshot = snapshot
         self.all_agents = (1 << self.size) - 1
@@ -224,22 +221,20 @@ class AgentIndex:
             agents = mask & matching
             if not agents:
                 continue
-            read = tuple(prepared for request in requests if (prepared := node_class.prepare(request)) is not None)
-            if len(read) == len(requests):
-                prepared_requests[node_class] = read
+            prepared = [p for request in requests if (p := node_class.prepare(request)) is not None]
+            if len(prepared) == len(requests):
+                prepared_requests[node_class] = tuple(prepared)
                 supporting |= agents
                 count = len(node_class.kinds - total.keys())
                 unused[count] = unused.get(count, 0) | agents
         ranked: list[Need] = []
         special: list[Need] = []
         order = tuple(sorted(total, key=scarcity)) if supporting else ()
-        if supporting:
-            for slot in order:
-                amount = micro(total[slot])
-                ranked.append((self.indexes[slot], amount))
-                special += self._whole_device_needs(slot, requests)
-            if self._room is not None:
-                special.append((self._room, self._room.register(len(requests))))
+        for slot in order:
+            ranked.append((self.indexes[slot], micro(total[slot])))
+            special += self._whole_device_needs(slot, requests)
+        if supporting and self._room is not None:
+            special.append((self._room, self._room.register(len(requests))))
         amounts = tuple(amount for _, amount in ranked)
         fit_classes = []
         for count, agents in sorted(unused.items()):
@@ -322,29 +317,22 @@ class AgentIndex:
         self.cursor = rank
         return tuple(done)
 
-    def undo(self, rank: int, kernel_ids: Iterable[KernelId], demands: Iterable[Demand]) -> None:
+    def undo(self, rank: int, kernel_id: KernelId, demands: Iterable[Demand]) -> None:
         """Releases what was just taken. Only these demands may have been tried since."""
         agent = self.agents[rank]
-        for kernel_id in kernel_ids:
-            agent.release(kernel_id)
+        agent.release(kernel_id)
         self._changed(rank, agent.pools)
         for demand in demands:
             demand.refused &= ~(1 << rank)
 
     def release(self, rank: int, kernel_id: KernelId) -> None:
         """Releases a kernel that an agent held."""
-        self.agents[rank].release(kernel_id)
-        self._changed(rank, self.agents[rank].pools)
-        self._gained(1 << rank)
-
-    def _gained(self, scope: int) -> None:
-        for demand in self._demands.values():
-            demand.refused &= ~scope
+        self.undo(rank, kernel_id, self._demands.values())
 
     def update(self, snapshot: Snapshot) -> bool:
-        """Updates the same agents to a newer snapshot. Returns :attr:`is_exact`."""
+        """Updates the same agents to a newer snapshot with the same workload. Returns :attr:`is_exact`."""
         self._snapshot = snapshot
-        if "usual" in vars(self):
+        if not snapshot.workload and "typical_requests" in vars(self):
             del self.typical_requests
             for demand in self._demands.values():
                 demand.gradient = None
@@ -365,7 +353,8 @@ class AgentIndex:
             agent.reserve()
             self._changed(rank, agent.pools)
             gained |= 1 << rank
-        self._gained(gained)
+        for demand in self._demands.values():
+            demand.refused &= ~gained
         return self.is_exact
 
     @property
@@ -403,8 +392,7 @@ class AgentIndex:
         return scope if self._room is None else scope & self._room.at_least(kernels)
 
     def closest(self, demand: Demand, scope: int) -> int:
-        """Returns the agent of a mask that lacks least: of the scarcest slot, then of the next one; the first of
-        equals.
+        """Returns the agent of a mask that lacks least of the scarcest slot, then of the next one; the first of equals.
 
         While no other kernel is put on it, what it lacks never grows, so the least lack never grows either.
         """

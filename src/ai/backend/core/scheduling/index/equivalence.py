@@ -44,8 +44,7 @@ class EquivalenceClass:
 
 @dataclass(slots=True, eq=False)
 class QuotaClass:
-    """Sessions of one equivalence class that count against the same quotas. ``group``: those that wait for these
-    quotas."""
+    """Sessions of one equivalence class with the same quotas. ``group``: those that wait for these quotas."""
 
     equivalence_class: EquivalenceClass
     quotas: tuple[str, ...]
@@ -92,8 +91,7 @@ class EquivalenceCache:
         return QueuedSession(session, quota_class, session.starts_at is not None or bool(session.dependencies))
 
     def trim(self, queued_sessions: Collection[QueuedSession]) -> None:
-        """Drops unused quota classes and cached requests once they far outnumber ``queued_sessions``, which are all
-        that wait."""
+        """Drops unused quota classes and cached requests once they far outnumber all queued sessions."""
         most = MAX_CLASSES + 2 * len(queued_sessions)
         if len(self.quota_classes) > most:
             self.quota_classes = {
@@ -103,8 +101,7 @@ class EquivalenceCache:
             self._by_request.clear()
 
     def _agents_by_image(self, kernel: PendingKernel) -> Hashable:
-        """Returns a key that is equal for kernels that the same agents can start; unique for an image that no agent can
-        start."""
+        """Returns an equal key for kernels that the same agents can start; a unique one if no agent can."""
         image = kernel.image, kernel.architecture, kernel.needs
         key = self._keys.get(image)
         if key is None:

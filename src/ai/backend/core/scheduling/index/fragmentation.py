@@ -84,10 +84,7 @@ def lost(what: TypicalRequest, units: float, whole: int, free: Mapping[str, floa
 
 
 class FragmentationGradient:
-    """Caches, for one demand, what each agent would lose by it. Recomputes agents that have changed.
-
-    Amortised O(agents that changed since, log agents) for each decision.
-    """
+    """Caches, for one demand, what each agent would lose by it; recomputes only agents that have changed."""
 
     __slots__ = ("_demand", "_heap", "_seen", "_typical")
 
@@ -98,8 +95,7 @@ class FragmentationGradient:
         self._seen = -1
 
     def best(self, agents: list[AgentState], scope: int, changes: list[int]) -> int:
-        """Returns the rank of the agent of a mask that loses least. ``changes``: the ranks of changed agents in
-        order."""
+        """Returns the rank of the agent of a mask that loses least. ``changes``: the changed agents in order."""
         if self._seen < 0:
             memo: dict[object, tuple[float, int, float]] = {}
             self._heap = [self._candidate(rank, agent, memo) for rank, agent in enumerate(agents) if scope >> rank & 1]

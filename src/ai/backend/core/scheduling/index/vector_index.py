@@ -25,8 +25,7 @@ Edges = tuple[tuple[SlotIndex, int, int], ...]
 
 
 class VectorRequest(Protocol):
-    """The result of :meth:`VectorIndex.floor` for a request. ``is_small``: few agents are candidates, so each is
-    inspected."""
+    """A request as :meth:`VectorIndex.floor` reads it. ``is_small``: each of few candidates is inspected."""
 
     @property
     def floor(self) -> int: ...
@@ -68,8 +67,7 @@ class VectorIndex:
         return result
 
     def floor(self, amounts: Sequence[int]) -> tuple[int, Edges]:
-        """Returns the least vector of an agent that has at least these amounts, and where levels are not precise
-        enough."""
+        """Returns the least vector with these amounts, and the slots whose levels are not precise enough."""
         vector, edges = 0, []
         for index, amount, shift in zip(self._indexes, amounts, self._shifts, strict=True):
             vector = vector << _WIDTH | min(amount // index.unit, _MOST)
@@ -97,8 +95,7 @@ class VectorIndex:
             masks[now] = others | bit
 
     def fullest(self, request: VectorRequest, scope: int) -> int:
-        """Returns the agents of a mask that fit the request with the least of the scarcest slot, then of the next; 0
-        for none. All of them have the same vector."""
+        """Returns the agents of a mask that fit with the least of the scarcest slot, then of the next; 0 for none."""
         if request.is_small:
             return self._of_few(request.floor, request.edges, scope, min)
         order, masks, guards = self._order, self._masks, self._guards

@@ -1,7 +1,4 @@
-"""Averages the recent usage of a scope; past usage counts half after each half-life.
-
-A scope that uses the same all the time tends to exactly that.
-"""
+"""Averages the recent usage of a scope; past usage counts half after each half-life."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Orders pending sessions. A new order is a function and a row of :data:`ORDERS`.
-
-Larger priorities come first in every order; an order decides among equal ones.
-"""
+"""Orders pending sessions, larger priorities first. A new order is a function and a row of :data:`ORDERS`."""
 
 from __future__ import annotations
 
@@ -57,10 +54,7 @@ def lifo(queued_sessions: Sequence[QueuedSession], snapshot: Snapshot, capacity:
 
 
 class _Scope:
-    """A domain, project or user with its weighted usage and its pending sessions.
-
-    ``share``: the largest fraction of any slot of the cluster (its dominant share), over its weight.
-    """
+    """A domain, project or user with its weighted dominant share of the cluster and its pending sessions."""
 
     __slots__ = ("children", "heap", "name", "share", "used", "waiting", "weight")
 

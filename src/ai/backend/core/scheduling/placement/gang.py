@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from itertools import chain
 from typing import NamedTuple
 
 from ai.backend.common.devices import DeviceAllocation
-from ai.backend.common.ids import KernelId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.core.allocation.node import NodeAllocator
-from ai.backend.core.scheduling.index.agent_state import REFUSALS, NodeClass
+from ai.backend.core.scheduling.index.agent_state import can_allocate
 from ai.backend.core.scheduling.index.agents import AgentIndex, Demand
 from ai.backend.core.scheduling.index.equivalence import EquivalenceClass
 from ai.backend.core.scheduling.index.slot_index import members
@@ -23,54 +23,29 @@ class KernelAssignment(NamedTuple):
     devices: DeviceAllocation
 
 
-def unassign(
-    index: AgentIndex,
-    equivalence_class: EquivalenceClass,
-    kernel_ids: Sequence[KernelId],
-    assignments: Sequence[KernelAssignment | None],
-) -> None:
-    """Releases assignments that were just made."""
-    for kernel_id, assignment in zip(kernel_ids, assignments, strict=True):
-        if assignment is not None:
-            index.undo(assignment.rank, [kernel_id], set(equivalence_class.parts))
-
-
 class EmptyAgents:
     """Tries kernels on copies of empty agents, without changing the index."""
 
     def __init__(self, index: AgentIndex, *, repaired: bool = False) -> None:
         self._index = index
-        self._mended = repaired
-        self._open: dict[int, tuple[NodeAllocator, int]] = {}
-
-    @property
-    def ranks(self) -> Iterable[int]:
-        return self._open
-
-    def _node_class(self, rank: int) -> NodeClass:
-        node_class = self._index.agents[rank].node_class
-        return node_class.repaired if self._mended else node_class
+        self._repaired = repaired
+        self.used: dict[int, tuple[NodeAllocator, int]] = {}
+        """The allocator and the number of kernels of each agent that has any, by its rank."""
 
     def _try_assign(self, rank: int, demand: Demand) -> bool:
         agent = self._index.agents[rank]
-        allocator, count = self._open.get(rank) or (self._node_class(rank).without(agent.view.reserved), 0)
+        node_class = agent.node_class.repaired if self._repaired else agent.node_class
+        allocator, count = self.used.get(rank) or (node_class.without(agent.view.reserved), 0)
         limit = agent.view.kernel_limit
-        if limit is not None and count >= limit:
+        if (limit is not None and count >= limit) or not can_allocate(allocator, demand.requests):
             return False
-        try:
-            for slots, requirements in demand.requests:
-                allocator.allocate(slots, requirements=requirements)
-        except REFUSALS:
-            return False
-        self._open[rank] = allocator, count + 1
+        self.used[rank] = allocator, count + 1
         return True
 
     def assign(self, demand: Demand, fresh: Iterable[int]) -> bool:
         """Puts one kernel on an agent that already has some, else on the first of ``fresh`` that accepts it."""
-        opened = [rank for rank in self._open if demand.supporting >> rank & 1]
-        return any(self._try_assign(rank, demand) for rank in opened) or any(
-            self._try_assign(rank, demand) for rank in fresh
-        )
+        used = [rank for rank in self.used if demand.supporting >> rank & 1]
+        return any(self._try_assign(rank, demand) for rank in chain(used, fresh))
 
 
 def fits_when_empty(index: AgentIndex, equivalence_class: EquivalenceClass, *, repaired: bool = False) -> bool:
@@ -96,15 +71,14 @@ def fits_when_empty(index: AgentIndex, equivalence_class: EquivalenceClass, *, r
 
 
 def closest_agents(index: AgentIndex, equivalence_class: EquivalenceClass, scope: int) -> list[int] | None:
-    """Returns the agents of a mask that a multi-node session should wait for: as few as can hold it once empty, those
-    that lack least first. None if they cannot hold it."""
+    """Returns as few agents of a mask as can hold a session once empty, the closest first; None if they cannot."""
     empty_agents = EmptyAgents(index)
     for i in equivalence_class.hardest:
         demand = equivalence_class.parts[i]
         remaining = index.capable(demand) & scope
 
         def nearest(remaining: int = remaining, demand: Demand = demand) -> Iterable[int]:
-            for rank in empty_agents.ranks:
+            for rank in empty_agents.used:
                 remaining &= ~(1 << rank)
             while remaining:
                 rank = index.closest(demand, remaining)
@@ -113,4 +87,4 @@ def closest_agents(index: AgentIndex, equivalence_class: EquivalenceClass, scope
 
         if not empty_agents.assign(demand, nearest()):
             return None
-    return list(empty_agents.ranks)
+    return list(empty_agents.used)

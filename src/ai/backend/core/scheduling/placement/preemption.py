@@ -3,9 +3,8 @@
 Rules: only preemptible sessions of smaller priority are ended, with all their kernels. On each agent that could serve
 the session they are tried from the smallest priority, the youngest first, until it fits; those that were not needed
 after all are spared. Of all agents the one is chosen whose victims have the smallest largest priority, then are the
-fewest, then have run the shortest; a policy may prefer the
-oldest instead of the youngest. What sessions hold that are ending already costs nobody anything. A session that needs
-several agents ends nobody.
+fewest, then have run the shortest; a policy may prefer the oldest instead of the youngest. What sessions hold that are
+ending already costs nobody anything. A session that needs several agents ends nobody.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Sequence
 
 from ai.backend.common.ids import SessionId
 from ai.backend.core.allocation.node import NodeAllocator
-from ai.backend.core.scheduling.index.agent_state import REFUSALS, AgentState
+from ai.backend.core.scheduling.index.agent_state import AgentState, can_allocate
 from ai.backend.core.scheduling.index.agents import AgentIndex, Demand
 from ai.backend.core.scheduling.index.slot_index import members
 from ai.backend.core.scheduling.snapshot import PendingSession, RunningSession
@@ -76,14 +75,14 @@ class Victims:
     def _needed(
         agent: AgentState, demand: Demand, ending: list[RunningSession], there: list[RunningSession]
     ) -> list[RunningSession] | None:
-        """Returns which of the sessions ``there`` must end for the demand to fit; None if all of them are not
-        enough."""
+        """Returns which of the sessions ``there`` must end for the demand to fit; None if all are not enough."""
 
         def fits(ended: list[RunningSession]) -> bool:
             allocator, freed = agent.allocator.clone(), 0
             for victim in (*ending, *ended):
                 freed += _release(agent, allocator, victim)
-            return _fits(allocator, demand, None if agent.room is None else agent.room + freed)
+            has_room = agent.room is None or len(demand.requests) <= agent.room + freed
+            return has_room and can_allocate(allocator, demand.requests)
 
         ended = next((there[:count] for count in range(len(there) + 1) if fits(there[:count])), None)
         for victim in ended[:-1] if ended else ():
@@ -95,20 +94,8 @@ class Victims:
 
 def _release(agent: AgentState, allocator: NodeAllocator, victim: RunningSession) -> int:
     """Releases what the victim holds on this agent. Returns the number of its kernels."""
-    held = [
-        kernel_id for agent_id, kernel_id in victim.kernels if agent_id == agent.agent_id and kernel_id in agent.held
-    ]
+    held = [kernel_id for agent_id, kernel_id in victim.kernels if agent_id == agent.agent_id]
+    held = [kernel_id for kernel_id in held if kernel_id in agent.held]
     for kernel_id in held:
         allocator.free(agent.held[kernel_id])
     return len(held)
-
-
-def _fits(allocator: NodeAllocator, demand: Demand, room: int | None) -> bool:
-    if room is not None and len(demand.requests) > room:
-        return False
-    try:
-        for slots, requirements in demand.requests:
-            allocator.allocate(slots, requirements=requirements)
-    except REFUSALS:
-        return False
-    return True

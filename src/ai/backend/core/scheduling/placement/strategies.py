@@ -25,7 +25,8 @@ def first(scope: int) -> int:
 
 
 def concentrated(index: AgentIndex, demand: Demand, scope: int, _: Rng) -> int:
-    """Chooses the fullest agent, so that whole agents stay free. Prefers agents without unneeded accelerators."""
+    """Chooses the fullest agent, so that whole agents stay free. Prefers agents without unneeded accelerators: those
+    whose devices have the fewest kinds of slots that the demand leaves unused, reserved for the agent or not."""
     for fit_class in demand.fit_classes:
         if (candidates := fit_class.scope & scope) and (best := fit_class.vectors.fullest(fit_class, candidates)):
             return first(best)

@@ -26,11 +26,8 @@ MAX_TRIED = 16
 
 
 class Arrangement(NamedTuple):
-    """
-    Attributes:
-        rooms: of a mask of agents, those parts of it that all kernels of a session are tried in, one after another.
-        order: of such a part, the masks in which the next kernel is looked for; the ranks are the seats of the others.
-    """
+    """Arranges kernels: ``rooms`` yields the parts of a mask to try for all of them, ``order`` the masks in a part for
+    the next one, beside the ranks of the others."""
 
     rooms: Callable[[AgentIndex, EquivalenceClass, int], Iterator[int]]
     order: Callable[[AgentIndex, Demand, int, Sequence[int]], Iterator[int]]

@@ -1,10 +1,8 @@
 """A connection that carries one stream between manager and agent, beside the link (decision 0139).
 
-It begins with the token of the stream from whoever connects, and one byte back. Then frames go both ways, each with a
-head of five bytes: its kind, and how many bytes follow (``DATA``) or how much credit is meant (``CREDIT``); the last
-one is an end. They are
-read as they come, as credit bounds them, so that an end is heard however slow the stream's reader is. So what is sent
-waits for nothing but the way there, and a far side that reads nothing for a while is cut.
+The dialer sends the token of the stream, and gets one byte back. Then both sides send frames with a head of five bytes:
+the kind, and the number of bytes that follow (``DATA``) or the granted credit (``CREDIT``); the last frame is an end.
+Frames are read as they arrive, since credit bounds them. A peer that reads nothing for a while is disconnected.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ _ROOM = 1024 * 1024
 
 
 class DataConnection(asyncio.BufferedProtocol):
-    """One end of a data connection. ``first`` is the number of bytes that the peer sends first."""
+    """An end of a data connection. ``first`` is the number of bytes that the peer sends first."""
 
     def __init__(self, first: int, *, forget: Callable[[DataConnection], object]) -> None:
         self._first: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -56,7 +54,7 @@ class DataConnection(asyncio.BufferedProtocol):
         """Returns the first bytes of the peer. Raises ConnectionError if it disconnects before."""
         return await self._first
 
-    def say(self, data: bytes) -> None:
+    def send_first(self, data: bytes) -> None:
         """Sends the first bytes of this side."""
         if self._transport is not None:
             self._transport.write(data)
@@ -65,7 +63,7 @@ class DataConnection(asyncio.BufferedProtocol):
         """Carries the messages of this stream from now on, and closes with it."""
         self._port = port
         is_gone = self._has_parted
-        port.ride(self._post, self._part)
+        port.attach(self._post, self._part)
         if is_gone:
             port.end()
 
@@ -73,18 +71,16 @@ class DataConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # ---- what asyncio calls -----------------------------------------------------------------------------------------
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        # No more is under way to whoever grants what it has read; for others the sender waits.
+        # A peer that grants only what it has read never has more under way.
         transport.set_write_buffer_limits(high=WINDOW_BYTES + CHUNK_BYTES)
         line = transport.get_extra_info("socket")
         if line.family == socket.AF_UNIX:
             line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ROOM)
         else:
-            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio leaves it out for what it was handed
+            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio does not set it on accepted sockets
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return memoryview(_NO_ROOM if self._has_parted else self._buffer)[self._filled :]
@@ -114,13 +110,11 @@ class DataConnection(asyncio.BufferedProtocol):
         self._forget(self)
         self._stop_timer()
         if not self._first.done():
-            self._first.set_exception(ConnectionResetError("it has gone"))
+            self._first.set_exception(ConnectionResetError("the peer disconnected"))
             self._first.exception()
         self._leave()
         if self._port is not None:
             self._port.end()
-
-    # ---- frames -----------------------------------------------------------------------------------------------------
 
     def _expect(self, size: int, take: Callable[[Any], None]) -> None:
         """Reads the next bytes into a new buffer, which is passed on without a copy."""
@@ -166,9 +160,9 @@ class DataConnection(asyncio.BufferedProtocol):
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     def _watch(self, before: int) -> None:
-        """Aborts the connection if nothing of the pending data was sent in time."""
+        """Aborts the connection if nothing of the pending data is sent in time."""
 
-        def look() -> None:
+        def check() -> None:
             unsent = self._unsent()
             if unsent < before:
                 self._watch(unsent)
@@ -176,7 +170,7 @@ class DataConnection(asyncio.BufferedProtocol):
                 self._refuse("for room, and took nothing")
 
         self._stop_timer()
-        self._timer = asyncio.get_running_loop().call_later(STALLED_S, look)
+        self._timer = asyncio.get_running_loop().call_later(STALLED_S, check)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -81,7 +81,7 @@ class DataDialer:
             certificate = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
             if not compare_digest(sha256(certificate or b"").digest(), offer.fingerprint):
                 connection.abort()
-                raise ConnectionError("somebody else answers there")
+                raise ConnectionError("another server answers there")
             return await self._handshake(connection, offer)
 
     def _connection(self) -> DataConnection:
@@ -90,7 +90,7 @@ class DataDialer:
     async def _handshake(self, connection: DataConnection, offer: DataOffer) -> DataConnection:
         """Presents the token. Raises OSError or TimeoutError if it is not accepted."""
         self._connections.add(connection)
-        connection.say(offer.token)
+        connection.send_first(offer.token)
         try:
             async with asyncio.timeout(HANDSHAKE_S):
                 if await connection.first() != WELCOME:
@@ -111,12 +111,7 @@ def tls_client_context() -> ssl.SSLContext:
 
 
 async def _connect(path: Path) -> socket.socket:
-    """Connects to a unix socket of this user in a private directory.
-
-    Raises:
-        OSError: there is none, or it is another's.
-        ValueError: the path cannot be one.
-    """
+    """Connects to a unix socket of this user in a private directory. Raises OSError or ValueError."""
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:

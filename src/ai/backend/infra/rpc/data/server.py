@@ -10,21 +10,32 @@ import socket
 import ssl
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+
 from ai.backend.common.errors import Unavailable
-from ai.backend.infra.rpc.data.certificate import tls_server_context
 from ai.backend.infra.rpc.data.connection import HANDSHAKE_S, TOKEN_BYTES, WELCOME, DataConnection, user_of
 from ai.backend.infra.rpc.frames import DataOffer
 from ai.backend.infra.rpc.streams import StreamPort
 
 log = logging.getLogger(__name__)
-_STRANGERS = 128
+_MAX_PENDING = 128
 """The number of connections at each listener that may be without their token."""
-_STRANGERS_OF_ONE = 32
+_MAX_PENDING_OF_ONE = 32
 """The number of such connections from one address. An honest agent has at most ``dialer.AT_ONCE``."""
+
+_NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "backendai")])
+_VALID_FROM = datetime(1970, 1, 1, tzinfo=UTC)
+_VALID_UNTIL = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+"""RFC 5280, 4.1.2.5: the certificate has no expiration date."""
 
 
 class PendingConnections:
@@ -40,9 +51,9 @@ class PendingConnections:
         self._tasks.setdefault(address, {})[task] = None
         self._count += 1
         task.add_done_callback(lambda _: self._remove(address, task))
-        if len(self._tasks[address]) > _STRANGERS_OF_ONE:
+        if len(self._tasks[address]) > _MAX_PENDING_OF_ONE:
             self._cut(address)
-        elif self._count > _STRANGERS:
+        elif self._count > _MAX_PENDING:
             self._cut(max(self._tasks, key=lambda one: len(self._tasks[one])))
 
     def _cut(self, address: str) -> None:
@@ -60,15 +71,11 @@ class PendingConnections:
 
 
 class DataServer:
-    """Listens on a port by TLS, and on a unix socket for agents of the same host and user.
-
-    Args:
-        port: 0 for any free one.
-        path: of the socket, in a folder that is this server's own; None for no such socket.
-    """
+    """Listens on a port by TLS (0 is any), and on a unix socket at ``path``, in a private folder, for agents of the
+    same user."""
 
     def __init__(self, port: int = 0, path: Path | None = None) -> None:
-        self._wanted = port
+        self._requested_port = port
         self._path = path
         self._port: int | None = None
         self._fingerprint = b""
@@ -79,19 +86,16 @@ class DataServer:
         self._expected: dict[bytes, StreamPort] = {}
 
     async def start(self, address: str) -> None:
-        """Listens at the host of the link's address, and on the socket if possible.
-
-        Raises:
-            Unavailable: the port is taken.
-        """
+        """Listens at the host of the link's address, and on the socket if possible. Raises Unavailable if the port is
+        taken."""
         host = urlsplit(address).hostname
         if host is not None:
             try:
                 context, self._fingerprint = tls_server_context()
                 family = socket.AF_INET6 if ":" in host else socket.AF_INET
-                listener = socket.create_server((host, self._wanted), family=family, backlog=128)
+                listener = socket.create_server((host, self._requested_port), family=family, backlog=128)
             except OSError as e:  # ssl.SSLError is one
-                raise Unavailable(f"cannot bind the data port {self._wanted} of {host}: {e}") from None
+                raise Unavailable(f"cannot bind the data port {self._requested_port} of {host}: {e}") from None
             self._port = listener.getsockname()[1]
             self._listen(listener, context)
         if self._path is not None:
@@ -142,7 +146,7 @@ class DataServer:
         return task
 
     async def _accept(self, listener: socket.socket, context: ssl.SSLContext | None) -> None:
-        strangers = PendingConnections()
+        pending = PendingConnections()
         while True:
             try:
                 sock, address = await asyncio.get_running_loop().sock_accept(listener)
@@ -151,7 +155,7 @@ class DataServer:
                 await asyncio.sleep(0.1)  # out of file descriptors: some will be closed
                 continue
             handshake = self._spawn(self._handshake(sock, context), "data-handshake")
-            strangers.add(address[0] if context is not None else "", handshake)
+            pending.add(address[0] if context is not None else "", handshake)
             await asyncio.sleep(0)  # each has begun, and closes its socket when it is cut
 
     async def _handshake(self, sock: socket.socket, context: ssl.SSLContext | None) -> None:
@@ -166,11 +170,11 @@ class DataServer:
                 await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, sock, ssl=context)
                 port = self._expected.pop(await connection.first(), None)
         except (OSError, TimeoutError) as e:
-            log.debug("a data connection did not say what it is for: %s", e)
+            log.debug("a data connection sent no token: %s", e)
             port = None
         except asyncio.CancelledError:
             with suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)  # a transport that is being made does not hear of its end otherwise
+                sock.shutdown(socket.SHUT_RDWR)  # a transport that is being made is not notified otherwise
             connection.abort()
             self._connections.discard(connection)
             raise
@@ -179,7 +183,7 @@ class DataServer:
             self._connections.discard(connection)
             return
         connection.carry(port)
-        connection.say(WELCOME)
+        connection.send_first(WELCOME)
 
 
 def _listen_on(path: Path) -> socket.socket:
@@ -198,3 +202,30 @@ def _listen_on(path: Path) -> socket.socket:
     finally:
         os.close(folder)
     return listener
+
+
+def tls_server_context() -> tuple[ssl.SSLContext, bytes]:
+    """Returns a context for TLS 1.3 with a new certificate, and the certificate's SHA-256 fingerprint. Raises OSError.
+
+    The agent compares the fingerprint, so the certificate needs no authority, no host name and no period of validity.
+    """
+    key = Ed25519PrivateKey.generate()
+    certificate = self_signed_certificate(key)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.num_tickets = 0
+    # The ssl module reads keys from files only; this file is in memory, so that the key reaches no disk.
+    memory = os.memfd_create("certificate", os.MFD_CLOEXEC)
+    try:
+        os.write(memory, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        os.write(memory, certificate.public_bytes(Encoding.PEM))
+        context.load_cert_chain(f"/proc/self/fd/{memory}")
+    finally:
+        os.close(memory)
+    return context, certificate.fingerprint(SHA256())
+
+
+def self_signed_certificate(key: Ed25519PrivateKey) -> x509.Certificate:
+    """Returns a self-signed certificate of this key."""
+    builder = x509.CertificateBuilder(_NAME, _NAME, key.public_key(), x509.random_serial_number())
+    return builder.not_valid_before(_VALID_FROM).not_valid_after(_VALID_UNTIL).sign(key, None)

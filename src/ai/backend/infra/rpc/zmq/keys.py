@@ -28,14 +28,10 @@ class AgentKeys(Protocol):
 
     def agent_for(self, public_key: str) -> str | None:
         """Returns the agent bound to this key; None if it may not connect."""
-        ...
 
 
 def generate_keypair(path: Path | None = None) -> KeyPair:
-    """Creates a key pair; with a path, writes the secret there (0600) and the public half beside it (``.pub``).
-
-    Existing files are replaced: who wants to keep a pair calls :func:`load_or_generate_keypair`.
-    """
+    """Creates a key pair; with a path, replaces the secret there (0600) and the public half beside it (``.pub``)."""
     public, secret = zmq.curve_keypair()
     pair = KeyPair(public.decode(), secret.decode())
     if path is not None:
@@ -46,11 +42,7 @@ def generate_keypair(path: Path | None = None) -> KeyPair:
 
 
 def load_keypair(path: Path) -> KeyPair:
-    """Reads what :func:`generate_keypair` wrote.
-
-    Raises:
-        InvalidInput: the file is damaged, or others than its owner can read it.
-    """
+    """Reads a file of :func:`generate_keypair`. Raises InvalidInput if it is damaged, or others can read it."""
     if path.stat().st_mode & 0o077:
         raise InvalidInput(f"{path} can be read by others; make it 0600", data={"path": str(path)})
     lines = path.read_text().split()
@@ -68,14 +60,10 @@ class AgentKeyDirectory:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._found: dict[str, str] = {}
+        self._matches: dict[str, str] = {}
 
     def allow(self, agent_id: str, public_key: str) -> None:
-        """Binds a key to an agent, in place of its earlier one.
-
-        Raises:
-            InvalidInput: no such key can exist, or the id is no slug.
-        """
+        """Binds a key to an agent, in place of its earlier one. Raises InvalidInput for an invalid key or id."""
         check_slug(agent_id, what="agent_id", allow_dots=True)
         if len(public_key) != _KEY_CHARACTERS:
             raise InvalidInput("not a public key", data={"public_key": "malformed"})
@@ -86,16 +74,15 @@ class AgentKeyDirectory:
         (self._directory / f"{agent_id}.pub").unlink(missing_ok=True)
 
     def agent_for(self, public_key: str) -> str | None:
-        """Returns the agent of a key. Reads the file of its last match first, so that many agents cost one file
-        each."""
-        known = self._found.get(public_key)
-        if known is not None and self._read(self._directory / f"{known}.pub") == public_key:
-            return known
-        self._found.pop(public_key, None)
+        """Returns the agent of a key. Reads the file of its last match first, to avoid reading all files."""
+        match = self._matches.get(public_key)
+        if match is not None and self._read(self._directory / f"{match}.pub") == public_key:
+            return match
+        self._matches.pop(public_key, None)
         if self._directory.is_dir():
             for path in self._directory.glob("*.pub"):
                 if self._read(path) == public_key:
-                    self._found[public_key] = path.stem
+                    self._matches[public_key] = path.stem
                     return path.stem
         return None
 

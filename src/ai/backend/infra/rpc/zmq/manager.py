@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -13,20 +13,22 @@ from uuid import uuid4
 import msgspec
 import zmq
 import zmq.asyncio
+from zmq.utils import z85
 
 from ai.backend.common.errors import Unavailable
 from ai.backend.common.wire.link import AgentCommands, ManagerReports
 from ai.backend.infra.rpc.data.server import DataServer
 from ai.backend.infra.rpc.endpoints import ConnectedAgents
 from ai.backend.infra.rpc.frames import PROTOCOL, Envelope, Hello, Kind, decode, decode_body, encode
-from ai.backend.infra.rpc.methods import MAX_MESSAGE_BYTES
+from ai.backend.infra.rpc.methods import MAX_MESSAGE_BYTES, commands_proxy, reports_service
 from ai.backend.infra.rpc.multiplexer import Multiplexer
-from ai.backend.infra.rpc.proxies import commands_proxy, reports_service
 from ai.backend.infra.rpc.zmq.keys import AgentKeys, KeyPair
-from ai.backend.infra.rpc.zmq.zap import DOMAIN, ZapHandler
 
 log = logging.getLogger(__name__)
 _PROBE_S = 0.25
+_ZAP_DOMAIN = b"backendai"
+_ZAP_ENDPOINT = "inproc://zeromq.zap.01"
+_ZAP_VERSION = b"1.0"
 
 
 @dataclass(slots=True)
@@ -40,45 +42,34 @@ class _Peer:
     seen_at: float
 
 
+@dataclass(eq=False, kw_only=True)
 class ZmqManagerEndpoint:
-    """Implements a :class:`~ai.backend.infra.rpc.endpoints.ManagerEndpoint`.
+    """Accepts agents at ``bind``; a :class:`~ai.backend.infra.rpc.endpoints.ManagerEndpoint`.
 
-    Args:
-        bind: address, e.g. ``tcp://0.0.0.0:6011``; port 0 chooses one, see ``address``.
-        keypair: the manager's CURVE keys. Agents must know the public one.
-        agent_keys: which agent each client key belongs to, asked at each handshake and hello.
-        lost_after_s: an agent that says nothing for so long is not connected.
-        data: takes the connections that carry streams; started and stopped with it. None: no streams can be opened.
+    Port 0 chooses one, see ``address``. ``agent_keys`` is asked at each handshake and hello. An agent that sends
+    nothing for ``lost_after_s`` is not connected. ``data`` accepts the connections of streams, without it none can be
+    opened.
     """
 
-    def __init__(
-        self,
-        *,
-        bind: str,
-        keypair: KeyPair,
-        agent_keys: AgentKeys,
-        lost_after_s: float = 6.0,
-        max_message_bytes: int = MAX_MESSAGE_BYTES,
-        deadline_scale: float = 1.0,
-        data: DataServer | None = None,
-    ) -> None:
-        self._data = data
-        self._bind = bind
-        self._keypair = keypair
-        self._agent_keys = agent_keys
-        self._lost_after_s = lost_after_s
-        self._limit = max_message_bytes
-        self._scale = deadline_scale
+    bind: str
+    keypair: KeyPair
+    agent_keys: AgentKeys
+    lost_after_s: float = 6.0
+    max_message_bytes: int = MAX_MESSAGE_BYTES
+    deadline_scale: float = 1.0
+    data: DataServer | None = None
+
+    def __post_init__(self) -> None:
         self._context: zmq.asyncio.Context | None = None
         self._socket: zmq.asyncio.Socket | None = None
-        self._zap: ZapHandler | None = None
+        self._zap: _ZapHandler | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._reports: ManagerReports | None = None
         self._peers: dict[str, _Peer] = {}
         self._routes: dict[bytes, _Peer] = {}
         self._incarnation = ""
         self._agents = ConnectedAgents(lambda: self._peers, self.agent)
-        self.address = bind
+        self.address = self.bind
 
     async def start(self, reports: ManagerReports) -> None:
         """Raises Unavailable if the address cannot be bound."""
@@ -86,17 +77,13 @@ class ZmqManagerEndpoint:
         self._incarnation = uuid4().hex
         self._context = zmq.asyncio.Context()
         try:
-            self._zap = ZapHandler(self._context, lambda key: self._agent_keys.agent_for(key) is not None)
+            self._zap = _ZapHandler(self._context, lambda key: self.agent_keys.agent_for(key) is not None)
             self._socket = self._open_socket(self._context)
-        except zmq.ZMQError as e:
+            if self.data is not None:
+                await self.data.start(self.address)
+        except (zmq.ZMQError, Unavailable) as e:
             await self.stop()
-            raise Unavailable(f"cannot bind {self._bind}: {e}") from None
-        if self._data is not None:
-            try:
-                await self._data.start(self.address)
-            except Unavailable:
-                await self.stop()
-                raise
+            raise e if isinstance(e, Unavailable) else Unavailable(f"cannot bind {self.bind}: {e}") from None
         self._tasks = [
             asyncio.create_task(self._receive(self._socket), name="link-receive"),
             asyncio.create_task(self._watch(), name="link-watch"),
@@ -105,18 +92,18 @@ class ZmqManagerEndpoint:
     def _open_socket(self, context: zmq.asyncio.Context) -> zmq.asyncio.Socket:
         socket = context.socket(zmq.ROUTER)
         socket.curve_server = True
-        socket.curve_secretkey = self._keypair.secret.encode()
-        socket.curve_publickey = self._keypair.public.encode()
-        socket.zap_domain = DOMAIN
+        socket.curve_secretkey = self.keypair.secret.encode()
+        socket.curve_publickey = self.keypair.public.encode()
+        socket.zap_domain = _ZAP_DOMAIN
         socket.linger = 0
         socket.router_mandatory = True
         # No high-water mark: an agent that stalls must not stall the others. What may be under way is bounded by the
         # number of calls, the credit of streams, and by the heartbeat that drops a dead connection with its queue.
         socket.sndhwm = socket.rcvhwm = 0
-        socket.maxmsgsize = self._limit
-        socket.heartbeat_ivl, socket.heartbeat_timeout = 2000, int(self._lost_after_s * 1000)
+        socket.maxmsgsize = self.max_message_bytes
+        socket.heartbeat_ivl, socket.heartbeat_timeout = 2000, int(self.lost_after_s * 1000)
         try:
-            socket.bind(self._bind)
+            socket.bind(self.bind)
         except zmq.ZMQError:
             socket.close(0)
             raise
@@ -130,8 +117,8 @@ class ZmqManagerEndpoint:
         await asyncio.gather(*tasks, return_exceptions=True)
         for peer in list(self._peers.values()):
             await peer.multiplexer.close()
-        if self._data is not None:
-            await self._data.stop()
+        if self.data is not None:
+            await self.data.stop()
         self._peers.clear()
         self._routes.clear()
         if self._zap is not None:
@@ -155,8 +142,6 @@ class ZmqManagerEndpoint:
     @property
     def agents(self) -> Mapping[str, AgentCommands]:
         return self._agents
-
-    # ---- receiving --------------------------------------------------------------------------------------------------
 
     async def _receive(self, socket: zmq.asyncio.Socket) -> None:
         while True:
@@ -189,7 +174,7 @@ class ZmqManagerEndpoint:
         except msgspec.MsgspecError:
             await self._refuse(route, "the hello cannot be read")
             return
-        bound = self._agent_keys.agent_for(public_key)
+        bound = self.agent_keys.agent_for(public_key)
         if hello.protocol != PROTOCOL:
             await self._refuse(route, f"protocol {hello.protocol} is not {PROTOCOL}")
         elif bound is None or bound != hello.agent_id:
@@ -198,7 +183,7 @@ class ZmqManagerEndpoint:
             await self._refuse(route, "the key belongs to another agent")
         else:
             self._admit(route, hello)
-            await self._greet(route, encode(Kind.WELCOME, name=self._incarnation, limit=self._limit))
+            await self._welcome(route)
 
     def _admit(self, route: bytes, hello: Hello) -> None:
         assert self._reports is not None
@@ -211,9 +196,9 @@ class ZmqManagerEndpoint:
                 f"agent {hello.agent_id}",
                 lambda data: self._post(self._route_of(hello.agent_id), data),
                 service=reports_service(self._reports, hello.agent_id),
-                max_message_bytes=self._limit,
-                deadline_scale=self._scale,
-                server=self._data,
+                max_message_bytes=self.max_message_bytes,
+                deadline_scale=self.deadline_scale,
+                server=self.data,
             )
             peer = self._peers[hello.agent_id] = _Peer(hello.agent_id, hello.incarnation, route, multiplexer, 0.0)
             log.info("agent %s is connected", hello.agent_id)
@@ -224,9 +209,10 @@ class ZmqManagerEndpoint:
         peer.seen_at = asyncio.get_running_loop().time()
 
     async def _refuse(self, route: bytes, reason: str) -> None:
-        await self._greet(route, encode(Kind.REFUSED, name=reason, limit=self._limit))
+        await self._greet(route, encode(Kind.REFUSED, name=reason, limit=self.max_message_bytes))
 
-    # ---- sending ----------------------------------------------------------------------------------------------------
+    async def _welcome(self, route: bytes) -> None:
+        await self._greet(route, encode(Kind.WELCOME, name=self._incarnation, limit=self.max_message_bytes))
 
     def _route_of(self, agent_id: str) -> bytes | None:
         peer = self._peers.get(agent_id)
@@ -263,11 +249,56 @@ class ZmqManagerEndpoint:
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(min(_PROBE_S, self._lost_after_s / 6))
+            await asyncio.sleep(min(_PROBE_S, self.lost_after_s / 6))
             now = asyncio.get_running_loop().time()
             for peer in list(self._peers.values()):
-                if now - peer.seen_at > self._lost_after_s:
-                    self._drop(peer, f"it said nothing for {self._lost_after_s:g} s")
+                if now - peer.seen_at > self.lost_after_s:
+                    self._drop(peer, f"it said nothing for {self.lost_after_s:g} s")
                 elif peer.multiplexer.is_waiting:
                     # A connection that was closed refuses what is sent: an agent that died need not be waited for.
-                    await self._greet(peer.route, encode(Kind.WELCOME, name=self._incarnation, limit=self._limit))
+                    await self._greet(
+                        peer.route, encode(Kind.WELCOME, name=self._incarnation, limit=self.max_message_bytes)
+                    )
+
+
+class _ZapHandler:
+    """Authenticates peers by the ZeroMQ authentication protocol (RFC 27); ``is_allowed`` gets the public key in Z85.
+
+    The key comes with every message as ``User-Id``. A socket with another domain than ``_ZAP_DOMAIN`` would wait for
+    ever.
+    """
+
+    def __init__(self, context: zmq.asyncio.Context, is_allowed: Callable[[str], bool]) -> None:
+        self._is_allowed = is_allowed
+        self._socket = context.socket(zmq.REP)
+        self._socket.linger = 0
+        self._socket.bind(_ZAP_ENDPOINT)
+        self._task = asyncio.create_task(self._run(), name="zap")
+
+    async def _run(self) -> None:
+        while True:
+            request = await self._socket.recv_multipart()
+            try:
+                answer = self._answer(request)
+            except Exception:
+                log.exception("an authentication request failed")
+                answer = (b"500", b"internal error", b"")
+            request_id = request[1] if len(request) > 1 else b"1"
+            await self._socket.send_multipart([_ZAP_VERSION, request_id, *answer, b""])
+
+    def _answer(self, request: list[bytes]) -> tuple[bytes, bytes, bytes]:
+        if len(request) != 7:
+            return b"400", b"a CURVE key is needed", b""
+        version, _, domain, address, _, mechanism, key = request
+        if version != _ZAP_VERSION or domain != _ZAP_DOMAIN or mechanism != b"CURVE" or len(key) != 32:
+            return b"400", b"not for this link", b""
+        public_key = z85.encode(key).decode()
+        if not self._is_allowed(public_key):
+            log.warning("refused the unknown key %s from %s", public_key, address.decode(errors="replace"))
+            return b"400", b"unknown key", b""
+        return b"200", b"OK", public_key.encode()
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.wait({self._task})
+        self._socket.close(0)

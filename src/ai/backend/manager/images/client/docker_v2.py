@@ -1,9 +1,11 @@
-"""Scans registries that serve the OCI distribution API (Docker Registry version 2)."""
+"""Reads registries that serve the OCI distribution API (Docker Registry version 2)."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from urllib.parse import quote
 
 import msgspec
@@ -11,11 +13,10 @@ from yarl import URL
 
 from ai.backend.common.errors import NotFound, RegistryRefused, RegistryUnavailable
 from ai.backend.common.images import is_path, is_tag
+from ai.backend.infra.bounded import bounded
 from ai.backend.manager.images.client import manifests
-from ai.backend.manager.images.client.bounded import bounded
-from ai.backend.manager.images.client.http import CONCURRENCY, RegistryHttp
-from ai.backend.manager.images.client.tally import MAX_TAGS, Tally
-from ai.backend.manager.images.model import ContainerRegistry, FoundImage, ScanStep
+from ai.backend.manager.images.client.http import CONCURRENCY, MAX_TAGS, RegistryHttp, Tag
+from ai.backend.manager.images.model import ContainerRegistry, FoundImage
 
 _PAGE = 500
 _MAX_PAGES = 10_000
@@ -30,27 +31,24 @@ class _Tags(msgspec.Struct):
     tags: list[str] | None = None
 
 
-class DockerScan:
-    """Executes one scan of one registry."""
+@dataclass(frozen=True, slots=True)
+class DockerTags:
+    """Lists the tags of a registry and reads their images."""
 
-    def __init__(self, registry: ContainerRegistry, http: RegistryHttp) -> None:
-        self._registry = registry
-        self._http = http
+    registry: ContainerRegistry
+    http: RegistryHttp
 
-    async def run(self) -> AsyncIterator[ScanStep]:
-        """See :class:`ai.backend.manager.images.gateway.RegistryScanner`."""
-        tags: list[tuple[str, str]] = []
-        repositories = await self._repositories()
-        async for repository, names in bounded(repositories, self._tags, CONCURRENCY):
-            tags += [(repository, tag) for tag in names]
+    async def tags(self) -> list[Tag]:
+        """Returns all tags. Raises BackendError."""
+        tags: list[Tag] = []
+        async for repository, names in bounded(await self._repositories(), self._names, CONCURRENCY):
+            tags += [Tag(f"{repository}:{name}", partial(self._images, repository, name)) for name in names]
             if len(tags) > MAX_TAGS:
-                raise RegistryUnavailable(f"{self._registry.name} has more than {MAX_TAGS} tags.")
-        tally = Tally(self._registry.name, len(tags))
-        async for step in bounded(tags, lambda one: tally.count(f"{one[0]}:{one[1]}", self._images(*one)), CONCURRENCY):
-            yield step
+                raise RegistryUnavailable(f"{self.registry.name} has more than {MAX_TAGS} tags.")
+        return tags
 
     def _is_selected(self, repository: str) -> bool:
-        projects = self._registry.projects
+        projects = self.registry.projects
         return not projects or any(repository == p or repository.startswith(f"{p}/") for p in projects)
 
     async def _repositories(self) -> list[str]:
@@ -58,37 +56,37 @@ class DockerScan:
         try:
             listed = await self._pages(f"/v2/_catalog?n={_PAGE}", "registry:catalog:*")
         except (NotFound, RegistryRefused):
-            if not self._registry.projects:
+            if not self.registry.projects:
                 raise
-            return sorted(name for name in self._registry.projects if is_path(name))
+            return sorted(name for name in self.registry.projects if is_path(name))
         return sorted({name for name in listed if is_path(name) and self._is_selected(name)})
 
     async def _pages(self, path: str, scope: str) -> Sequence[str]:
         names: list[str] = []
-        where: str | URL = path
+        url: str | URL = path
         seen: set[str] = set()
         for _ in range(_MAX_PAGES):
-            reply = await self._http.get(where, scope=scope)
+            reply = await self.http.get(url, scope=scope)
             page = reply.json(_Catalog if "_catalog" in path else _Tags)
             names += (page.repositories if isinstance(page, _Catalog) else page.tags) or ()
             link = _NEXT.search(reply.headers.get("Link", ""))
             if link is None:
                 return names
-            where = self._next(link[1], reply.url)
-            if str(where) in seen or len(names) > MAX_TAGS:
+            url = self._next(link[1], reply.url)
+            if str(url) in seen or len(names) > MAX_TAGS:
                 break
-            seen.add(str(where))
-        raise RegistryUnavailable(f"{self._registry.name} lists without end.")
+            seen.add(str(url))
+        raise RegistryUnavailable(f"{self.registry.name} lists without end.")
 
     def _next(self, link: str, current: URL) -> URL:
         """Returns the URL of the next page, always on the host of this registry."""
         try:
             target = current.join(URL(link))
         except ValueError:
-            raise RegistryUnavailable(f"{self._registry.name} names no usable next page.") from None
-        return self._http.base.join(target.relative()) if target.is_absolute() else target
+            raise RegistryUnavailable(f"{self.registry.name} names no usable next page.") from None
+        return self.http.base.join(target.relative()) if target.is_absolute() else target
 
-    async def _tags(self, repository: str) -> tuple[str, list[str]]:
+    async def _names(self, repository: str) -> tuple[str, list[str]]:
         try:
             listed = await self._pages(f"/v2/{quote(repository)}/tags/list?n={_PAGE}", f"repository:{repository}:pull")
         except NotFound:
@@ -96,7 +94,6 @@ class DockerScan:
         return repository, sorted({tag for tag in listed if is_tag(tag)})
 
     async def _images(self, repository: str, tag: str) -> list[FoundImage]:
-        """Returns the images of a tag, one per architecture. Raises Unreadable or BackendError."""
         top = await self._manifest(repository, tag)
         digest = manifests.digest_of(top)
         read = manifests.read_manifest(top)
@@ -120,17 +117,17 @@ class DockerScan:
     async def _manifest(self, repository: str, reference: str) -> bytes:
         path = f"/v2/{quote(repository)}/manifests/{quote(reference, safe=':')}"
         scope = f"repository:{repository}:pull"
-        return (await self._http.get(path, accept=manifests.ACCEPT, scope=scope, limit=manifests.MAX_MANIFEST)).body
+        return (await self.http.get(path, accept=manifests.ACCEPT, scope=scope, limit=manifests.MAX_MANIFEST)).body
 
     async def _image(
         self, repository: str, tag: str, digest: str, manifest: manifests.Manifest, architecture: str | None = None
     ) -> FoundImage:
         path = f"/v2/{quote(repository)}/blobs/{quote(manifest.config_digest, safe=':')}"
-        body = (await self._http.get(path, accept="*/*", scope=f"repository:{repository}:pull")).body
+        body = (await self.http.get(path, accept="*/*", scope=f"repository:{repository}:pull")).body
         manifests.check_digest(body, manifest.config_digest)
         own, labels = manifests.read_config(body)
         return FoundImage(
-            name=f"{self._registry.name}/{repository}:{tag}",
+            name=f"{self.registry.name}/{repository}:{tag}",
             architecture=own or architecture or "x86_64",
             project=repository.rpartition("/")[0].partition("/")[0],
             digest=digest,

@@ -1,8 +1,9 @@
-"""Scans Harbor 2 by its own API, which has labels and architectures without fetching manifests."""
+"""Reads Harbor 2 by its own API, which has labels and architectures without fetching manifests."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -10,11 +11,10 @@ import msgspec
 
 from ai.backend.common.errors import RegistryUnavailable
 from ai.backend.common.images import architecture_name, is_digest, is_path, is_tag
-from ai.backend.manager.images.client.bounded import bounded
-from ai.backend.manager.images.client.http import CONCURRENCY, RegistryHttp
+from ai.backend.infra.bounded import bounded
+from ai.backend.manager.images.client.http import CONCURRENCY, MAX_TAGS, RegistryHttp, Tag
 from ai.backend.manager.images.client.manifests import Unreadable, clean_labels
-from ai.backend.manager.images.client.tally import MAX_TAGS, Tally
-from ai.backend.manager.images.model import ContainerRegistry, FoundImage, ScanStep
+from ai.backend.manager.images.model import ContainerRegistry, FoundImage
 
 _PAGE = 100
 _MAX_PAGES = 10_000
@@ -39,45 +39,45 @@ class _Artifact(msgspec.Struct):
     extra_attrs: dict[str, Any] | None = None
 
 
-class HarborScan:
-    """Executes one scan of one registry."""
+@dataclass(frozen=True, slots=True)
+class HarborTags:
+    """Lists the tags of a registry and reads their images."""
 
-    def __init__(self, registry: ContainerRegistry, http: RegistryHttp) -> None:
-        self._registry = registry
-        self._http = http
+    registry: ContainerRegistry
+    http: RegistryHttp
 
-    async def run(self) -> AsyncIterator[ScanStep]:
-        """See :class:`ai.backend.manager.images.gateway.RegistryScanner`."""
-        projects = list(self._registry.projects) or [p.name for p in await self._pages(f"{_API}/projects", _Named)]
+    async def tags(self) -> list[Tag]:
+        """Returns all tags. Raises BackendError."""
+        projects = list(self.registry.projects) or [p.name for p in await self._pages(f"{_API}/projects", _Named)]
         repositories: list[tuple[str, str]] = []
         for project in projects:
             listed = await self._pages(f"{_API}/projects/{quote(project, safe='')}/repositories", _Named)
             names = {one.name.removeprefix(f"{project}/") for one in listed if one.name.startswith(f"{project}/")}
             repositories += [(project, name) for name in sorted(names) if is_path(f"{project}/{name}")]
-        tagged: list[tuple[str, str, str, _Artifact]] = []
+        tags: list[Tag] = []
         async for project, name, artifacts in bounded(repositories, self._artifacts, CONCURRENCY):
-            tagged += [(project, name, tag.name, a) for a in artifacts for tag in a.tags or () if is_tag(tag.name)]
-            if len(tagged) > MAX_TAGS:
-                raise RegistryUnavailable(f"{self._registry.name} has more than {MAX_TAGS} tags.")
-        tally = Tally(self._registry.name, len(tagged))
-        async for step in bounded(
-            tagged, lambda one: tally.count(f"{one[0]}/{one[1]}:{one[2]}", self._images(*one)), CONCURRENCY
-        ):
-            yield step
+            tags += [
+                Tag(f"{project}/{name}:{tag.name}", partial(self._images, project, name, tag.name, artifact))
+                for artifact in artifacts
+                for tag in artifact.tags or ()
+                if is_tag(tag.name)
+            ]
+            if len(tags) > MAX_TAGS:
+                raise RegistryUnavailable(f"{self.registry.name} has more than {MAX_TAGS} tags.")
+        return tags
 
     async def _pages(self, path: str, kind: type[Any]) -> list[Any]:
-        """Returns the items of all pages. Raises NotFound, RegistryRefused, RegistryUnavailable."""
         items: list[Any] = []
         for number in range(1, _MAX_PAGES + 1):
             joint = "&" if "?" in path else "?"
-            reply = await self._http.get(f"{path}{joint}page={number}&page_size={_PAGE}", basic=True)
+            reply = await self.http.get(f"{path}{joint}page={number}&page_size={_PAGE}", basic=True)
             page = reply.json(list[kind])  # type: ignore[valid-type]  # built at run time
             items += page
             if len(page) < _PAGE:
                 return items
             if len(items) > MAX_TAGS:
                 break
-        raise RegistryUnavailable(f"{self._registry.name} lists without end.")
+        raise RegistryUnavailable(f"{self.registry.name} lists without end.")
 
     def _repository(self, project: str, name: str) -> str:
         # A slash in a name is encoded twice: the servers before Harbor decode it once.
@@ -100,7 +100,7 @@ class HarborScan:
         images: dict[str, FoundImage] = {}
         for digest in children:
             path = f"{self._repository(project, name)}/artifacts/{quote(digest, safe='')}"
-            child = (await self._http.get(path, basic=True)).json(_Artifact)
+            child = (await self.http.get(path, basic=True)).json(_Artifact)
             image = self._image(project, name, tag, child, artifact.digest)
             images.setdefault(image.architecture, image)
         if not images:
@@ -116,7 +116,7 @@ class HarborScan:
         if not is_digest(digest) or artifact.size < 0:
             raise Unreadable("its description is not readable")
         return FoundImage(
-            name=f"{self._registry.name}/{project}/{name}:{tag}",
+            name=f"{self.registry.name}/{project}/{name}:{tag}",
             architecture=architecture_name(str(extra.get("architecture") or "x86_64"))[:32],
             project=project,
             digest=digest,

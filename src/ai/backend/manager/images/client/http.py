@@ -1,8 +1,8 @@
-"""Requests to a registry, which may be down, slow, lying, or in the hands of somebody else.
+"""Sends requests to a registry, which may be down, slow or hostile.
 
-Answers are bounded. Redirects lead never to a weaker scheme or to addresses that only this machine can reach, and never
-with the credentials of another origin. A password goes to the registry itself, and to the token server
-that it names only if that is the same host, or is reached by TLS.
+Replies are bounded. Redirects never lead to a weaker scheme or to addresses that only this machine can reach, and never
+carry the credentials of another origin. A password is sent to the registry itself, and to the token server that it
+names only if that is the same host or is reached by TLS.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import asyncio
 import base64
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import aiohttp
 import msgspec
@@ -33,9 +33,10 @@ from ai.backend.infra.http.outbound import (
     parse_url,
 )
 from ai.backend.infra.retry import Backoff
-from ai.backend.manager.images.model import ContainerRegistry
+from ai.backend.manager.images.model import ContainerRegistry, FoundImage
 
 CONCURRENCY = 8
+MAX_TAGS = 200_000
 MAX_JSON = 8 << 20
 _MAX_TOKEN = 1 << 16
 _MAX_REDIRECTS = 4
@@ -49,30 +50,35 @@ _PAIR = re.compile(r'([A-Za-z_]+)\s*=\s*(?:"([^"]*)"|([^\s,]+))')
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A whole answer with status 200."""
+    """A whole reply with status 200."""
 
     url: URL
     headers: Mapping[str, str]
     body: bytes
 
     def json(self, kind: type[Any]) -> Any:
-        """Raises RegistryUnavailable: it is something else."""
+        """Decodes the body. Raises RegistryUnavailable if it is malformed."""
         try:
             return msgspec.json.decode(self.body, type=kind)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:
             raise RegistryUnavailable(f"{self.url.host} answers what it should not: {str(e)[:200]}") from None
 
 
-class _Again(Exception):
-    """Worth another try, after some time."""
+class Tag(NamedTuple):
+    """A tag of a registry; ``read`` fetches its images, one per architecture. Raises Unreadable or BackendError."""
 
+    name: str
+    read: Callable[[], Awaitable[Sequence[FoundImage]]]
+
+
+class _Retryable(Exception):
     def __init__(self, message: str, pause_s: float = 0.0) -> None:
         super().__init__(message)
         self.pause_s = pause_s
 
 
 def base_of(registry: ContainerRegistry) -> URL:
-    """Raises InvalidInput: the configured URL is none of a registry."""
+    """Returns the configured URL of a registry. Raises InvalidInput if it is not usable."""
     try:
         url = parse_url(registry.url)
     except AddressRefused:
@@ -83,7 +89,7 @@ def base_of(registry: ContainerRegistry) -> URL:
 
 
 class RegistryHttp:
-    """One registry during one scan. Use as a context manager. Its configured host may be at any address."""
+    """Connects to a registry during a scan, as a context manager. The configured host may be at any address."""
 
     def __init__(self, registry: ContainerRegistry) -> None:
         self.base = base_of(registry)
@@ -107,36 +113,35 @@ class RegistryHttp:
 
     async def get(self, path: str | URL, *, accept: str = "application/json", scope: str = "", limit: int = MAX_JSON,
                   basic: bool = False) -> Reply:  # fmt: skip
-        """A whole answer; ``scope`` is what a token is asked for, ``basic`` sends the password without being asked.
+        """Returns a whole reply; ``scope`` is that of the token, ``basic`` sends the password without a challenge.
 
-        Raises:
-            NotFound: 404. RegistryRefused: credentials, or any other refusal.
-            RegistryUnavailable: no answer after several tries, or too large a one.
+        Raises NotFound; RegistryRefused: of the credentials, or any other refusal; RegistryUnavailable: no reply after
+        several tries, or too large a one.
         """
         url = self.base.join(path if isinstance(path, URL) else URL(path, encoded=True))
         problem, backoff = "", Backoff(_PAUSE_S, _MAX_PAUSE_S, jitter=_JITTER)
         for number in range(_TRIES):
             try:
                 return await self._get(url, accept, scope, limit, basic=basic)
-            except _Again as again:
-                problem = str(again)
+            except _Retryable as failure:
+                problem = str(failure)
                 if number + 1 < _TRIES:
                     delay_s = backoff.next_s()
-                    await asyncio.sleep(min(again.pause_s or delay_s, _MAX_PAUSE_S))
+                    await asyncio.sleep(min(failure.pause_s or delay_s, _MAX_PAUSE_S))
         raise RegistryUnavailable(f"{self._registry.name} does not answer: {problem}")
 
     async def _get(self, url: URL, accept: str, scope: str, limit: int, *, basic: bool) -> Reply:
         headers = {"Accept": accept}
-        if authorization := self._known(scope, basic=basic):
+        if authorization := self._cached(scope, basic=basic):
             headers["Authorization"] = authorization
-        reply = await self._ask(url, headers, limit)
-        is_ours = reply.url.origin() == self.base.origin()
-        if reply.status == 401 and "Authorization" not in headers and is_ours:
+        reply = await self._send(url, headers, limit)
+        is_own_origin = reply.url.origin() == self.base.origin()
+        if reply.status == 401 and "Authorization" not in headers and is_own_origin:
             headers["Authorization"] = await self._answer_challenge(reply, scope)
-            reply = await self._ask(url, headers, limit)
-        return self._judge(reply.url, reply)
+            reply = await self._send(url, headers, limit)
+        return self._checked(reply.url, reply)
 
-    def _judge(self, url: URL, reply: Response) -> Reply:
+    def _checked(self, url: URL, reply: Response) -> Reply:
         name = self._registry.name
         if reply.status == 200:
             return Reply(url, reply.headers, reply.body)
@@ -147,10 +152,10 @@ class RegistryHttp:
             raise RegistryRefused(f"{name} does not take {who} ({reply.status} for {url.path[:200]}).")
         if reply.status == 429 or reply.status >= 500:
             after = reply.headers.get("Retry-After", "")
-            raise _Again(f"status {reply.status}", float(after) if after.isdigit() and len(after) < 6 else 0.0)
+            raise _Retryable(f"status {reply.status}", float(after) if after.isdigit() and len(after) < 6 else 0.0)
         raise RegistryRefused(f"{name} answers {url.path[:200]} with status {reply.status}.")
 
-    async def _ask(self, url: URL, headers: Mapping[str, str], limit: int) -> Response:
+    async def _send(self, url: URL, headers: Mapping[str, str], limit: int) -> Response:
         try:
             return await self._client.read(
                 "GET", url, headers=headers, limit=limit, max_redirects=_MAX_REDIRECTS, within_s=_WITHIN_S
@@ -160,22 +165,22 @@ class RegistryHttp:
         except ResponseTooLarge as e:
             raise RegistryUnavailable(str(e)) from None
         except OutboundFailed as e:
-            raise _Again(str(e)) from None
+            raise _Retryable(str(e)) from None
 
-    # ---- who asks
+    # ---- authorization
 
     def _basic(self) -> str:
         login = f"{self._registry.username}:{self._registry.password}"
         return f"Basic {base64.b64encode(login.encode()).decode()}"
 
-    def _known(self, scope: str, *, basic: bool) -> str | None:
+    def _cached(self, scope: str, *, basic: bool) -> str | None:
         until, token = self._tokens.get(scope, (0.0, ""))
         if token and time.monotonic() < until:
             return token
         return self._basic() if basic and self._registry.username else None
 
     async def _answer_challenge(self, reply: Response, scope: str) -> str:
-        """Raises RegistryRefused: there is no answer to it."""
+        """Returns the authorization that a challenge demands. Raises RegistryRefused if there is none."""
         scheme, _, rest = reply.headers.get("WWW-Authenticate", "").partition(" ")
         facts = {key.lower(): quoted or plain for key, quoted, plain in _PAIR.findall(rest)}
         if scheme.lower() == "basic" and self._registry.username:
@@ -184,11 +189,10 @@ class RegistryHttp:
         if scheme.lower() != "bearer" or not facts.get("realm"):
             who = "takes no anonymous requests" if not self._registry.username else "does not say how to log in"
             raise RegistryRefused(f"{self._registry.name} {who}.")
-        wanted = scope or facts.get("scope", "")
-        async with self._locks.setdefault(wanted, asyncio.Lock()):
-            if known := self._known(wanted, basic=False):
-                return known
-            return await self._fetch_token(facts["realm"], facts.get("service", ""), wanted)
+        scope = scope or facts.get("scope", "")
+        async with self._locks.setdefault(scope, asyncio.Lock()):
+            cached = self._cached(scope, basic=False)
+            return cached or await self._fetch_token(facts["realm"], facts.get("service", ""), scope)
 
     async def _fetch_token(self, realm: str, service: str, scope: str) -> str:
         try:
@@ -204,12 +208,12 @@ class RegistryHttp:
             if url.scheme != "https" and url.host != self.base.host:
                 raise RegistryRefused(f"The password of {self._registry.name} is not sent to {url.host} in the clear.")
             headers["Authorization"] = self._basic()
-        reply = await self._ask(url.update_query(query), headers, _MAX_TOKEN)
-        told = self._judge(url, reply).json(_Token)
-        token = told.token or told.access_token
+        reply = await self._send(url.update_query(query), headers, _MAX_TOKEN)
+        document = self._checked(url, reply).json(_Token)
+        token = document.token or document.access_token
         if not token or not token.isprintable():
             raise RegistryRefused(f"The token server of {self._registry.name} gives no token.")
-        life_s = min(max(told.expires_in or _TOKEN_LIFE_S, 0.0), 3600.0) - _TOKEN_MARGIN_S
+        life_s = min(max(document.expires_in or _TOKEN_LIFE_S, 0.0), 3600.0) - _TOKEN_MARGIN_S
         self._tokens[scope] = (time.monotonic() + life_s, f"Bearer {token}")
         return self._tokens[scope][1]
 

@@ -1,13 +1,13 @@
-"""What manifests and configurations of images say. Pure: from bytes that may be anything.
+"""Reads manifests and configurations of images from untrusted bytes, without I/O.
 
-Read are Docker's schema 2 and the OCI image specification, each as an image or as an index of images.
+They follow Docker's schema 2 or the OCI image specification, each as an image or as an index of images.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -16,6 +16,7 @@ from ai.backend.common.images import architecture_name, is_digest
 _INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
 _MANIFESTS = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json")
 _CONFIGS = ("application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json")
+T = TypeVar("T")
 ACCEPT = ", ".join((*_INDEXES, *_MANIFESTS))
 MAX_MANIFEST = 4 << 20
 MAX_LABELS = 1 << 18
@@ -23,7 +24,7 @@ _MAX_SIZE = 1 << 50
 
 
 class Unreadable(Exception):
-    """Why this is no image that sessions can use."""
+    """The image cannot be used by sessions; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,38 +69,42 @@ def digest_of(body: bytes) -> str:
 
 
 def check_digest(body: bytes, digest: str) -> None:
-    """Raises Unreadable: the content is not what was asked for."""
+    """Raises Unreadable unless the content has the digest."""
     if digest.startswith("sha256:") and digest_of(body) != digest:
         raise Unreadable("the registry gives another content than it announces")
 
 
 def read_manifest(body: bytes) -> Manifest | list[Child]:
-    """An image, or the images of an index that Linux can run. Raises Unreadable."""
-    try:
-        told = msgspec.json.decode(body, type=_Document)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise Unreadable("its manifest is not readable") from None
-    if told.schemaVersion == 1:
+    """Returns an image, or the images of an index that Linux can run. Raises Unreadable."""
+    document = _decode(body, _Document, "manifest")
+    if document.schemaVersion == 1:
         raise Unreadable("its manifest is of schema 1, which engines do not read any more")
-    if told.manifests is not None:
-        return _children(told.manifests)
-    if told.config is None or told.layers is None:
+    if document.manifests is not None:
+        return _children(document.manifests)
+    if document.config is None or document.layers is None:
         raise Unreadable("its manifest has no configuration")
-    if told.config.mediaType not in _CONFIGS:
-        raise Unreadable(f"it is no image but {told.config.mediaType[:64] or 'something else'}")
-    size = sum(layer.size for layer in told.layers) + told.config.size
-    if not is_digest(told.config.digest) or not 0 <= size <= _MAX_SIZE:
+    if document.config.mediaType not in _CONFIGS:
+        raise Unreadable(f"it is no image but {document.config.mediaType[:64] or 'something else'}")
+    size = sum(layer.size for layer in document.layers) + document.config.size
+    if not is_digest(document.config.digest) or not 0 <= size <= _MAX_SIZE:
         raise Unreadable("its manifest is not readable")
-    return Manifest(told.config.digest, size)
+    return Manifest(document.config.digest, size)
 
 
-def _children(found: list[_Descriptor]) -> list[Child]:
+def _decode(body: bytes, kind: type[T], noun: str) -> T:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise Unreadable(f"its {noun} is not readable") from None
+
+
+def _children(descriptors: list[_Descriptor]) -> list[Child]:
     children = []
-    for one in found[:256]:
-        platform = one.platform or {}
+    for descriptor in descriptors[:256]:
+        platform = descriptor.platform or {}
         architecture = platform.get("architecture")
-        if platform.get("os") == "linux" and isinstance(architecture, str) and is_digest(one.digest):
-            children.append(Child(one.digest, architecture_name(architecture)))
+        if platform.get("os") == "linux" and isinstance(architecture, str) and is_digest(descriptor.digest):
+            children.append(Child(descriptor.digest, architecture_name(architecture)))
     if not children:
         raise Unreadable("it has nothing for Linux")
     # Of several variants of one architecture, engines take the one that comes first, too.
@@ -107,18 +112,16 @@ def _children(found: list[_Descriptor]) -> list[Child]:
 
 
 def read_config(body: bytes) -> tuple[str, dict[str, str]]:
-    """Architecture and labels. Raises Unreadable."""
-    try:
-        told = msgspec.json.decode(body, type=_Config)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise Unreadable("its configuration is not readable") from None
-    if told.os != "linux":
-        raise Unreadable(f"it is for {told.os[:32]}")
-    return architecture_name(told.architecture)[:32], clean_labels((told.config and told.config.Labels) or {})
+    """Returns architecture and labels. Raises Unreadable."""
+    document = _decode(body, _Config, "configuration")
+    if document.os != "linux":
+        raise Unreadable(f"it is for {document.os[:32]}")
+    labels = document.config.Labels if document.config else None
+    return architecture_name(document.architecture)[:32], clean_labels(labels or {})
 
 
 def clean_labels(labels: dict[str, Any]) -> dict[str, str]:
-    """Raises Unreadable: there are too many."""
+    """Returns the labels with text values. Raises Unreadable if they are too large."""
     clean = {key: text for key, text in labels.items() if isinstance(text, str)}
     if sum(len(key) + len(text) for key, text in clean.items()) > MAX_LABELS:
         raise Unreadable("its labels are too large")

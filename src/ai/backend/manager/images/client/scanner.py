@@ -1,23 +1,55 @@
-"""Scans a registry by the client of its type."""
+"""Scans a registry by the client of its type: counts its tags, and ends when the registry is down."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from ai.backend.manager.images.client.docker_v2 import DockerScan
-from ai.backend.manager.images.client.harbor_v2 import HarborScan
-from ai.backend.manager.images.client.http import RegistryHttp
-from ai.backend.manager.images.model import ContainerRegistry, ContainerRegistryType, ScanStep
+from ai.backend.common.errors import BackendError, NotFound, RegistryUnavailable
+from ai.backend.common.images import label_problem
+from ai.backend.infra.bounded import bounded
+from ai.backend.manager.images.client.docker_v2 import DockerTags
+from ai.backend.manager.images.client.harbor_v2 import HarborTags
+from ai.backend.manager.images.client.http import CONCURRENCY, RegistryHttp, Tag
+from ai.backend.manager.images.client.manifests import Unreadable
+from ai.backend.manager.images.model import ContainerRegistry, ContainerRegistryType, FoundImage, ScanStep
+
+_MAX_FAILURES = 10
+"""Failures in a row after which a registry counts as down."""
 
 
-class HttpRegistryScanner:
-    """Implements :class:`ai.backend.manager.images.gateway.RegistryScanner`."""
+async def scan_registry(registry: ContainerRegistry) -> AsyncIterator[ScanStep]:
+    """Yields a step for every tag, in no particular order. Raises RegistryRefused: the registry rejects the credentials
+    or the request; RegistryUnavailable: it does not answer, or not as specified."""
+    kind = HarborTags if registry.type is ContainerRegistryType.HARBOR2 else DockerTags
+    async with RegistryHttp(registry) as http:
+        tags = await kind(registry, http).tags()
+        done = failures = 0
 
-    async def scan(self, registry: ContainerRegistry) -> AsyncIterator[ScanStep]:
-        kind = HarborScan if registry.type is ContainerRegistryType.HARBOR2 else DockerScan
-        async with RegistryHttp(registry) as http:
-            async for step in kind(registry, http).run():
-                yield step
+        def step(
+            tag: Tag, found: tuple[FoundImage, ...] = (), *, skipped: str | None = None, failed: str | None = None
+        ) -> ScanStep:
+            nonlocal done
+            done += 1
+            return ScanStep(done=done, total=len(tags), current=tag.name, found=found, skipped=skipped, failed=failed)
 
-    async def close(self) -> None:
-        """Does nothing: each scan closes its own connections."""
+        async def read(tag: Tag) -> ScanStep:
+            nonlocal failures
+            try:
+                images = await tag.read()
+            except RegistryUnavailable as e:
+                failures += 1
+                if failures >= _MAX_FAILURES:
+                    raise
+                return step(tag, failed=e.message)
+            except (Unreadable, BackendError) as e:
+                failures = 0
+                if isinstance(e, Unreadable):
+                    return step(tag, skipped=str(e))
+                return step(tag, failed="it has vanished" if isinstance(e, NotFound) else e.message)
+            failures = 0
+            problems = [label_problem(image.labels) for image in images]
+            usable = tuple(image for image, problem in zip(images, problems, strict=True) if problem is None)
+            return step(tag, usable, skipped=next(filter(None, problems), None) if not usable else None)
+
+        async for result in bounded(tags, read, CONCURRENCY):
+            yield result

@@ -23,7 +23,7 @@ from ai.backend.manager.agents.store import AgentStore
 from ai.backend.manager.identity.model import Group
 from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.images.model import Image
-from ai.backend.manager.resource_groups.model import ResourceGroup
+from ai.backend.manager.resource_groups.model import Beneficiary, ResourceGroup
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
 from ai.backend.manager.sessions.model import CreateSession
 
@@ -91,7 +91,7 @@ def _check_options(caller: Caller, request: CreateSession, group: ResourceGroup)
         raise errors.InvalidInput(message, data={"type": "not allowed", "available": allowed})
     if request.priority is None:
         return min(USUAL_PRIORITY, options.max_priority)
-    if request.priority > options.max_priority and not is_permitted(caller, Operation.EXCEED_PRIORITIES):
+    if request.priority > options.max_priority and not is_permitted(caller, Operation.EXCEED_PRIORITY):
         message = f"The priority may be at most {options.max_priority} in resource group {group.name}."
         raise errors.InvalidInput(message, data={"priority": "too large", "max": options.max_priority})
     return request.priority
@@ -133,9 +133,8 @@ class FeasibilityChecker:
         group = next((g for g in groups if name in (g.name, str(g.id))), None)
         if group is None or not group.is_active:
             raise errors.NotFound(f"There is no group {name[:64]!r} for you.", data={"group": "unknown"})
-        allowed = await self.resource_groups.resource_groups(
-            domain_name=domain, group_ids=[group.id], access_key=owner.access_key, is_active=True
-        )
+        beneficiaries = (Beneficiary.domain(domain), Beneficiary.group(group.id), Beneficiary.keypair(owner.access_key))
+        allowed = await self.resource_groups.resource_groups(beneficiaries, is_active=True)
         requested = request.scaling_group
         chosen = next((r for r in allowed if r.name == requested), None) if requested else next(iter(allowed), None)
         if chosen is None:

@@ -7,8 +7,8 @@ A test file of a plugin is::
         async def plugin(self):
             return MyPlugin(MySettings())
 
-Each test runs one check of :mod:`ai.backend.plugin.testing.accelerator.checks`. A check calls ``init`` and
-``cleanup`` itself. What a plugin does not claim is skipped with a reason that begins with ``capability:``.
+Each test runs one of :mod:`ai.backend.plugin.testing.accelerator.checks`, which calls ``init`` and ``cleanup`` itself.
+What a plugin does not claim is skipped with a reason that begins with ``capability:``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""Writes a new plugin: `backend.ai accelerator new NAME`.
-
-The files under ``skeleton`` are those of the author's guide too (docs/howto/write-an-accelerator-plugin.md).
-"""
+"""Writes a new plugin (`backend.ai accelerator new NAME`) from the files under ``skeleton``, which the author's guide
+uses."""
 
 from __future__ import annotations
 
@@ -20,11 +18,7 @@ _FIELD = re.compile(r"\{(name|package|class_|project|prefix|key)\}")
 
 
 def check_name(name: str) -> str:
-    """The name if a new plugin may have it.
-
-    Raises:
-        InvalidInput: it is malformed, or a plugin that is installed has it.
-    """
+    """Returns the name of a new plugin. Raises InvalidInput if it is malformed, or an installed plugin has it."""
     if not _NAME.fullmatch(name) or len(name) > _MAX_NAME:
         raise InvalidInput(
             f"{name!r:.80} cannot be the name of a plugin: 1 to {_MAX_NAME} lower case letters, digits and single"
@@ -66,13 +60,8 @@ def _templates(folder: Traversable, path: str) -> list[tuple[str, Traversable]]:
 
 
 def write(name: str, folder: Path) -> list[Path]:
-    """Write a new plugin into a folder that does not exist yet, or is empty.
-
-    Raises:
-        InvalidInput: see :func:`check_name`.
-        Conflict: there is something in the folder.
-        OSError: it cannot be written.
-    """
+    """Writes a new plugin into a folder that does not exist yet, or is empty. Raises InvalidInput for a bad name,
+    Conflict if the folder is not empty, OSError if it cannot be written."""
     check_name(name)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise Conflict(f"{folder} is not empty; nothing was written")

@@ -14,11 +14,7 @@ import pytest
 from ai.backend.common.errors import BackendError, Unavailable
 from ai.backend.common.ids import SessionId
 from ai.backend.common.wire.link import ByteStream
-from ai.backend.plugin.runtime import (
-    AbstractRuntime,
-    Overlay,
-    PortExposure,
-)
+from ai.backend.plugin.runtime import AbstractRuntime, Overlay, PortExposure
 from ai.backend.plugin.testing.runtime.suite import RuntimeSuite
 
 
@@ -47,13 +43,10 @@ class RuntimeConnectionContract(RuntimeSuite):
         assert session in await runtime.list_networks()
         specs = [replace(self.spec(hostname=host, network=network), session_id=session) for host in hosts]
         main, sub = await asyncio.gather(*(self.start(runtime, spec) for spec in specs))
-        try:
-            await sub.channel.send({"t": "run", "id": "r1", "mode": "query", "code": self.listen})
-            await sub.until(lambda f: "listening" in sub.text(), "listening")
-            await main.run(self.call, "r2")
-            assert main.text("r2").split() == ["sub1", "main1", "hello"], main.frames
-        finally:
-            await asyncio.gather(main.close(), sub.close())
+        await sub.channel.send({"t": "run", "id": "r1", "mode": "query", "code": self.listen})
+        await sub.until(lambda f: "listening" in sub.text(), "listening")
+        await main.run(self.call, "r2")
+        assert main.text("r2").split() == ["sub1", "main1", "hello"], main.frames
 
     async def test_a_network_over_several_nodes_is_as_it_was_settled(self, runtime: AbstractRuntime) -> None:
         self.need(runtime, "multi-node-networks")
@@ -113,21 +106,18 @@ class RuntimeConnectionContract(RuntimeSuite):
     )
     """What two kernels run to talk to each other; the second prints ``sub1 main1 hello``."""
 
-    # ---- ports
-
     async def test_a_port_inside_is_connected_to_until_the_workload_ends(self, runtime: AbstractRuntime) -> None:
         self.need(runtime, "ports")
         self.need(runtime, "exec")
-        spec = self.spec()
-        talk = await self.start(runtime, spec)
+        talk = await self.start(runtime)
         with socket.create_server(("127.0.0.1", 0)) as outside:
-            assert await runtime.port_exposure(spec.key) in PortExposure
+            assert await runtime.port_exposure(talk.key) in PortExposure
             with pytest.raises(Unavailable):  # what listens on the host is nobody's service
-                await runtime.open_port(spec.key, outside.getsockname()[1])
+                await runtime.open_port(talk.key, outside.getsockname()[1])
         await talk.run(self.echo)
         port = int(talk.text())
         sent = bytes(range(256)) * 8192
-        first, held = [await runtime.open_port(spec.key, port) for _ in range(2)]
+        first, held = [await runtime.open_port(talk.key, port) for _ in range(2)]
         async with asyncio.timeout(self.patience_s):
             writing = asyncio.create_task(_say(first, sent))
             assert await _read_all(first) == sent
@@ -137,13 +127,12 @@ class RuntimeConnectionContract(RuntimeSuite):
             await first.close()
             with pytest.raises(Unavailable):
                 await first.read()
-            await runtime.stop(spec.key, grace_s=0.0)
+            await runtime.stop(talk.key, grace_s=0.0)
             with suppress(Unavailable):  # reset, if it was in the middle of something
                 assert await held.read() == b""
         with pytest.raises(Unavailable):
-            await runtime.open_port(spec.key, port)
+            await runtime.open_port(talk.key, port)
         await held.close()
-        await talk.close()
 
     echo: ClassVar[str] = (
         "import socketserver, threading\n"

@@ -5,27 +5,16 @@ A test file of a runtime is::
     class TestMine(RuntimeContract):
         image = "host/python:3"
 
-        @pytest.fixture
-        async def runtime(self, tmp_path):
-            runtime = MyRuntime(state=tmp_path)
-            await runtime.setup()
-            yield runtime
-            await runtime.shutdown()
+        @pytest.fixture async def runtime(self, tmp_path):
+            runtime = MyRuntime(state=tmp_path) await runtime.setup() yield runtime await runtime.shutdown()
 
         async def reopen(self, runtime):  # what the next agent process would make, on the same state
-            again = MyRuntime(state=runtime.state)
-            await again.setup()
-            return again
+            again = MyRuntime(state=runtime.state) await again.setup() return again
 
-Skips follow from what the runtime declares in ``info().capabilities`` and print the missing name:
-
-* ``keep-home``: a home can outlive its workload (restart in place);
-* ``session-networks``: kernels of a session can have a network of their own; with ``exec``, programs use it;
-* ``multi-node-networks``: such a network reaches over several nodes;
-* ``ports``: what listens inside can be connected to; with ``exec``, the test has something listen;
-* ``host-pids``: ``pids`` are process ids of the machine on which the tests run.
-
-Every workload that a test made is removed after it.
+Tests are skipped, naming it, where ``info().capabilities`` lacks ``keep-home`` (a home outlives its workload),
+``session-networks``, ``multi-node-networks``, ``ports`` (what listens inside can be connected to), ``exec`` (programs
+of tests use networks and ports) or ``host-pids`` (``pids`` are process ids of this machine). Every workload is removed
+after its test.
 """
 
 from __future__ import annotations
@@ -38,19 +27,12 @@ import pytest
 
 from ai.backend.common.errors import Conflict, CreationDenied, Unavailable
 from ai.backend.common.ids import KernelId, SessionId
-from ai.backend.plugin.runtime import (
-    AbstractRuntime,
-    WorkloadKey,
-    WorkloadSpec,
-    WorkloadState,
-)
+from ai.backend.plugin.runtime import AbstractRuntime, WorkloadKey, WorkloadSpec, WorkloadState
 from ai.backend.plugin.testing.runtime.connections import RuntimeConnectionContract
 
 
 class RuntimeContract(RuntimeConnectionContract):
     """Tests a runtime. Covers version 1 of the runtime SPI."""
-
-    # ---- what it is
 
     async def test_it_describes_itself(self, runtime: AbstractRuntime) -> None:
         info = runtime.info()
@@ -61,8 +43,6 @@ class RuntimeContract(RuntimeConnectionContract):
     async def test_it_lists_the_image_of_the_suite(self, runtime: AbstractRuntime) -> None:
         images = await runtime.list_images()
         assert self.image in {name for image in images for name in (image.name, *image.aliases)}
-
-    # ---- create
 
     async def test_a_workload_runs_and_is_found(self, runtime: AbstractRuntime) -> None:
         spec = self.spec(labels={"who": "me"})
@@ -101,8 +81,6 @@ class RuntimeContract(RuntimeConnectionContract):
         await talk.close()
         assert talk.text() == "vanilla\nremember\n"
 
-    # ---- the channel
-
     async def test_a_program_runs_over_the_channel(self, runtime: AbstractRuntime) -> None:
         talk = await self.start(runtime, self.spec())
         finished = await talk.run("print('hello')")
@@ -110,14 +88,12 @@ class RuntimeContract(RuntimeConnectionContract):
         assert talk.text() == "hello\n"
         seqs = [f["seq"] for f in talk.frames]
         assert seqs == sorted(set(seqs)), "sequence numbers grow"
-        await talk.close()
 
     async def test_output_is_replayed_until_it_is_acknowledged(self, runtime: AbstractRuntime) -> None:
-        spec = self.spec()
-        talk = await self.start(runtime, spec)
+        talk = await self.start(runtime)
         await talk.run("print('one')")
         await talk.close()
-        again = await self.talk(runtime, spec.key, epoch=1)
+        again = await self.talk(runtime, talk.key, epoch=1)
         await again.until(lambda f: f["t"] == "finished")
         assert [f["seq"] for f in again.frames] == [f["seq"] for f in talk.frames]
         assert again.text() == "one\n"
@@ -125,23 +101,20 @@ class RuntimeContract(RuntimeConnectionContract):
         await again.channel.ack(last)
         await again.run("print('two')", "r2")
         await again.close()
-        third = await self.talk(runtime, spec.key, epoch=1, last_seq=last)
+        third = await self.talk(runtime, talk.key, epoch=1, last_seq=last)
         await third.until(lambda f: f["t"] == "finished" and f["id"] == "r2")
         assert min(f["seq"] for f in third.frames) == last + 1
-        await third.close()
 
     async def test_nothing_is_lost_while_nobody_listens(self, runtime: AbstractRuntime) -> None:
-        spec = self.spec()
-        talk = await self.start(runtime, spec)
+        talk = await self.start(runtime)
         code = "import time\ntime.sleep(0.3)\nprint(7)"
         await talk.channel.send({"t": "run", "id": "r1", "mode": "query", "code": code})
         await talk.kind("started")
         await talk.close()
         await asyncio.sleep(0.6)
-        again = await self.talk(runtime, spec.key)
+        again = await self.talk(runtime, talk.key)
         await again.kind("finished")
         assert again.text() == "7\n"
-        await again.close()
 
     async def test_a_newer_epoch_takes_over(self, runtime: AbstractRuntime) -> None:
         spec = self.spec()
@@ -155,28 +128,22 @@ class RuntimeContract(RuntimeConnectionContract):
         with pytest.raises(Conflict):
             await runtime.open_channel(spec.key, epoch=4)
         await new.run("print('still mine')", "r2")
-        await old.close()
-        await new.close()
 
     async def test_there_is_no_channel_to_nothing(self, runtime: AbstractRuntime) -> None:
         with pytest.raises(Unavailable):
             await runtime.open_channel(self.spec().key, epoch=1)
 
-    # ---- the end
-
     async def test_stop_ends_it_and_the_channel_says_so(self, runtime: AbstractRuntime) -> None:
-        spec = self.spec()
-        talk = await self.start(runtime, spec)
-        how = await runtime.stop(spec.key, grace_s=self.grace_s)
+        talk = await self.start(runtime)
+        how = await runtime.stop(talk.key, grace_s=self.grace_s)
         assert how is not None
         assert (how.code is None) != (how.signal is None), "a code or a signal, never both"
         exited = await talk.kind("exited")
         assert (exited["code"], exited["signal"]) == (how.code, how.signal)
         await talk.over()
         assert talk.frames[-1]["t"] == "exited"
-        view = await runtime.inspect(spec.key)
+        view = await runtime.inspect(talk.key)
         assert view is None or (view.state is not WorkloadState.RUNNING and view.exit == how)
-        await talk.close()
 
     async def test_stop_may_be_repeated(self, runtime: AbstractRuntime) -> None:
         spec = self.spec()
@@ -186,12 +153,11 @@ class RuntimeContract(RuntimeConnectionContract):
         assert await runtime.stop(self.spec().key, grace_s=0.0) is None
 
     async def test_a_runner_that_shuts_down_leaves_its_exit_code(self, runtime: AbstractRuntime) -> None:
-        spec = self.spec()
-        talk = await self.start(runtime, spec)
+        talk = await self.start(runtime)
         await talk.channel.send({"t": "shutdown"})
         assert (await talk.kind("exited"))["code"] == 0
         await talk.close()
-        view = await runtime.inspect(spec.key)
+        view = await runtime.inspect(talk.key)
         assert view is not None
         assert view.state is WorkloadState.EXITED
         assert view.exit is not None
@@ -199,9 +165,7 @@ class RuntimeContract(RuntimeConnectionContract):
 
     async def test_an_exit_is_told_to_those_who_watch(self, runtime: AbstractRuntime) -> None:
         spec = self.spec()
-        await self._watch_exit(runtime, spec)
 
-    async def _watch_exit(self, runtime: AbstractRuntime, spec: WorkloadSpec) -> None:
         async def first() -> WorkloadKey:
             async for event in runtime.events():
                 if event.key == spec.key:
@@ -209,42 +173,32 @@ class RuntimeContract(RuntimeConnectionContract):
             raise AssertionError("the events ended")
 
         watcher = asyncio.create_task(first())
-        talk = await self.start(runtime, spec)
+        await self.start(runtime, spec)
         await runtime.stop(spec.key, grace_s=self.grace_s)
         async with asyncio.timeout(self.patience_s):
             assert await watcher == spec.key
-        await talk.close()
 
     async def test_a_program_that_does_not_end_is_ended(self, runtime: AbstractRuntime) -> None:
-        spec = self.spec()
-        talk = await self.start(runtime, spec)
+        talk = await self.start(runtime)
         await talk.channel.send({"t": "run", "id": "r1", "mode": "query", "code": "while True: pass"})
         await talk.kind("started")
         async with asyncio.timeout(self.patience_s):
-            assert await runtime.stop(spec.key, grace_s=0.2) is not None
-        await talk.close()
+            assert await runtime.stop(talk.key, grace_s=0.2) is not None
 
     async def test_no_process_outlives_its_workload(self, runtime: AbstractRuntime) -> None:
         self.need(runtime, "host-pids")
-        spec = self.spec()
-        talk = await self.start(runtime, spec)
+        talk = await self.start(runtime)
         await talk.run(
             "import subprocess\n"
             "subprocess.Popen(['sleep', '1000'], start_new_session=True)\n"
             "subprocess.Popen(['sh', '-c', 'trap \"\" TERM INT HUP; sleep 1000'], start_new_session=True)\n"
         )
-        pids = await runtime.pids(spec.key)
+        pids = await runtime.pids(talk.key)
         assert len(pids) >= 3
-        await runtime.stop(spec.key, grace_s=0.2)
-        await runtime.remove(spec.key)
+        await runtime.stop(talk.key, grace_s=0.2)
+        await runtime.remove(talk.key)
         await talk.close()
-        alive = list(pids)
-        for _ in range(int(self.patience_s * 20)):
-            alive = [pid for pid in pids if _is_alive(pid)]
-            if not alive:
-                break
-            await asyncio.sleep(0.05)
-        assert not alive
+        assert await self.eventually(lambda: not any(map(_is_alive, pids)))
 
     async def test_remove_leaves_nothing_and_may_be_repeated(self, runtime: AbstractRuntime) -> None:
         spec = self.spec()
@@ -263,8 +217,6 @@ class RuntimeContract(RuntimeConnectionContract):
         await runtime.create(spec)
         await runtime.remove(spec.key)
         assert await runtime.inspect(spec.key) is None
-
-    # ---- the agent restarts
 
     async def test_a_restarted_agent_finds_its_workloads(self, runtime: AbstractRuntime) -> None:
         spec = self.spec(labels={"who": "me"})
@@ -288,8 +240,7 @@ class RuntimeContract(RuntimeConnectionContract):
             await again.shutdown()
 
     async def test_an_exit_that_nobody_saw_is_found(self, runtime: AbstractRuntime) -> None:
-        spec = self.spec()
-        talk = await self.start(runtime, spec)
+        talk = await self.start(runtime)
         code = "import time\ntime.sleep(0.3)"
         await talk.channel.send({"t": "run", "id": "r1", "mode": "query", "code": code})
         await talk.channel.send({"t": "shutdown"})
@@ -297,14 +248,12 @@ class RuntimeContract(RuntimeConnectionContract):
         await runtime.shutdown()
         again = await self.reopen(runtime)
         try:
-            for _ in range(int(self.patience_s * 20)):
-                view = await again.inspect(spec.key)
-                if view is not None and view.state is WorkloadState.EXITED:
-                    break
-                await asyncio.sleep(0.05)
-            else:
-                pytest.fail("the exit was not found")
-            assert view.exit is not None
+
+            async def exit_seen() -> bool:
+                view = await again.inspect(talk.key)
+                return view is not None and view.state is WorkloadState.EXITED and view.exit is not None
+
+            assert await self.eventually(exit_seen)
         finally:
             await self.remove_all(again)
             await again.shutdown()
@@ -321,7 +270,6 @@ class RuntimeContract(RuntimeConnectionContract):
         talk = await self.start(runtime, self.spec(kernel, 2, keep_home=True))
         await talk.run("print(open('/home/work/kept.txt').read())")
         assert talk.text() == "kept\n"
-        await talk.close()
 
     async def test_a_home_does_not_outlive_its_kernel(self, runtime: AbstractRuntime) -> None:
         kernel = uuid4()
@@ -332,43 +280,34 @@ class RuntimeContract(RuntimeConnectionContract):
         talk = await self.start(runtime, self.spec(kernel, 2))
         await talk.run("print(open('/home/work/gone.txt').read())")
         assert "FileNotFoundError" in talk.text(stream="stderr")
-        await talk.close()
-
-    # ---- what is known of it
 
     async def test_the_log_has_the_output(self, runtime: AbstractRuntime) -> None:
-        spec = self.spec()
-        talk = await self.start(runtime, spec)
+        talk = await self.start(runtime)
         await talk.run("print('for the record')")
         await talk.close()
-        log = b""
-        for _ in range(int(self.patience_s * 20)):
-            log = await runtime.read_logs(spec.key, max_bytes=10_000)
-            if b"for the record" in log:
-                break
-            await asyncio.sleep(0.05)
-        assert b"for the record" in log
-        assert len(await runtime.read_logs(spec.key, max_bytes=5)) <= 5
+
+        async def is_logged() -> bool:
+            return b"for the record" in await runtime.read_logs(talk.key, max_bytes=10_000)
+
+        assert await self.eventually(is_logged)
+        assert len(await runtime.read_logs(talk.key, max_bytes=5)) <= 5
         assert await runtime.read_logs(self.spec().key, max_bytes=10) == b""
 
     async def test_measurements_are_of_live_workloads(self, runtime: AbstractRuntime) -> None:
-        spec = self.spec()
-        talk = await self.start(runtime, spec)
+        talk = await self.start(runtime)
         unknown = self.spec().key
-        found = await runtime.measure([spec.key, unknown])
-        assert unknown not in found
-        measured = {m.key: m for m in found[spec.key]}
+        measurements = await runtime.measure([talk.key, unknown])
+        assert unknown not in measurements
+        measured = {m.key: m for m in measurements[talk.key]}
         assert {"cpu_used", "mem"} <= measured.keys()
         assert all(m.value >= 0 for m in measured.values())
-        assert await runtime.pids(spec.key)
+        assert await runtime.pids(talk.key)
         await talk.close()
 
 
 def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+    except OSError as e:
+        return isinstance(e, PermissionError)
     return True

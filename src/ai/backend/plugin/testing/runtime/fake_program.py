@@ -1,9 +1,9 @@
-"""A toy interpreter for the fake runner: enough Python to tell stories in tests, run without a process.
+"""A toy interpreter for the fake runner: enough Python for tests, run without a process.
 
-Known are ``print(...)`` (also with ``file=sys.stderr``), literals, names and assignment, f-strings without format,
-``+``, ``input(...)`` and ``getpass.getpass(...)``, ``time.sleep(n)``, ``os.environ[...]``, ``os._exit(n)``,
-``open(path).read()``, ``open(path, "w").write(text)``, ``import``, ``raise SystemExit(n)``, ``while True: ...``, ``for
-x in range(n): ...`` and division. Anything else is a NameError of the program.
+It knows ``print(...)`` (also ``file=sys.stderr``), literals, names and assignment, f-strings without format, ``+``,
+``input``, ``getpass.getpass``, ``time.sleep``, ``os.environ[...]``, ``os._exit``, ``open(path).read()``, ``open(path,
+"w").write(text)``, ``import``, ``raise SystemExit(n)``, ``while True``, ``for x in range(n)`` and division. Anything
+else is a NameError of the program.
 """
 
 from __future__ import annotations

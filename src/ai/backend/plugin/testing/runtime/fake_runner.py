@@ -1,7 +1,5 @@
-"""A runner in memory that answers the runner protocol (docs/reference/runner-protocol), for tests of agents.
-
-It knows every frame of the protocol; its interpreter is :mod:`.fake_program`.
-"""
+"""A runner in memory that answers every frame of the runner protocol, for tests of agents; it runs
+:mod:`.fake_program`."""
 
 from __future__ import annotations
 
@@ -10,6 +8,7 @@ import base64
 import io
 import tarfile
 from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass
 from typing import Any
 
 from ai.backend.plugin.testing.runtime.fake_program import Program, ProgramDied, ProgramError, World
@@ -19,41 +18,35 @@ FEATURES = ("query", "batch", "input", "complete", "pty", "files")
 Emit = Callable[[dict[str, Any]], None]
 
 
+@dataclass(kw_only=True)
 class FakeRunner:
     """Plays a runner. ``emit`` takes its messages (without ``seq``), ``log`` its output, ``end`` its exit code."""
 
-    def __init__(
-        self,
-        *,
-        emit: Emit,
-        log: Callable[[str], None],
-        end: Callable[[int], None],
-        environ: Mapping[str, str],
-        files: MutableMapping[str, bytes],
-    ) -> None:
-        self._emit = emit
-        self._log = log
-        self._end = end
-        self._environ = environ
-        self._files = files
+    emit: Emit
+    log: Callable[[str], None]
+    end: Callable[[int], None]
+    environ: Mapping[str, str]
+    files: MutableMapping[str, bytes]
+    _run: asyncio.Task[None] | None = None
+    _run_id: str = ""
+    _cancelled: str | None = None
+
+    def __post_init__(self) -> None:
         self._input: asyncio.Queue[str] = asyncio.Queue()
-        self._run: asyncio.Task[None] | None = None
-        self._run_id = ""
-        self._cancelled: str | None = None
         self._program = self._fresh()
 
     def start(self) -> None:
         ready = {"t": "ready", "protocol": 1, "runtime": "python", "version": "3.fake", "features": list(FEATURES)}
-        self._emit(ready)
+        self.emit(ready)
 
     def stop(self) -> None:
-        """Kill whatever runs; nothing is emitted any more."""
-        self._emit = lambda _: None
+        """Ends what runs; nothing is emitted any more."""
+        self.emit = lambda _: None
         if self._run is not None:
             self._run.cancel()
 
     def handle(self, frame: Mapping[str, Any]) -> None:
-        """Take one frame of the agent."""
+        """Handles one frame of the agent."""
         match frame["t"]:
             case "run":
                 self._run = asyncio.get_running_loop().create_task(self._do(dict(frame)))
@@ -70,7 +63,7 @@ class FakeRunner:
                 self._program = self._fresh()
                 self.start()
             case "shutdown":
-                self._end(0)
+                self.end(0)
             case "ping":
                 self._reply(frame, {})
             case "complete":
@@ -80,24 +73,22 @@ class FakeRunner:
             case "pty-open" | "pty-input" | "pty-resize" | "pty-restart" | "pty-close":
                 self._pty(frame)
 
-    # ---- runs
-
     def _fresh(self) -> Program:
-        return Program(World(write=self._write, ask=self._ask, environ=self._environ, files=self._files, home=HOME))
+        return Program(World(write=self._write, ask=self._ask, environ=self.environ, files=self.files, home=HOME))
 
     def _write(self, stream: str, text: str) -> None:
-        self._log(text)
-        self._emit({"t": "console", "id": self._run_id, "items": [[stream, text]]})
+        self.log(text)
+        self.emit({"t": "console", "id": self._run_id, "items": [[stream, text]]})
 
     async def _ask(self, is_password: bool) -> str:
-        self._emit({"t": "waiting-input", "id": self._run_id, "is_password": is_password})
+        self.emit({"t": "waiting-input", "id": self._run_id, "is_password": is_password})
         return await self._input.get()
 
     async def _do(self, frame: dict[str, Any]) -> None:
         self._run_id = frame["id"]
         self._cancelled = None
-        before = dict(self._files)
-        self._emit({"t": "started", "id": self._run_id})
+        before = dict(self.files)
+        self.emit({"t": "started", "id": self._run_id})
         code, reason = 0, None
         try:
             if frame["mode"] == "batch":
@@ -113,18 +104,19 @@ class FakeRunner:
                 reason = "interpreter-died"
                 self._program = self._fresh()
         except asyncio.CancelledError:
-            reason = self._why_cancelled()
+            reason = self._cancel_reason()
         out = f"{HOME}/.output/"
         files = [
             {"name": path.removeprefix(out), "size": len(data)}
-            for path, data in self._files.items()
+            for path, data in self.files.items()
             if path.startswith(out) and before.get(path) != data
         ]
         finished = {"t": "finished", "id": self._run_id, "exitCode": code, "reason": reason, "signal": None}
-        self._emit({**finished, "files": files})
+        self.emit({**finished, "files": files})
 
-    def _why_cancelled(self) -> str | None:
-        """An interrupt is an exception of the program; a cancelled one loses its interpreter."""
+    def _cancel_reason(self) -> str | None:
+        """Returns the reason of a cancelled run, which loses its interpreter; None for an interrupt, an exception of
+        the program."""
         if self._cancelled is None:
             self._write("stderr", "KeyboardInterrupt\n")
             return None
@@ -133,16 +125,17 @@ class FakeRunner:
 
     async def _batch(self, options: Mapping[str, Any]) -> int:
         if options.get("clean") is not None:
-            self._emit({"t": "clean-finished", "id": self._run_id, "exitCode": 0})
+            self.emit({"t": "clean-finished", "id": self._run_id, "exitCode": 0})
         if options.get("build"):
             code = await self._command(options["build"])
-            self._emit({"t": "build-finished", "id": self._run_id, "exitCode": code})
+            self.emit({"t": "build-finished", "id": self._run_id, "exitCode": code})
             if code:
                 return 127
         return await self._command(options["exec"]) if options.get("exec") else 0
 
     async def _command(self, command: str) -> int:
-        """``echo words``, ``exit n``, ``sleep s``, ``*`` (main.py of the home), or a program of the toy language."""
+        """Runs ``echo words``, ``exit n``, ``sleep s``, ``*`` (main.py of the home), or a program of the toy
+        language."""
         word, _, rest = command.partition(" ")
         match word:
             case "echo":
@@ -154,19 +147,17 @@ class FakeRunner:
                 await asyncio.sleep(float(rest))
                 return 0
             case "*":
-                await self._fresh().run(self._files.get(f"{HOME}/main.py", b"").decode())
+                await self._fresh().run(self.files.get(f"{HOME}/main.py", b"").decode())
                 return 0
             case _:
                 await self._fresh().run(command)
                 return 0
 
-    # ---- requests
-
     def _reply(self, frame: Mapping[str, Any], data: Mapping[str, Any]) -> None:
-        self._emit({"t": "reply", "req": frame["req"], "ok": True, "data": dict(data)})
+        self.emit({"t": "reply", "req": frame["req"], "ok": True, "data": dict(data)})
 
     def _refuse(self, frame: Mapping[str, Any], kind: str, message: str) -> None:
-        self._emit({"t": "reply", "req": frame["req"], "ok": False, "error": {"type": kind, "message": message}})
+        self.emit({"t": "reply", "req": frame["req"], "ok": False, "error": {"type": kind, "message": message}})
 
     def _locate(self, path: str) -> str | None:
         """Returns the absolute path, or None if it leaves the home."""
@@ -187,16 +178,16 @@ class FakeRunner:
             self._refuse(frame, "denied", f"outside of the home: {paths[located.index(None)]}")
         elif frame["t"] == "file-write":
             data = base64.b64decode(frame["data"])
-            old = self._files.get(places[0], b"") if frame.get("offset") else b""
-            self._files[places[0]] = old[: frame.get("offset", 0)] + data
-            self._reply(frame, {"size": len(self._files[places[0]])})
+            old = self.files.get(places[0], b"") if frame.get("offset") else b""
+            self.files[places[0]] = old[: frame.get("offset", 0)] + data
+            self._reply(frame, {"size": len(self.files[places[0]])})
         elif frame["t"] == "file-list":
             self._list(frame, places[0])
         else:
             self._read(frame, places)
 
     def _list(self, frame: Mapping[str, Any], folder: str) -> None:
-        names = {p.removeprefix(folder + "/"): data for p, data in self._files.items() if p.startswith(folder + "/")}
+        names = {p.removeprefix(folder + "/"): data for p, data in self.files.items() if p.startswith(folder + "/")}
         entries = [
             {"filename": n, "size": len(data), "mode": "-rw-r--r--", "mtime": 0.0, "kind": "file"}
             for n, data in sorted(names.items())
@@ -210,7 +201,7 @@ class FakeRunner:
 
     def _read(self, frame: Mapping[str, Any], paths: list[str]) -> None:
         for index, path in enumerate(paths):
-            data = self._files.get(path)
+            data = self.files.get(path)
             if data is None:
                 self._refuse(frame, "not-found", path)
                 return
@@ -224,11 +215,11 @@ class FakeRunner:
                 entry.size = len(data)
                 tar.addfile(entry, io.BytesIO(data))
             text = base64.b64encode(buffer.getvalue()).decode()
-            self._emit({"t": "chunk", "req": frame["req"], "index": index, "name": name, "data": text, "eof": True})
+            self.emit({"t": "chunk", "req": frame["req"], "index": index, "name": name, "data": text, "eof": True})
         self._reply(frame, {})
 
     def _pty(self, frame: Mapping[str, Any]) -> None:
-        """A terminal that echoes; ``exit`` closes it."""
+        """Plays a terminal that echoes; ``exit`` closes it."""
         match frame["t"]:
             case "pty-open":
                 self._reply(frame, {})
@@ -237,11 +228,11 @@ class FakeRunner:
                 data = base64.b64decode(frame["data"])
                 self._pty_output(frame["pty"], data)
                 if data.strip() == b"exit":
-                    self._emit({"t": "pty-closed", "pty": frame["pty"], "exitCode": 0})
+                    self.emit({"t": "pty-closed", "pty": frame["pty"], "exitCode": 0})
             case "pty-restart":
                 self._pty_output(frame["pty"], b"$ ")
             case "pty-close":
-                self._emit({"t": "pty-closed", "pty": frame["pty"], "exitCode": 0})
+                self.emit({"t": "pty-closed", "pty": frame["pty"], "exitCode": 0})
 
     def _pty_output(self, pty: str, data: bytes) -> None:
-        self._emit({"t": "pty-output", "pty": pty, "data": base64.b64encode(data).decode()})
+        self.emit({"t": "pty-output", "pty": pty, "data": base64.b64encode(data).decode()})

@@ -1,8 +1,7 @@
 """A runtime in memory that passes :class:`~ai.backend.plugin.testing.runtime.contract.RuntimeContract`.
 
-:class:`FakeNode` is what outlives the agent (workloads, homes); a :class:`FakeRuntime` is one agent's hold of it, so
-that a restart of the agent is a second FakeRuntime on the same node. Bad neighbours are scripted by
-:class:`FakeBehaviour`: slow, refusing, never ready, dying after the start, ignoring the polite signal.
+A :class:`FakeNode` outlives the agent (workloads, homes): a restart of the agent is a second FakeRuntime on the same
+node. :class:`FakeBehaviour` scripts bad neighbours: slow, refusing, never ready, dying, ignoring the polite signal.
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ class FakeBehaviour:
     """How one workload behaves.
 
     Attributes:
-        create_delay_s: how long ``create`` takes.
         create_error: raised by ``create``, which then leaves nothing.
         is_ready: whether the runner ever says ``ready``.
         dies_after_s: it exits by itself so long after the start, with ``dies_with``.
@@ -101,7 +99,7 @@ class FakeNode:
         self.next_pid = 1000
 
     def end(self, workload: _Workload, how: WorkloadExit) -> None:
-        """The workload is over, whatever the reason. The first reason counts."""
+        """Ends a workload; the first reason counts."""
         if workload.exit is not None:
             return
         workload.exit = how
@@ -130,7 +128,7 @@ class FakeChannel(RunnerChannel):
         self._queue.put_nowait(message)
 
     def end(self) -> None:
-        """Another channel took over, or this one was closed."""
+        """Ends the channel, which was closed or replaced by another one."""
         if not self._closed:
             self._closed = True
             self._queue.put_nowait(None)

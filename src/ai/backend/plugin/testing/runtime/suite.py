@@ -2,19 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import cached_property
 from typing import Any, ClassVar
 from uuid import UUID, uuid4
 
 import pytest
 
 from ai.backend.common.ids import KernelId, SessionId
-from ai.backend.plugin.runtime import (
-    AbstractRuntime,
-    WorkloadKey,
-    WorkloadSpec,
-)
-from ai.backend.plugin.testing.runtime.runner_dialogue import Talk
+from ai.backend.plugin.runtime import AbstractRuntime, RunnerChannel, WorkloadKey, WorkloadSpec
+
+Frame = dict[str, Any]
+
+
+class Talk:
+    """A dialogue with a workload over its channel; one reader keeps every frame."""
+
+    key: WorkloadKey
+
+    def __init__(self, channel: RunnerChannel, patience_s: float) -> None:
+        self.channel = channel
+        self.frames: list[Frame] = []
+        self.is_over = False
+        self._patience_s = patience_s
+        self._news = asyncio.Condition()
+        self._reader = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        try:
+            async for frame in self.channel.recv():
+                async with self._news:
+                    self.frames.append(frame)
+                    self._news.notify_all()
+        finally:
+            async with self._news:
+                self.is_over = True
+                self._news.notify_all()
+
+    async def until(self, want: Callable[[Frame], bool], what: str = "frame") -> Frame:
+        """Returns the first frame that fits, of those read already or to come."""
+        try:
+            async with asyncio.timeout(self._patience_s), self._news:
+                await self._news.wait_for(lambda: self.is_over or any(map(want, self.frames)))
+        except TimeoutError:
+            pytest.fail(f"no {what} within {self._patience_s} s; there were {self.frames}")
+        match = next(filter(want, self.frames), None)
+        assert match is not None, f"the channel ended without {what}; there were {self.frames}"
+        return match
+
+    async def kind(self, kind: str) -> Frame:
+        return await self.until(lambda f: f["t"] == kind, kind)
+
+    async def over(self) -> None:
+        """Waits until the channel ends."""
+        try:
+            async with asyncio.timeout(self._patience_s), self._news:
+                await self._news.wait_for(lambda: self.is_over)
+        except TimeoutError:
+            pytest.fail(f"the channel did not end within {self._patience_s} s")
+
+    async def run(self, code: str, run_id: str = "r1") -> Frame:
+        """Runs code in query mode and returns the ``finished`` frame."""
+        await self.channel.send({"t": "run", "id": run_id, "mode": "query", "code": code})
+        return await self.until(lambda f: f["t"] == "finished" and f["id"] == run_id, f"finished of {run_id}")
+
+    def text(self, run_id: str = "r1", stream: str = "stdout") -> str:
+        items = [i for f in self.frames if f["t"] == "console" and f["id"] == run_id for i in f["items"]]
+        return "".join(text for kind, text in items if kind == stream)
+
+    async def close(self) -> None:
+        await self.channel.close()
+        self._reader.cancel()
+        await asyncio.gather(self._reader, return_exceptions=True)
 
 
 class RuntimeSuite:
@@ -33,12 +93,26 @@ class RuntimeSuite:
         """Returns a second runtime on the same state, as after the agent was killed and started again."""
         pytest.fail("override `reopen`")
 
-    # ---- helpers of the suite
+    @cached_property
+    def talks(self) -> list[Talk]:
+        """The dialogues that the test has begun."""
+        return []
 
     @pytest.fixture(autouse=True)
     async def clean(self, runtime: AbstractRuntime) -> AsyncIterator[None]:
         yield
+        for talk in self.talks:
+            await talk.close()
         await self.remove_all(runtime)
+
+    async def eventually(self, condition: Callable[[], bool | Awaitable[bool]]) -> bool:
+        """Returns True as soon as the condition holds, False once the patience is over."""
+        for _ in range(int(self.patience_s * 20)):
+            holds = condition()
+            if holds is True or (not isinstance(holds, bool) and await holds):
+                return True
+            await asyncio.sleep(0.05)
+        return False
 
     async def remove_all(self, runtime: AbstractRuntime) -> None:
         for view in await runtime.list_workloads():
@@ -58,11 +132,15 @@ class RuntimeSuite:
         return WorkloadSpec(key=key, session_id=SessionId(uuid4()), image=self.image, **changes)
 
     async def talk(self, runtime: AbstractRuntime, key: WorkloadKey, *, epoch: int = 1, last_seq: int = 0) -> Talk:
-        return Talk(await runtime.open_channel(key, epoch=epoch, last_seq=last_seq), self.patience_s)
+        """Opens a channel, which is closed after the test."""
+        talk = Talk(await runtime.open_channel(key, epoch=epoch, last_seq=last_seq), self.patience_s)
+        talk.key = key
+        self.talks.append(talk)
+        return talk
 
-    async def start(self, runtime: AbstractRuntime, spec: WorkloadSpec) -> Talk:
-        """Create and wait until the runner is ready."""
-        await runtime.create(spec)
-        talk = await self.talk(runtime, spec.key)
+    async def start(self, runtime: AbstractRuntime, spec: WorkloadSpec | None = None) -> Talk:
+        """Creates a workload, and waits until its runner is ready."""
+        view = await runtime.create(spec or self.spec())
+        talk = await self.talk(runtime, view.key)
         await talk.kind("ready")
         return talk

@@ -6,8 +6,8 @@ A test file of a volume is::
         def make(self, path, **context):
             return MyVolume("mine", path, {}, VolumeContext(**context))
 
-``make`` is called again on the same path for what the next life of a proxy finds. Tests write into a folder besides the
-volume, as sessions do, so ``mount_path`` must be a directory of this machine.
+``make`` is called again on the same path for what the next life of a proxy finds. Tests also write into a folder
+directly, as sessions do, so ``mount_path`` must be a directory of this machine.
 """
 
 # ruff: noqa: ASYNC240, PTH208  # tests look at the disk besides the volume, in the simplest way
@@ -40,18 +40,18 @@ from ai.backend.common.volume_paths import VFolderId
 from ai.backend.plugin.testing.volume.driver import (
     AWKWARD_NAMES,
     TOP,
+    TreeModel,
     at,
     eventually,
     names,
     nothing_is_named,
     put,
     read,
+    refused,
     remove_anyhow,
     some_folder,
 )
-from ai.backend.plugin.testing.volume.security import VolumeSecurityContract
-from ai.backend.plugin.testing.volume.tree_model import TreeModel
-from ai.backend.plugin.testing.volume.uploads import VolumeUploadContract
+from ai.backend.plugin.testing.volume.security import VolumeSecurityContract, VolumeUploadContract
 from ai.backend.plugin.volume import AbstractVolume, FileKind, Progress
 
 
@@ -88,8 +88,7 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
 
     async def test_a_limit_survives_the_proxy(self, volume: AbstractVolume) -> None:
         scope = some_folder().scope
-        with pytest.raises(QuotaScopeNotFound):
-            await volume.scope_limit(scope)
+        await refused(QuotaScopeNotFound, volume.scope_limit(scope))
         await volume.create_scope(scope)
         assert await volume.scope_limit(scope) is None
         await volume.set_scope_limit(scope, 12345)
@@ -145,8 +144,7 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
         assert not await volume.has_folder(folder)
         await volume.delete_folder(folder)
         await volume.delete_folder(some_folder())
-        with pytest.raises(FolderNotFound):
-            await volume.list_directory(folder, TOP, limit=1)
+        await refused(FolderNotFound, volume.list_directory(folder, TOP, limit=1))
         await eventually(lambda: nothing_is_named("d", volume.path))
 
     async def test_a_tree_deeper_than_a_path_can_be_is_removed(
@@ -160,8 +158,7 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
             fd = below
         os.close(fd)
         try:
-            with pytest.raises(BackendError):
-                await volume.folder_usage(folder)
+            await refused(BackendError, volume.folder_usage(folder))
             await volume.delete_folder(folder)
             await eventually(lambda: nothing_is_named("deep", volume.path), 30)
         finally:
@@ -200,8 +197,7 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
         await volume.clone_folder(folder, volume, target, progress)
         assert not await volume.has_folder(target)
         assert not await volume.unfinished_clones()
-        with pytest.raises(FolderNotFound):
-            await volume.clone_folder(some_folder(), volume, target, Progress())
+        await refused(FolderNotFound, volume.clone_folder(some_folder(), volume, target, Progress()))
 
     async def test_a_folder_deleted_while_it_is_cloned_does_not_come_back(self, tmp_path: Path) -> None:
         reached, go_on = threading.Event(), threading.Event()
@@ -217,11 +213,10 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
         await volume.create_folder(source)
         clone = asyncio.create_task(volume.clone_folder(source, volume, target, Progress()))
         await asyncio.to_thread(reached.wait, 10)
-        assert [found.target for found in await volume.unfinished_clones()] == [target]
+        assert [clone.target for clone in await volume.unfinished_clones()] == [target]
         await volume.delete_folder(target)
         go_on.set()
-        with pytest.raises(FolderNotFound):
-            await clone
+        await refused(FolderNotFound, clone)
         assert not await volume.has_folder(target)
         await volume.stop()
 
@@ -266,8 +261,7 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
         assert by_name["file"].size == 5
         assert by_name["link"].symlink_target == "file"
         for path, error in (("pipe", WrongKindOfFile), ("dir", WrongKindOfFile), ("none", NoSuchFile)):
-            with pytest.raises(error):
-                await volume.open_file(folder, at(path))
+            await refused(error, volume.open_file(folder, at(path)))
 
     async def test_pages_miss_nothing_that_stays(self, volume: AbstractVolume, folder: VFolderId, inside: Path) -> None:
         stays = {f"stays-{n}" for n in range(300)}
@@ -287,36 +281,27 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
         assert len(permanent) == len(stays)
         assert set(permanent) == stays
         for wrong in ("x", "-5", "1" * 40):
-            with pytest.raises(InvalidInput):
-                await volume.list_directory(folder, TOP, limit=7, cursor=wrong)
+            await refused(InvalidInput, volume.list_directory(folder, TOP, limit=7, cursor=wrong))
 
     async def test_directories_are_made(self, volume: AbstractVolume, folder: VFolderId, inside: Path) -> None:
         await volume.make_directory(folder, at("a/b/c"), parents=True, exist_ok=False)
         assert (inside / "a/b/c").is_dir()
-        with pytest.raises(NoSuchFile):
-            await volume.make_directory(folder, at("x/y"), parents=False, exist_ok=False)
-        with pytest.raises(FileAlreadyExists):
-            await volume.make_directory(folder, at("a/b"), parents=True, exist_ok=False)
+        await refused(NoSuchFile, volume.make_directory(folder, at("x/y"), parents=False, exist_ok=False))
+        await refused(FileAlreadyExists, volume.make_directory(folder, at("a/b"), parents=True, exist_ok=False))
         await volume.make_directory(folder, at("a/b"), parents=True, exist_ok=True)
         (inside / "file").touch()
-        with pytest.raises(FileAlreadyExists):
-            await volume.make_directory(folder, at("file"), parents=True, exist_ok=True)
-        with pytest.raises(WrongKindOfFile):
-            await volume.make_directory(folder, at("file/x"), parents=True, exist_ok=True)
+        await refused(FileAlreadyExists, volume.make_directory(folder, at("file"), parents=True, exist_ok=True))
+        await refused(WrongKindOfFile, volume.make_directory(folder, at("file/x"), parents=True, exist_ok=True))
 
     async def test_nothing_is_replaced_by_moving(self, volume: AbstractVolume, folder: VFolderId, inside: Path) -> None:
         (inside / "dir").mkdir()
         (inside / "dir" / "b").write_text("old")
         (inside / "a").write_text("a")
         (inside / "b").write_text("b")
-        with pytest.raises(FileAlreadyExists):
-            await volume.rename(folder, at("a"), "b")
-        with pytest.raises(FileAlreadyExists):
-            await volume.move(folder, at("b"), at("dir"))
-        with pytest.raises(InvalidInput):
-            await volume.move(folder, at("dir"), at("dir/below"))
-        with pytest.raises(InvalidPath):
-            await volume.rename(folder, at("a"), "x/y")
+        await refused(FileAlreadyExists, volume.rename(folder, at("a"), "b"))
+        await refused(FileAlreadyExists, volume.move(folder, at("b"), at("dir")))
+        await refused(InvalidInput, volume.move(folder, at("dir"), at("dir/below")))
+        await refused(InvalidPath, volume.rename(folder, at("a"), "x/y"))
         await volume.move(folder, at("a"), at("dir"))
         await volume.move(folder, at("b"), at("c"))
         assert {str(p.relative_to(inside)): p.read_text() for p in inside.rglob("*") if p.is_file()} == {
@@ -331,14 +316,11 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
         (inside / "dir").mkdir()
         (inside / "dir" / "x").touch()
         (inside / "a").touch()
-        with pytest.raises(WrongKindOfFile):
-            await volume.delete_files(folder, [at("a"), at("dir")], recursive=False)
+        await refused(WrongKindOfFile, volume.delete_files(folder, [at("a"), at("dir")], recursive=False))
         assert (inside / "a").exists()
-        with pytest.raises(NoSuchFile):
-            await volume.delete_files(folder, [at("none"), at("a"), at("dir")], recursive=True)
+        await refused(NoSuchFile, volume.delete_files(folder, [at("none"), at("a"), at("dir")], recursive=True))
         assert os.listdir(inside) == []
-        with pytest.raises(InvalidPath):
-            await volume.delete_files(folder, [TOP], recursive=True)
+        await refused(InvalidPath, volume.delete_files(folder, [TOP], recursive=True))
 
     # Archives
 
@@ -412,12 +394,12 @@ async def _perform(volume: AbstractVolume, folder: VFolderId, operation: str, ar
 
 
 def _reported_size(volume: AbstractVolume, folder: VFolderId, path: str) -> int:
-    """How many entries are right below a directory, as an archive has them."""
+    """Returns the number of entries right below a directory, as an archive has them."""
     depth = len(at(path).parts) + 1
     with volume.open_tree(folder, [at(path)]) as entries:
         return sum(len(entry.path.parts) == depth for entry in entries)
 
 
 def _read_tree(inside: Path) -> dict[str, bytes | None]:
-    """Path -> content, None for a directory."""
+    """Maps paths to contents, None for a directory."""
     return {str(path.relative_to(inside)): None if path.is_dir() else path.read_bytes() for path in inside.rglob("*")}

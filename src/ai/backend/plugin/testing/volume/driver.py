@@ -1,16 +1,28 @@
-"""Driving a volume in tests: the least that it takes to put a file and to look at it."""
+"""Drives a volume in tests, and models what each operation must make of its tree of files."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import random
 import subprocess
 import time
 from collections.abc import Awaitable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import pytest
+
+from ai.backend.common.errors import (
+    BackendError,
+    FileAlreadyExists,
+    InvalidInput,
+    InvalidPath,
+    NoSuchFile,
+    WrongKindOfFile,
+)
 from ai.backend.common.volume_paths import FolderPath, QuotaScopeId, QuotaScopeKind, VFolderId
 from ai.backend.plugin.volume import AbstractVolume, UploadRecord
 
@@ -26,6 +38,12 @@ def some_folder() -> VFolderId:
     return VFolderId(QuotaScopeId(QuotaScopeKind.USER, uuid4()), uuid4())
 
 
+async def refused(error: type[Exception] | tuple[type[Exception], ...], call: Awaitable[object]) -> None:
+    """Awaits a call that must raise the error."""
+    with pytest.raises(error):
+        await call
+
+
 async def eventually(condition: Any, timeout_s: float = 10.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not (await result if isinstance(result := condition(), Awaitable) else result):
@@ -34,18 +52,18 @@ async def eventually(condition: Any, timeout_s: float = 10.0) -> None:
 
 
 def nothing_is_named(name: str, below: Path) -> bool:
-    """At any depth; find(1) fails where a tree changes under it."""
+    """Returns True if no entry has the name at any depth; find(1) fails where a tree changes under it."""
     search = subprocess.run(["find", below, "-name", name, "-print", "-quit"], capture_output=True, check=False)
     return search.returncode == 0 and not search.stdout
 
 
 def remove_anyhow(path: Path) -> None:
-    """Also a tree that is too deep for pytest to remove."""
+    """Removes a tree, also one that is too deep for pytest."""
     subprocess.run(["rm", "-rf", path], check=False)
 
 
 async def put(volume: AbstractVolume, folder: VFolderId, path: str, content: bytes) -> None:
-    """A file by an upload."""
+    """Writes a file by an upload."""
     record = UploadRecord(session=uuid4().hex, folder=folder, path=at(path), size=len(content))
     await volume.create_upload(record)
     upload = volume.open_upload(folder, record.session)
@@ -65,7 +83,7 @@ async def read(volume: AbstractVolume, folder: VFolderId, path: str) -> bytes:
 
 
 async def names(volume: AbstractVolume, folder: VFolderId, path: str = ".", *, limit: int = 1000) -> list[str]:
-    """Of all pages."""
+    """Returns the names of all pages."""
     listed: list[str] = []
     cursor: str | None = None
     while True:
@@ -73,3 +91,114 @@ async def names(volume: AbstractVolume, folder: VFolderId, path: str = ".", *, l
         listed += [entry.name for entry in page.entries]
         if (cursor := page.cursor) is None:
             return listed
+
+
+_OPERATIONS = ("put", "put", "mkdir", "mkdir", "delete", "rename", "move", "read", "list", "clone", "archive")
+
+
+@dataclass
+class TreeModel:
+    """``tree``: path -> content, None for a directory."""
+
+    tree: dict[str, bytes | None] = field(default_factory=dict)
+
+    def choose(self, rng: random.Random) -> tuple[str, tuple[Any, ...]]:
+        def path() -> str:
+            if self.tree and rng.random() < 0.5:
+                return rng.choice(sorted(self.tree))
+            return "/".join(rng.choice(("a", "b", "-c", "é")) for _ in range(rng.randint(1, 3)))
+
+        operation = rng.choice(_OPERATIONS)
+        match operation:
+            case "put":
+                return operation, (path(), rng.randbytes(rng.randint(0, 5000)))
+            case "delete":
+                return operation, (path(), rng.random() < 0.5)
+            case "rename":
+                return operation, (path(), rng.choice(("a", "b", "new\n", "..", "x/y")))
+            case "move":
+                return operation, (path(), path())
+            case "clone":
+                return operation, ()
+            case "archive":
+                directories = [p for p, content in self.tree.items() if content is None]
+                return operation, (rng.choice(sorted(directories)) if directories else ".",)
+        return operation, (path(),)
+
+    def _is_directory(self, path: str) -> bool:
+        return path in ("", ".") or self.tree.get(path, b"") is None
+
+    def _above(self, path: str) -> type[BackendError] | None:
+        """Returns the error for the directories above a path, or None."""
+        parts = path.split("/")[:-1]
+        for depth in range(1, len(parts) + 1):
+            prefix = "/".join(parts[:depth])
+            if prefix not in self.tree:
+                return NoSuchFile
+            if not self._is_directory(prefix):
+                return WrongKindOfFile
+        return None
+
+    def _missing(self, path: str) -> type[BackendError] | None:
+        return self._above(path) or (None if path in self.tree else NoSuchFile)
+
+    def _target(self, source: str, target: str) -> str:
+        return f"{target}/{source.rpartition('/')[2]}" if self._is_directory(target) else target
+
+    def refusal(self, operation: str, path: str = "", *rest: Any) -> type[BackendError] | None:
+        """Returns the error that the volume must raise, or None if the operation must succeed."""
+        if operation in ("clone", "archive"):
+            return None
+        if operation == "put":
+            above = self._above(path)
+            return (
+                WrongKindOfFile
+                if above is WrongKindOfFile or (above is None and path in self.tree and self._is_directory(path))
+                else None
+            )
+        if operation == "mkdir":
+            return self._above(path) or (FileAlreadyExists if path in self.tree else None)
+        if operation == "list":
+            return self._missing(path) or (None if self._is_directory(path) else WrongKindOfFile)
+        if operation == "read":
+            return self._missing(path) or (WrongKindOfFile if self._is_directory(path) else None)
+        if operation == "delete":
+            if self._missing(path):
+                return NoSuchFile
+            return WrongKindOfFile if self._is_directory(path) and not rest[0] else None
+        if operation == "rename":
+            if rest[0] in ("..", "x/y"):
+                return InvalidPath
+            return self._renaming(path, (path.rpartition("/")[0] + "/" + rest[0]).lstrip("/"))
+        return self._renaming(path, self._target(path, rest[0]))
+
+    def _renaming(self, source: str, target: str) -> type[BackendError] | None:
+        refused = self._above(source) or self._above(target)
+        if refused:
+            return refused
+        if source not in self.tree:
+            return NoSuchFile
+        if target in self.tree:
+            return FileAlreadyExists
+        return InvalidInput if target.startswith(source + "/") else None
+
+    def apply(self, operation: str, path: str = "", *rest: Any) -> None:
+        """Does the operation in the model."""
+        if operation == "put":
+            parts = path.split("/")
+            for depth in range(1, len(parts)):
+                self.tree["/".join(parts[:depth])] = None
+            self.tree[path] = rest[0]
+        elif operation == "mkdir":
+            self.tree[path] = None
+        elif operation == "delete":
+            for removed in [p for p in self.tree if p == path or p.startswith(path + "/")]:
+                del self.tree[removed]
+        elif operation in ("rename", "move"):
+            target = (
+                (path.rpartition("/")[0] + "/" + rest[0]).lstrip("/")
+                if operation == "rename"
+                else self._target(path, rest[0])
+            )
+            for old in [p for p in self.tree if p == path or p.startswith(path + "/")]:
+                self.tree[target + old[len(path) :]] = self.tree.pop(old)

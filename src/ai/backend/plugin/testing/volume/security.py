@@ -1,4 +1,4 @@
-"""Nothing leaves a folder, whoever changes it meanwhile: a part of :mod:`ai.backend.plugin.testing.volume.contract`."""
+"""Tests that nothing leaves the folders of a volume, and of uploads: parts of :mod:`.contract`."""
 
 # ruff: noqa: ASYNC240, PTH104, PTH208  # tests look at the disk besides the volume, in the simplest way
 
@@ -8,32 +8,31 @@ import asyncio
 import ctypes
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from ai.backend.common.errors import BackendError, FileAlreadyExists, InvalidPath, NoSuchFile, WrongKindOfFile
+from ai.backend.common.errors import (
+    BackendError,
+    FileAlreadyExists,
+    InvalidPath,
+    NoSuchFile,
+    UploadIsBeingWritten,
+    UploadNotFound,
+    WrongKindOfFile,
+)
 from ai.backend.common.volume_paths import VFolderId
-from ai.backend.plugin.testing.volume.driver import TOP, at, names, put, read, some_folder
-from ai.backend.plugin.volume import AbstractVolume, FileKind, Progress
+from ai.backend.plugin.testing.volume.driver import TOP, at, names, put, read, refused, some_folder
+from ai.backend.plugin.volume import AbstractVolume, FileKind, Progress, UploadRecord, UploadState
 
 LOOKALIKES = (
-    "．．",
-    "․․",
-    "..\\x",
-    "%2e%2e",
-    "%2e%2e%2f",
-    "..\u200b",
-    "\u202e..",
-    ". .",
-    "...",
-    ".. ",
-    "a\u2215b",
-    "a\u29f8..",
-)
+    "．．", "․․", "..\\x", "%2e%2e", "%2e%2e%2f", "..\u200b", "\u202e..", ". .", "...", ".. ", "a\u2215b", "a\u29f8..",
+)  # fmt: skip
 """Names that some readers take for a way up; here they are names."""
 
 
@@ -52,8 +51,7 @@ class VolumeSecurityContract:
         (inside / "own").write_text("own")
         (inside / "proc").symlink_to("/proc/self/root")
         for text in ("abs/secret", "up/secret", "file", f"proc{outside}/secret"):
-            with pytest.raises((InvalidPath, WrongKindOfFile)):
-                await volume.open_file(folder, at(text))
+            await refused((InvalidPath, WrongKindOfFile), volume.open_file(folder, at(text)))
         for text in ("abs", "up", "proc"):
             for attempt in (
                 volume.list_directory(folder, at(text), limit=10),
@@ -63,10 +61,8 @@ class VolumeSecurityContract:
                 volume.rename(folder, at(f"{text}/secret"), "gone"),
                 put(volume, folder, f"{text}/new", b"new"),
             ):
-                with pytest.raises((InvalidPath, WrongKindOfFile, FileAlreadyExists, NoSuchFile)):
-                    await attempt
-        with pytest.raises((InvalidPath, NoSuchFile)):
-            await volume.delete_files(folder, [at("abs/secret")], recursive=True)
+                await refused((InvalidPath, WrongKindOfFile, FileAlreadyExists, NoSuchFile), attempt)
+        await refused((InvalidPath, NoSuchFile), volume.delete_files(folder, [at("abs/secret")], recursive=True))
         await put(volume, folder, "file", b"mine")  # replaces the link, not what it leads to
         await volume.delete_files(folder, [at("abs"), at("up"), at("proc")], recursive=True)
         assert {path.name: path.read_text() for path in outside.iterdir()} == {"secret": "secret"}
@@ -190,7 +186,7 @@ def _fallocate(fd: int, mode: int, size: int) -> int:
 
 @contextmanager
 def _swapping(inside: Path) -> Iterator[None]:
-    """``real`` and ``trap`` take turns at the name ``at``."""
+    """Lets ``real`` and ``trap`` take turns at the name ``at``."""
     over = threading.Event()
 
     def flip() -> None:
@@ -209,3 +205,92 @@ def _swapping(inside: Path) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
+
+
+class VolumeUploadContract:
+    """Files that come in pieces, and are seen when they are whole."""
+
+    def make(self, path: Path, **context: Any) -> AbstractVolume:
+        pytest.fail("override `make`")
+
+    async def test_an_upload_is_seen_when_it_is_whole(
+        self, volume: AbstractVolume, folder: VFolderId, inside: Path
+    ) -> None:
+        (inside / "file").write_text("old")
+        record = UploadRecord(session=uuid4().hex, folder=folder, path=at("file"), size=6)
+        await volume.create_upload(record)
+        upload = volume.open_upload(folder, record.session)
+        upload.write(b"abc")
+        with pytest.raises(UploadIsBeingWritten):
+            volume.open_upload(folder, record.session)
+        await refused(UploadIsBeingWritten, volume.drop_upload(folder, record.session))
+        upload.close()
+        assert os.listdir(inside) == ["file"]
+        assert (await volume.find_upload(folder, record.session))[1] == 3
+        again = self.make(volume.path)
+        await again.start()
+        upload = again.open_upload(folder, record.session)
+        assert upload.offset == 3
+        upload.write(b"def")
+        assert (inside / "file").read_text() == "old"
+        upload.publish(record.path)
+        upload.close()
+        await again.stop()
+        assert (inside / "file").read_bytes() == b"abcdef"
+        existing, offset = await volume.find_upload(folder, record.session)
+        assert (existing.state, offset) == (UploadState.DONE, 6)
+        upload = volume.open_upload(folder, record.session)
+        upload.publish(record.path)  # once more does nothing
+        upload.close()
+        assert await volume.uploads(folder.scope) == [existing]
+
+    async def test_what_does_not_count_is_taken_away(self, volume: AbstractVolume, folder: VFolderId) -> None:
+        record = UploadRecord(session=uuid4().hex, folder=folder, path=at("file"), size=9)
+        await volume.create_upload(record)
+        upload = volume.open_upload(folder, record.session)
+        upload.write(b"abc")
+        upload.hold()
+        upload.write(b"bad")
+        upload.close()
+        assert (await volume.find_upload(folder, record.session))[1] == 3
+        upload = volume.open_upload(folder, record.session)
+        assert upload.offset == 3
+        upload.hold()
+        upload.write(b"def")
+        upload.count()
+        upload.close()
+        assert (await volume.find_upload(folder, record.session))[1] == 6
+
+    async def test_an_upload_ends(self, volume: AbstractVolume, folder: VFolderId) -> None:
+        records = [UploadRecord(session=uuid4().hex, folder=folder, path=at("file"), size=9) for _ in range(2)]
+        for record in records:
+            await volume.create_upload(record)
+        await volume.drop_upload(folder, records[0].session)
+        await refused(UploadNotFound, volume.find_upload(folder, records[0].session))
+        await refused(UploadNotFound, volume.find_upload(some_folder(), records[1].session))
+        assert await volume.expire_uploads(time.time() - 60) == 0
+        assert await volume.expire_uploads(time.time() + 60) == 1
+        with pytest.raises(UploadNotFound):
+            volume.open_upload(folder, records[1].session)
+        with pytest.raises(UploadNotFound):
+            volume.open_upload(folder, "../../" + records[1].session)
+        assert await volume.uploads(folder.scope) == []
+
+    async def test_an_upload_becomes_no_directory(
+        self, volume: AbstractVolume, folder: VFolderId, inside: Path
+    ) -> None:
+        (inside / "dir").mkdir()
+        (inside / "file").touch()
+        for text in ("dir", ".", "file/below"):
+            await refused(WrongKindOfFile, put(volume, folder, text, b"x"))
+        record = UploadRecord(session=uuid4().hex, folder=folder, path=at("late/file"), size=1)
+        await volume.create_upload(record)
+        upload = volume.open_upload(folder, record.session)
+        upload.write(b"x")
+        (inside / "late" / "file").mkdir(parents=True)
+        with pytest.raises(WrongKindOfFile):
+            upload.publish(record.path)
+        (inside / "late" / "file").rmdir()
+        upload.publish(record.path)
+        upload.close()
+        assert (inside / "late" / "file").read_bytes() == b"x"

@@ -15,19 +15,15 @@ from ai.backend.common.devices import AllocMapSpec, ComputeDevice, DeviceSlot
 from ai.backend.common.devices import DeviceAllocation as Held
 from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.common.states import SlotType
-from ai.backend.core.allocation.build import build_alloc_map
+from ai.backend.core.allocation.stock_maps import build_alloc_map
 from ai.backend.plugin.accelerator.shapes import InvalidResponse
 from ai.backend.pluginhost.v1.api.exceptions import InvalidResourceCombination
 from ai.backend.pluginhost.v1.api.types import DeviceAllocation, SlotTypes
 from ai.backend.pluginhost.v1.values import exact
 
 __all__ = [
-    "AbstractAllocMap",
-    "AllocationStrategy",
-    "DeviceSlotInfo",
-    "DiscretePropertyAllocMap",
-    "FractionAllocMap",
-]
+    "AbstractAllocMap", "AllocationStrategy", "DeviceSlotInfo", "DiscretePropertyAllocMap", "FractionAllocMap",
+]  # fmt: skip
 
 
 class AllocationStrategy(StrEnum):
@@ -84,8 +80,8 @@ class AbstractAllocMap(ABC):
     ) -> list[tuple[DeviceId, Decimal]]:
         """Lists the devices of a slot with their allocated amounts, those with the most remaining first."""
         del affinity_hint
-        given = self.allocations.get(slot_name, {})
-        return sorted(given.items(), key=lambda item: item[1] - exact(self.device_slots[item[0]].amount, "amount"))
+        allocated = self.allocations.get(slot_name, {})
+        return sorted(allocated.items(), key=lambda item: item[1] - exact(self.device_slots[item[0]].amount, "amount"))
 
     def update_affinity_hint(self, existing_alloc: DeviceAllocation, affinity_hint: AffinityHint | None) -> None:
         """Does nothing: no hint is passed."""
@@ -132,20 +128,20 @@ class _StockAllocMap(AbstractAllocMap):
             for device, slot in device_slots(self).items()
         ]
         ours = build_alloc_map(self.spec, devices)
-        held = {s: {d: q for d, q in given.items() if q} for s, given in self.allocations.items()}
-        ours.apply(Held(slots={s: given for s, given in held.items() if given}))
+        held = {s: {d: q for d, q in amounts.items() if q} for s, amounts in self.allocations.items()}
+        ours.apply(Held(slots={s: amounts for s, amounts in held.items() if amounts}))
         chosen = ours.allocate({slot: exact(quantity, slot) for slot, quantity in slots.items()}).slots
         self.apply_allocation(chosen)
         return chosen
 
     def apply_allocation(self, existing_alloc: DeviceAllocation) -> None:
-        for slot, given in existing_alloc.items():
-            for device, quantity in given.items():
+        for slot, amounts in existing_alloc.items():
+            for device, quantity in amounts.items():
                 self.allocations[slot][device] += quantity
 
     def free(self, existing_alloc: DeviceAllocation) -> None:
-        for slot, given in existing_alloc.items():
-            for device, quantity in given.items():
+        for slot, amounts in existing_alloc.items():
+            for device, quantity in amounts.items():
                 self.allocations[slot][device] -= quantity
 
 
@@ -172,27 +168,22 @@ def is_exclusive(slot: str, patterns: Iterable[str]) -> bool:
 
 def refuse_combination(slots: Iterable[SlotName], patterns: Iterable[str]) -> None:
     """Raises InvalidResourceCombination if two slots are there that exclude each other."""
-    found = sorted(slot for slot in slots if is_exclusive(slot, patterns))
-    if len(found) > 1:
-        raise InvalidResourceCombination(f"{found[0]} and {found[1]} cannot be had together")
+    exclusive = sorted(slot for slot in slots if is_exclusive(slot, patterns))
+    if len(exclusive) > 1:
+        raise InvalidResourceCombination(f"{exclusive[0]} and {exclusive[1]} cannot be had together")
 
 
-def slot_type(given: object, slot: str) -> SlotType:
+def slot_type(kind: object, slot: str) -> SlotType:
     """Raises InvalidResponse."""
     try:
-        return SlotType(str(getattr(given, "value", given)))
+        return SlotType(str(getattr(kind, "value", kind)))
     except ValueError:
-        raise InvalidResponse(f"{slot} is of the slot type {given!s:.40}, which there is not here") from None
+        raise InvalidResponse(f"{slot} is of the slot type {kind!s:.40}, which there is not here") from None
 
 
 def device_slots(alloc_map: AbstractAllocMap) -> dict[DeviceId, DeviceSlot]:
-    """Returns the slot of each device of a map.
-
-    The quantum of counts is the map's, if it has one; else 1, or 0.01 if any amount is no whole number.
-
-    Raises:
-        InvalidResponse: something in the map is not of its type.
-    """
+    """Returns the slot of each device of a map. The quantum of counts is the map's, if it has one; else 1, or 0.01 if
+    any amount is no whole number. Raises InvalidResponse: something in the map is not of its type."""
     amounts: dict[DeviceId, tuple[SlotName, SlotType, Decimal]] = {}
     for device, info in alloc_map.device_slots.items():
         where = f"create_alloc_map: the amount of {device!r:.64}"

@@ -7,15 +7,9 @@ from typing import Any
 from ai.backend.common import errors
 
 __all__ = [
-    "FractionalResourceFragmented",
-    "InitializationError",
-    "InsufficientResource",
-    "InvalidResourceArgument",
-    "InvalidResourceCombination",
-    "NotMultipleOfQuantum",
-    "ResourceError",
-    "UnsupportedResource",
-]
+    "FractionalResourceFragmented", "InitializationError", "InsufficientResource", "InvalidResourceArgument",
+    "InvalidResourceCombination", "NotMultipleOfQuantum", "ResourceError", "UnsupportedResource",
+]  # fmt: skip
 
 ResourceError = errors.ResourceError
 UnsupportedResource = errors.UnsupportedResource

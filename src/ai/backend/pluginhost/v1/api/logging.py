@@ -34,7 +34,7 @@ class BraceStyleAdapter(logging.LoggerAdapter):  # type: ignore[type-arg]  # gen
 
 
 def update_nested_dict(dest: MutableMapping[str, Any], additions: Mapping[str, Any]) -> None:
-    """Merge ``additions`` into ``dest``: tables by key, lists by joining, other values by replacing."""
+    """Merges ``additions`` into ``dest``: tables by key, lists by joining, other values by replacing."""
     for key, value in additions.items():
         present = dest.get(key)
         if isinstance(present, MutableMapping) and isinstance(value, Mapping):

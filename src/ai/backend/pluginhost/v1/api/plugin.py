@@ -27,12 +27,9 @@ from ai.backend.pluginhost.v1.api.types import (
 )
 
 __all__ = [
-    "AbstractComputeDevice",
-    "AbstractComputePlugin",
-    "AbstractPlugin",
-    "DeviceAllocation",
+    "AbstractComputeDevice", "AbstractComputePlugin", "AbstractPlugin", "DeviceAllocation",
     "get_resource_spec_from_container",
-]
+]  # fmt: skip
 
 
 async def get_resource_spec_from_container(container: Any) -> NoReturn:

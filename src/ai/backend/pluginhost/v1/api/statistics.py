@@ -11,14 +11,9 @@ from typing import Any, NoReturn
 from ai.backend.common.errors import PluginError
 
 __all__ = [
-    "ContainerMeasurement",
-    "Measurement",
-    "MetricTypes",
-    "NodeMeasurement",
-    "ProcessMeasurement",
-    "StatContext",
+    "ContainerMeasurement", "Measurement", "MetricTypes", "NodeMeasurement", "ProcessMeasurement", "StatContext",
     "StatModes",
-]
+]  # fmt: skip
 
 
 class StatModes(StrEnum):

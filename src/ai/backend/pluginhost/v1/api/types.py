@@ -12,26 +12,10 @@ from ai.backend.common.ids import AgentId, DeviceId, DeviceName, KernelId, Sessi
 from ai.backend.common.slots import ResourceSlot
 
 __all__ = [
-    "PID",
-    "AcceleratorMetadata",
-    "AcceleratorNumberFormat",
-    "AgentId",
-    "BinarySize",
-    "ContainerId",
-    "DeviceAllocation",
-    "DeviceId",
-    "DeviceModelInfo",
-    "DeviceName",
-    "HardwareMetadata",
-    "KernelId",
-    "MetricKey",
-    "MountPermission",
-    "MountTypes",
-    "ResourceSlot",
-    "SessionId",
-    "SlotName",
-    "SlotTypes",
-]
+    "PID", "AcceleratorMetadata", "AcceleratorNumberFormat", "AgentId", "BinarySize", "ContainerId", "DeviceAllocation",
+    "DeviceId", "DeviceModelInfo", "DeviceName", "HardwareMetadata", "KernelId", "MetricKey", "MountPermission",
+    "MountTypes", "ResourceSlot", "SessionId", "SlotName", "SlotTypes",
+]  # fmt: skip
 
 MetricKey = NewType("MetricKey", str)
 ContainerId = NewType("ContainerId", str)

@@ -1,4 +1,1 @@
-"""The processes that outlive the agent: a zygote and, forked from it, one shim per workload.
-
-Standard library only, no threads, no asyncio: five hundred shims share the zygote's pages.
-"""
+"""The processes that outlive the agent, with the standard library only: a zygote and, forked from it, a shim each."""

@@ -1,8 +1,8 @@
 """The last steps of a child before it becomes the sandbox: it joins its groups, drops its powers and executes.
 
-Order matters. Control groups first, while we still may; then mounts that only this process sees, so that an
-unprivileged bubblewrap can bind what lies under directories that are closed to it; then the identity; then the promise
-to die with the shim, which a change of identity would have cleared; last the filter.
+Order matters: control groups while we still may; mounts that only this process sees, so that an unprivileged bubblewrap
+can bind what lies under closed directories; the identity; the promise to die with the shim, which a change of identity
+would clear; last the filter.
 """
 
 from __future__ import annotations
@@ -26,10 +26,7 @@ STAGE = "/tmp"  # exists on every host; covered by a tmpfs in this child's own m
 def become(
     plan: dict[str, Any], network: int | None, channel: int, log: int, info: int, block: int, report: int
 ) -> NoReturn:
-    """Turn into the workload's leader, in a network namespace if there is one.
-
-    A failure is written to ``report`` as text; success closes it.
-    """
+    """Becomes the workload's leader, in a network namespace if there is one; writes a failure to ``report``."""
     step = "start"
     try:
         os.umask(0o022)
@@ -55,7 +52,7 @@ def become(
         if plan["veils"]:
             _veil(plan["veils"])
         step = "identity"
-        _become_user(plan)
+        become_user(plan, plan["groups"])
         step = "parent"
         syscalls.die_with_parent()
         if os.getppid() == 1:
@@ -98,13 +95,13 @@ def _limit(limits: dict[str, int], oom_score_adj: int) -> None:
 
 
 def _arrange_fds(plan: dict[str, Any], channel: int, log: int, info: int, block: int, report: int) -> None:
-    """Set the standard streams and the fixed numbers above; nothing else stays open over the execution."""
+    """Sets the standard streams and the fixed numbers above; nothing else stays open over the execution."""
     null = os.open("/dev/null", os.O_RDONLY)
     program = os.open(plan["seccomp"], os.O_RDONLY) if plan["seccomp"] and plan["sandboxed"] else -1
-    wanted = {0: null, 1: log, 2: log, CHANNEL_FD: channel, SECCOMP_FD: program, INFO_FD: info, BLOCK_FD: block}
+    sources = {0: null, 1: log, 2: log, CHANNEL_FD: channel, SECCOMP_FD: program, INFO_FD: info, BLOCK_FD: block}
     # Two moves, through numbers above all of the targets, so that no source is overwritten before its turn.
-    parked = {target: _above(source, 20) for target, source in wanted.items() if source >= 0}
-    keep_report = _above(report, 20)
+    parked = {target: _above(source) for target, source in sources.items() if source >= 0}
+    keep_report = _above(report)
     for target, source in parked.items():
         os.dup2(source, target, inheritable=True)
     os.dup2(keep_report, _REPORT_FD, inheritable=False)
@@ -118,53 +115,44 @@ def _arrange_fds(plan: dict[str, Any], channel: int, log: int, info: int, block:
                 continue
 
 
-def _above(fd: int, floor: int) -> int:
-    return fd if fd >= floor else fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, floor)
+def _above(fd: int) -> int:
+    return fd if fd >= 20 else fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 20)
 
 
 def _stage(sources: list[list[str]]) -> None:
-    """Bind each source below STAGE, in a mount namespace of this process.
-
-    They are opened inside of it, as a mount of another namespace cannot be bound, and before STAGE is covered.
-    """
+    """Binds each source below STAGE, in a mount namespace of this process, in which they must be opened to be bound."""
     if os.geteuid() != 0:
         syscalls.unshare_user()
     syscalls.unshare_mounts()
-    opened = [(open_beneath.open_source(source), name) for source, name in sources]
+    opened = [(open_beneath.open_source(source), f"{STAGE}/{name}") for source, name in sources]
     syscalls.mount("tmpfs", STAGE, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=755,size=1m")
-    for fd, name in opened:
-        target = f"{STAGE}/{name}"
+    _bind(opened)
+
+
+def _veil(veils: dict[str, list[list[str]]]) -> None:
+    """Covers directories by empty ones that show only the given sources, in this process's mount namespace."""
+    syscalls.unshare_mounts()
+    shown = [pair for pairs in veils.values() for pair in pairs]
+    opened = [(os.open(source, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), target) for source, target in shown]
+    for cover in veils:
+        syscalls.mount("tmpfs", cover, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=755,size=64k")
+    _bind(opened)
+
+
+def _bind(opened: list[tuple[int, str]]) -> None:
+    """Binds opened files and directories to their targets, which it makes."""
+    for fd, target in opened:
         if stat.S_ISDIR(os.fstat(fd).st_mode):
-            os.mkdir(target)
+            os.makedirs(target, mode=0o755, exist_ok=True)
         else:
             os.close(os.open(target, os.O_CREAT | os.O_CLOEXEC, 0o644))
         syscalls.mount(f"/proc/self/fd/{fd}", target, "", syscalls.MS_BIND | syscalls.MS_REC)
         os.close(fd)
 
 
-def _veil(veils: dict[str, list[list[str]]]) -> None:
-    """Cover directories by empty ones that show nothing but the given sources, in this process's mount namespace.
-
-    Root's powers without bubblewrap: the session sees its home at the usual place and no other's, and reaches an
-    interpreter that lies below a closed directory.
-    """
-    syscalls.unshare_mounts()
-    opened = [
-        (os.open(source, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), target)
-        for shown in veils.values()
-        for source, target in shown
-    ]
-    for cover in veils:
-        syscalls.mount("tmpfs", cover, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=755,size=64k")
-    for fd, target in opened:
-        os.makedirs(target, mode=0o755, exist_ok=True)
-        syscalls.mount(f"/proc/self/fd/{fd}", target, "", syscalls.MS_BIND | syscalls.MS_REC)
-        os.close(fd)
-
-
-def _become_user(plan: dict[str, Any]) -> None:
-    if plan["uid"] is None:
-        return
-    os.setgroups(plan["groups"])
-    os.setresgid(plan["gid"], plan["gid"], plan["gid"])
-    os.setresuid(plan["uid"], plan["uid"], plan["uid"])
+def become_user(plan: dict[str, Any], groups: list[int]) -> None:
+    """Becomes the session's user, unless the plan names none or this process is not root's any more."""
+    if plan["uid"] is not None and os.geteuid() == 0:
+        os.setgroups(groups)
+        os.setresgid(plan["gid"], plan["gid"], plan["gid"])
+        os.setresuid(plan["uid"], plan["uid"], plan["uid"])

@@ -1,7 +1,6 @@
 """A socket of the workload's network for the agent, made by a child of the shim that enters that network.
 
-The child is in the workload's network and, where the sandbox has a user namespace, in that too; never among its
-processes: nothing of the session sees it. Its work takes milliseconds.
+The child enters the sandbox's user namespace too, but never its processes: nothing of the session sees it.
 """
 
 from __future__ import annotations
@@ -15,10 +14,11 @@ from typing import Any
 
 from ai.backend.node.linux import proc, syscalls
 from ai.backend.node.relay.framing import encode
+from ai.backend.runtime.process.supervisor.launch import become_user
 
 
 def hand_over_socket(agent: socket.socket, leader: int, plan: dict[str, Any]) -> None:
-    """Answer on ``agent`` in a child: with a socket if the workload has a network of its own, else without."""
+    """Answers on ``agent`` in a child: with a socket if the workload has a network of its own, else without."""
     if os.fork() != 0:
         return
     code = 1
@@ -26,9 +26,12 @@ def hand_over_socket(agent: socket.socket, leader: int, plan: dict[str, Any]) ->
         signal.set_wakeup_fd(-1)
         try:
             namespace = _network_of(leader, plan)
+            descriptors = []
             if namespace is not None:
                 _enter(namespace, plan)
-            _answer(agent, is_private=namespace is not None)
+                own = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+                descriptors = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [own.fileno()]))]
+            agent.sendmsg([encode({"t": "socket"})], descriptors)
         except OSError as error:
             agent.send(encode({"t": "refused", "reason": str(error)}))
         code = 0
@@ -36,26 +39,14 @@ def hand_over_socket(agent: socket.socket, leader: int, plan: dict[str, Any]) ->
         os._exit(code)
 
 
-def _answer(agent: socket.socket, *, is_private: bool) -> None:
-    answer = encode({"t": "socket"})
-    if not is_private:
-        agent.send(answer)
-        return
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as made:
-        agent.sendmsg([answer], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [made.fileno()]))])
-
-
 def _network_of(leader: int, plan: dict[str, Any]) -> int | None:
-    """A descriptor of the workload's network namespace; None if that is the host's. Raises OSError.
-
-    The sandbox's outer process stays in the host's network, its first process inside is in the workload's.
-    """
+    """Returns a descriptor of the network namespace of the sandbox's first process; None if it is the host's."""
     ours = os.stat("/proc/self/ns/net").st_ino  # no pathlib here: memory
     inside = proc.children(leader)[:1] or [leader]
     try:
         fd = os.open(f"/proc/{inside[0]}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     except PermissionError:
-        _become_user(plan)
+        become_user(plan, plan["groups"])
         fd = os.open(f"/proc/{inside[0]}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     if os.fstat(fd).st_ino == ours:
         os.close(fd)
@@ -64,18 +55,11 @@ def _network_of(leader: int, plan: dict[str, Any]) -> int | None:
 
 
 def _enter(namespace: int, plan: dict[str, Any]) -> None:
-    """By root's power, or by that of the user who made the sandbox over what it owns. Raises OSError."""
+    """Enters a network as root, or as the user who owns the sandbox. Raises OSError."""
     try:
         syscalls.enter_namespace(namespace, syscalls.CLONE_NEWNET)
     except PermissionError:
-        _become_user(plan)
+        become_user(plan, plan["groups"])
         owner = fcntl.ioctl(namespace, syscalls.NS_GET_USERNS)
         syscalls.enter_namespace(owner, syscalls.CLONE_NEWUSER)
         syscalls.enter_namespace(namespace, syscalls.CLONE_NEWNET)
-
-
-def _become_user(plan: dict[str, Any]) -> None:
-    if plan["uid"] is not None and os.geteuid() == 0:
-        os.setgroups(plan["groups"])
-        os.setresgid(plan["gid"], plan["gid"], plan["gid"])
-        os.setresuid(plan["uid"], plan["uid"], plan["uid"])

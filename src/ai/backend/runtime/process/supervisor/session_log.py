@@ -20,7 +20,7 @@ class SessionLog:
         self._size = os.fstat(self._fd).st_size
 
     def write(self, data: bytes) -> None:
-        """A full disk loses output, never the workload."""
+        """Appends output. On a full disk it is lost, never the workload."""
         try:
             if self._size + len(data) > self._limit and self._size:
                 os.close(self._fd)

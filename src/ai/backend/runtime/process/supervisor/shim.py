@@ -24,22 +24,21 @@ from ai.backend.node.relay.framing import decode, encode
 from ai.backend.node.relay.peers import Peer
 from ai.backend.node.relay.relay import Relay
 from ai.backend.plugin.crash_points import crash_point
-from ai.backend.runtime.process.supervisor.files import write_json
 from ai.backend.runtime.process.supervisor.netns_socket import hand_over_socket
 from ai.backend.runtime.process.supervisor.session_log import SessionLog
-from ai.backend.runtime.process.supervisor.spawn import Leader
+from ai.backend.runtime.process.supervisor.spawn import Leader, write_json
 
 KILL_PATIENCE_S = 20.0
 RUNNER_LOST_GRACE_S = 1.0
 
 
 def _is_abandoned() -> bool:
-    """Return whether the current directory has been deleted."""
+    """Returns True if the current directory has been deleted."""
     return os.stat(".").st_nlink == 0
 
 
 class Shim:
-    """See the module. The current directory is the workload's."""
+    """Keeps one workload. The current directory is the workload's."""
 
     def __init__(self, plan: dict[str, Any], listener: socket.socket, wakeup: int, leader: Leader) -> None:
         self._plan = plan
@@ -56,25 +55,18 @@ class Shim:
         self._poll = select.poll()
         self._poll.register(wakeup, select.POLLIN)
         self._poll.register(self._log_fd, select.POLLIN)
+        limit = plan["replay_bytes"]
         self._relay = Relay(
-            self._poll,
-            listener,
-            leader.channel,
-            replay_bytes=plan["replay_bytes"],
-            command=self._command,
-            lost=self._runner_lost,
+            self._poll, listener, leader.channel, replay_bytes=limit, command=self._command, lost=self._runner_lost
         )
 
     def run(self) -> None:
-        """Until the workload is gone and nobody waits for its news."""
-        while not self._is_done():
+        """Runs until the workload has ended and its end is acknowledged."""
+        while self._relay.exit is None or not (self._dismissed or self._relay.is_heard):
             for fd, events in self._poll.poll(self._timeout_ms()):
                 self._dispatch(fd, events)
             self._tick()
             self._relay.interest()
-
-    def _is_done(self) -> bool:
-        return self._relay.exit is not None and (self._dismissed or self._relay.is_heard)
 
     # -- time
 
@@ -136,13 +128,11 @@ class Shim:
             proc.send([pid for pid in self._tree() if pid not in spared], signal.SIGTERM)
 
     def _finish_killing(self, now: float) -> None:
-        left = self._tree()
-        proc.stop_and_kill(left)
+        proc.stop_and_kill(self._tree())
         cgroupfs.kill(self._plan["cgroups"])
         self._leader.reap()
-        if (self._leader.status is None or self._leader.has_children() or self._tree()) and now < (
-            self._kill_until or 0
-        ):
+        is_alive = self._leader.status is None or self._leader.has_children or self._tree()
+        if is_alive and now < (self._kill_until or 0):
             return
         crash_point("shim.killed")
         self._relay.drain()
@@ -168,22 +158,14 @@ class Shim:
         if fd == self._wakeup:
             os.read(self._wakeup, 512)
             self._leader.reap()
-        elif fd == self._log_fd:
-            self._read_log()
-        else:
+        elif fd != self._log_fd:
             self._relay.dispatch(fd, events)
-
-    def _read_log(self) -> None:
-        try:
-            data = os.read(self._log_fd, 65536)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if data:
-            self._log.write(data)
         else:
-            self._poll.unregister(self._log_fd)
+            with suppress(BlockingIOError):  # read already
+                if data := os.read(self._log_fd, 65536):
+                    self._log.write(data)
+                else:
+                    self._poll.unregister(self._log_fd)
 
     def _runner_lost(self, violation: str) -> None:
         if violation:
@@ -192,7 +174,7 @@ class Shim:
             self._begin_stop(RUNNER_LOST_GRACE_S, "")
 
     def _command(self, peer: Peer, kind: str, body: bytes) -> bool:
-        """What anybody may ask who can reach the socket; see ``Relay``."""
+        """Executes a command from the socket, for :class:`Relay`; returns False if it is unknown."""
         if kind == "shim-stop":
             message = decode(body)
             self._begin_stop(float(message["grace"]), str(message.get("reason") or "stopped"))

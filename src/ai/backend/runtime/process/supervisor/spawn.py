@@ -19,6 +19,16 @@ from ai.backend.runtime.process.supervisor import launch
 LOCK_PATIENCE_S = 0.5
 
 
+def write_json(name: str, content: dict[str, Any], *, durable: bool = False) -> None:
+    """Replaces a file of the workload's directory atomically."""
+    with open(name + ".tmp", "w", encoding="utf-8") as file:  # no pathlib here: memory
+        json.dump(content, file)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    os.replace(name + ".tmp", name)  # as above
+
+
 class Leader:
     """The workload's first process: bubblewrap, or the runner itself in the tiers without it."""
 
@@ -27,24 +37,20 @@ class Leader:
         self.channel = channel
         self.log = log
         self.status: int | None = None
-        self._has_children = True
+        self.has_children = True
 
     def reap(self) -> None:
-        """Collect every child that has ended, orphans of the workload included."""
+        """Collects every child that has ended, orphans of the workload included."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                self._has_children = False
-                return
-            if pid == 0:
-                self._has_children = True
-                return
+                pid, status = -1, 0
             if pid == self.pid:
                 self.status = status
-
-    def has_children(self) -> bool:
-        return self._has_children
+            elif pid <= 0:
+                self.has_children = pid == 0
+                return
 
     def outcome(self, *, sandboxed: bool) -> tuple[int | None, int | None]:
         """Exit code or signal. bubblewrap tells its child's death by signal n as code 128 + n."""
@@ -58,7 +64,7 @@ class Leader:
         return code, None
 
     def was_out_of_memory(self, groups: list[dict[str, Any]]) -> bool:
-        """Return whether the kernel killed any process of these groups for lack of memory."""
+        """Returns True if the kernel killed any process of these groups for lack of memory."""
         for group in groups:
             for name in ("memory.events", "memory.oom_control"):
                 for line in cgroupfs.read(os.path.join(group["path"], name)).splitlines():  # memory
@@ -69,7 +75,7 @@ class Leader:
 
 
 def hold_lock() -> bool:
-    """Take the workload's lock permanently; False if it is taken, or if the directory is being removed."""
+    """Takes the workload's lock permanently; False if it is taken, or if the directory is being removed."""
     try:
         fd = os.open("lock", os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -90,7 +96,7 @@ def hold_lock() -> bool:
 
 
 def listen() -> socket.socket:
-    """The workload's socket, by a relative path: absolute ones may be longer than the kernel allows."""
+    """Opens the workload's socket by a relative path: absolute ones may be longer than the kernel allows."""
     with suppress(FileNotFoundError):
         os.unlink("shim.sock")  # as above
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -102,7 +108,7 @@ def listen() -> socket.socket:
 
 
 def start_leader(plan: dict[str, Any], network: int | None) -> Leader:
-    """Fork the leader and see it execute. Raises OSError with the child's own words."""
+    """Forks the leader and see it execute. Raises OSError with the child's own words."""
     ours, theirs = socket.socketpair()
     log_read, log_write = os.pipe2(os.O_CLOEXEC)
     report_read, report_write = os.pipe2(os.O_CLOEXEC)
@@ -130,10 +136,7 @@ def start_leader(plan: dict[str, Any], network: int | None) -> Leader:
 
 
 def _limit_processes(plan: dict[str, Any], info: int, block: int) -> None:
-    """Cap the number of processes from outside, while the sandbox waits: its user namespace counts from zero.
-
-    A child does it as the session's user, since root may lack the capability for other users' processes.
-    """
+    """Limits the number of processes while the sandbox waits, as the session's user: root may lack the capability."""
     text = b""
     while chunk := os.read(info, 4096):
         text += chunk
@@ -143,10 +146,7 @@ def _limit_processes(plan: dict[str, Any], info: int, block: int) -> None:
     helper = os.fork()
     if helper == 0:
         with suppress(BaseException):
-            if plan["uid"] is not None:
-                os.setgroups([])
-                os.setresgid(plan["gid"], plan["gid"], plan["gid"])
-                os.setresuid(plan["uid"], plan["uid"], plan["uid"])
+            launch.become_user(plan, [])
             limit = plan["nproc_late"]
             resource.prlimit(json.loads(text)["child-pid"], resource.RLIMIT_NPROC, (limit, limit))
         os._exit(0)
@@ -156,11 +156,7 @@ def _limit_processes(plan: dict[str, Any], info: int, block: int) -> None:
 
 
 def prepare(directory: str, report: int, network: int | None) -> None:
-    """Do everything between the fork and the loop; the caller then exits.
-
-    ``network``: a descriptor of the network namespace that the workload joins; the shim does not keep it.
-    """
-    from ai.backend.runtime.process.supervisor.files import write_json
+    """Does everything between the fork and the loop, in the namespace of ``network`` if there is one."""
     from ai.backend.runtime.process.supervisor.shim import Shim
 
     crash_point("shim.forked")
@@ -200,11 +196,11 @@ def prepare(directory: str, report: int, network: int | None) -> None:
 
 
 def tell(report: int, message: dict[str, Any]) -> None:
-    """Send one message to the requester of the workload, if it still listens."""
+    """Sends one message to the requester of the workload, if it still listens."""
     with suppress(OSError):
         os.write(report, json.dumps(message).encode())
     os.close(report)
 
 
 def _nothing(number: int, frame: object) -> None:
-    """Do nothing: SIGCHLD only has to wake the loop."""
+    """Does nothing: SIGCHLD only has to wake the loop."""

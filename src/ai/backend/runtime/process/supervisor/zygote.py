@@ -1,9 +1,8 @@
 """The zygote: one small process per agent from which shims are forked.
 
-Started as ``python -I -S -c "import sys; sys.path.append(ROOT); from ... import main; main()"`` with its end of a
-SOCK_SEQPACKET pair as descriptor 0. A request is one packet, ``{"directory": ...}``, with one descriptor on which the
-new shim reports, and a second one of the workload's network namespace if it joins one. The shim is a grandchild, in a
-session of its own, so it is nobody's child here; the zygote ends with the agent's end of the pair.
+Descriptor 0 is its end of a SOCK_SEQPACKET pair. A request is one packet, ``{"directory": ...}``, with one descriptor
+on which the new shim reports, and a second one of the workload's network namespace if it joins one. The zygote ends
+with the agent's end of the pair; a shim is a grandchild in a session of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Serve until the agent is gone."""
+    """Serves until the agent is gone."""
     assert _shim is not None
     assert _ascii is not None  # as the shim's code: every shim reads files of the kernel in it
     requests = socket.socket(fileno=os.dup(0))

@@ -20,8 +20,7 @@ from ai.backend.common.errors import (
 from ai.backend.common.ids import DeviceId, SlotName
 from ai.backend.plugin.accelerator import AbstractAllocMap, build_alloc_map, responses
 from ai.backend.plugin.accelerator.shapes import InvalidResponse
-from ai.backend.plugin.testing.accelerator.checks.registry import Checks, expect
-from ai.backend.plugin.testing.accelerator.checks.results import CheckFailed, NotApplicable, shown
+from ai.backend.plugin.testing.accelerator.checks.registry import CheckFailed, Checks, NotApplicable, expect, shown
 from ai.backend.plugin.testing.accelerator.checks.subject import Subject
 
 CHECKS = Checks()
@@ -64,17 +63,14 @@ async def the_described_map_is_the_map(subject: Subject) -> None:
     if spec is None:
         raise NotApplicable("the plugin's alloc map is its own")
     smallest = await subject.smallest()
-    for requests in [[{slot: quantity}] * 3 for slot, quantity in smallest.items()]:
+    for request in [{slot: quantity} for slot, quantity in smallest.items()]:
         stock, own = build_alloc_map(spec, devices), await _map(subject)
-        for request in requests:
-            planned, allocated = _tried(stock, request), _tried(own, request)
-            expect(
-                planned == allocated,
-                f"for {shown(request)} the manager plans {planned}, the plugin's map gives {allocated}",
-            )
+        for _ in range(3):
+            planned, made = _allocation_of(stock, request), _allocation_of(own, request)
+            expect(planned == made, f"for {shown(request)} the manager plans {planned}, the plugin's map gives {made}")
 
 
-def _tried(alloc_map: AbstractAllocMap, request: Mapping[SlotName, Decimal]) -> object:
+def _allocation_of(alloc_map: AbstractAllocMap, request: Mapping[SlotName, Decimal]) -> object:
     try:
         return alloc_map.allocate(request)
     except InsufficientResource:
@@ -97,11 +93,8 @@ async def allocate_free_and_apply_keep_the_books(subject: Subject) -> None:
         for allocation in held:
             expect(allocation.total(slot) == quantity, f"{allocation.total(slot)} {slot} where {quantity} were asked")
         if len(held) > 1:
-            remaining = alloc_map.available()[slot]
-            expect(
-                remaining == before[slot] - quantity * len(held),
-                f"{remaining} {slot} is free after {len(held)} requests",
-            )
+            remaining, expected = alloc_map.available()[slot], before[slot] - quantity * len(held)
+            expect(remaining == expected, f"{remaining} {slot} is free after {len(held)} requests")
         alloc_map.free(held[-1])
         alloc_map.apply(held[-1])
         for allocation in held:
@@ -166,12 +159,14 @@ async def random_requests_keep_the_invariants(subject: Subject) -> None:
             slot, quantum = chance.choice(requests)
             quantity = quantum * chance.randint(1, max(1, min(int(totals[slot] / quantum), 64)))
             try:
-                given = alloc_map.allocate({slot: quantity})
+                allocation = alloc_map.allocate({slot: quantity})
             except (ResourceError, InvalidQuantity):
                 continue
-            expect(given.total(slot) == quantity, f"{given.total(slot)} {slot} where {quantity} were asked for")
-            expect(set(given.slots) == {slot}, f"for {slot} the map gave {shown(set(given.slots))}")
-            held.append(given)
+            expect(
+                allocation.total(slot) == quantity, f"{allocation.total(slot)} {slot} where {quantity} were asked for"
+            )
+            expect(set(allocation.slots) == {slot}, f"for {slot} the map gave {shown(set(allocation.slots))}")
+            held.append(allocation)
         _balanced(devices, held)
         for slot, free in alloc_map.available().items():
             expect(0 <= free <= totals[slot], f"{free} of {totals[slot]} {slot} are free")

@@ -1,35 +1,106 @@
-"""Devices, their slots, links and properties."""
+"""Checks of a plugin's description of itself, of its devices, and of their slots, links and properties."""
 
 from __future__ import annotations
 
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
+from pydantic import ValidationError
+
 from ai.backend.common.devices import DeviceLink, SlotDisplay
+from ai.backend.common.errors import InvalidName
 from ai.backend.common.ids import DeviceId
-from ai.backend.plugin.accelerator import responses, slot_totals
-from ai.backend.plugin.accelerator.shapes import InvalidResponse
-from ai.backend.plugin.testing.accelerator.checks.registry import Checks, expect
-from ai.backend.plugin.testing.accelerator.checks.results import CheckFailed
+from ai.backend.common.names import check_slot_name
+from ai.backend.plugin.accelerator import POWERS, PluginCapabilities, responses, slot_totals
+from ai.backend.plugin.discovery import SPI_VERSION
+from ai.backend.plugin.testing.accelerator.checks.registry import Checks, NotApplicable, expect, shown
 from ai.backend.plugin.testing.accelerator.checks.subject import Subject
 
 CHECKS = Checks()
+_SPI = "spec 00, AbstractComputePlugin"
 _DEVICES = "BEP-1000; accelerator v2, The contract: devices"
 _SLOTS = "spec 01, slots; accelerator v2, Allocation"
 
 
-def _nobody(_: str) -> None:
+@CHECKS.add(_SPI, starts=False)
+async def its_key_is_a_slot_name(subject: Subject) -> None:
+    """The key is a device name, and the plugin says its version and that of the interface."""
+    plugin = subject.plugin
+    try:
+        check_slot_name(plugin.key)
+    except InvalidName as e:
+        raise AssertionError(e.message) from None
+    expect("." not in plugin.key, f"the key {plugin.key} has a dot in it")
+    expect(plugin.spi_version == SPI_VERSION, f"spi_version is {plugin.spi_version}, not {SPI_VERSION}")
+    expect(isinstance(plugin.version, str) and plugin.version, f"version is {shown(plugin.version)}")
+
+
+@CHECKS.add(_SPI, starts=False)
+async def settings_have_defaults_and_refuse_unknown_keys(subject: Subject) -> None:
+    """Settings are described, and a misspelt key is an error that names it."""
+    model = subject.plugin.settings_model
+    if model is None:
+        return
+    if model.model_config.get("extra") == "allow":
+        raise NotApplicable("its settings are whatever keys there are, as those of a v1 plugin")
+    expect(model.model_config.get("extra") == "forbid", f"{model.__name__} does not forbid unknown keys")
+    expect(model.model_json_schema()["type"] == "object", f"{model.__name__} is no table")
+    undescribed = [name for name, field in model.model_fields.items() if not field.description]
+    expect(not undescribed, f"settings without a description: {', '.join(undescribed)}")
+    required = [name for name, field in model.model_fields.items() if field.is_required()]
+    expect(not required, f"settings without a default: {', '.join(required)}")
+    misspelt: dict[str, Any] = {"no-such-setting": 1}
+    try:
+        model.model_validate(misspelt)
+    except ValidationError as e:
+        expect("no-such-setting" in str(e), "the error for an unknown key does not name it")
+    else:
+        expect(False, f"{model.__name__} takes the unknown key no-such-setting")
+
+
+@CHECKS.add("accelerator v2, Plugins in the tree", starts=False)
+async def it_says_what_it_was_verified_on(subject: Subject) -> None:
+    """``verified_on`` is None, or names hardware, driver and command in one line."""
+    verified_on: object = subject.plugin.verified_on
+    text = verified_on if isinstance(verified_on, str) else ""
+    is_line = bool(text.strip()) and text.isprintable() and len(text) <= 256
+    expect(verified_on is None or is_line, f"verified_on is {shown(verified_on)}")
+
+
+@CHECKS.add("accelerator v2, The contract: optional powers", starts=False)
+async def flags_promise_their_protocols(subject: Subject) -> None:
+    """A capability flag that is set comes with its Protocol."""
+    flags = subject.plugin.capabilities
+    expect(isinstance(flags, PluginCapabilities), f"capabilities is {shown(flags)}")
+    for flag, protocol in POWERS.items():
+        if getattr(flags, flag):
+            expect(isinstance(subject.plugin, protocol), f"{flag} is set, and {protocol.__name__} is not implemented")
+
+
+@CHECKS.add(_SPI, starts=False)
+async def cleanup_is_safe_without_init(subject: Subject) -> None:
+    """``cleanup`` may be called on a plugin that was never initialised."""
+    await subject.call("cleanup")
+
+
+@CHECKS.add(_SPI, starts=False, is_basic=True)
+async def it_starts_and_stops(subject: Subject) -> None:
+    """``init`` and ``cleanup`` work, and work again in the next process."""
+    await subject.call("init")
+    await subject.call("cleanup")
+    async with subject.remade():
+        pass
+
+
+def _no_owner(_: str) -> None:
     return None
 
 
 @CHECKS.add("spec 03-06, formats", is_basic=True)
 async def slots_can_be_shown(subject: Subject) -> None:
     """Every slot has a name and a unit for people."""
-    try:
-        slots = responses.displays(await subject.call("configurable_slots"), foreign=_nobody)
-    except InvalidResponse as e:
-        raise CheckFailed(f"configurable_slots: {e}") from None
-    for slot in slots:
+    for slot in await subject.validated("configurable_slots", partial(responses.displays, foreign=_no_owner)):
         expect(slot.human_readable_name, f"{slot.slot_name} has no human_readable_name")
         expect(slot.display_unit, f"{slot.slot_name} has no display_unit")
 
@@ -38,13 +109,8 @@ async def slots_can_be_shown(subject: Subject) -> None:
 async def devices_are_well_formed(subject: Subject) -> None:
     """The agent takes every device as it is listed."""
     displays: tuple[SlotDisplay, ...] = await subject.call("configurable_slots")
-    try:
-        devices = responses.devices(
-            await subject.call("list_devices"), key=subject.plugin.key, displays=displays, foreign=_nobody
-        )
-    except InvalidResponse as e:
-        raise CheckFailed(f"list_devices: {e}") from None
-    for device in devices:
+    validate = partial(responses.devices, key=subject.plugin.key, displays=displays, foreign=_no_owner)
+    for device in await subject.validated("list_devices", validate):
         expect(device.hw_location, f"{device.device_id} has no hw_location")
         expect(device.slots, f"{device.device_id} offers no slot")
 
@@ -63,15 +129,11 @@ async def slots_are_well_formed(subject: Subject) -> None:
     """Slot names begin with the plugin's key, and quantities are whole quanta."""
     for device in await subject.devices():
         for slot in device.slots:
-            if subject.plugin.key_is_slot_prefix:
-                expect(
-                    slot.slot_name.split(".")[0] == subject.plugin.key,
-                    f"{slot.slot_name} does not begin with {subject.plugin.key}",
-                )
-            expect(
-                slot.quantum <= slot.amount or not slot.amount,
-                f"{device.device_id}: {slot.slot_name}: the quantum {slot.quantum} is more than the device has",
-            )
+            name, key = slot.slot_name, subject.plugin.key
+            is_own = name.split(".")[0] == key or not subject.plugin.key_is_slot_prefix
+            expect(is_own, f"{name} does not begin with {key}")
+            fits = slot.quantum <= slot.amount or not slot.amount
+            expect(fits, f"{device.device_id}: {name}: the quantum {slot.quantum} is more than the device has")
 
 
 @CHECKS.add(_SLOTS, is_basic=True)
@@ -80,10 +142,8 @@ async def the_totals_are_those_of_the_devices(subject: Subject) -> None:
     totals: dict[Any, Decimal] = await subject.call("available_slots")
     summed = slot_totals(await subject.devices())
     for name in sorted({*totals, *summed}):
-        expect(
-            totals.get(name, 0) == summed.get(name, 0),
-            f"available_slots has {totals.get(name, 0)} {name}; the healthy devices have {summed.get(name, 0)}",
-        )
+        offered, amount = totals.get(name, 0), summed.get(name, 0)
+        expect(offered == amount, f"available_slots has {offered} {name}; the healthy devices have {amount}")
 
 
 @CHECKS.add(_DEVICES, is_basic=True)
@@ -114,19 +174,14 @@ async def links_are_symmetric(subject: Subject) -> None:
     for (one, other), link in links.items():
         back = links.get((other, one))
         expect(back is not None, f"{one} is linked to {other}, and {other} not to {one}")
-        expect(
-            back is not None and (back.kind, back.bandwidth_gib_s) == (link.kind, link.bandwidth_gib_s),
-            f"the link of {one} to {other} differs from the one back",
-        )
+        is_same = back is not None and (back.kind, back.bandwidth_gib_s) == (link.kind, link.bandwidth_gib_s)
+        expect(is_same, f"the link of {one} to {other} differs from the one back")
 
 
 @CHECKS.add("BEP-1000, variant properties")
 async def variant_properties_are_declared(subject: Subject) -> None:
     """Every property is of a namespace that the plugin describes, and of a kind that can be required."""
-    try:
-        spaces = responses.namespaces(await subject.call("variant_namespaces"))
-    except InvalidResponse as e:
-        raise CheckFailed(f"variant_namespaces: {e}") from None
+    spaces = await subject.validated("variant_namespaces", responses.namespaces)
     names = [space.namespace for space in spaces]
     expect(len(set(names)) == len(names), "a namespace is described twice")
     for space in spaces:

@@ -7,10 +7,8 @@ from collections.abc import Collection, Sequence
 
 from ai.backend.common.ids import DeviceId
 from ai.backend.plugin.accelerator import Measurement, MetricKind, StatContext, responses
-from ai.backend.plugin.accelerator.measurement_filter import MeasurementFilter
-from ai.backend.plugin.accelerator.shapes import InvalidResponse
-from ai.backend.plugin.testing.accelerator.checks.registry import Checks, expect
-from ai.backend.plugin.testing.accelerator.checks.results import CheckFailed, NotApplicable
+from ai.backend.plugin.accelerator.responses import MeasurementFilter
+from ai.backend.plugin.testing.accelerator.checks.registry import Checks, NotApplicable, expect
 from ai.backend.plugin.testing.accelerator.checks.subject import KERNEL, Subject
 
 CHECKS = Checks()
@@ -19,7 +17,7 @@ _ROUNDS = (1000.0, 1005.0, 1010.0)
 
 
 def check_measurements(where: str, measurements: Sequence[Measurement], devices: Collection[DeviceId]) -> None:
-    """The agent takes all of them. Raises CheckFailed."""
+    """Checks that the agent takes all measurements. Raises CheckFailed."""
     sieve = MeasurementFilter()
     sieve.passed(measurements, devices)
     expect(sieve.reason is None, f"{where}: {sieve.reason}")
@@ -89,7 +87,4 @@ async def process_metrics_are_of_the_processes_asked_for(subject: Subject) -> No
 @CHECKS.add("spec 00, get_node_info")
 async def node_info_is_text(subject: Subject) -> None:
     """Versions and facts for people, of moderate length."""
-    try:
-        responses.info(await subject.call("get_node_info"))
-    except InvalidResponse as e:
-        raise CheckFailed(f"get_node_info: {e}") from None
+    await subject.validated("get_node_info", responses.info)

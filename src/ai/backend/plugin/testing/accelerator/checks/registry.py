@@ -1,12 +1,31 @@
-"""How a check is written down."""
+"""Declares checks, and runs each on a plugin of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from ai.backend.plugin.testing.accelerator.checks.results import CheckFailed
+from ai.backend.common.errors import BackendError
+
+
+class CheckFailed(AssertionError):
+    """The plugin breaks a promise. The message says which, with the values that show it."""
+
+
+class NotApplicable(Exception):
+    """The plugin does not claim what is checked. The message begins with ``capability:``."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"capability: {reason}")
+
+
+def shown(value: object, limit: int = 120) -> str:
+    """Formats a value for a message."""
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[:limit]}..."
+
 
 if TYPE_CHECKING:
     from ai.backend.plugin.testing.accelerator.checks.subject import Subject
@@ -19,14 +38,12 @@ class Check:
     """Describes one check.
 
     Attributes:
-        name: of the function; ``test_`` and it is the test's.
-        proves: one sentence.
-        source: where it is promised.
-        run: the check itself.
+        name: of the function; its test has ``test_`` in front.
+        proves: one sentence; ``source``: where it is promised.
         power: the capability flag that it belongs to.
         is_basic: the others mean nothing where it fails.
         starts: whether ``init`` was called before it.
-        alters: whether devices are altered for good, or everybody's: cut, reset, switched off.
+        alters: whether devices are cut, reset or switched off.
     """
 
     name: str
@@ -43,7 +60,7 @@ class Checks(list[Check]):
     """The checks of one module, in order."""
 
     def add(self, source: str, **facts: Any) -> Callable[[Run], Run]:
-        """Note a function as a check; its docstring is what it proves."""
+        """Registers a function as a check; its docstring is what it proves."""
 
         def register(run: Run) -> Run:
             proves = " ".join((run.__doc__ or "").split())
@@ -57,3 +74,75 @@ def expect(condition: object, problem: str) -> None:
     """Raises CheckFailed unless the condition holds. It holds also under ``python -O``."""
     if not condition:
         raise CheckFailed(problem)
+
+
+class Result(StrEnum):
+    PASSED = "passed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    """The plugin does not claim it."""
+    NOT_RUN = "not run"
+    """What it builds on has failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    check: str
+    result: Result
+    reason: str = ""
+
+
+async def run_check(check: Check, subject: Subject) -> None:
+    """Runs a check between ``init`` and ``cleanup``, if it needs them. Raises CheckFailed, NotApplicable, or a
+    BackendError of the plugin that the check did not expect."""
+    if check.power is not None and not getattr(subject.plugin.capabilities, check.power):
+        raise NotApplicable(f"the plugin is not {check.power}")
+    if check.alters and not subject.may_alter:
+        raise NotApplicable("this would alter devices, which is not allowed here")
+    if check.starts:
+        await subject.call("init")
+    try:
+        await check.run(subject)
+    finally:
+        if check.starts:
+            await subject.end_workloads()
+            await subject.call("cleanup")
+
+
+async def outcome_of(check: Check, make: Callable[[], Awaitable[Subject]]) -> Outcome:
+    """Runs a check on a new plugin and returns its outcome."""
+    try:
+        await run_check(check, await make())
+    except NotApplicable as e:
+        return Outcome(check.name, Result.SKIPPED, str(e))
+    except CheckFailed as e:
+        return Outcome(check.name, Result.FAILED, str(e))
+    except BackendError as e:
+        return Outcome(check.name, Result.FAILED, e.message)
+    except (Exception, SystemExit) as e:  # noqa: BLE001  # whatever a plugin raises is the result
+        return Outcome(check.name, Result.FAILED, f"{type(e).__name__}: {e}")
+    return Outcome(check.name, Result.PASSED)
+
+
+async def run_all(
+    checks: Sequence[Check],
+    make: Callable[[], Awaitable[Subject]],
+    *,
+    begun: Callable[[Check], None] = lambda _: None,
+    on_outcome: Callable[[Outcome], None] = lambda _: None,
+) -> list[Outcome]:
+    """Runs checks in their order, each on a new plugin of ``make``, and reports each to ``begun`` and ``on_outcome``.
+    After a basic one has failed, those that need a started plugin are not run."""
+    outcomes: list[Outcome] = []
+    for check in checks:
+        begun(check)
+        broken = next((o.check for o in outcomes if o.result is Result.FAILED), None)
+        is_vain = broken is not None and any(c.name == broken and c.is_basic for c in checks)
+        outcome = (
+            Outcome(check.name, Result.NOT_RUN, f"{broken} has failed")
+            if is_vain and check.starts
+            else await outcome_of(check, make)
+        )
+        outcomes.append(outcome)
+        on_outcome(outcome)
+    return outcomes

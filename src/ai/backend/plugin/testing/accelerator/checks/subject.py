@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
 from types import coroutine
@@ -31,7 +31,7 @@ from ai.backend.plugin.accelerator import (
     check_config,
 )
 from ai.backend.plugin.accelerator.shapes import DIRECT, InvalidResponse, normalized
-from ai.backend.plugin.testing.accelerator.checks.results import CheckFailed, NotApplicable, shown
+from ai.backend.plugin.testing.accelerator.checks.registry import CheckFailed, NotApplicable, shown
 
 KERNEL = KernelId(UUID(int=1))
 OTHER_KERNEL = KernelId(UUID(int=3))
@@ -45,7 +45,7 @@ Remake = Callable[[AbstractComputePlugin], Awaitable[AbstractComputePlugin]]
 
 @coroutine
 def _timed(work: Awaitable[Any], record: Callable[[float], None]) -> Generator[Any, Any, Any]:
-    """Await it, and record how long each of its steps held the event loop."""
+    """Awaits work, and records how long each of its steps held the event loop."""
     steps = work.__await__()
     step: Callable[[], Any] = partial(next, steps)
     while True:
@@ -70,10 +70,9 @@ class Subject:
 
     Attributes:
         plugin: not initialised yet where the check says so.
-        remake: the plugin that the next agent process would make, not initialised.
-        deadline_s: for each call, as the agent has one.
+        remake: makes the plugin of the next agent process, not initialised.
+        deadline_s: for each call.
         max_block_s: how long a plugin that is not ``blocking`` may hold the event loop in one piece.
-        may_alter: whether devices may be cut, reset and switched off.
         image: host path of an image for a ``programmable`` plugin.
         held_s: the longest time that a call of each method held the event loop.
         begun: the workloads, by kernel and attempt, whose ``pre_create`` was called and that are not ended yet.
@@ -88,20 +87,10 @@ class Subject:
     held_s: dict[str, float] = field(default_factory=dict)
     begun: dict[tuple[KernelId, int], tuple[DeviceAllocation, ManagedState]] = field(default_factory=dict)
 
-    # ---- calls
-
     async def call(self, method: str, *arguments: Any, of: Any = None) -> Any:
-        """Calls a method within its deadline; returns the answer as it would arrive through a host process.
-
-        Args:
-            method: its name.
-            arguments: of the call.
-            of: a hook or another instance; the plugin if it is not given.
-
-        Raises:
-            CheckFailed: it took too long, answered what cannot travel, or raised what the interface does not name.
-            BackendError, TerminationDeferred: what it means to say.
-        """
+        """Calls a method of the plugin, or of a hook ``of`` it, within its deadline; returns the answer as it would
+        arrive through a host process. Raises CheckFailed if it is late, unusable or an exception that the interface
+        does not name; BackendError and TerminationDeferred as the plugin does."""
 
         def record(seconds: float) -> None:
             self.held_s[method] = max(self.held_s.get(method, 0.0), seconds)
@@ -109,7 +98,7 @@ class Subject:
         target = self.plugin if of is None else of
         try:
             async with asyncio.timeout(self.deadline_s):
-                answer = await _timed(_begun(getattr(target, method), arguments), record)
+                answer = await _timed(_awaited(getattr(target, method), arguments), record)
             return normalized(method, answer) if method in DIRECT else answer
         except TimeoutError:
             raise CheckFailed(f"{method} took longer than {self.deadline_s:g} s") from None
@@ -120,8 +109,15 @@ class Subject:
         except Exception as e:
             raise CheckFailed(f"{method} raised {type(e).__name__}: {e}") from e
 
+    async def validated(self, method: str, validate: Callable[[Any], Any], *arguments: Any) -> Any:
+        """Returns an answer as the agent takes it. Raises CheckFailed, also where the agent would refuse it."""
+        try:
+            return validate(await self.call(method, *arguments))
+        except InvalidResponse as e:
+            raise CheckFailed(f"{method}: {e}") from None
+
     async def refused(self, method: str, *arguments: Any, by: type[BackendError], why: str) -> None:
-        """A call that must be refused. Raises CheckFailed if it is done, or refused in another way."""
+        """Makes a call that must be refused. Raises CheckFailed if it is done, or refused in another way."""
         try:
             await self.call(method, *arguments)
         except by:
@@ -132,24 +128,13 @@ class Subject:
 
     @asynccontextmanager
     async def remade(self) -> AsyncIterator[Subject]:
-        """The plugin after a restart of the agent, initialised."""
-        again = await self.remake(self.plugin)
-        other = Subject(
-            plugin=again,
-            remake=self.remake,
-            deadline_s=self.deadline_s,
-            may_alter=self.may_alter,
-            image=self.image,
-            held_s=self.held_s,
-            begun=self.begun,
-        )
+        """Yields the plugin after a restart of the agent, initialised."""
+        other = replace(self, plugin=await self.remake(self.plugin))
         await other.call("init")
         try:
             yield other
         finally:
             await other.call("cleanup")
-
-    # ---- what there is
 
     async def devices(self) -> Sequence[ComputeDevice]:
         listed: tuple[ComputeDevice, ...] = await self.call("list_devices")
@@ -175,22 +160,16 @@ class Subject:
         raise NotApplicable("this node offers no device of the plugin")
 
     async def an_allocation(self) -> DeviceAllocation:
-        """:meth:`a_request`, bound."""
+        """Returns an allocation of :meth:`a_request`."""
         request = await self.a_request()
         allocation: DeviceAllocation = (await self.call("create_alloc_map")).allocate(request)
         return allocation
 
-    # ---- hooks
-
     async def hook(
         self, method: str, allocation: DeviceAllocation, state: ManagedState, kernel: KernelId = KERNEL, **context: Any
     ) -> Any:
-        """Calls a method of a new hook, as the agent does; a deferred termination is repeated.
-
-        Raises:
-            NotApplicable: the plugin takes no workload now.
-            CheckFailed: as :meth:`call`; a config that the agent would refuse; a state that cannot be kept.
-        """
+        """Calls a method of a new hook, as the agent does; a deferred termination is repeated. Raises NotApplicable if
+        the plugin takes no workload now, CheckFailed as :meth:`call`, and for a config that the agent would refuse."""
         circumstances = {"cause": LifecycleCause.CREATE, "attempt": 1, "deadline_s": self.deadline_s, **context}
         incarnation = (kernel, int(context.get("attempt", 1)))
         if method == "pre_create":
@@ -219,7 +198,7 @@ class Subject:
         return None
 
     async def end_workloads(self) -> None:
-        """Undo what a check has begun, as an agent would; that it can be undone is what other checks are for."""
+        """Ends the workloads that a check has begun, as an agent would; other checks prove that this works."""
         for (kernel, attempt), (allocation, state) in list(self.begun.items()):
             try:
                 await self.hook("post_terminate", allocation, state, kernel, attempt=attempt)
@@ -227,7 +206,7 @@ class Subject:
                 continue
 
 
-async def _begun(method: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+async def _awaited(method: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     answer = method(*arguments)
     if not hasattr(answer, "__await__"):
         raise CheckFailed(f"{method.__name__} is not `async def`: it returned {shown(answer)}")
@@ -242,8 +221,8 @@ def usable(config: object) -> WorkloadConfig:
         raise CheckFailed(f"pre_create: {e}") from None
 
 
-def kept(state: ManagedState) -> ManagedState:
-    """The state as it is after a restart of the agent. Raises CheckFailed if it is no JSON."""
+def restored(state: ManagedState) -> ManagedState:
+    """Returns the state as it is after a restart of the agent. Raises CheckFailed if it is no JSON."""
     try:
         return ManagedState(json.loads(msgspec.json.encode(state.data)), state.version)
     except (TypeError, ValueError) as e:

@@ -1,0 +1,36 @@
+"""Runs many coroutines, a bounded number at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+async def bounded(items: Iterable[T], work: Callable[[T], Awaitable[R]], limit: int) -> AsyncIterator[R]:
+    """Yields the results of ``work`` in order of completion, with at most ``limit`` running. Raises the first error."""
+    source = iter(items)
+    tasks: set[asyncio.Task[R]] = set()
+    done: asyncio.Queue[asyncio.Task[R]] = asyncio.Queue()
+
+    async def run(item: T) -> R:
+        return await work(item)
+
+    try:
+        while True:
+            while len(tasks) < limit and (item := next(source, None)) is not None:
+                task = asyncio.create_task(run(item))
+                task.add_done_callback(done.put_nowait)
+                tasks.add(task)
+            if not tasks:
+                return
+            task = await done.get()
+            tasks.discard(task)
+            yield task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,1 +1,0 @@
-"""Shares notifications and rate limits between processes through Redis or Valkey. No data there is durable."""

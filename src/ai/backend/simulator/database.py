@@ -1,0 +1,37 @@
+"""A database in the memory of a simulation, for the stores that are not simulated otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from sqlalchemy import Connection, StaticPool, create_engine
+
+from ai.backend.infra.database import Database
+from ai.backend.manager.db.fence import check_fence
+from ai.backend.manager.db.metadata import metadata
+
+T = TypeVar("T")
+
+
+class InlineDatabase(Database):
+    """SQLite in memory, whose transactions run at once in the thread of the event loop, so that runs are repeatable.
+
+    Args:
+        tables: names of the tables that it has.
+    """
+
+    is_shared = False
+
+    def __init__(self, tables: frozenset[str]) -> None:
+        self._engine = create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
+        metadata.create_all(self._engine, [table for table in metadata.sorted_tables if table.name in tables])
+
+    async def run_read(self, work: Callable[[Connection], T]) -> T:
+        with self._engine.connect() as connection:
+            return work(connection)
+
+    async def run_write(self, work: Callable[[Connection], T]) -> T:
+        check_fence()
+        with self._engine.begin() as connection:
+            return work(connection)
