@@ -110,7 +110,7 @@ async def _measure(database: Database, sessions: int) -> dict[str, float]:
     manager = Manager(ManagerSettings(), database, Bus(), _Silent())
     await manager.migrate()
     await manager.bootstrap.run()
-    agents, now = manager._stores.agents, datetime.now(UTC)
+    agents, now = manager.stores.agents, datetime.now(UTC)
     await asyncio.gather(*(agents.put_agent(_agent(number, now)) for number in range(AGENTS)))
     scheduled = asyncio.Event()
     numbers = iter(range(sessions))
@@ -118,20 +118,20 @@ async def _measure(database: Database, sessions: int) -> dict[str, float]:
     async def call() -> None:
         for number in numbers:
             session = _session(number, datetime.now(UTC))
-            await manager._writer.insert(session, [], limits=UNLIMITED)
+            await manager.services.writer.insert(session, [], limits=UNLIMITED)
 
     async def schedule() -> None:
         while await _count(database, SessionStatus.PENDING) or await _count(database, None) < sessions:
-            await manager._schedule.once()
+            await manager.loops.schedule.once()
         scheduled.set()
 
-    vars(manager._launch)["push"] = lambda _: None  # there is nobody to create them
+    vars(manager.loops.launch)["push"] = lambda _: None  # there is nobody to create them
     before = await database.run_read(_commits)
     started, cpu = time.perf_counter(), time.process_time()
     await asyncio.gather(schedule(), *(call() for _ in range(CALLERS)))
     took_s, cpu_s = time.perf_counter() - started, time.process_time() - cpu
     placed = await _count(database, SessionStatus.SCHEDULED)
-    audit = await manager.audit()
+    audit = await manager.stores.sessions.audit()
     commits = await database.run_read(_commits)
     await manager.stop()
     if placed != sessions or not audit.is_clean:

@@ -7,6 +7,7 @@ from typing import Any
 from ai.backend.infra.http.errors import PROBLEM_BASE, problem_classes
 from ai.backend.manager.composition.api_reference import document, graphql_definitions
 from ai.backend.manager.graphql import limits
+from ai.backend.manager.graphql.settings import GraphQLSettings
 
 _GRAPHQL = """<!-- generated from schema.graphql of all features by tools/api_pages.py -->
 
@@ -37,8 +38,9 @@ def rest_page() -> str:
 
 def graphql_page() -> str:
     head = _GRAPHQL
-    defaults = limits.QueryLimits()
-    numbers = {"PAGE": limits.MAX_PAGE, "TOKENS": limits.MAX_TOKENS, "DEPTH": defaults.depth, "COST": defaults.cost}
+    defaults = GraphQLSettings()
+    numbers = {"PAGE": limits.MAX_PAGE, "TOKENS": limits.MAX_TOKENS}
+    numbers |= {"DEPTH": defaults.max_depth, "COST": defaults.max_cost}
     for name, value in numbers.items():
         head = head.replace(f"MAX_{name}", f"{value:,}")
     schema = graphql_definitions()

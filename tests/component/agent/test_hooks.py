@@ -14,13 +14,7 @@ from ai.backend.common.errors import CreationDeferred, CreationDenied
 from ai.backend.common.states import KernelEventReason, KernelStatus
 from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, KernelSpec, RestartKernel
 from ai.backend.common.wire.reports import HookTrouble, KernelObservation
-from ai.backend.plugin.accelerator import (
-    AbstractLifecycleHook,
-    HookContext,
-    Mount,
-    TerminationDeferred,
-    WorkloadConfig,
-)
+from ai.backend.plugin.accelerator import AbstractLifecycleHook, HookContext, Mount, TerminationDeferred, WorkloadConfig
 from tests.component.agent.conftest import Bench, read_records
 from tests.support.agent_fakes import FakePlugin, fake_plugin
 

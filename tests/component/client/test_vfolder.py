@@ -58,7 +58,7 @@ async def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     manager = Manager(ManagerSettings(), database, Bus(), link.manager, hash_password=str)
     await manager.start()
     keys = {"manager_api": proxy.manager_url, "secret": SECRETS, "client_api": await wire.start()}
-    await manager._stores.config.put_many({f"volumes/proxies/local/{name}": value for name, value in keys.items()})
+    await manager.stores.config.put_many({f"volumes/proxies/local/{name}": value for name, value in keys.items()})
     made = await manager.bootstrap.run(vfolder_hosts=["local:volume1"])
     runner, port = await serve(build_app(manager), "127.0.0.1", 0)
     assert made.user is not None

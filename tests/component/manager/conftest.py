@@ -60,7 +60,7 @@ class Cluster:
     def hush(self, agent: FakeAgent) -> None:
         """The agent was last heard 100 s ago, by a manager that has been awake for longer."""
         self.manager.registry.last_seen[AgentId(agent.agent_id)] -= 100
-        self.manager._sweep._resumed_at -= 200
+        self.manager.loops.watchdog._resumed_at -= 200
 
 
 SETTINGS = ManagerSettings(

@@ -502,7 +502,7 @@ async def test_a_change_that_was_seen_too_late_is_not_written(house: House) -> N
     await house.scan()
     house.depot.hold = ImportPhase.DOWNLOADING
     [row] = await house.begin("acme/small")
-    writer = RevisionWriter(house.manager._stores.artifacts, SystemClock())  # type: ignore[arg-type]  # there is one
+    writer = RevisionWriter(house.manager.stores.artifacts, SystemClock())  # type: ignore[arg-type]  # there is one
     assert await writer.update(row.revision, status_info="first") is not None
     assert await writer.update(row.revision, status_info="second") is None
     assert await writer.apply(row.revision, RevisionTrigger.DOWNLOADED) is None

@@ -22,7 +22,7 @@ from ai.backend.manager.events.settings import WebhookSettings
 from ai.backend.manager.events.webhook_client import HttpCallbackSender
 from ai.backend.manager.events.webhook_gateway import WebhookFailed
 from ai.backend.manager.events.webhook_loop import WebhookLoop
-from ai.backend.manager.sessions.callbacks import Webhook
+from ai.backend.manager.sessions.changes import Webhook
 from ai.backend.manager.sessions.memory import MemorySessionStore
 from ai.backend.manager.sessions.model import CreateSession
 from ai.backend.manager.sessions.settings import SessionSettings
@@ -112,7 +112,7 @@ async def test_a_session_is_followed_through_a_restart_of_the_manager(
     assert end.session.status == "TERMINATED", "nobody waits for the receiver"
     await receiver.until(*LIFE, "terminating")
     if is_killed:  # nothing of the manager runs on, and nothing of it says good-bye
-        for task in [*manager._tasks, *(task for _, task in manager._webhooks._busy.values())]:
+        for task in [*manager._tasks, *(task for _, task in manager.loops.webhooks._busy.values())]:
             task.cancel()
     else:
         await manager.stop()
@@ -122,8 +122,8 @@ async def test_a_session_is_followed_through_a_restart_of_the_manager(
     await receiver.until(*LIFE, "terminating", "terminating", "terminated")
     assert receiver.heard[-2][0] == receiver.heard[-3][0], "a repetition has the same id"
     assert receiver.heard[-1][1]["reason"] == "user-requested"
-    await second._webhooks.drain()
-    assert await second._stores.sessions.due_callbacks(datetime.now(UTC) + timedelta(days=1), limit=9) == []
+    await second.loops.webhooks.drain()
+    assert await second.stores.sessions.due_callbacks(datetime.now(UTC) + timedelta(days=1), limit=9) == []
     await second.stop()
     if is_killed:
         await manager.stop()
@@ -137,7 +137,7 @@ async def test_a_session_is_followed_through_a_restart_of_the_manager(
     ["127.0.0.1", "localhost", "2130706433", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0", "0177.0.0.1", "127.1"],
 )
 async def test_this_machine_is_not_called(receiver: Receiver, host: str) -> None:
-    sender = HttpCallbackSender(refused_networks=DEFAULT, timeout_s=5)
+    sender = HttpCallbackSender(WebhookSettings(refused_networks=DEFAULT, timeout_s=5))
     try:
         with pytest.raises(WebhookFailed, match=r"refused-networks|InvalidUrl"):
             await sender.send(f"http://{host}:{receiver.port}/hook", 1, {})
@@ -148,14 +148,14 @@ async def test_this_machine_is_not_called(receiver: Receiver, host: str) -> None
 
 @pytest.mark.parametrize("host", ["169.254.169.254", "[fe80::1]", "[fd00:ec2::254]", "100.100.100.200", "224.0.0.1"])
 async def test_metadata_services_and_the_link_are_not_called(host: str) -> None:
-    sender = HttpCallbackSender(refused_networks=DEFAULT, timeout_s=5)
+    sender = HttpCallbackSender(WebhookSettings(refused_networks=DEFAULT, timeout_s=5))
     with pytest.raises(WebhookFailed, match="refused-networks"):
         await sender.send(f"http://{host}/hook", 1, {})
     await sender.close()
 
 
 async def test_what_counts_as_taken(receiver: Receiver) -> None:
-    sender = HttpCallbackSender(refused_networks=[], timeout_s=0.5)
+    sender = HttpCallbackSender(WebhookSettings(refused_networks=[], timeout_s=0.5))
     url = f"http://127.0.0.1:{receiver.port}/hook?key=secret"
     try:
         await sender.send(url, 7, {"a": 1})

@@ -65,7 +65,7 @@ async def test_nothing_is_left_after_chaos(cluster: Cluster, seed: int) -> None:
             break
         await asyncio.sleep(0.1)
     assert await sessions.count_active() == 0
-    assert (await cluster.manager.audit()).is_clean
+    assert (await cluster.manager.stores.sessions.audit()).is_clean
     assert [a.kernels for a in agents] == [{}, {}, {}]
     for agent in agents:
         await agent.close()

@@ -20,7 +20,7 @@ async def begin(cluster: Cluster) -> Session:
 
 
 async def until(cluster: Cluster, session: Session, status: SessionStatus) -> Session:
-    found = await cluster.manager._writer.wait_until(session.id, lambda s: s.status is status, timeout_s=8)
+    found = await cluster.manager.services.writer.wait_until(session.id, lambda s: s.status is status, timeout_s=8)
     assert found is not None
     assert found.status is status
     return found
@@ -31,7 +31,7 @@ async def status(cluster: Cluster, session: Session) -> SessionStatus:
 
 
 async def look(cluster: Cluster) -> None:
-    for loop in (cluster.manager._sweep, cluster.manager._terminate):
+    for loop in (cluster.manager.loops.watchdog, cluster.manager.loops.terminate):
         await loop.once()
 
 
@@ -69,7 +69,9 @@ async def test_an_end_is_forced_after_the_time_that_passed(cluster: Cluster, age
 
 
 async def test_a_lost_agent_is_waited_for_the_time_that_passed(cluster: Cluster, agent: FakeAgent) -> None:
-    cluster.manager._sweep._agent_settings = cluster.manager.settings.agents.model_copy(update={"abandon_s": 600.0})
+    cluster.manager.loops.watchdog.agent_settings = cluster.manager.settings.agents.model_copy(
+        update={"abandon_s": 600.0}
+    )
     session = await begin(cluster)
     await until(cluster, session, S.RUNNING)
     cluster.clock.passed = cluster.manager.settings.agents.heartbeat_timeout_s + 1
@@ -86,10 +88,12 @@ async def test_a_lost_agent_is_waited_for_the_time_that_passed(cluster: Cluster,
 async def test_a_pause_is_not_prolonged_by_a_clock_that_is_set_back(cluster: Cluster, agent: FakeAgent) -> None:
     agent.refuse = lambda spec: CreationDeferred("later", retry_after=1.0) if spec.attempt == 1 else None
     session = await begin(cluster)
-    waiting = await cluster.manager._writer.wait_until(session.id, lambda s: s.not_before is not None, timeout_s=8)
+    waiting = await cluster.manager.services.writer.wait_until(
+        session.id, lambda s: s.not_before is not None, timeout_s=8
+    )
     assert waiting is not None
     cluster.clock.set_forward = -DAY_S
-    await cluster.manager._schedule.once()
+    await cluster.manager.loops.schedule.once()
     await until(cluster, session, S.RUNNING)
 
 

@@ -144,7 +144,7 @@ async def test_what_does_not_fit_now_waits_with_a_reason_and_can_be_cancelled(
     end = await sessions.destroy(cluster.user, "third")
     assert (end.session.status, end.session.id) == (SessionStatus.CANCELLED, third.session.id)
     await sessions.destroy(cluster.user, str(first.session.id))
-    placed = await cluster.manager._writer.wait_until(
+    placed = await cluster.manager.services.writer.wait_until(
         waiting.session.id, lambda s: s.status is SessionStatus.RUNNING, timeout_s=5
     )
     assert placed is not None, "what the first returned goes to the one that waits"
@@ -152,7 +152,7 @@ async def test_what_does_not_fit_now_waits_with_a_reason_and_can_be_cancelled(
 
 async def test_an_agent_cannot_have_the_address_of_another(cluster: Cluster, agent: FakeAgent) -> None:
     """It would be sent what is for the other one. When that one is lost, the place is free."""
-    agents = cluster.manager._stores.agents
+    agents = cluster.manager.stores.agents
     liar = FakeAgent(agent_id="agent-2")
     claim = OverlayReport(address=agent.address)
     reports = cluster.manager.reports
@@ -203,9 +203,9 @@ async def test_a_cluster_starts_all_or_nothing(cluster: Cluster, agent: FakeAgen
     assert main.gateway != sub.gateway
     assert main.mtu == 1450
     assert {peer.port for peer in main.peers.values()} == {sub.local.port}
-    assert len(await cluster.manager._stores.sessions.networks()) == 1
+    assert len(await cluster.manager.stores.sessions.networks()) == 1
     await sessions.destroy(cluster.user, str(reply.session.id))
-    assert await cluster.manager._stores.sessions.networks() == [], "given back with the slots"
+    assert await cluster.manager.stores.sessions.networks() == [], "given back with the slots"
     with pytest.raises(UnsupportedResource, match="encrypted network over several nodes: agent-1: not here"):
         await sessions.create(
             cluster.user,
@@ -221,19 +221,21 @@ async def test_one_kernel_ends_the_whole_cluster(cluster: Cluster, agent: FakeAg
     from ai.backend.common.states import KernelEventReason, KernelStatus
 
     await agent.tell(str(sub.id), sub.attempt, KernelStatus.ERROR, reason=KernelEventReason.OUT_OF_MEMORY)
-    ended = await cluster.manager._writer.wait_until(reply.session.id, lambda s: s.status.is_final, timeout_s=30)
+    ended = await cluster.manager.services.writer.wait_until(
+        reply.session.id, lambda s: s.status.is_final, timeout_s=30
+    )
     assert ended is not None
     assert ended.status is SessionStatus.ERROR
-    assert (await cluster.manager.audit()).is_clean
+    assert (await cluster.manager.stores.sessions.audit()).is_clean
     assert agent.kernels == {}
 
 
 async def test_policies_bound_sessions(cluster: Cluster, agent: FakeAgent) -> None:
-    policy = (await cluster.manager._stores.identities.policies(name="default"))[0]
+    policy = (await cluster.manager.stores.identities.policies(name="default"))[0]
     limited = ResourcePolicy(
         name="default", created_at=policy.created_at, max_concurrent_sessions=1, max_containers_per_session=1
     )
-    await cluster.manager._stores.identities.put(limited)
+    await cluster.manager.stores.identities.put(limited)
     sessions = cluster.manager.services.sessions
     with pytest.raises(LimitExceeded):
         await sessions.create(cluster.user, request(cluster_size=2))
@@ -243,7 +245,7 @@ async def test_policies_bound_sessions(cluster: Cluster, agent: FakeAgent) -> No
 
 
 async def test_the_resource_group_bounds_types_and_priorities(cluster: Cluster, agent: FakeAgent) -> None:
-    sessions, groups = cluster.manager.services.sessions, cluster.manager._stores.resource_groups
+    sessions, groups = cluster.manager.services.sessions, cluster.manager.stores.resource_groups
     usual = (await sessions.create(cluster.user, request(enqueue_only=True))).session
     modest = (await sessions.create(cluster.user, request(enqueue_only=True, priority=3))).session
     urgent = (await sessions.create(cluster.admin, request(enqueue_only=True, priority=90))).session
@@ -269,7 +271,7 @@ async def test_dependencies_gate_and_cancel(cluster: Cluster, agent: FakeAgent) 
     graph = await sessions.dependency_graph(cluster.user, "later")
     assert [n.session.id for n in graph.depends_on] == [first.session.id]
     await sessions.destroy(cluster.user, "first")
-    running = await cluster.manager._writer.wait_until(
+    running = await cluster.manager.services.writer.wait_until(
         later.session.id, lambda s: s.started_at is not None, timeout_s=5
     )
     assert running is not None

@@ -11,7 +11,7 @@ from ai.backend.common.errors import InvalidAllocation
 from ai.backend.common.states import KernelStatus, SessionStatus
 from ai.backend.common.wire.agent import KernelSpec
 from ai.backend.common.wire.reports import UnhealthyDevice
-from ai.backend.manager.sessions.events import Event
+from ai.backend.manager.sessions.changes import Event
 from ai.backend.manager.sessions.model import CreateSession, Session
 from tests.component.manager.conftest import Cluster
 from tests.component.manager.fakes import FakeAgent
@@ -27,7 +27,7 @@ async def session_of(cluster: Cluster, session: Session) -> Session:
 
 
 async def device_events(cluster: Cluster) -> list[Event]:
-    found = await cluster.manager._writer._store.events_after(0, limit=500)
+    found = await cluster.manager.services.writer.store.events_after(0, limit=500)
     return [e for e in found if "device" in e.name]
 
 
@@ -115,7 +115,7 @@ async def test_a_request_waits_for_a_device_that_may_come_back(cluster: Cluster,
         cluster.user, replace(ONE, enqueue_only=True, resources={**(ONE.resources or {}), "mock.device": "4"})
     )
     assert more.session.status is SessionStatus.PENDING, "it would fit if all were well"
-    waiting = await cluster.manager._writer.wait_until(
+    waiting = await cluster.manager.services.writer.wait_until(
         more.session.id, lambda s: s.status_info is not None, timeout_s=8
     )
     assert waiting is not None
@@ -125,4 +125,4 @@ async def test_a_request_waits_for_a_device_that_may_come_back(cluster: Cluster,
     taken = {d for s in (held, beside) for d in s.main.devices["mock.device"]}
     assert len(taken) == 4
     await cluster.manager.services.sessions.destroy(cluster.user, str(more.session.id))
-    assert (await cluster.manager.audit()).is_clean
+    assert (await cluster.manager.stores.sessions.audit()).is_clean

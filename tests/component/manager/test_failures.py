@@ -27,7 +27,7 @@ PYTHON = CreateSession(image="python")
 
 
 async def _until(cluster: Cluster, session: Session, *statuses: SessionStatus) -> Session:
-    reached = await cluster.manager._writer.wait_until(session.id, lambda s: s.status in statuses, timeout_s=8)
+    reached = await cluster.manager.services.writer.wait_until(session.id, lambda s: s.status in statuses, timeout_s=8)
     assert reached is not None, f"not {statuses}"
     return reached
 
@@ -37,7 +37,7 @@ async def test_a_denied_creation_is_an_error_with_its_reason(cluster: Cluster, a
     reply = await cluster.manager.services.sessions.create(cluster.user, PYTHON)
     assert reply.status == "ERROR"
     assert reply.session.status_data["error"]["message"] == "no licence"
-    assert (await cluster.manager.audit()).is_clean
+    assert (await cluster.manager.stores.sessions.audit()).is_clean
 
 
 async def test_a_deferred_creation_is_placed_again(cluster: Cluster, agent: FakeAgent) -> None:
@@ -58,7 +58,7 @@ async def test_the_words_of_a_refusal_outlive_the_end_of_the_attempt(cluster: Cl
     queued = CreateSession(image="python", enqueue_only=True)
     session = (await cluster.manager.services.sessions.create(cluster.user, queued)).session
     told = "all licences are in use"
-    refused = await cluster.manager._writer.wait_until(session.id, lambda s: s.status_info == told, timeout_s=8)
+    refused = await cluster.manager.services.writer.wait_until(session.id, lambda s: s.status_info == told, timeout_s=8)
     assert refused is not None
     await agent.tell(str(session.id), 1, KernelStatus.TERMINATED)
     now = await cluster.manager.services.sessions.get(cluster.user, str(session.id))
@@ -69,7 +69,7 @@ async def test_deferring_for_ever_ends_in_error(cluster: Cluster, agent: FakeAge
     agent.refuse = lambda _: CreationDeferred("later", retry_after=0.01)
     reply = await cluster.manager.services.sessions.create(cluster.user, PYTHON)
     assert reply.status == "ERROR"
-    assert (await cluster.manager.audit()).is_clean
+    assert (await cluster.manager.stores.sessions.audit()).is_clean
 
 
 async def test_old_attempts_say_nothing(cluster: Cluster, agent: FakeAgent) -> None:
@@ -94,15 +94,15 @@ async def test_observations_are_applied_once(cluster: Cluster, agent: FakeAgent)
     batch = [agent.observation(kernel, 1, s) for s in (KernelStatus.CREATING, KernelStatus.RUNNING)]
     report = ObservationReport(agent_id="agent-1", epoch=1, observations=batch)
     assert await cluster.manager.reports.observe(report) == 2
-    before = await cluster.manager._stores.sessions.last_event_id()
+    before = await cluster.manager.stores.sessions.last_event_id()
     assert await cluster.manager.reports.observe(report) == 2
-    assert await cluster.manager._stores.sessions.last_event_id() == before
-    assert await cluster.manager._stores.sessions.acked("agent-1", 1) == 2  # type: ignore[arg-type]  # an AgentId is text
+    assert await cluster.manager.stores.sessions.last_event_id() == before
+    assert await cluster.manager.stores.sessions.acked("agent-1", 1) == 2  # type: ignore[arg-type]  # an AgentId is text
 
 
 async def test_a_lost_agent_degrades_and_is_given_up(cluster: Cluster, agent: FakeAgent) -> None:
     reply = await cluster.manager.services.sessions.create(cluster.user, PYTHON)
-    sweep = cluster.manager._sweep
+    sweep = cluster.manager.loops.watchdog
     cluster.hush(agent)
     await sweep.once()
     degraded = await cluster.manager.services.sessions.get(cluster.user, str(reply.session.id))
@@ -118,7 +118,7 @@ async def test_a_lost_agent_degrades_and_is_given_up(cluster: Cluster, agent: Fa
     ended = await cluster.manager.services.sessions.get(cluster.user, str(reply.session.id))
     assert ended.status is SessionStatus.ERROR
     assert ended.reason is KernelEventReason.AGENT_LOST
-    assert (await cluster.manager.audit()).is_clean
+    assert (await cluster.manager.stores.sessions.audit()).is_clean
     assert await agent.beat() == [str(reply.session.id)], "what it still holds is an orphan"
 
 
@@ -131,13 +131,13 @@ async def test_a_session_starting_on_a_lost_agent_moves(cluster: Cluster, agent:
     other = await cluster.join(FakeAgent(agent_id="agent-2"))
     await cluster.leave(agent)
     cluster.hush(agent)
-    await cluster.manager._sweep.once()
+    await cluster.manager.loops.watchdog.once()
     moved = await _until(cluster, queued.session, SessionStatus.RUNNING)
     assert moved.main.agent == "agent-2"
     assert moved.main.attempt == 2
     await cluster.link.agent_endpoint(agent.agent_id).start(agent)
     assert await agent.beat() == [str(queued.session.id)]
-    assert (await cluster.manager.audit()).is_clean
+    assert (await cluster.manager.stores.sessions.audit()).is_clean
     await other.close()
 
 
@@ -158,13 +158,13 @@ async def test_ending_on_a_dead_agent_is_given_up(cluster: Cluster, agent: FakeA
     reply = await cluster.manager.services.sessions.create(cluster.user, PYTHON)
     await cluster.leave(agent)
     cluster.hush(agent)
-    await cluster.manager._sweep.once()
+    await cluster.manager.loops.watchdog.once()
     asked = asyncio.create_task(cluster.manager.services.sessions.destroy(cluster.user, str(reply.session.id)))
     await _until(cluster, reply.session, SessionStatus.TERMINATING)
     await asyncio.sleep(0.12)
-    await cluster.manager._terminate.once()
+    await cluster.manager.loops.terminate.once()
     assert (await asked).session.status is SessionStatus.TERMINATED
-    assert (await cluster.manager.audit()).is_clean
+    assert (await cluster.manager.stores.sessions.audit()).is_clean
 
 
 async def test_restart_in_place(cluster: Cluster, agent: FakeAgent) -> None:
@@ -194,7 +194,7 @@ async def test_a_batch_session_tells_its_result(cluster: Cluster, agent: FakeAge
         )
         ended = await cluster.manager.services.sessions.get(cluster.user, str(kernel.id))
         assert (ended.result, ended.main.exit_code) == (result, code)
-        names = [e.name for e in await cluster.manager._stores.sessions.events_after(0)]
+        names = [e.name for e in await cluster.manager.stores.sessions.events_after(0)]
         assert f"session_{result.value.lower()}" in names
         assert await cluster.manager.services.execution.logs(cluster.user, str(kernel.id)) == "made\n"
 
@@ -257,9 +257,9 @@ async def test_a_new_manager_goes_on_where_the_old_one_ended(tmp_path: Path, sto
         await agent.run_up(agent.created[0])
     goal = SessionStatus.TERMINATED if stop_at is SessionStatus.TERMINATING else SessionStatus.RUNNING
     await asyncio.sleep(1.05)
-    await manager._terminate.once()
+    await manager.loops.terminate.once()
     await _until(cluster, reply.session, goal)
-    assert (await manager.audit()).is_clean
+    assert (await manager.stores.sessions.audit()).is_clean
     await link.manager.stop()
     await agent.close()
     await manager.stop()
@@ -271,8 +271,8 @@ async def test_agents_of_unknown_resource_groups_are_refused(cluster: Cluster) -
 
     with pytest.raises(NotFound):
         await cluster.join(FakeAgent(resource_group="nowhere"))
-    assert (await cluster.manager._stores.agents.agents()) == []
+    assert (await cluster.manager.stores.agents.agents()) == []
     agent = await cluster.join(FakeAgent())
-    assert [a.status for a in await cluster.manager._stores.agents.agents()] == [AgentStatus.ALIVE]
+    assert [a.status for a in await cluster.manager.stores.agents.agents()] == [AgentStatus.ALIVE]
     assert {s.slot_name for s in cluster.manager.services.resources.slot_types()} == {"cpu", "mem", "mock.device"}
     await agent.close()

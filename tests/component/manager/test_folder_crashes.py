@@ -60,13 +60,13 @@ class Life:
         return found.caller
 
     async def rows(self) -> list[Folder]:
-        store = self.manager._stores.folders
+        store = self.manager.stores.folders
         assert store is not None
         return await store.by_status(set(FolderStatus))
 
     async def throw_away_long_ago(self, name: str) -> None:
         """Let a folder in the trash be there for longer than it stays."""
-        store = self.manager._stores.folders
+        store = self.manager.stores.folders
         assert store is not None
         for folder in await self.rows():
             if folder.name == name and folder.status is FolderStatus.DELETE_PENDING:

@@ -215,7 +215,7 @@ class Server:
 
     async def user(self) -> Caller:
         email = f"user{next(self.users)}@local"
-        _, pair = await self.manager.services.people.create_user(self.admin, email, "a password", {})
+        _, pair = await self.manager.services.users.create_user(self.admin, email, "a password", {})
         return await self._caller(pair.access_key)
 
     @property
@@ -301,7 +301,7 @@ class FolderMachine(RuleBasedStateMachine):
 
     async def _offer(self, op: Op) -> UUID:
         """The id of the invitation that the operation answers."""
-        store = self.server.manager._stores.folders
+        store = self.server.manager.stores.folders
         assert isinstance(store, SqlFolderStore)
         c, me = folder_invitations.c, self.users[op.user]
         mine = (c.folder_id == self.ids[op.folder], c.invitee == me.email, c.state == InvitationState.PENDING)

@@ -19,7 +19,7 @@ DEFERRED = {"reason": R.CREATION_DEFERRED, "message": "the partition is still in
 
 
 async def _until(cluster: Cluster, session: Session, *statuses: SessionStatus) -> Session:
-    reached = await cluster.manager._writer.wait_until(session.id, lambda s: s.status in statuses, timeout_s=8)
+    reached = await cluster.manager.services.writer.wait_until(session.id, lambda s: s.status in statuses, timeout_s=8)
     assert reached is not None, f"not {statuses}"
     return reached
 
@@ -69,7 +69,7 @@ async def test_after_the_last_deferral_the_last_reason_counts(cluster: Cluster, 
     failed = await _until(cluster, session, S.ERROR)
     assert failed.status_info == "creation-deferred"
     assert failed.status_data["error"]["message"] == "busy, 5"
-    assert (await cluster.manager.audit()).is_clean
+    assert (await cluster.manager.stores.sessions.audit()).is_clean
 
 
 async def test_the_next_agent_hears_where_the_kernel_was(cluster: Cluster, agent: FakeAgent) -> None:
@@ -78,7 +78,7 @@ async def test_the_next_agent_hears_where_the_kernel_was(cluster: Cluster, agent
     other = FakeAgent(agent_id="agent-2")
     await cluster.join(other)
     cluster.hush(agent)
-    await cluster.manager._sweep.once()
+    await cluster.manager.loops.watchdog.once()
     await _until(cluster, session, S.RUNNING)
     assert [(spec.attempt, spec.relocated_from) for spec in other.created] == [(2, "agent-1")]
     await other.close()

@@ -27,23 +27,23 @@ async def start(cluster: Cluster, name: str) -> Session:
 
 
 async def limit(cluster: Cluster, **values: int) -> None:
-    await cluster.manager.services.administration.modify_policy(cluster.admin, None, POLICY, values)
+    await cluster.manager.services.tenants.modify_policy(cluster.admin, None, POLICY, values)
 
 
 async def checks(cluster: Cluster, session: Session) -> dict[str, object]:
-    fresh = await cluster.manager.services.sessions.get_by_id(cluster.user, session.id)
+    fresh = await cluster.manager.services.sessions.get(cluster.user, str(session.id))
     return dict((await cluster.manager.services.idle.reports([fresh])).get(session.id, {}))
 
 
 async def judge(cluster: Cluster, session: Session, at: float) -> Session:
     """The session after a judgement ``at`` seconds after the beginning of the test."""
     cluster.clock.set_forward = at
-    await cluster.manager._idle_loop.once()
-    return await cluster.manager.services.sessions.get_by_id(cluster.user, session.id)
+    await cluster.manager.loops.idle.once()
+    return await cluster.manager.services.sessions.get(cluster.user, str(session.id))
 
 
 async def accessed(cluster: Cluster, session: Session) -> datetime | None:
-    kept = await cluster.manager._stores.activities.activities([session.id])
+    kept = await cluster.manager.stores.activities.activities([session.id])
     return kept[session.id].last_access if session.id in kept else None
 
 
@@ -58,7 +58,7 @@ async def test_a_quiet_session_ends_also_under_the_next_manager(
     assert isinstance(told, dict)
     assert 580 <= told["remaining"] <= 600
     assert told["remaining_time_type"] == "expire_after"
-    await cluster.manager._activity.flush()
+    await cluster.manager.services.activity.flush()
     noted = await accessed(cluster, session)
     assert noted is not None
 
@@ -68,7 +68,7 @@ async def test_a_quiet_session_ends_also_under_the_next_manager(
         mine, cluster.manager = cluster.manager, other
         assert (await judge(cluster, session, 1000)).status is SessionStatus.RUNNING
         assert (await judge(cluster, session, 1200)).status in ENDING
-        events = await other._stores.sessions.events_after(0)
+        events = await other.stores.sessions.events_after(0)
         assert [e.payload["reason"] for e in events if e.name == "session_terminating"] == ["idle-timeout"]
     finally:
         cluster.manager = mine
@@ -80,7 +80,7 @@ async def test_a_lifetime_ends_whoever_is_busy(cluster: Cluster, agent: FakeAgen
     await limit(cluster, max_session_lifetime=3600)
     session = await start(cluster, "aged")
     assert (await judge(cluster, session, 3500)).status is SessionStatus.RUNNING
-    cluster.manager._activity.touch(session.id)
+    cluster.manager.services.activity.touch(session.id)
     ended = await judge(cluster, session, 3700)
     assert ended.status in ENDING
     assert ended.reason == "idle-session-lifetime"
@@ -117,8 +117,8 @@ async def test_who_uses_too_little_of_what_they_have_ends(cluster: Cluster, agen
     for at in range(40, 500, 10):
         assert (await judge(cluster, idle, at)).status is SessionStatus.RUNNING, at
         if at == 300:  # as the next manager finds it
-            await manager._idle.put_usage(manager._idle_loop._windows)
-            manager._idle_loop._windows = {}
+            await manager.services.idle.put_usage(manager.loops.idle._windows)
+            manager.loops.idle._windows = {}
     ended = idle
     for at in range(500, 660, 10):
         ended = await judge(cluster, idle, at)

@@ -20,7 +20,7 @@ from ai.backend.manager.events.service import EventFilter
 from ai.backend.manager.execution.service import RunRequest
 from ai.backend.manager.query.model import ListQuery
 from ai.backend.manager.resources.model import ResourcePreset
-from ai.backend.manager.sessions.events import Event
+from ai.backend.manager.sessions.changes import Event
 from ai.backend.manager.sessions.model import CreateSession
 from ai.backend.manager.tasks.model import TaskStatus
 from ai.backend.manager.tasks.service import TaskProgress
@@ -118,12 +118,12 @@ async def test_a_revoked_keypair_is_refused_at_once(cluster: Cluster) -> None:
     assert before is not None
     assert before.is_active
     with pytest.raises(Forbidden):
-        await cluster.manager.services.people.modify_keypair(cluster.user, key, {"is_active": True})
-    await cluster.manager.services.people.modify_keypair(cluster.admin, key, {"is_active": False})
+        await cluster.manager.services.users.modify_keypair(cluster.user, key, {"is_active": True})
+    await cluster.manager.services.users.modify_keypair(cluster.admin, key, {"is_active": False})
     after = await identity.credentials(key)
     assert after is not None
     assert not after.is_active
-    await cluster.manager._stores.identities.change_keypair(key, is_active=True)
+    await cluster.manager.stores.identities.change_keypair(key, is_active=True)
     await asyncio.sleep(1.05)
     elsewhere = await identity.credentials(key)
     assert elsewhere is not None
@@ -133,7 +133,7 @@ async def test_a_revoked_keypair_is_refused_at_once(cluster: Cluster) -> None:
 
 async def test_roles_bound_owners_and_people(cluster: Cluster) -> None:
     identity = cluster.manager.services.identity
-    people = cluster.manager.services.people
+    people = cluster.manager.services.users
     user, pair = await people.create_user(cluster.admin, "boss@local", "long enough", {"role": UserRole.ADMIN})
     found = await identity.credentials(pair.access_key)
     assert found is not None
@@ -170,7 +170,7 @@ async def test_uses_of_a_keypair_are_counted(cluster: Cluster, agent: FakeAgent)
     assert keypair.last_used is not None
     await services.execution.execute(cluster.user, "runs", RunRequest(mode=RunMode.QUERY))
     assert (await services.sessions.get(cluster.user, "runs")).num_queries == 1
-    await cluster.manager._stats.flush()
+    await cluster.manager.services.stats.flush()
     assert (await services.sessions.get(cluster.user, "runs")).num_queries == 1
 
 
@@ -193,7 +193,7 @@ async def test_transfers_are_bounded(cluster: Cluster, agent: FakeAgent) -> None
 
 async def test_presets_tell_what_fits_now(cluster: Cluster, agent: FakeAgent) -> None:
     for name, cpu in (("small", "1"), ("huge", "64")):
-        await cluster.manager._stores.presets.put_preset(
+        await cluster.manager.stores.presets.put_preset(
             ResourcePreset(name=name, resource_slots=ResourceSlot.parse({"cpu": cpu}))
         )
     await cluster.manager.services.sessions.create(cluster.user, CreateSession(image="python", resources={"cpu": 2}))

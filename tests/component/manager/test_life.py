@@ -22,7 +22,7 @@ async def test_a_session_lives_and_ends(cluster: Cluster, agent: FakeAgent) -> N
     assert session.occupying_slots.to_json() == {"cpu": "2", "mem": "268435456", "mock.device": "1"}
     assert [len(d) for d in session.main.devices.values()] == [1]
     assert agent.created[0].environ["BACKENDAI_SESSION_NAME"] == "first"
-    assert (await cluster.manager.audit()).is_clean
+    assert (await cluster.manager.stores.sessions.audit()).is_clean
 
     result = await services.execution.execute(cluster.user, "first", RunRequest(mode=RunMode.QUERY, code="1+1"))
     assert result.console == [["stdout", "1+1"]]
@@ -31,12 +31,12 @@ async def test_a_session_lives_and_ends(cluster: Cluster, agent: FakeAgent) -> N
     end = await services.sessions.destroy(cluster.user, "first")
     assert end.session.status is SessionStatus.TERMINATED
     assert end.stats["cpu_used"]["current"] == "12"
-    assert (await cluster.manager.audit()).is_clean
+    assert (await cluster.manager.stores.sessions.audit()).is_clean
     seen = await services.agents.agent(cluster.admin, "agent-1")
     assert not seen.occupied_slots.nonzero()
     assert await services.execution.logs(cluster.user, str(session.id)) == "hello\n"
 
-    events = await cluster.manager._stores.sessions.events_after(0)
+    events = await cluster.manager.stores.sessions.events_after(0)
     assert [e.name for e in events if e.scope == "session"] == [
         "session_enqueued",
         "session_scheduled",

@@ -26,7 +26,7 @@ async def settled(cluster: Cluster, session: Session) -> Session:
     """Running, or waiting with a reason."""
     async with asyncio.timeout(30):
         while True:
-            now = await cluster.manager.services.sessions.get_by_id(cluster.user, session.id)
+            now = await cluster.manager.services.sessions.get(cluster.user, str(session.id))
             is_waiting = now.status is SessionStatus.PENDING and now.status_info is not None
             if is_waiting or now.status is SessionStatus.RUNNING:
                 return now
@@ -35,7 +35,7 @@ async def settled(cluster: Cluster, session: Session) -> Session:
 
 @pytest.mark.parametrize("scope", ["keypair", "group", "domain"])
 async def test_quotas_hold_over_resource_groups(cluster: Cluster, agent: FakeAgent, scope: str) -> None:
-    identities, administration = cluster.manager._stores.identities, cluster.manager.services.administration
+    identities, administration = cluster.manager.stores.identities, cluster.manager.services.tenants
     limit = ResourceSlot.parse({"cpu": "3"})
     if scope == "keypair":
         await administration.modify_policy(cluster.admin, None, "default", {"total_resource_slots": limit})
@@ -44,10 +44,10 @@ async def test_quotas_hold_over_resource_groups(cluster: Cluster, agent: FakeAge
         await identities.change(Group, group.id, total_resource_slots=limit)
     else:
         await identities.change(Domain, "default", total_resource_slots=limit)
-    await cluster.manager._stores.presets.put_preset(
+    await cluster.manager.stores.presets.put_preset(
         ResourcePreset(name="small", resource_slots=ResourceSlot.parse({"cpu": "1"}))
     )
-    await cluster.manager._stores.presets.put_preset(
+    await cluster.manager.stores.presets.put_preset(
         ResourcePreset(name="large", resource_slots=ResourceSlot.parse({"cpu": "2"}))
     )
     first = await settled(cluster, await enqueue(cluster, "first"))
@@ -66,16 +66,15 @@ async def test_quotas_hold_over_resource_groups(cluster: Cluster, agent: FakeAge
     }
     assert {preset.name: fits for preset, fits in told.presets} == {"small": True, "large": False}
     await cluster.manager.services.sessions.destroy(cluster.user, "first")
-    is_running = await cluster.manager._writer.wait_until(
+    is_running = await cluster.manager.services.writer.wait_until(
         second.id, lambda s: s.status is SessionStatus.RUNNING, timeout_s=30
     )
     assert is_running is not None
 
 
 async def test_only_so_many_sessions_wait(cluster: Cluster, agent: FakeAgent) -> None:
-    await cluster.manager.services.administration.modify_policy(
-        cluster.admin, None, "default", {"max_pending_session_count": 1}
-    )
+    limits = {"max_pending_session_count": 1}
+    await cluster.manager.services.tenants.modify_policy(cluster.admin, None, "default", limits)
     await enqueue(cluster, "later", starts_at="1h")
     with pytest.raises(LimitExceeded):
         await enqueue(cluster, "even-later", starts_at="1h")

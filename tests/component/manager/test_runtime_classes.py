@@ -40,10 +40,10 @@ async def test_the_machine_s_share_is_taken_and_returned(cluster: Cluster) -> No
         assert session.occupying_slots == ResourceSlot.parse({"cpu": "2", "mem": "512m"})
         (spec,) = agent.created
         assert (spec.runtime_class, spec.slots) == ("kata", {"cpu": "2", "mem": str(512 << 20)})
-        (found,) = await cluster.manager._stores.agents.agents()
+        (found,) = await cluster.manager.stores.agents.agents()
         assert (found.occupied_slots, found.runtime_classes) == (session.occupying_slots, (VM,))
         await services.sessions.destroy(cluster.user, session.name, forced=True)
-        (after,) = await cluster.manager._stores.agents.agents()
+        (after,) = await cluster.manager.stores.agents.agents()
         assert not after.occupied_slots.nonzero()
     finally:
         await agent.close()

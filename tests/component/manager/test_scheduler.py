@@ -30,7 +30,7 @@ from tests.component.manager.fakes import FakeAgent
 
 
 async def setting(cluster: Cluster, scheduler: str, **options: Any) -> None:
-    groups = cluster.manager._stores.resource_groups
+    groups = cluster.manager.stores.resource_groups
     group = await groups.resource_group("default")
     assert group is not None
     await groups.put_resource_group(replace(group, scheduler=scheduler, scheduler_opts=options))
@@ -54,7 +54,7 @@ async def reaches(cluster: Cluster, sessions: Sequence[Session], wanted: Callabl
 
 
 async def status(cluster: Cluster, session: Session) -> SessionStatus:
-    found = await cluster.manager._stores.sessions.get(session.id)
+    found = await cluster.manager.stores.sessions.get(session.id)
     assert found is not None
     return found.status
 
@@ -74,7 +74,7 @@ async def test_a_resource_group_names_its_policy(
     cluster: Cluster, scheduler: str, options: Mapping[str, Any], expected: Policy
 ) -> None:
     await setting(cluster, scheduler, **options)
-    assert group_policy(await cluster.manager._stores.resource_groups.resource_group("default")) == expected
+    assert group_policy(await cluster.manager.stores.resource_groups.resource_group("default")) == expected
 
 
 @pytest.mark.parametrize(("scheduler", "first"), [("fifo", "older"), ("lifo", "newer"), ("fair-share", "older")])
@@ -137,17 +137,17 @@ async def test_a_session_of_smaller_priority_makes_way(cluster: Cluster, agent: 
     await setting(cluster, "fifo", preemption={"enabled": True})
     holder = await enqueue(cluster, "holder", cpu=8)
     await reaches(cluster, [holder], lambda seen: seen == {SessionStatus.RUNNING})
-    running = await cluster.manager._stores.sessions.get(holder.id)
+    running = await cluster.manager.stores.sessions.get(holder.id)
     assert running is not None
-    await cluster.manager._writer.commit(
+    await cluster.manager.services.writer.commit(
         [Change(old=running, new=replace(running, priority=1))], point="commit-schedule"
     )
     urgent = await enqueue(cluster, "urgent", cpu=8)
     await reaches(cluster, [urgent], lambda seen: seen == {SessionStatus.RUNNING})
-    ended = await cluster.manager._stores.sessions.get(holder.id)
+    ended = await cluster.manager.stores.sessions.get(holder.id)
     assert ended is not None
     assert (ended.status, ended.reason) == (SessionStatus.TERMINATED, KernelEventReason.PREEMPTED)
-    assert (await cluster.manager.audit()).is_clean
+    assert (await cluster.manager.stores.sessions.audit()).is_clean
 
 
 async def as_batch(cluster: Cluster, name: str, priority: int | None = None, **options: str) -> Session:
@@ -183,13 +183,13 @@ async def test_a_batch_session_that_made_way_starts_over(
     await reaches(cluster, [victim], lambda seen: seen <= {SessionStatus.PENDING, SessionStatus.TERMINATED})
     await cluster.manager.services.sessions.destroy(cluster.user, "urgent")
     await reaches(cluster, [victim], lambda seen: seen == {expected})
-    after = await cluster.manager._stores.sessions.get(victim.id)
+    after = await cluster.manager.stores.sessions.get(victim.id)
     assert after is not None
     attempts = [spec.attempt for spec in agent.created if spec.kernel_id == str(victim.id)]
     assert attempts == ([1, 2] if expected is SessionStatus.RUNNING else [1])
     if expected is SessionStatus.RUNNING:
         assert after.status_data["started_over"] == {"times": 1, "attempts": 1}
-    assert (await cluster.manager.audit()).is_clean
+    assert (await cluster.manager.stores.sessions.audit()).is_clean
 
 
 async def test_only_batch_sessions_start_over_and_flags_are_true_or_false(cluster: Cluster, agent: FakeAgent) -> None:
@@ -207,14 +207,14 @@ async def test_where_agents_are_and_how_many_kernels_they_take_reaches_the_sched
     await agent.reports.heartbeat(agent.report(location=["zone-a", "rack-7"], kernel_limit=1))
     first, second = [await enqueue(cluster, name, cpu=1) for name in ("first", "second")]
     await reaches(cluster, [first], lambda seen: seen == {SessionStatus.RUNNING})
-    snapshot, _ = await cluster.manager._schedule.dump("default")
+    snapshot, _ = await cluster.manager.loops.schedule.dump("default")
     assert (snapshot.agents[0].location, snapshot.agents[0].kernel_limit) == (("zone-a", "rack-7"), 1)
 
     told: str | None = None
     async with asyncio.timeout(30):
         while told is None:
             await asyncio.sleep(0.02)
-            waiting = await cluster.manager._stores.sessions.get(second.id)
+            waiting = await cluster.manager.stores.sessions.get(second.id)
             told = waiting.status_data.get("scheduler", {}).get("message") if waiting is not None else None
     assert told == "needs room for another kernel; no agent may hold so many (agent-1 1 now)"
 
@@ -235,7 +235,7 @@ class Later:
 
 async def test_the_next_manager_goes_on_from_what_was_used_lately(cluster: Cluster, agent: FakeAgent) -> None:
     await setting(cluster, "fair-share", half_life=3600)
-    kept = cluster.manager._stores
+    kept = cluster.manager.stores
     group = await kept.resource_groups.resource_group("default")
     assert group is not None
 
@@ -257,7 +257,7 @@ async def test_the_next_manager_goes_on_from_what_was_used_lately(cluster: Clust
 
 
 async def seen(cluster: Cluster, session: Session) -> dict[str, Any]:
-    found = await cluster.manager._stores.sessions.get(session.id)
+    found = await cluster.manager.stores.sessions.get(session.id)
     assert found is not None
     return dict(found.status_data.get("scheduler", {}))
 
@@ -273,10 +273,10 @@ async def test_a_session_starts_at_its_time_and_its_program_has_its_bound(cluste
         starts_at="1h",
     )
     session = (await cluster.manager.services.sessions.create(cluster.user, request)).session
-    await cluster.manager._schedule.once()
+    await cluster.manager.loops.schedule.once()
     assert (await seen(cluster, session))["reason"] == "not-yet"
     cluster.clock.passed += 3601
-    cluster.manager._schedule.wake()
+    cluster.manager.loops.schedule.wake()
     await reaches(cluster, [session], lambda seen: seen == {SessionStatus.RUNNING})
     (spec,) = [spec for spec in agent.created if spec.kernel_id == str(session.id)]
     assert (spec.batch_timeout_s, spec.startup_command) == (90, "./train")
@@ -289,7 +289,7 @@ async def test_an_administrator_names_the_agents(cluster: Cluster, agent: FakeAg
     named = [(await create(cluster.admin, replace(request, name=f"here-{n}"))).session for n in range(2)]
     waiting = (await create(cluster.admin, replace(request, name="here-too", enqueue_only=True))).session
     assert {spec.kernel_id for spec in other.created} == {str(s.id) for s in named}
-    await cluster.manager._schedule.once()
+    await cluster.manager.loops.schedule.once()
     told = await seen(cluster, waiting)
     assert told["message"] == "needs 4 cpu on one node; most free is 0 on agent-2", "although agent-1 is empty"
     await cluster.leave(other)

@@ -9,8 +9,9 @@ import pytest
 from sqlalchemy import Connection, text
 
 from ai.backend.infra.database import Database, current_revision, upgrade
-from ai.backend.manager.composition.schema import metadata
+from ai.backend.manager.composition import stores  # noqa: F401  # declares all tables
 from ai.backend.manager.db import MIGRATIONS, SCHEMA_HEAD
+from ai.backend.manager.db.metadata import metadata
 from tests.support.postgres import shared_server
 
 _SQLITE = "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"

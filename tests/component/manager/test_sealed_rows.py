@@ -73,13 +73,13 @@ async def test_answers_with_secrets_open_for_whoever_has_the_key(tmp_path: Path)
 
     key = new_key()
     plain, database = await _start(path, Sealer())
-    await keep(plain._stores.answers, "before")
+    await keep(plain.stores.answers, "before")
     await database.close()
     manager, database = await _start(path, Sealer([key]))
-    await keep(manager._stores.answers, "t")
-    await keep(manager._stores.answers, "moved")
-    assert await known(manager._stores.answers, "t") == told
-    assert await known(manager._stores.answers, "before") == told, "kept before there was a key"
+    await keep(manager.stores.answers, "t")
+    await keep(manager.stores.answers, "moved")
+    assert await known(manager.stores.answers, "t") == told
+    assert await known(manager.stores.answers, "before") == told, "kept before there was a key"
     with sqlite3.connect(path) as db:
         stored = dict(db.execute("SELECT token, body FROM kept_answers"))
         assert [token for token, body in stored.items() if secret.encode() in body] == ["before"]
@@ -87,17 +87,17 @@ async def test_answers_with_secrets_open_for_whoever_has_the_key(tmp_path: Path)
             "before"
         ]
         db.execute("UPDATE kept_answers SET body = ? WHERE token = 'moved'", [stored["t"]])
-    another = await manager._stores.answers.begin("AKIA", "t", "e" * 64, call_id=uuid4(), now=at, since=since)
+    another = await manager.stores.answers.begin("AKIA", "t", "e" * 64, call_id=uuid4(), now=at, since=since)
     assert another is not None
     assert another.fingerprint not in (call, "e" * 64), "another call under the same token is told from the first"
     without = Answer(status=told.status, headers=told.headers, body=None)
-    assert await known(manager._stores.answers, "moved") == without
+    assert await known(manager.stores.answers, "moved") == without
     await database.close()
     rotated, database = await _start(path, Sealer([newer := new_key(), key]))
-    assert await known(rotated._stores.answers, "t") == told
+    assert await known(rotated.stores.answers, "t") == told
     await database.close()
     other, database = await _start(path, Sealer([newer]))
-    found = await other._stores.answers.begin("AKIA", "t", call, call_id=uuid4(), now=at, since=since)
+    found = await other.stores.answers.begin("AKIA", "t", call, call_id=uuid4(), now=at, since=since)
     assert found is not None
     assert (found.fingerprint == call, found.answer) == (False, without)
     await database.close()
@@ -107,7 +107,7 @@ async def test_keys_come_change_and_are_lost(tmp_path: Path) -> None:
     settings, path = ManagerSettings(data_dir=tmp_path), migrated(tmp_path / "manager.db")
     plain, database = await _start(path, Sealer())
     made = await plain.bootstrap.run()
-    now = plain._schedule._clock.now()
+    now = plain.loops.schedule.clock.now()
     registry = ArtifactRegistry(
         id=RegistryId(uuid4()),
         name="hub",
@@ -120,8 +120,8 @@ async def test_keys_come_change_and_are_lost(tmp_path: Path) -> None:
     store = SqlArtifactStore(database, LIVE_SESSIONS)
     await store.add_registry(registry)
     assert await store.registries() == [registry]
-    await plain._stores.config.put_many({HUB: "https://cr.example.org", f"{HUB}/password": "cr_old"})
-    await plain._stores.config.put_many({f"{HUB}/password": "cr_secret"})
+    await plain.stores.config.put_many({HUB: "https://cr.example.org", f"{HUB}/password": "cr_old"})
+    await plain.stores.config.put_many({f"{HUB}/password": "cr_secret"})
     await database.close()
     assert "cr_old" in _configured(path)
     assert made.admin is not None

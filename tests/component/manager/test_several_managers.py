@@ -95,7 +95,7 @@ async def pair(agent: FakeAgent) -> AsyncIterator[Pair]:
 
 
 async def test_the_leader_places_and_ends_what_another_manager_was_asked_for(pair: Pair, agent: FakeAgent) -> None:
-    vars(pair.leader._schedule)["period_s"] = _NEVER_S
+    vars(pair.leader.loops.schedule)["period_s"] = _NEVER_S
     services = pair.follower.services
     async with asyncio.timeout(30):
         reply = await services.sessions.create(pair.user, CreateSession(image="python", name="first"))
@@ -107,7 +107,7 @@ async def test_the_leader_places_and_ends_what_another_manager_was_asked_for(pai
         agent.deaf = False
         await agent.destroy_kernel(agent.destroyed[0])
         assert (await ending).session.status is SessionStatus.TERMINATED
-    assert (await pair.leader.audit()).is_clean
+    assert (await pair.leader.stores.sessions.audit()).is_clean
 
 
 async def test_a_task_is_known_and_cancelled_through_any_manager(pair: Pair) -> None:

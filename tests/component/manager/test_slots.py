@@ -101,7 +101,7 @@ async def test_of_two_that_join_at_once_one_decides_the_type(cluster: Cluster) -
     count, size = Machine("a-1", cuda_shares="4"), Machine("a-2", cuda_shares="4000")
     size.types["cuda.shares"] = "bytes"
     await asyncio.gather(cluster.join(count), cluster.join(size))
-    agents = {a.id: a for a in await cluster.manager._stores.agents.agents()}
+    agents = {a.id: a for a in await cluster.manager.stores.agents.agents()}
     offering = [a for a in ("a-1", "a-2") if agents[a].available_slots["cuda.shares"]]  # type: ignore[index]  # an id
     assert len(offering) == 1
     assert known(cluster)["cuda.shares"] == {"a-1": "count", "a-2": "bytes"}[offering[0]]
@@ -169,7 +169,7 @@ async def _group(cluster: Cluster, name: str, *, is_public: bool) -> None:
     group = ResourceGroup(
         name=ResourceGroupName(name), created_at=cluster.manager.services.identity._clock.now(), is_public=is_public
     )
-    await cluster.manager._stores.resource_groups.put_resource_group(group)
+    await cluster.manager.stores.resource_groups.put_resource_group(group)
 
 
 @pytest.mark.parametrize("is_public", [True, False])

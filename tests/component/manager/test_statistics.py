@@ -32,7 +32,7 @@ async def test_an_agent_speaks_for_its_own_kernels_alone(cluster: Cluster, agent
 
 
 async def test_nothing_is_kept_of_a_session_that_has_ended(cluster: Cluster, agent: FakeAgent) -> None:
-    sessions, board = cluster.manager.services.sessions, cluster.manager._stats
+    sessions, board = cluster.manager.services.sessions, cluster.manager.services.stats
     session = (await sessions.create(cluster.user, request(name="mine"))).session
     report = StatReport(agent_id=agent.agent_id, at=1.0, kernels={str(session.main.id): RAW})
     await cluster.manager.reports.report_stats(report)
@@ -47,4 +47,4 @@ async def test_what_cannot_be_read_is_nothing(cluster: Cluster, agent: FakeAgent
     kernels = {str(session.main.id): msgspec.Raw(msgspec.msgpack.encode("no metrics"))}
     await cluster.manager.reports.report_stats(StatReport(agent_id=agent.agent_id, at=1.0, kernels=kernels))
     assert (await cluster.manager.services.sessions.get(cluster.user, "mine")).main.live_stat is None
-    await cluster.manager._stats.flush()
+    await cluster.manager.services.stats.flush()

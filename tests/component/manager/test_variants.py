@@ -128,7 +128,7 @@ async def test_what_nobody_has_waits_with_what_there_is_and_starts_when_it_comes
         ),
     )
     await cluster.join(GpuAgent(agent_id="i-02", gpus=[("9.0", "H100")]))
-    placed = await cluster.manager._writer.wait_until(
+    placed = await cluster.manager.services.writer.wait_until(
         waiting.session.id, lambda s: s.status is SessionStatus.RUNNING, timeout_s=8
     )
     assert placed is not None
@@ -149,7 +149,7 @@ async def test_devices_that_changed_meanwhile_send_the_session_back(cluster: Clu
     waiting = (
         await cluster.manager.services.sessions.create(cluster.user, request("cuda::model::H100", enqueue_only=True))
     ).session
-    wait_until = cluster.manager._writer.wait_until
+    wait_until = cluster.manager.services.writer.wait_until
     back = await wait_until(waiting.id, lambda s: s.status_info == "no-matching-device", timeout_s=8)
     assert back is not None
     assert back.status is SessionStatus.PENDING

@@ -65,7 +65,7 @@ class Cluster:
         return (await self.manager.services.sessions.create(self.user, request)).session
 
     async def until(self, session: Session, *statuses: SessionStatus) -> Session:
-        found = await self.manager._writer.wait_until(session.id, lambda s: s.status in statuses, timeout_s=45)
+        found = await self.manager.services.writer.wait_until(session.id, lambda s: s.status in statuses, timeout_s=45)
         assert found is not None, f"not {statuses}"
         return found
 
@@ -107,7 +107,7 @@ async def test_a_denial_reaches_the_user_and_is_not_tried_again(cluster: Cluster
     assert failed.status_data["error"]["message"] == "the licence server says no"
     assert failed.main.attempt == 1
     assert gpu.journal == ["gpu.pre_create", "gpu.post_terminate"]
-    assert (await cluster.manager.audit()).is_clean
+    assert (await cluster.manager.stores.sessions.audit()).is_clean
 
 
 async def test_one_deferral_sends_the_whole_session_back(cluster: Cluster) -> None:
@@ -115,7 +115,7 @@ async def test_one_deferral_sends_the_whole_session_back(cluster: Cluster) -> No
     await cluster.join("i-1", *intrinsic(), gpu)
     begin = time.monotonic()
     session = await cluster.create("gpu", size=2)
-    back = await cluster.manager._writer.wait_until(
+    back = await cluster.manager.services.writer.wait_until(
         session.id, lambda s: s.status is S.PENDING and s.main.attempt > 0, timeout_s=15
     )
     assert back is not None
@@ -126,7 +126,7 @@ async def test_one_deferral_sends_the_whole_session_back(cluster: Cluster) -> No
     assert time.monotonic() - begin >= 0.7
     assert min(kernel.attempt for kernel in running.kernels) >= 2
     assert len(cluster.runtimes[0].specs) == 2
-    assert (await cluster.manager.audit()).is_clean
+    assert (await cluster.manager.stores.sessions.audit()).is_clean
 
 
 async def test_deferring_for_ever_ends_with_the_last_reason(cluster: Cluster) -> None:

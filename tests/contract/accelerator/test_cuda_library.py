@@ -22,13 +22,7 @@ from ai.backend.accelerator.cuda.replay import Recording, ReplayHost, ReplayNvml
 from ai.backend.common.devices import DeviceHealth
 from ai.backend.common.errors import Forbidden, PluginError
 from ai.backend.common.ids import DeviceId, SlotName
-from ai.backend.plugin.accelerator import (
-    AbstractComputePlugin,
-    CdiProvider,
-    HealthWatching,
-    Partitionable,
-    StatContext,
-)
+from ai.backend.plugin.accelerator import AbstractComputePlugin, CdiProvider, HealthWatching, Partitionable, StatContext
 from ai.backend.plugin.testing.accelerator.contract import ComputePluginContract
 from ai.backend.pluginhost import launch
 from tests.contract.accelerator.test_hosted import HostedContract

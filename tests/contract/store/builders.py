@@ -21,10 +21,8 @@ from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus, KernelStatus, SessionStatus, SessionType
 from ai.backend.common.wire.reports import ImageReport, OverlayReport, PluginReport
 from ai.backend.manager.agents.model import Agent
-from ai.backend.manager.sessions.changes import Change
-from ai.backend.manager.sessions.events import EventDraft
-from ai.backend.manager.sessions.model import Kernel, Session
-from ai.backend.manager.sessions.network import NetworkNode, SessionNetwork
+from ai.backend.manager.sessions.changes import Change, EventDraft
+from ai.backend.manager.sessions.model import Kernel, NetworkNode, Session, SessionNetwork
 
 NOW = datetime(2026, 1, 1, 12, 30, 15, 123456, tzinfo=UTC)
 KEY = AccessKey("AKIAEXAMPLE")

@@ -24,9 +24,8 @@ from ai.backend.manager.idle.store import ActivityStore
 from ai.backend.manager.logs.model import ErrorReport
 from ai.backend.manager.logs.sql import SqlErrorLogStore
 from ai.backend.manager.logs.store import ErrorLogStore
-from ai.backend.manager.scheduling.model import ShareHistory
 from ai.backend.manager.scheduling.sql import SqlShareStore
-from ai.backend.manager.scheduling.store import ShareStore
+from ai.backend.manager.scheduling.store import ShareHistory, ShareStore
 from ai.backend.manager.sessions.memory import Memory
 from ai.backend.manager.sessions.sql import SqlSessionStore
 from ai.backend.manager.sessions.store import SessionStore

@@ -18,8 +18,8 @@ from ai.backend.manager.sessions.model import Session
 from ai.backend.manager.sessions.sql import SqlSessionStore
 from ai.backend.manager.sessions.store import SessionStore
 from ai.backend.manager.usage.model import Cursor, UsageQuery, UsedKernel
+from ai.backend.manager.usage.service import UsageStore
 from ai.backend.manager.usage.sql import SqlUsageStore
-from ai.backend.manager.usage.store import UsageStore
 from tests.contract.store.builders import NOW, SLOTS, make_session
 from tests.support.migrated import migrated
 from tests.support.postgres import emptied, migrated_template, shared_server

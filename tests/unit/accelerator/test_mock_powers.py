@@ -13,14 +13,7 @@ from ai.backend.accelerator.mock.plugin import MockPlugin, MockSettings
 from ai.backend.common.devices import DeviceAllocation, DeviceHealth, LinkKind
 from ai.backend.common.errors import Conflict, InsufficientResource, InvalidInput, NotFound, PluginError
 from ai.backend.common.ids import DeviceId, KernelId, SessionId, SlotName
-from ai.backend.plugin.accelerator import (
-    POWERS,
-    HookContext,
-    LifecycleCause,
-    ManagedState,
-    Workload,
-    build_alloc_map,
-)
+from ai.backend.plugin.accelerator import POWERS, HookContext, LifecycleCause, ManagedState, Workload, build_alloc_map
 
 GIB = 2**30
 CUT = MockDevice(

@@ -17,12 +17,7 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
-from ai.backend.infra.ssh_keys import (
-    are_of_one_pair,
-    derive_key_pair,
-    generate_key_pair,
-    normalize_public_key,
-)
+from ai.backend.infra.ssh_keys import are_of_one_pair, derive_key_pair, generate_key_pair, normalize_public_key
 
 PAIR, OTHER = generate_key_pair("user@local"), generate_key_pair("user@local")
 DAMAGED = PAIR.private.replace("AAAA", "!", 1)

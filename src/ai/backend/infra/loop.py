@@ -6,6 +6,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
+from functools import cached_property
 from typing import Any
 
 from ai.backend.common.errors import BackendError
@@ -26,8 +27,9 @@ class PeriodicLoop(ABC):
 
     period_s: float = 5.0
 
-    def __init__(self) -> None:
-        self._signal = Signal()
+    @cached_property
+    def _signal(self) -> Signal:
+        return Signal()
 
     @property
     def name(self) -> str:

@@ -8,24 +8,16 @@ def _around(*steps: str) -> tuple[str, ...]:
 
 
 SESSION_CRASH_POINTS = _around(
-    "commit-create",
-    "commit-schedule",
-    "agent-create",
-    "commit-observe",
-    "commit-destroy",
-    "agent-destroy",
-    "commit-terminate",
-    "commit-restart",
-    "agent-restart",
+    *("commit-create", "commit-schedule", "agent-create", "commit-observe", "commit-destroy", "agent-destroy"),
+    *("commit-terminate", "commit-restart", "agent-restart"),
 )
-"""What every session that is created, perhaps restarted, and destroyed passes, in this order."""
+"""Passed by every session that is created, restarted and destroyed, in this order."""
 
 RARE_CRASH_POINTS = (
     *_around("commit-dispatch", "commit-abandon", "commit-rename", "keep-answer"),
     "database-before-commit",
 )
-"""What is passed when an agent is slow, refuses or is lost, when a session is renamed, and by every call with a client
-token."""
+"""Passed if an agent is slow, refuses or is lost, by a renamed session, and by calls with a client token."""
 
 FOLDER_CRASH_POINTS = (
     *_around("commit-folder"),
@@ -34,7 +26,7 @@ FOLDER_CRASH_POINTS = (
     "after-trash-expired",
     "after-folder-delete",
 )
-"""What the creation, the clone and the end of a virtual folder pass."""
+"""Passed by the creation, the clone and the end of a virtual folder."""
 
 ARTIFACT_CRASH_POINTS = (
     "after-artifact-scan-page",
@@ -45,10 +37,10 @@ ARTIFACT_CRASH_POINTS = (
     "after-artifact-cleanup-requested",
     "after-artifact-remove",
 )
-"""What a scan, an import and a cleanup pass, in this order: each leaves something else behind."""
+"""Passed by a scan, an import and a cleanup, in this order; each leaves a different state."""
 
 IMAGE_CRASH_POINTS = ("after-image-scan-page",)
-"""What a scan of a registry of images passes."""
+"""Passed by a scan of a registry of images."""
 
 CRASH_POINTS = (
     *SESSION_CRASH_POINTS,

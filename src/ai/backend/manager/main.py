@@ -8,13 +8,12 @@ import click
 
 from ai.backend.common.errors import BackendError
 from ai.backend.infra.process.daemon import config_option, log_level_option
-from ai.backend.manager.commands.allow_agent import allow_agent
 from ai.backend.manager.commands.api import api
 from ai.backend.manager.commands.bootstrap import bootstrap
 from ai.backend.manager.commands.etcd import etcd
 from ai.backend.manager.commands.fixture import fixture
 from ai.backend.manager.commands.image import image
-from ai.backend.manager.commands.keys import generate_rpc_keypair
+from ai.backend.manager.commands.keys import allow_agent, generate_rpc_keypair
 from ai.backend.manager.commands.scheduler import scheduler
 from ai.backend.manager.commands.schema import clear_history, dbshell, schema
 from ai.backend.manager.commands.secrets import secrets

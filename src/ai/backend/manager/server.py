@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 
 def arranged(arguments: Sequence[str]) -> list[str]:
-    """The options of the daemon before the name of its command, and no other."""
-    return [*("--config" if one == "--config-path" else one for one in arguments), "start-server"]
+    """Returns the arguments with the options of the daemon before the name of its command."""
+    return [*("--config" if argument == "--config-path" else argument for argument in arguments), "start-server"]
 
 
 def main() -> None:

@@ -15,14 +15,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from ai.backend.common.errors import (
-    AuthenticationFailed,
-    BackendError,
-    Forbidden,
-    Unavailable,
-    VolumeNotFound,
-    from_wire,
-)
+from ai.backend.common import errors
 from ai.backend.infra.config_store import ConfigStore
 
 _PROXIES = "volumes/proxies/"
@@ -83,20 +76,19 @@ class StorageProxies:
         """Returns the settings of a proxy. Raises VolumeNotFound."""
         proxies = (await self.settings()).proxies
         if name not in proxies:
-            raise VolumeNotFound(f"There is no storage proxy {name[:64]!r}.")
+            raise errors.VolumeNotFound(f"There is no storage proxy {name[:64]!r}.")
         return proxies[name]
 
     async def ask(
         self, proxy: str, method: str, path: str, body: Any = None, *, timeout: aiohttp.ClientTimeout | None = None
     ) -> dict[str, Any]:
-        """Calls the manager-facing API of a proxy; ``body`` is anything that msgspec can encode.
-
-        Raises:
-            BackendError: the error that the proxy reports, or Unavailable.
-        """
+        """Calls the manager-facing API of a proxy; ``body`` is anything that msgspec can encode. Raises the error of
+        the proxy, or Unavailable."""
         settings = await self.proxy(proxy)
+        if self._http is None or self._http.closed:
+            self._http = aiohttp.ClientSession(timeout=_TIMEOUT)
         try:
-            async with self._session().request(
+            async with self._http.request(
                 method,
                 settings.manager_api + path,
                 timeout=timeout or _TIMEOUT,
@@ -107,21 +99,16 @@ class StorageProxies:
             ) as response:
                 raw = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as e:
-            raise Unavailable(f"The storage proxy {proxy} does not answer: {str(e) or type(e).__name__}") from e
+            raise errors.Unavailable(f"The storage proxy {proxy} does not answer: {str(e) or type(e).__name__}") from e
         return _decode(proxy, response.status, raw)
 
-    def _session(self) -> aiohttp.ClientSession:
-        if self._http is None or self._http.closed:
-            self._http = aiohttp.ClientSession(timeout=_TIMEOUT)
-        return self._http
 
-
-def problem_of(document: Mapping[str, Any], default: str) -> BackendError:
+def problem_of(document: Mapping[str, Any], default: str) -> errors.BackendError:
     """Returns the error that a problem document describes; ``default`` is the message of one without words."""
     code = str(document.get("type", "")).rpartition("/")[2]
     message = str(document.get("detail") or document.get("title") or default)
     data = document.get("data")
-    return from_wire(code or Unavailable.code, message, data if isinstance(data, Mapping) else None)
+    return errors.from_wire(code or errors.Unavailable.code, message, data if isinstance(data, Mapping) else None)
 
 
 def _parse(entries: Mapping[str, str]) -> StorageSettings:
@@ -155,12 +142,12 @@ def _decode(proxy: str, status: int, raw: bytes) -> dict[str, Any]:
     except msgspec.DecodeError:
         decoded = None
     if not isinstance(decoded, dict):
-        raise Unavailable(f"The storage proxy {proxy} answers {status} with something that is no JSON object.")
+        raise errors.Unavailable(f"The storage proxy {proxy} answers {status} with something that is no JSON object.")
     if status < 400 or "results" in decoded:
         return decoded
     if status >= 500 and not decoded.get("type"):
-        raise Unavailable(f"The storage proxy {proxy} answers {status}.")
+        raise errors.Unavailable(f"The storage proxy {proxy} answers {status}.")
     error = problem_of(decoded, f"The storage proxy {proxy} answers {status}.")
-    if type(error) in (AuthenticationFailed, Forbidden):  # other refusals have codes of their own
-        raise Unavailable(f"The storage proxy {proxy} does not take our secret.")
+    if type(error) in (errors.AuthenticationFailed, errors.Forbidden):  # other refusals have codes of their own
+        raise errors.Unavailable(f"The storage proxy {proxy} does not take our secret.")
     raise error

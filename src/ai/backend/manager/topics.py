@@ -1,22 +1,18 @@
-"""Topics of manager."""
+"""Topics of the bus."""
 
 from __future__ import annotations
 
 OUTBOX = "manager.outbox"
 """Bus topic: events were written."""
 
-
 SCHEDULE = "manager.schedule"
-"""Bus topic: something may be placed now."""
-
+"""Bus topic: sessions may be placed now."""
 
 LAUNCH = "manager.launch"
 """Bus topic, payload session id or None for any: kernels are to be created or restarted."""
 
-
 TERMINATE = "manager.terminate"
 """Bus topic, payload session id or DestroyKernels: kernels are to be ended."""
 
-
 CALLBACK = "manager.callback"
-"""Bus topic: a session owes a callback."""
+"""Bus topic: a webhook is to be sent."""

@@ -215,7 +215,7 @@ async def api(cluster: Cluster, storage: FakeStorage) -> AsyncIterator[Api]:
     agent = ApiAgent()
     await cluster.join(agent)
     identity = cluster.manager.services.identity
-    _, pair = await cluster.manager.services.people.create_user(cluster.admin, "other@local", "a long password", {})
+    _, pair = await cluster.manager.services.users.create_user(cluster.admin, "other@local", "a long password", {})
     runner, port = await serve(build_app(cluster.manager), "127.0.0.1", 0)
 
     async def client(access_key: str) -> RawClient:

@@ -103,7 +103,7 @@ def test_the_table_has_every_operation() -> None:
 @pytest.fixture
 def member(stocked: Api) -> Callable[[UserRole], Awaitable[RawClient]]:
     """Makes a user of a role."""
-    people = stocked.cluster.manager.services.people
+    people = stocked.cluster.manager.services.users
 
     async def make(role: UserRole) -> RawClient:
         _, pair = await people.create_user(

@@ -61,7 +61,7 @@ async def test_somebody_elses_token_is_another_one(api: Api) -> None:
 @pytest.mark.parametrize("is_kept", [True, False])
 async def test_a_session_is_created_once(api: Api, monkeypatch: pytest.MonkeyPatch, is_kept: bool) -> None:
     """Double submits, several at once, and one whose server died between the commit and the answer; without a name."""
-    store, finish = api.cluster.manager._stores.answers, api.cluster.manager._stores.answers.finish
+    store, finish = api.cluster.manager.stores.answers, api.cluster.manager.stores.answers.finish
 
     async def die(*_: object) -> None:
         raise RuntimeError("killed")

@@ -42,7 +42,7 @@ async def test_what_the_cluster_offers(api: Api) -> None:
 async def test_a_request_sees_one_set_of_slots(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slot that appears in the middle of a request belongs to the next one."""
     late = Machine("late", cuda_device="1")
-    store = api.cluster.manager._stores.identities
+    store = api.cluster.manager.stores.identities
     groups = store.groups
 
     async def slow(**narrowed: Any) -> Sequence[Group]:
@@ -87,7 +87,7 @@ async def test_watchers_of_agents_are_asked(api: Api) -> None:
 
     async with TestServer(app) as server:
         assert (await ask())[1]["msg"].startswith("The watcher of agent-1 is not known: set nodes/agents/agent-1/ip")
-        config = api.cluster.manager._stores.config
+        config = api.cluster.manager.stores.config
         await config.put_many(
             {
                 "nodes/agents/agent-1/ip": "127.0.0.1",

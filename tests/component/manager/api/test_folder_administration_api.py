@@ -271,7 +271,7 @@ async def test_a_limit_that_a_proxy_missed_is_told_later(api: Api) -> None:
     scope = QuotaScopeId.parse(f"user:{api.cluster.user.user_id}")
     await make(api, "data")
     loop = folders_of(api).quota_loop
-    store = api.cluster.manager._stores.folders
+    store = api.cluster.manager.stores.folders
     assert store is not None
     await store.set_scope_limit(HOST, scope, 42)
     api.storage.down = True
@@ -362,7 +362,7 @@ async def test_the_trash_empties_itself(api: Api) -> None:
     for name in ("old", "new", "back"):
         await make(api, name)
         assert (await call(api, "DELETE", f"/{name}")).status == 204
-    store = api.cluster.manager._stores.folders
+    store = api.cluster.manager.stores.folders
     assert store is not None
     rows = {folder.name: folder for folder in await store.by_status({FolderStatus.DELETE_PENDING})}
     long_ago = rows["old"].status_changed - timedelta(days=31)

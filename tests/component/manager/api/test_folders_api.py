@@ -98,7 +98,7 @@ async def test_what_cannot_be_made(api: Api, body: dict[str, Any], status: int, 
 
 
 async def test_the_number_of_folders_is_limited(api: Api) -> None:
-    store = api.cluster.manager._stores.identities
+    store = api.cluster.manager.stores.identities
     policy = (await store.policies(name="default"))[0]
     await store.put(replace(policy, max_vfolder_count=2))
     replies = await asyncio.gather(*(call(api, "POST", "", {"name": f"f{n}"}) for n in range(5)))
@@ -204,7 +204,7 @@ async def test_somebody_elses_folder_is_not_found_by_any_operation(api: Api, by_
 async def test_host_permissions_are_asked_for_each_operation(api: Api) -> None:
     await make(api, "data")
     await call(api, "POST", "/data/request-upload", {"path": "a", "size": 0})
-    store = api.cluster.manager._stores.identities
+    store = api.cluster.manager.stores.identities
     domain = await store.domain("default")
     assert domain is not None
     every = list(domain.allowed_vfolder_hosts["local:volume1"])

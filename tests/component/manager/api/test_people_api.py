@@ -55,7 +55,7 @@ async def test_a_user_comes_changes_and_goes(api: Api) -> None:
     changed = await ask(api, MODIFY, e="ann.smith@example.com", p={"status": "inactive", "password": "another one"})
     assert changed["user"]["status"] == "inactive"
     assert not await signs(ann), "at once"
-    stored = await api.cluster.manager._stores.identities.password_hash("ann.smith@example.com")
+    stored = await api.cluster.manager.stores.identities.password_hash("ann.smith@example.com")
     assert stored == "another one", "as the hash function of this fixture leaves it"
     assert (await ask(api, MODIFY, e="ann.smith@example.com", p={"is_active": True}))["ok"]
     assert await signs(ann)
@@ -63,8 +63,8 @@ async def test_a_user_comes_changes_and_goes(api: Api) -> None:
     told = await api.create(ann, name="hers")
     assert (await ask(api, DELETE, e="ann.smith@example.com"))["ok"]
     assert not await signs(ann)
-    await api.cluster.manager._owners.once()
-    session = await api.cluster.manager._stores.sessions.get(told["sessionId"])
+    await api.cluster.manager.loops.deleted_users.once()
+    session = await api.cluster.manager.stores.sessions.get(told["sessionId"])
     assert session is None or session.status in (SessionStatus.TERMINATING, SessionStatus.TERMINATED)
     found = await ask(api, '{ user_list(limit: 5, offset: 0, status: "deleted") { items { email } total_count } }')
     assert [u["email"] for u in found["items"]] == ["ann.smith@example.com"]
@@ -168,7 +168,7 @@ async def test_folders_of_the_purged(api: Api) -> None:
     await call(api, "POST", "/invitations/accept", {"inv_id": invitation["id"]}, by=api.user)
     await make(api, "shared", by=api.admin)
     assert (await ask(api, PURGE, e="ann@local", p={"purge_shared_vfolders": False}))["ok"]
-    folders = api.cluster.manager._stores.folders
+    folders = api.cluster.manager.stores.folders
     assert folders is not None
     kept = {f["name"]: f for f in (await call(api, "GET", "", by=api.admin)).json() if f["is_owner"]}
     assert len(kept) == 2, "the heir had one of that name already"

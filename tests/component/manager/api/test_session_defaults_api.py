@@ -154,7 +154,7 @@ async def test_the_kernels_of_a_cluster_have_the_roles_of_its_template(api: Api)
 
 async def promoted(api: Api, role: UserRole) -> RawClient:
     """The other user, who now has that role."""
-    people = api.cluster.manager.services.people
+    people = api.cluster.manager.services.users
     await people.modify_user(api.cluster.admin, "other@local", {"role": role})
     return api.other
 
@@ -252,7 +252,7 @@ async def test_a_frozen_installation_takes_no_sessions(api: Api) -> None:
     ending = {"status": "frozen", "force_kill": True}
     assert (await api.admin.request("PUT", "/manager/status", json=ending)).status == 204
     session = await api.cluster.manager.services.sessions.get(api.cluster.user, "warm")
-    ended = await api.cluster.manager._writer.wait_until(session.id, lambda s: s.status.is_final, timeout_s=30)
+    ended = await api.cluster.manager.services.writer.wait_until(session.id, lambda s: s.status.is_final, timeout_s=30)
     assert ended is not None
 
 

@@ -267,7 +267,7 @@ async def test_who_did_what_is_written_down(api: Api) -> None:
 
 
 async def test_an_inactive_keypair(api: Api) -> None:
-    people = api.cluster.manager.services.people
+    people = api.cluster.manager.services.users
     await people.modify_keypair(api.cluster.admin, api.other.access_key, {"is_active": False})
     reply = await api.other.request("GET", "/resource/presets")
     assert (reply.status, reply.problem) == (401, "auth-failed")

@@ -222,7 +222,7 @@ async def test_one_that_carries_nothing_may_be_ended(
 async def test_tunnels_and_terminals_end_with_the_key_or_the_user_who_opened_them(
     api: Api, http: aiohttp.ClientSession, service: Service
 ) -> None:
-    stores = api.cluster.manager._stores.identities
+    stores = api.cluster.manager.stores.identities
     who = await stores.credentials(api.user.access_key)
     assert who is not None
     ways = ("/stream/session/tunnelled/tcpproxy?app=sshd", "/stream/session/tunnelled/pty")

@@ -29,7 +29,7 @@ async def ran(api: Api) -> str:
     told = await api.create(name="first", cluster_size=2, config={"resources": {"cpu": 1, "mem": "64m"}})
     assert (await api.user.request("DELETE", "/session/first?forced=true")).status == 200
     async with asyncio.timeout(30):
-        while (session := await api.cluster.manager._stores.sessions.get(told["sessionId"])) is not None:
+        while (session := await api.cluster.manager.stores.sessions.get(told["sessionId"])) is not None:
             if session.status is SessionStatus.TERMINATED:
                 break
             await asyncio.sleep(0.02)

@@ -7,13 +7,7 @@ import pytest
 from msgspec import Meta
 
 from ai.backend.common.errors import InvalidInput
-from ai.backend.infra.http.decode import (
-    QuerySchema,
-    check_json_type,
-    convert,
-    parse_json_object,
-    rename_aliases,
-)
+from ai.backend.infra.http.decode import QuerySchema, check_json_type, convert, parse_json_object, rename_aliases
 from ai.backend.infra.http.errors import UnsupportedMediaType
 from ai.backend.infra.http.routes import Schema
 

@@ -14,10 +14,10 @@ from ai.backend.common.wire.execution import RunResult
 from ai.backend.infra.http.decode import convert, rename_aliases
 from ai.backend.infra.http.fields import duration_s
 from ai.backend.manager.agents.graphql import published_units
-from ai.backend.manager.execution.api import home_path, run_request
+from ai.backend.manager.execution.api import run_request, run_result
 from ai.backend.manager.execution.schemas import RunOptions
+from ai.backend.manager.execution.service import file_path, home_path
 from ai.backend.manager.execution.streams_api import MAX_FRAME_CHARS, split_result
-from ai.backend.manager.execution.views import run_result
 from ai.backend.manager.sessions.graphql import resource_opts
 from ai.backend.manager.sessions.schemas import CREATE_ALIASES, CreateSessionBody
 from ai.backend.manager.sessions.views import creation_of
@@ -93,10 +93,19 @@ def test_paths(name: str, path: str) -> None:
     assert home_path(name, field="f") == path
 
 
-@pytest.mark.parametrize("name", ["..", "a/..", "/etc", "/home/worker", "/home/work/../x", "/", "a\0b", "//home/work"])
+@pytest.mark.parametrize(
+    "name", ["..", "a/..", "/etc", "/home/worker", "/home/work/../x", "/", "a\0b", "//home/work", "x" * 5000]
+)
 def test_paths_that_leave(name: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         home_path(name, field="f")
+    assert list(caught.value.data) == ["f"]
+
+
+@pytest.mark.parametrize("name", ["", ".", "/home/work", "folder/"])
+def test_directories_are_no_files(name: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        file_path(name, field="f")
     assert list(caught.value.data) == ["f"]
 
 

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from ai.backend.common.ids import AgentId
-from ai.backend.common.states import SessionStatus
+from ai.backend.common.states import SessionStatus, UserRole
 from ai.backend.common.wire.agent import ImageJob, ImageJobState
 from ai.backend.infra.bus import Bus
 from ai.backend.manager.execution.commits import CommitService
@@ -19,7 +19,7 @@ from ai.backend.manager.tasks.model import Task
 from ai.backend.manager.tasks.service import TaskService
 from tests.contract.store.builders import NOW, make_session
 
-CALLER = cast("Any", SimpleNamespace(user_id=uuid4(), is_superadmin=True))
+CALLER = cast("Any", SimpleNamespace(user_id=uuid4(), role=UserRole.SUPERADMIN, domain_name="default"))
 
 
 class TaskRows:

@@ -7,21 +7,22 @@ from graphql import GraphQLError, parse
 
 from ai.backend.manager.composition.graphql_schema import load_definitions
 from ai.backend.manager.graphql.executor import build_schema
-from ai.backend.manager.graphql.limits import QueryLimits, check_introspection, check_limits, widths_of
+from ai.backend.manager.graphql.limits import check_introspection, check_limits, widths_of
+from ai.backend.manager.graphql.settings import GraphQLSettings
 
 WIDTHS = widths_of(build_schema(load_definitions(), ()))
 
 
 def test_depth_and_cost_are_as_the_settings_say() -> None:
     document = parse("query($n: Int!) { user_list(limit: $n, offset: 0) { items { email groups { id } } } }")
-    for limits in (QueryLimits(), QueryLimits(depth=4, cost=1 + 10 + 20 + 100)):
+    for limits in (GraphQLSettings(), GraphQLSettings(max_depth=4, max_cost=1 + 10 + 20 + 100)):
         check_limits(document, {"n": 10}, limits, WIDTHS)
     with pytest.raises(GraphQLError, match="deeper than 3"):
-        check_limits(document, {"n": 10}, QueryLimits(depth=3), WIDTHS)
+        check_limits(document, {"n": 10}, GraphQLSettings.model_construct(max_depth=3), WIDTHS)
     with pytest.raises(GraphQLError, match="more than 130"):
-        check_limits(document, {"n": 10}, QueryLimits(cost=130), WIDTHS)
+        check_limits(document, {"n": 10}, GraphQLSettings(max_cost=130), WIDTHS)
     with pytest.raises(GraphQLError, match="more than 1000"):
-        check_limits(document, {}, QueryLimits(cost=1000), WIDTHS)
+        check_limits(document, {}, GraphQLSettings(max_cost=1000), WIDTHS)
 
 
 def test_every_list_counts() -> None:
@@ -29,8 +30,8 @@ def test_every_list_counts() -> None:
     assert "items" not in WIDTHS, "counted by its page"
     pages = parse("{ keypairs { compute_sessions { containers { id status agent image } } } }")
     with pytest.raises(GraphQLError, match="more than 50000"):
-        check_limits(pages, {}, QueryLimits(), WIDTHS)
-    check_limits(parse("{ keypairs { compute_sessions { id status } } }"), {}, QueryLimits(), WIDTHS)
+        check_limits(pages, {}, GraphQLSettings(), WIDTHS)
+    check_limits(parse("{ keypairs { compute_sessions { id status } } }"), {}, GraphQLSettings(), WIDTHS)
 
 
 def test_questions_about_the_schema_are_found_anywhere() -> None:

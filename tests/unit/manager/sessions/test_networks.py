@@ -28,9 +28,8 @@ from ai.backend.manager.agents.model import Agent
 from ai.backend.manager.agents.registration import admitted
 from ai.backend.manager.secrets.sealer import Sealer, new_key
 from ai.backend.manager.sessions.lifecycle.kernel_spec import kernel_spec
-from ai.backend.manager.sessions.model import Session
-from ai.backend.manager.sessions.network import SessionNetwork
-from ai.backend.manager.sessions.networks import needs_overlay, settle
+from ai.backend.manager.sessions.model import Session, SessionNetwork
+from ai.backend.manager.sessions.networks import assign_network, needs_overlay
 from ai.backend.manager.sessions.settings import SessionSettings
 from ai.backend.manager.sessions.transitions import advance
 from tests.contract.store.builders import NOW, make_agent, make_session
@@ -56,7 +55,7 @@ def on(agents: list[int], **changes: Any) -> Session:
 def settled(session: Session, taken: list[tuple[int, SessionNetwork]] | None = None, **changes: Any) -> Session:
     settings = SETTINGS.model_copy(update=changes)
     agents = {a.id: a for a in (agent(n, mtu=1500 if n != 2 else 1400) for n in range(1, 9))}
-    vni, network = settle(session, agents, taken or [], settings, random.Random(1))
+    vni, network = assign_network(session, agents, taken or [], settings, random.Random(1))
     return replace(session, vni=vni, network=network)
 
 
@@ -101,7 +100,7 @@ def test_living_sessions_share_neither_numbers_nor_addresses() -> None:
 def test_an_agent_that_takes_no_part_any_more_is_not_joined() -> None:
     agents = {a.id: a for a in (agent(1), agent(2, why_not="no vxlan"))}
     with pytest.raises(InsufficientResource, match="agent-2 does not support"):
-        settle(on([1, 2]), agents, [], SETTINGS, random.Random(1))
+        assign_network(on([1, 2]), agents, [], SETTINGS, random.Random(1))
 
 
 def test_all_agents_are_told_the_same_but_for_their_place() -> None:
@@ -141,7 +140,7 @@ def test_keys_belong_to_two_agents_wherever_they_say_they_are() -> None:
 
     def keys(other: int) -> set[bytes]:
         session = on([1, other], resource_opts={ENCRYPTION: "true"})
-        vni, network = settle(session, agents, [], SETTINGS, random.Random(1))
+        vni, network = assign_network(session, agents, [], SETTINGS, random.Random(1))
         overlay = kernel_spec(replace(session, vni=vni, network=network), session.main, derive=derive).cluster.overlay
         assert overlay is not None
         (peer,) = overlay.peers.values()
@@ -156,7 +155,8 @@ def test_no_key_comes_again_once_a_line_was_not_needed() -> None:
 
     def begun(on_these: list[int], taken: list[Session]) -> Session:
         session = on(on_these, resource_opts={ENCRYPTION: "true"})
-        vni, network = settle(session, agents, [(s.vni or 0, s.network) for s in taken if s.network], SETTINGS, rng)
+        networks = [(s.vni or 0, s.network) for s in taken if s.network]
+        vni, network = assign_network(session, agents, networks, SETTINGS, rng)
         return replace(session, vni=vni, network=network)
 
     def keys(session: Session) -> tuple[bytes, bytes]:
@@ -179,7 +179,7 @@ def test_a_new_sealing_key_changes_nothing_of_what_is_settled() -> None:
 
     def begun(sealer: Sealer, taken: list[tuple[int, SessionNetwork]]) -> Session:
         session = on([1, 2], resource_opts={ENCRYPTION: "true"})
-        vni, network = settle(session, agents, taken, SETTINGS, random.Random(), sealer.newest_id())
+        vni, network = assign_network(session, agents, taken, SETTINGS, random.Random(), sealer.newest_id())
         return replace(session, vni=vni, network=network)
 
     def told(session: Session, number: int, sealer: Sealer) -> OverlayInfo:

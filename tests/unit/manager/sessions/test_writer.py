@@ -41,10 +41,10 @@ def test_of_those_that_run_only_some_are_kept_and_where_all_are(monkeypatch: pyt
     moving = list(sessions(100, SessionStatus.PREPARING))
     running = list(sessions(100, SessionStatus.RUNNING))
     first, *others = running
-    writer.note([*moving, first])
+    writer.cache([*moving, first])
     for session in others:
         assert writer.recent(first.id) is first  # who is asked for stays
-        writer.note([session])
+        writer.cache([session])
     assert [s for s in moving if writer.recent(s.id) is None] == []
     kept = [s for s in running if writer.recent(s.id) is not None]
     assert kept == [first, *running[-len(kept) + 1 :]]
@@ -52,19 +52,19 @@ def test_of_those_that_run_only_some_are_kept_and_where_all_are(monkeypatch: pyt
     gone = running[1].main
     waiting = list(sessions(20, SessionStatus.PENDING))
     monkeypatch.setattr("ai.backend.manager.sessions.writer._CACHED_AGENTS", len([*moving, *running]))
-    writer.note(replace(s, kernels=(replace(s.main, agent=None),)) for s in waiting)
+    writer.cache(replace(s, kernels=(replace(s.main, agent=None),)) for s in waiting)
     assert all(writer.is_on(s.main.id, AGENT) for s in (*moving, *running)), (
         "those that wait take no place from those that run"
     )
-    writer.note(waiting)
+    writer.cache(waiting)
     assert writer.is_on(waiting[0].main.id, AGENT)
-    writer.note([replace(waiting[0], kernels=(replace(waiting[0].main, agent=None),))])
+    writer.cache([replace(waiting[0], kernels=(replace(waiting[0].main, agent=None),))])
     assert not writer.is_on(waiting[0].main.id, AGENT)
-    writer.note(running)
+    writer.cache(running)
     assert writer.recent_of_kernel(gone.id) is None
     assert writer.is_on(gone.id, AGENT)
     assert not writer.is_on(gone.id, AgentId("agent-2"))
-    writer.note([replace(running[1], status=SessionStatus.TERMINATED)])
+    writer.cache([replace(running[1], status=SessionStatus.TERMINATED)])
     assert not writer.is_on(gone.id, AGENT)
 
 

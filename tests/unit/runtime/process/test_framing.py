@@ -6,15 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ai.backend.node.relay.framing import (
-    MAX_FRAME,
-    FrameReader,
-    ProtocolViolation,
-    encode,
-    kind_of,
-    pack,
-    stamp,
-)
+from ai.backend.node.relay.framing import MAX_FRAME, FrameReader, ProtocolViolation, encode, kind_of, pack, stamp
 
 bodies = st.lists(st.binary(min_size=1, max_size=200), max_size=10)
 

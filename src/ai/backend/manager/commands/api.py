@@ -1,4 +1,4 @@
-"""`backend.ai mgr api`: what the API is, as documents (spec 03-02)."""
+"""`backend.ai mgr api`: documents that describe the API (spec 03-02)."""
 
 from __future__ import annotations
 
@@ -6,36 +6,27 @@ from pathlib import Path
 
 import click
 
-_output = click.option(
-    "-o", "--output", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="A file; unset: print it."
-)
-
-
-def _put(document: str, output: Path | None) -> None:
-    if output is None:
-        click.echo(document)
-    else:
-        output.write_text(document.rstrip("\n") + "\n")
+from ai.backend.manager.commands.running import output_option, write_text
 
 
 @click.group("api")
 def api() -> None:
-    """What the API is, as documents."""
+    """Print documents that describe the API."""
 
 
 @api.command("dump-openapi")
-@_output
+@output_option
 def dump_openapi(output: Path | None) -> None:
     """Print the OpenAPI document of the REST API."""
     from ai.backend.manager.composition.api_reference import openapi_json
 
-    _put(openapi_json(), output)
+    write_text(openapi_json(), output)
 
 
 @api.command("dump-gql-schema")
-@_output
+@output_option
 def dump_gql_schema(output: Path | None) -> None:
     """Print the schema of the GraphQL API."""
     from ai.backend.manager.composition.api_reference import graphql_definitions
 
-    _put(graphql_definitions() + "\n", output)
+    write_text(graphql_definitions() + "\n", output)

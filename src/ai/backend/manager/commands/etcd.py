@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote as percent_quote
 from urllib.parse import unquote as percent_unquote
 
 import click
 
 from ai.backend.infra.config_store import GLOBAL, ConfigScope, ConfigStore, ScopeKind
-from ai.backend.manager.commands.running import on_config
+from ai.backend.manager.commands.running import on_config, read_json
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.system.configuration import flattened, nested
 
@@ -50,8 +48,8 @@ def etcd() -> None:
 def get(settings: ManagerSettings, key: str, prefix: bool, scope: ConfigScope) -> None:
     """Print the value of KEY."""
     if prefix:
-        found = on_config(settings, lambda store: store.get_prefix(key.rstrip("/"), scopes=(scope,)))
-        click.echo(json.dumps(nested(key, found), indent=2, ensure_ascii=False))
+        values = on_config(settings, lambda store: store.get_prefix(key.rstrip("/"), scopes=(scope,)))
+        click.echo(json.dumps(nested(key, values), indent=2, ensure_ascii=False))
         return
     value = on_config(settings, lambda store: store.get(key, scopes=(scope,)))
     if value is None:
@@ -76,10 +74,7 @@ def put(settings: ManagerSettings, key: str, value: str, scope: ConfigScope) -> 
 @click.pass_obj
 def put_json(settings: ManagerSettings, key: str, file: Path, scope: ConfigScope) -> None:
     """Set every key in the JSON object in FILE (- is standard input), below KEY; all or none."""
-    try:
-        data: Any = json.loads(sys.stdin.read() if str(file) == "-" else file.read_text())
-    except (OSError, ValueError) as e:
-        raise click.ClickException(f"{file} cannot be read as JSON: {e}") from None
+    data = read_json(file)
     if not isinstance(data, dict):
         raise click.ClickException(f"{file} holds no JSON object")
 
@@ -99,8 +94,8 @@ def put_json(settings: ManagerSettings, key: str, file: Path, scope: ConfigScope
 @click.pass_obj
 def delete(settings: ManagerSettings, key: str, prefix: bool, scope: ConfigScope) -> None:
     """Remove KEY."""
-    gone = on_config(settings, lambda store: store.delete(key, scope=scope, prefix=prefix))
-    click.echo(f"{gone} keys were removed", err=True)
+    count = on_config(settings, lambda store: store.delete(key, scope=scope, prefix=prefix))
+    click.echo(f"{count} keys were removed", err=True)
 
 
 @etcd.command("move-subtree")
@@ -109,17 +104,17 @@ def delete(settings: ManagerSettings, key: str, prefix: bool, scope: ConfigScope
 @_scope_option
 @click.pass_obj
 def move_subtree(settings: ManagerSettings, old: str, new: str, scope: ConfigScope) -> None:
-    """Give what is at and below OLD the prefix NEW. Should this be broken off, run it again."""
+    """Replace the prefix OLD of all keys at and below it by NEW. If it is interrupted, run it again."""
     before, after = old.rstrip("/"), new.rstrip("/")
     if not before or not after or f"{after}/".startswith(f"{before}/") or f"{before}/".startswith(f"{after}/"):
         raise click.ClickException("OLD and NEW must be two places, and neither below the other")
 
     async def work(store: ConfigStore) -> int:
-        found = await store.get_prefix(before, scopes=(scope,))
-        if found:
-            await store.put_many({after + key[len(before) :]: value for key, value in found.items()}, scope=scope)
+        values = await store.get_prefix(before, scopes=(scope,))
+        if values:
+            await store.put_many({after + key[len(before) :]: value for key, value in values.items()}, scope=scope)
             await store.delete(before, scope=scope, prefix=True)
-        return len(found)
+        return len(values)
 
     click.echo(f"{on_config(settings, work)} keys were moved", err=True)
 
@@ -127,12 +122,12 @@ def move_subtree(settings: ManagerSettings, old: str, new: str, scope: ConfigSco
 @etcd.command("quote")
 @click.argument("text")
 def quote(text: str) -> None:
-    """Print TEXT as it may be a part of a key."""
+    """Percent-encode TEXT for use as a part of a key."""
     click.echo(percent_quote(text, safe=""))
 
 
 @etcd.command("unquote")
 @click.argument("text")
 def unquote(text: str) -> None:
-    """Print what `quote` made TEXT of."""
+    """Decode a text that `quote` has encoded."""
     click.echo(percent_unquote(text))

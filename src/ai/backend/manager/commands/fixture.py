@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,13 +10,13 @@ from uuid import UUID
 
 import click
 from argon2 import PasswordHasher
-from sqlalchemy import Boolean, Column, Connection, Float, Integer, Table, insert, select, update
+from sqlalchemy import Boolean, Column, Connection, Float, Integer, insert, select, update
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.slots import ResourceSlot
-from ai.backend.infra.database import GUID, Database, JSONText, QuantityMap, UTCDateTime
+from ai.backend.infra.database import GUID, JSONText, QuantityMap, UTCDateTime
 from ai.backend.infra.database.columns import EnumText, JSONTuple
-from ai.backend.manager.commands.running import on_database
+from ai.backend.manager.commands.running import on_database, read_json
 from ai.backend.manager.composition.backing_services import sealer_of
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.db import metadata as t
@@ -36,7 +35,7 @@ Seal = Callable[[str, str], str]
 
 @click.group("fixture")
 def fixture() -> None:
-    """Rows to begin with."""
+    """Load initial rows."""
 
 
 @fixture.command("populate")
@@ -48,51 +47,43 @@ def populate(settings: ManagerSettings, file: Path, overwrite: bool) -> None:
 
     With "__mode": "update" rows are only changed. Plain passwords are hashed, secret keys sealed.
     """
-    try:
-        data = json.loads(file.read_text())
-    except (OSError, ValueError) as e:
-        raise click.ClickException(f"{file} cannot be read as JSON: {e}") from None
+    data = read_json(file)
     if not isinstance(data, dict) or not all(isinstance(v, list) for k, v in data.items() if not k.startswith("__")):
         raise click.ClickException(f"{file} is no object of lists of rows")
     sealer = sealer_of(settings)
     only_update = data.get("__mode") == "update"
 
     def write(s: Connection) -> list[str]:
-        said = []
+        lines = []
         for name, rows in data.items():
             if not name.startswith("__"):
-                filler = _Filler(s, name, lambda key, secret: sealed(sealer, key, secret))
-                counts = [filler.put(row, overwrite=overwrite, only_update=only_update) for row in rows]
-                said.append(f"{name}: {counts.count('new')} new, {counts.count('changed')} changed")
-        return said
+                writer = _TableWriter(s, name, lambda key, secret: sealed(sealer, key, secret))
+                counts = [writer.put(row, overwrite=overwrite, only_update=only_update) for row in rows]
+                lines.append(f"{name}: {counts.count('new')} new, {counts.count('changed')} changed")
+        return lines
 
-    async def work(database: Database) -> list[str]:
-        return await database.run_write(write)
-
-    for line in on_database(settings, work):
+    for line in on_database(settings, lambda database: database.run_write(write)):
         click.echo(line)
 
 
-class _Filler:
-    """Puts rows of one table, whatever the published name and columns are."""
+class _TableWriter:
+    """Writes rows of one table, whose name and columns may be the published ones."""
 
     def __init__(self, s: Connection, name: str, seal: Seal) -> None:
         self._s = s
         self._name = name
         self._seal = seal
-        ours = "scaling_group_links" if name in _LINKS else _NAMES.get(name, name)
-        found = t.metadata.tables.get(ours)
-        if found is None:
+        own_name = "scaling_group_links" if name in _LINKS else _NAMES.get(name, name)
+        if own_name not in t.metadata.tables:
             raise InvalidInput(f"there is no table {name!r}", data={"table": name})
-        self._table: Table = found
+        self._table = t.metadata.tables[own_name]
 
     def put(self, row: Any, *, overwrite: bool, only_update: bool) -> str:
-        """``new``, ``changed`` or ``kept``."""
+        """Writes a row and returns ``new``, ``changed`` or ``kept``."""
         if not isinstance(row, dict):
             raise InvalidInput(f"{self._name}: {str(row)[:60]!r} is no row")
-        values = {
-            c.name: _value(c, given[c.name]) for given in [self._ours(row)] for c in self._table.c if c.name in given
-        }
+        renamed = self._renamed(row)
+        values = {c.name: _value(c, renamed[c.name]) for c in self._table.c if c.name in renamed}
         keys = [c for c in self._table.primary_key.columns if c.name in values]
         if len(keys) != len(self._table.primary_key.columns):
             names = ", ".join(c.name for c in self._table.primary_key.columns)
@@ -106,27 +97,26 @@ class _Filler:
             self._s.execute(update(self._table).where(*where).values(others))
             return "changed"
         if only_update:
-            raise InvalidInput(
-                f"{self._name}: there is no row {', '.join(str(values[c.name]) for c in keys)} to change"
-            )
+            message = f"{self._name}: there is no row {', '.join(str(values[c.name]) for c in keys)} to change"
+            raise InvalidInput(message)
         missing = [c for c in self._table.c if c.name not in values and not c.nullable and c.server_default is None]
         self._s.execute(insert(self._table).values({**{c.name: _default(c) for c in missing}, **values}))
         return "new"
 
-    def _ours(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The row with our names for what has another one in the published tables."""
-        found = dict(row)
+    def _renamed(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the row with the names of this schema, its password hashed and its secret key encrypted."""
+        values = dict(row)
         if self._name in _LINKS:
             kind, column = _LINKS[self._name]
             return {"scaling_group": row.get("scaling_group"), "kind": kind, "target": str(row.get(column))}
         if self._name == "keypairs":
-            if "user" in found:
-                found["user_id"] = found.pop("user")
-            if "secret_key" in found and "access_key" in found:
-                found["secret_key"] = self._seal(str(found["access_key"]), str(found["secret_key"]))
-        if self._name == "users" and found.get("password") and not str(found["password"]).startswith("$"):
-            found["password"] = PasswordHasher().hash(str(found["password"]))
-        return found
+            if "user" in values:
+                values["user_id"] = values.pop("user")
+            if "secret_key" in values and "access_key" in values:
+                values["secret_key"] = self._seal(str(values["access_key"]), str(values["secret_key"]))
+        if self._name == "users" and values.get("password") and not str(values["password"]).startswith("$"):
+            values["password"] = PasswordHasher().hash(str(values["password"]))
+        return values
 
 
 def _value(column: Column[Any], value: Any) -> Any:
@@ -148,24 +138,26 @@ def _value(column: Column[Any], value: Any) -> Any:
         raise InvalidInput(f"{column.table.name}.{column.name}: {e}") from None
 
 
+_DEFAULTS: dict[type[Any], Callable[[], Any]] = {
+    UTCDateTime: lambda: datetime.now(UTC),
+    QuantityMap: lambda: ResourceSlot({}),
+    JSONTuple: tuple,
+    JSONText: dict,
+    Integer: int,
+    Float: int,
+}
+_TEXTS = {"resource_policy": "default", "status": _ACTIVE, "driver": "static", "scheduler": "fifo"}
+
+
 def _default(column: Column[Any]) -> Any:
     kind = column.type
-    if isinstance(kind, UTCDateTime):
-        return datetime.now(UTC)
-    if isinstance(kind, QuantityMap):
-        return ResourceSlot({})
-    if isinstance(kind, JSONTuple):
-        return ()
-    if isinstance(kind, JSONText):
-        return {}
+    for column_type, default in _DEFAULTS.items():
+        if isinstance(kind, column_type):
+            return default()
     if isinstance(kind, Boolean):
         return column.name in _TRUE
-    if isinstance(kind, Integer | Float):
-        return 0
     if isinstance(kind, EnumText) and _ACTIVE in set(kind.kind):
         return kind.kind(_ACTIVE)
     if isinstance(kind, EnumText | GUID):
         raise InvalidInput(f"{column.table.name}.{column.name} is missing")
-    return {"resource_policy": "default", "status": _ACTIVE, "driver": "static", "scheduler": "fifo"}.get(
-        column.name, ""
-    )
+    return _TEXTS.get(column.name, "")

@@ -1,4 +1,4 @@
-"""`backend.ai mgr image`: the catalogue of images, without a manager that runs (spec 03-02, 03-06)."""
+"""`backend.ai mgr image`: the catalogue of images, without a running manager (spec 03-02, 03-06)."""
 
 from __future__ import annotations
 
@@ -27,55 +27,52 @@ T = TypeVar("T")
 
 @click.group("image")
 def image() -> None:
-    """Images of container registries."""
+    """Manage the images of container registries."""
 
 
 def _on_images(settings: ManagerSettings, work: Callable[[SqlImageStore], Awaitable[T]]) -> T:
-    async def run(database: Database) -> T:
-        return await work(SqlImageStore(database))
-
-    return on_database(settings, run)
+    return on_database(settings, lambda database: work(SqlImageStore(database)))
 
 
 @image.command("list")
 @click.option("-r", "--registry", default=None, help="Only those of this registry.")
 @click.pass_obj
 def list_(settings: ManagerSettings, registry: str | None) -> None:
-    """List the images that are known of registries."""
-    found = _on_images(settings, lambda store: store.all(registry))
+    """List the images that were found in registries."""
+    images = _on_images(settings, lambda store: store.all(registry))
     aliases = _on_images(settings, lambda store: store.aliases())
-    for one in found:
-        named = [a.alias for a in aliases if a.image == one.name and a.architecture in (None, one.architecture)]
-        click.echo("  ".join([one.name, one.architecture, one.digest, *([f"({', '.join(named)})"] if named else [])]))
+    for row in images:
+        names = [a.alias for a in aliases if a.image == row.name and a.architecture in (None, row.architecture)]
+        click.echo("  ".join([row.name, row.architecture, row.digest, *([f"({', '.join(names)})"] if names else [])]))
 
 
 @image.command("rescan")
 @click.argument("registry", required=False)
 @click.pass_obj
 def rescan(settings: ManagerSettings, registry: str | None) -> None:
-    """Read what REGISTRY, or every configured one, has now."""
+    """Read the present images of REGISTRY, or of every configured one."""
 
     async def work(database: Database) -> list[str]:
         config = config_store(settings, database)
         if isinstance(config, SQLiteConfigStore):
             await config.setup()
-        book = ContainerRegistries(SealedConfigStore(config, sealer_of(settings), opens=True))
+        registries = ContainerRegistries(SealedConfigStore(config, sealer_of(settings), opens=True))
         try:
-            chosen = [await book.get(registry)] if registry else list((await book.all()).values())
+            chosen = [await registries.get(registry)] if registry else list((await registries.all()).values())
         finally:
             close = getattr(config, "close", None)
             if close is not None:
                 await close()
         if not chosen:
             raise NotFound("no registry is configured (config/docker/registry)")
-        scan = Rescan(SqlImageStore(database), scan_registry, book, SystemClock())
-        return [await scan.scan(one, on_step=_tell) for one in chosen]
+        scan = Rescan(SqlImageStore(database), scan_registry, registries, SystemClock())
+        return [await scan.scan(registry_, on_step=_print_problem) for registry_ in chosen]
 
     for line in on_database(settings, work):
         click.echo(line)
 
 
-def _tell(step: ScanStep) -> None:
+def _print_problem(step: ScanStep) -> None:
     if step.skipped or step.failed:
         click.echo(f"{step.current}: {step.skipped or step.failed}", err=True)
 
@@ -86,16 +83,16 @@ def _tell(step: ScanStep) -> None:
 @click.option("--arch", default=None, help="The processor architecture; whichever there is if not given.")
 @click.pass_obj
 def alias(settings: ManagerSettings, alias: str, target: str, arch: str | None) -> None:
-    """Let ALIAS stand for the image TARGET of a registry."""
+    """Make ALIAS a name of the image TARGET of a registry."""
 
     async def work(store: SqlImageStore) -> None:
         check_alias(alias)
         architecture = architecture_name(arch) if arch else None
-        found = {i.name for i in await store.lookup(target) if architecture in (None, i.architecture)}
-        if len(found) != 1:
-            what = f"there are {', '.join(sorted(found)[:20])}" if found else "no registry had it"
+        matches = {i.name for i in await store.lookup(target) if architecture in (None, i.architecture)}
+        if len(matches) != 1:
+            what = f"there are {', '.join(sorted(matches)[:20])}" if matches else "no registry had it"
             raise ImageNotFound(f"{target} is no one image: {what}")
-        await store.put_alias(ImageAlias(alias=alias, image=found.pop(), architecture=architecture))
+        await store.put_alias(ImageAlias(alias=alias, image=matches.pop(), architecture=architecture))
 
     _on_images(settings, work)
 
@@ -104,7 +101,7 @@ def alias(settings: ManagerSettings, alias: str, target: str, arch: str | None) 
 @click.argument("alias")
 @click.pass_obj
 def dealias(settings: ManagerSettings, alias: str) -> None:
-    """Let ALIAS stand for nothing any more."""
+    """Remove ALIAS."""
     if not _on_images(settings, lambda store: store.drop_alias(alias)):
         raise click.ClickException(f"there is no alias {alias}")
 
@@ -114,6 +111,6 @@ def dealias(settings: ManagerSettings, alias: str) -> None:
 @click.option("--arch", default=None, help="Only of this processor architecture.")
 @click.pass_obj
 def forget(settings: ManagerSettings, name: str, arch: str | None) -> None:
-    """Let the image NAME be unknown until the next rescan."""
+    """Remove the image NAME until the next rescan."""
     if not _on_images(settings, lambda store: store.forget(name, architecture_name(arch) if arch else None)):
         raise click.ClickException(f"no registry had {name}")

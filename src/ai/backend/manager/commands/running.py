@@ -1,11 +1,14 @@
-"""Opens databases and configurations for commands."""
+"""Databases, configurations, files and errors of commands."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import json
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -20,21 +23,39 @@ from ai.backend.manager.secrets.config import SealedConfigStore
 T = TypeVar("T")
 
 
-def run(work: Callable[[], Awaitable[T]]) -> T:
-    """``work``, with what goes wrong told in one line."""
-
-    async def main() -> T:
-        return await work()
-
+@contextmanager
+def reported_errors() -> Iterator[None]:
+    """Turns errors of the platform and the operating system into one line for the user."""
     try:
-        return asyncio.run(main())
+        yield
     except (BackendError, OSError) as e:
         raise click.ClickException(str(e)) from e
 
 
-async def existing(database: Database) -> None:
-    """Raises NotFound unless it is the database of a manager; a file that is not there is not made."""
-    if not _may_be_there(database) or await current_revision(database) is None:
+def read_json(file: Path) -> Any:
+    """Returns the JSON in a file; ``-`` is standard input."""
+    try:
+        return json.loads(sys.stdin.read() if str(file) == "-" else file.read_text())
+    except (OSError, ValueError) as e:
+        raise click.ClickException(f"{file} cannot be read as JSON: {e}") from None
+
+
+def write_text(text: str, output: Path | None) -> None:
+    """Writes a document to a file, or prints it."""
+    if output is None:
+        click.echo(text)
+    else:
+        output.write_text(text.rstrip("\n") + "\n")
+
+
+output_option = click.option(
+    "-o", "--output", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="A file; unset: print it."
+)
+
+
+async def require_database(database: Database) -> None:
+    """Raises NotFound unless it is the database of a manager; does not create a missing file."""
+    if not _may_exist(database) or await current_revision(database) is None:
         raise NotFound(
             f"{database.location.render_as_string()} is no database of a manager: name the "
             "manager's settings (mgr --config FILE), or its database (BACKEND_MANAGER_DATABASE__URL); "
@@ -42,52 +63,47 @@ async def existing(database: Database) -> None:
         )
 
 
-def _may_be_there(database: Database) -> bool:
+def _may_exist(database: Database) -> bool:
     return database.is_shared or Path(database.location.database or "").is_file()
 
 
 def on_database(settings: ManagerSettings, work: Callable[[Database], Awaitable[T]], *, is_new: bool = False) -> T:
-    """``work`` on the database that the settings name, which must be there unless ``is_new``."""
+    """Runs ``work`` on the database of the settings, which must exist unless ``is_new``."""
 
     async def main() -> T:
         database = default_database(settings)
         try:
             if not is_new:
-                await existing(database)
+                await require_database(database)
             return await work(database)
         finally:
             await database.close()
 
-    return run(main)
+    with reported_errors():
+        return asyncio.run(main())
 
 
 def on_config(settings: ManagerSettings, work: Callable[[ConfigStore], Awaitable[T]], *, is_raw: bool = False) -> T:
-    """``work`` on the shared configuration, in etcd or in the database.
+    """Runs ``work`` on the shared configuration, in etcd or in the database. Unless ``is_raw``, secrets are encrypted
+    when they are written; reads return them encrypted."""
 
-    Unless ``is_raw``, secrets are sealed when they are written; reads tell them as they lie.
-    """
-
-    async def main() -> T:
-        database = default_database(settings)
+    async def with_store(database: Database) -> T:
         store = config_store(settings, database)
         try:
             if isinstance(store, SQLiteConfigStore):
-                await existing(database)
+                await require_database(database)
                 await store.setup()
-            if not is_raw:
-                return await work(SealedConfigStore(store, sealer_of(settings), opens=False))
-            return await work(store)
+            return await work(store if is_raw else SealedConfigStore(store, sealer_of(settings), opens=False))
         finally:
             close = getattr(store, "close", None)
             if close is not None:
                 await close()
-            await database.close()
 
-    return run(main)
+    return on_database(settings, with_store, is_new=True)
 
 
 class NoAgents:
-    """A gateway for commands that talk to no agent."""
+    """A gateway for commands that call no agent."""
 
     def agent(self, agent_id: str) -> AgentCommands:
         raise Unavailable(f"agent {agent_id} is not connected")

@@ -1,4 +1,4 @@
-"""`backend.ai mgr scheduler`: what is decided, and why."""
+"""`backend.ai mgr scheduler`: dumps, replays and explains decisions of the scheduler."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 
 import click
 
-from ai.backend.common.errors import BackendError
 from ai.backend.common.states import SessionStatus
 from ai.backend.core.scheduling.decide import decide
 from ai.backend.core.scheduling.plan import describe
@@ -17,7 +16,7 @@ from ai.backend.core.scheduling.policy import ORDERS, PLACEMENTS, Policy
 from ai.backend.core.scheduling.snapshot import Snapshot, dump_json, load_json
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.database import Database
-from ai.backend.manager.commands.running import NoAgents, on_database
+from ai.backend.manager.commands.running import NoAgents, on_database, reported_errors
 from ai.backend.manager.composition.manager import Manager
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.resource_groups.placement_plugins import plugged
@@ -26,26 +25,19 @@ from ai.backend.manager.sessions.model import Session
 
 @click.group("scheduler")
 def scheduler() -> None:
-    """Look at what the scheduler decides, on the database of a live manager or on a dump of it."""
-
-
-def _scheduling(settings: ManagerSettings, resource_group: str) -> tuple[Snapshot, Policy]:
-    async def work(database: Database) -> tuple[Snapshot, Policy]:
-        return await Manager(settings, database, Bus(), NoAgents()).scheduling(resource_group)
-
-    return on_database(settings, work)
-
-
-def _with_plugin(policy: Policy) -> Policy:
-    return policy if policy.placement in PLACEMENTS else replace(policy, plugged=plugged(policy.placement))
+    """Inspect the decisions of the scheduler, on the database of a live manager or on a dump of it."""
 
 
 @scheduler.command("dump")
 @click.option("--resource-group", default="default", show_default=True)
 @click.pass_obj
 def scheduler_dump(settings: ManagerSettings, resource_group: str) -> None:
-    """Print what the scheduler sees of a resource group as JSON."""
-    snapshot, policy = _scheduling(settings, resource_group)
+    """Print the scheduler's input of a resource group as JSON."""
+
+    async def work(database: Database) -> tuple[Snapshot, Policy]:
+        return await Manager(settings, database, Bus(), NoAgents()).scheduling(resource_group)
+
+    snapshot, policy = on_database(settings, work)
     click.echo(dump_json(replace(snapshot, policy=policy.dump())).decode())
 
 
@@ -56,14 +48,14 @@ def scheduler_dump(settings: ManagerSettings, resource_group: str) -> None:
 @click.option("--now", type=click.DateTime(), default=None, help="UTC; the present time if not given.")
 @click.option("--seed", type=int, default=0, show_default=True)
 def scheduler_replay(dump: Path, order: str | None, placement: str | None, now: datetime | None, seed: int) -> None:
-    """Decide on a dump again: where each session goes, or why not. Equal arguments give equal answers."""
-    try:
+    """Decide on a dump again: print where each session is placed, or why not. Equal arguments give equal results."""
+    with reported_errors():
         snapshot = load_json(dump.read_bytes())
         when = now.replace(tzinfo=UTC) if now else datetime.now(UTC)
-        told = Policy.of(snapshot.policy, order=order, placement=placement)
-        plan = decide(snapshot, _with_plugin(told), now=when, rng=random.Random(seed))
-    except BackendError as e:
-        raise click.ClickException(str(e)) from e
+        policy = Policy.of(snapshot.policy, order=order, placement=placement)
+        if policy.placement not in PLACEMENTS:
+            policy = replace(policy, plugged=plugged(policy.placement))
+        plan = decide(snapshot, policy, now=when, rng=random.Random(seed))
     click.echo(describe(snapshot, plan))
 
 
@@ -71,16 +63,16 @@ def scheduler_replay(dump: Path, order: str | None, placement: str | None, now: 
 @click.argument("session")
 @click.pass_obj
 def scheduler_explain(settings: ManagerSettings, session: str) -> None:
-    """Say where a pending session, by its name or id, would go now, or why it waits."""
+    """Print where a pending session, by its name or id, would be placed now, or why it waits."""
 
     async def work(database: Database) -> list[str]:
         manager = Manager(settings, database, Bus(), NoAgents())
-        return [await _explained(manager, found) for found in await manager.called(session)]
+        return [await _explanation(manager, match) for match in await manager.live_sessions(session)]
 
     click.echo("\n".join(on_database(settings, work)))
 
 
-async def _explained(manager: Manager, session: Session) -> str:
+async def _explanation(manager: Manager, session: Session) -> str:
     if session.status is not SessionStatus.PENDING:
         agents = ", ".join(sorted({k.agent for k in session.kernels if k.agent is not None}))
         return f"{session.name} does not wait: it is {session.status}" + (f" on {agents}" if agents else "")

@@ -1,4 +1,4 @@
-"""`backend.ai mgr schema` and what else looks after the database (spec 03-02)."""
+"""`backend.ai mgr schema`, `dbshell` and `clear-history`: maintenance of the database (spec 03-02)."""
 
 from __future__ import annotations
 
@@ -16,31 +16,26 @@ from sqlalchemy.engine import URL
 from ai.backend.common.states import FINAL_SESSION_STATUSES
 from ai.backend.infra.database import Database, current_revision, upgrade
 from ai.backend.infra.database.migrate import history
-from ai.backend.manager.commands.running import existing, on_database, run
-from ai.backend.manager.composition.backing_services import default_database
+from ai.backend.manager.commands.running import on_database, output_option, write_text
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.db import MIGRATIONS, SCHEMA_HEAD
 from ai.backend.manager.logs import tables as logs_tables
-from ai.backend.manager.sessions import tables as sessions_tables
-from ai.backend.manager.tasks import tables as tasks_tables
+from ai.backend.manager.sessions import tables
+from ai.backend.manager.tasks.sql import tasks
 
 _UNITS = {"d": 1.0, "h": 1 / 24, "w": 7.0, "m": 30.0, "y": 365.0}
 
 
 @click.group("schema")
 def schema() -> None:
-    """The tables of the database."""
+    """Manage the tables of the database."""
 
 
 @schema.command("show")
 @click.pass_obj
 def show(settings: ManagerSettings) -> None:
     """Print the revision of the database and the newest one of this program."""
-
-    async def work(database: Database) -> str | None:
-        return await current_revision(database)
-
-    revision = on_database(settings, work)
+    revision = on_database(settings, current_revision)
     click.echo(f"the database is at {revision}, this program at {SCHEMA_HEAD}")
     if revision != SCHEMA_HEAD:
         raise click.ClickException("`mgr schema upgrade` brings the database up to date")
@@ -49,12 +44,9 @@ def show(settings: ManagerSettings) -> None:
 @schema.command("oneshot")
 @click.pass_obj
 def oneshot(settings: ManagerSettings) -> None:
-    """Make the tables in a new database, or bring those that are there up to date."""
-
-    async def work(database: Database) -> str:
-        return await upgrade(database, MIGRATIONS)
-
-    click.echo(f"the database is at {on_database(settings, work, is_new=True)}")
+    """Create the tables in a new database, or bring existing ones up to date."""
+    revision = on_database(settings, lambda database: upgrade(database, MIGRATIONS), is_new=True)
+    click.echo(f"the database is at {revision}")
 
 
 @schema.command("upgrade")
@@ -73,19 +65,15 @@ def upgrade_(settings: ManagerSettings) -> None:
 @click.argument("version")
 @click.pass_context
 def apply_missing(context: click.Context, version: str) -> None:
-    """As `upgrade`: revisions here are one line, of which none can be missing."""
+    """The same as `upgrade`: revisions form one line, so none can be missing."""
     context.invoke(upgrade_)
 
 
 @schema.command("dump-history")
-@click.option("-o", "--output", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="A file.")
+@output_option
 def dump_history(output: Path | None) -> None:
     """Print every revision, oldest first, as JSON."""
-    document = json.dumps({"head": SCHEMA_HEAD, "revisions": history(MIGRATIONS)}, indent=2)
-    if output is None:
-        click.echo(document)
-    else:
-        output.write_text(document + "\n")
+    write_text(json.dumps({"head": SCHEMA_HEAD, "revisions": history(MIGRATIONS)}, indent=2), output)
 
 
 @click.command("dbshell")
@@ -94,15 +82,10 @@ def dump_history(output: Path | None) -> None:
 def dbshell(settings: ManagerSettings, arguments: tuple[str, ...]) -> None:
     """Open psql (or sqlite3) on the database of the settings; ARGUMENTS are its own, behind --."""
 
-    async def work() -> URL:
-        database = default_database(settings)
-        try:
-            await existing(database)
-            return database.location
-        finally:
-            await database.close()
+    async def url_of(database: Database) -> URL:
+        return database.location
 
-    url = run(work)
+    url = on_database(settings, url_of)
     is_sqlite = url.get_backend_name() == "sqlite"
     name = "sqlite3" if is_sqlite else "psql"
     program = shutil.which(name)
@@ -130,32 +113,28 @@ def _days(_: click.Context, __: click.Parameter, value: str) -> float:
 @click.option("--vacuum-full", is_flag=True, help="Give the room back to the disk; locks the database meanwhile.")
 @click.pass_obj
 def clear_history(settings: ManagerSettings, retention: float, vacuum_full: bool) -> None:
-    """Forget sessions that ended longer ago, with their kernels and logs, events, and the audit trail."""
+    """Delete sessions that ended longer ago, with their kernels, logs, events and audit records."""
     before = datetime.now(UTC) - timedelta(days=retention)
 
+    sessions, events, audit = tables.sessions, tables.session_events, logs_tables.audit_logs
+    ended_at = func.coalesce(sessions.c.terminated_at, sessions.c.created_at)
+    ended = sessions.c.status.in_(FINAL_SESSION_STATUSES) & (ended_at < before)
+    done = tasks.c.status.in_(["bgtask_done", "bgtask_failed", "bgtask_cancelled"])
+    deletions = {
+        "events": delete(events).where(events.c.session_id.in_(select(sessions.c.id).where(ended).scalar_subquery())),
+        "sessions": delete(sessions).where(ended),
+        "records": delete(audit).where(audit.c.at < before),
+        "tasks": delete(tasks).where(done, tasks.c.updated_at < before),
+    }
+
     def clear(s: Connection) -> dict[str, int]:
-        ended = sessions_tables.sessions.c.status.in_(FINAL_SESSION_STATUSES) & (
-            func.coalesce(sessions_tables.sessions.c.terminated_at, sessions_tables.sessions.c.created_at) < before
-        )
-        old = select(sessions_tables.sessions.c.id).where(ended).scalar_subquery()
-        gone = {
-            "events": s.execute(
-                delete(sessions_tables.session_events).where(sessions_tables.session_events.c.session_id.in_(old))
-            ).rowcount
-        }
-        gone["sessions"] = s.execute(delete(sessions_tables.sessions).where(ended)).rowcount
-        gone["records"] = s.execute(delete(logs_tables.audit_logs).where(logs_tables.audit_logs.c.at < before)).rowcount
-        done = tasks_tables.tasks.c.status.in_(["bgtask_done", "bgtask_failed", "bgtask_cancelled"])
-        gone["tasks"] = s.execute(
-            delete(tasks_tables.tasks).where(done, tasks_tables.tasks.c.updated_at < before)
-        ).rowcount
-        return gone
+        return {name: s.execute(deletion).rowcount for name, deletion in deletions.items()}
 
     async def work(database: Database) -> dict[str, int]:
-        gone = await database.run_write(clear)
+        counts = await database.run_write(clear)
         if vacuum_full:
             await database.vacuum()
-        return gone
+        return counts
 
-    for what, number in on_database(settings, work).items():
-        click.echo(f"{number} {what} were removed")
+    for name, count in on_database(settings, work).items():
+        click.echo(f"{count} {name} were removed")

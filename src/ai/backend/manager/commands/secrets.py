@@ -1,13 +1,12 @@
-"""`backend.ai mgr secrets`: the keys that secrets in the database are sealed with (ADR 0180)."""
+"""`backend.ai mgr secrets`: the keys that encrypt secrets in the database (ADR 0180)."""
 
 from __future__ import annotations
 
 import click
 
-from ai.backend.common.errors import BackendError
 from ai.backend.infra.clock import RandomIds, SystemClock
 from ai.backend.infra.database import Database
-from ai.backend.manager.commands.running import on_config, on_database
+from ai.backend.manager.commands.running import on_config, on_database, reported_errors
 from ai.backend.manager.composition.backing_services import sealer_of, secrets_file
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.maintenance import sql
@@ -24,10 +23,8 @@ def secrets() -> None:
 @click.pass_obj
 def new_key(settings: ManagerSettings) -> None:
     """Add a key to the key file. Copy the file to every manager, restart them, then run `seal`."""
-    try:
+    with reported_errors():
         key = add_key(secrets_file(settings))
-    except (BackendError, OSError) as e:
-        raise click.ClickException(str(e)) from e
     click.echo(f"{secrets_file(settings)} begins with the new key {key.id}")
 
 
@@ -49,10 +46,8 @@ def seal(settings: ManagerSettings) -> None:
 def drop_old_keys(settings: ManagerSettings) -> None:
     """Seal every secret with the first key, and remove all others from the key file."""
     _seal(settings)
-    try:
+    with reported_errors():
         keep_first_key(secrets_file(settings))
-    except (BackendError, OSError) as e:
-        raise click.ClickException(str(e)) from e
     click.echo(f"{secrets_file(settings)} has one key")
 
 
@@ -64,8 +59,8 @@ def reissue(settings: ManagerSettings) -> None:
 
     async def work(database: Database) -> list[tuple[str, str, str]]:
         sealer, now = sealer_of(settings), SystemClock().now()
-        made = await sql.reissue(database, sealer, lambda: id_generator.token(48), at=now)
-        return [(email, str(access_key), secret) for email, access_key, secret in made]
+        keypairs = await sql.reissue(database, sealer, lambda: id_generator.token(48), at=now)
+        return [(email, str(access_key), secret) for email, access_key, secret in keypairs]
 
     for email, access_key, secret in on_database(settings, work):
         click.echo(f"# {email}\nBACKEND_ACCESS_KEY={access_key}\nBACKEND_SECRET_KEY={secret}")

@@ -10,20 +10,14 @@ from pathlib import Path
 
 import click
 
-from ai.backend.common.errors import BackendError, InvalidInput
+from ai.backend.common.errors import InvalidInput
 from ai.backend.infra.process.daemon import run_daemon
 from ai.backend.infra.process.memory import collect_rarely, share_one_heap, trimmed
 from ai.backend.infra.process.pid_file import PidFile
 from ai.backend.infra.process.workers import ProcessSupervisor, first_has_ended
 from ai.backend.infra.telemetry import count_together, log_as_configured
-from ai.backend.manager.composition.backing_services import (
-    BackingServices,
-    advertised,
-    agent_keys_folder,
-    link_key_file,
-    of_process,
-    sealer_of,
-)
+from ai.backend.manager.commands.running import reported_errors
+from ai.backend.manager.composition import backing_services
 from ai.backend.manager.composition.manager import Manager
 from ai.backend.manager.config.settings import ManagerSettings
 
@@ -34,14 +28,9 @@ _COMMAND = "from ai.backend.manager.main import main; main()"
 async def serve(
     settings: ManagerSettings, stop: asyncio.Event, *, ready: Callable[[str], None] = log.info, number: int = 0
 ) -> None:
-    """Run a manager that agents reach by ZeroMQ and clients by HTTP until ``stop`` is set. Sessions run on.
-
-    Args:
-        number: of this process, where several serve on these settings; 0 is the first.
-
-    Raises:
-        OSError: an address cannot be bound. BackendError: the database cannot be used.
-    """
+    """Runs a manager that agents reach by ZeroMQ and clients by HTTP until ``stop`` is set. Sessions continue.
+    ``number`` is that of this process if several serve. Raises OSError if an address cannot be bound, BackendError if
+    the database cannot be used."""
     from ai.backend.infra.http.server import make_runner, serve_on, tls_of
     from ai.backend.infra.rpc.data.server import DataServer
     from ai.backend.infra.rpc.zmq.keys import AgentKeyDirectory, load_or_generate_keypair
@@ -50,19 +39,19 @@ async def serve(
 
     own = settings.manager
     tls = tls_of(own.ssl_cert, own.ssl_privkey) if own.ssl_enabled and own.ssl_cert and own.ssl_privkey else None
-    settings = of_process(settings, number)
-    backing = BackingServices.of(settings)
-    keypair = load_or_generate_keypair(link_key_file(settings))
+    settings = backing_services.of_process(settings, number)
+    backing = backing_services.BackingServices.of(settings)
+    keypair = load_or_generate_keypair(backing_services.link_key_file(settings))
     endpoint = ZmqManagerEndpoint(
         bind=settings.agent_link.bind,
         keypair=keypair,
-        agent_keys=AgentKeyDirectory(agent_keys_folder(settings)),
+        agent_keys=AgentKeyDirectory(backing_services.agent_keys_folder(settings)),
         data=DataServer(
             settings.agent_link.data_port,
             settings.data_dir.expanduser().absolute() / f"link{number or ''}" / "data.sock",
         ),
     )
-    sealer = sealer_of(settings)
+    sealer = backing_services.sealer_of(settings)
     manager = Manager(settings, backing.database, backing.bus, endpoint, sealer=sealer, config=backing.config)
     backing.measure(manager.metrics)
     runner = make_runner(build_app(manager, limiter=backing.limiter))
@@ -72,8 +61,8 @@ async def serve(
         await endpoint.start(manager.reports)
         where = settings.listen.host, settings.listen.port
         host, port = await serve_on(runner, where, tls=tls, shares=own.num_proc > 1)
-        address = advertised(settings, endpoint.address)
-        backing.tell_agents(address.rpartition("://")[2].replace("/", "_"), address, keypair.public)
+        address = backing_services.advertised(settings, endpoint.address)
+        backing.announce(address.rpartition("://")[2].replace("/", "_"), address, keypair.public)
         ready(f"the manager listens on http{'s' if tls else ''}://{host}:{port} and for agents on {endpoint.address}")
         async with trimmed(backing.database.rest):
             await stop.wait()
@@ -84,16 +73,16 @@ async def serve(
         await backing.stop()
 
 
-async def _lead(settings: ManagerSettings, stop: asyncio.Event, worker: Callable[[int], Sequence[str]]) -> None:
-    """The first process: serves, and looks after the others, which begin once the database is up to date."""
+async def _serve_first(settings: ManagerSettings, stop: asyncio.Event, worker: Callable[[int], Sequence[str]]) -> None:
+    """Serves in the first process and starts the others once the database is up to date."""
     workers = ProcessSupervisor({f"worker {n}": worker(n) for n in range(1, settings.manager.num_proc)})
 
     async def end_workers() -> None:
         await stop.wait()
         await workers.stop()
 
-    def ready(told: str) -> None:
-        log.info(told)
+    def ready(message: str) -> None:
+        log.info(message)
         workers.start()
 
     with PidFile(settings.manager.pid_file):
@@ -109,18 +98,16 @@ async def _lead(settings: ManagerSettings, stop: asyncio.Event, worker: Callable
 
 
 def _check_several(settings: ManagerSettings) -> None:
-    """Refuse what several processes cannot share. Raises InvalidInput."""
+    """Refuses settings that several processes cannot share. Raises InvalidInput."""
     if settings.database_url is None or not settings.database_url.startswith("postgresql"):
-        raise InvalidInput(
-            "manager.num-proc above 1 needs PostgreSQL, named in the table db: SQLite serves one process.",
-            data={"manager.num-proc": "not with SQLite"},
-        )
+        message = "manager.num-proc above 1 needs PostgreSQL, named in the table db: SQLite serves one process."
+        raise InvalidInput(message, data={"manager.num-proc": "not with SQLite"})
     if settings.redis is None:
         log.warning("without a table redis, each process counts rate limits alone and hears late of the others' work")
 
 
-async def _follow(settings: ManagerSettings, number: int) -> None:
-    """A further process. Signals are those of a terminal: the first one says when to end."""
+async def _serve_further(settings: ManagerSettings, number: int) -> None:
+    """Serves in a further process until the first one ends."""
     count_together(_metrics_folder(settings), number)
     stop = asyncio.Event()
     serving = asyncio.create_task(serve(settings, stop, number=number))
@@ -141,16 +128,15 @@ def _metrics_folder(settings: ManagerSettings) -> Path:
 def start_server(context: click.Context, worker: int) -> None:
     """Serve the API and the agents."""
     settings: ManagerSettings = context.obj
-    given = context.parent.params if context.parent is not None else {}
-    config, level = given.get("config"), given.get("log_level")
-    try:
+    options = context.parent.params if context.parent is not None else {}
+    config, level = options.get("config"), options.get("log_level")
+    with reported_errors():
         log_as_configured("manager", settings.logging, level=level, number=worker)
-    except BackendError as e:
-        raise click.ClickException(str(e)) from e
     share_one_heap()
     collect_rarely()
-    options = [*(("--config", str(config)) if config else ()), *(("--log-level", level) if level else ())]
-    command = [sys.executable, "-c", _COMMAND, *options, "start-server", "--worker"]
-    run_daemon(
-        lambda stop: _follow(settings, worker) if worker else _lead(settings, stop, lambda n: [*command, str(n)])
-    )
+    arguments = [*(("--config", str(config)) if config else ()), *(("--log-level", level) if level else ())]
+    command = [sys.executable, "-c", _COMMAND, *arguments, "start-server", "--worker"]
+    if worker:
+        run_daemon(lambda stop: _serve_further(settings, worker))
+    else:
+        run_daemon(lambda stop: _serve_first(settings, stop, lambda number: [*command, str(number)]))

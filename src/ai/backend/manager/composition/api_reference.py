@@ -8,12 +8,15 @@ import msgspec
 
 from ai.backend.infra.http.openapi import openapi_document
 from ai.backend.infra.telemetry import Metrics
-from ai.backend.manager.composition.app import ApiOptions, api_endpoints
+from ai.backend.manager.composition.app import api_endpoints
 from ai.backend.manager.composition.services import Services
+from ai.backend.manager.config.settings import ManagerSettings
 
 
 class _Unbound:
     """Stands for a service: endpoints are bound to it and never called."""
+
+    settings = ManagerSettings()
 
     def __getattr__(self, name: str) -> _Unbound:
         return self
@@ -23,9 +26,10 @@ class _Unbound:
 
 
 def document() -> dict[str, Any]:
-    """The OpenAPI document of the manager, without a version of the software, so that releases do not change it."""
+    """Returns the OpenAPI document of the manager, without a version of the software, so that releases do not change
+    it."""
     services = cast(Services, _Unbound())
-    endpoints = api_endpoints(services, Metrics("manager"), ApiOptions())
+    endpoints = api_endpoints(services, Metrics("manager"))
     return openapi_document(endpoints, title="Manager API", version="v7.20230615")
 
 
@@ -34,7 +38,7 @@ def openapi_json() -> str:
 
 
 def graphql_definitions() -> str:
-    """Return the GraphQL definitions of all features, merged into one schema."""
+    """Returns the GraphQL definitions of all features, merged into one schema."""
     from graphql import print_schema
 
     from ai.backend.manager.composition.graphql_schema import load_definitions

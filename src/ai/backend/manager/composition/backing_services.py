@@ -1,4 +1,4 @@
-"""The external services of a manager, as its settings name them."""
+"""The external services of a manager: database, shared configuration, bus, keys."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from ai.backend.infra.bus import Bus
 from ai.backend.infra.config_store import MANAGERS, CachingConfigStore, ConfigStore, SQLiteConfigStore
 from ai.backend.infra.database import Database
 from ai.backend.infra.http.ratelimit import Limiter
+from ai.backend.infra.loop import cancel_all
 from ai.backend.infra.retry import Backoff
 from ai.backend.infra.telemetry import Metrics
 from ai.backend.manager.config.settings import ManagerSettings
@@ -31,7 +32,7 @@ _RETRY_S, _RETRY_MAX_S, _RETRY_JITTER = 0.5, 5.0, 0.5
 
 
 def default_database(settings: ManagerSettings) -> Database:
-    """Return the database of the settings; by default SQLite in the data directory."""
+    """Returns the database of the settings; by default SQLite in the data directory."""
     pool_size = settings.db.pool_size if settings.db is not None else 5
     if settings.database_url is not None:
         return Database(settings.database_url, pool_size=pool_size)
@@ -41,61 +42,54 @@ def default_database(settings: ManagerSettings) -> Database:
 
 
 def secrets_file(settings: ManagerSettings) -> Path:
-    """Return the keys that encrypt secrets in the database."""
+    """Returns the path of the keys that encrypt secrets in the database."""
     return (settings.secrets.key_file or settings.data_dir / "secrets.key").expanduser()
 
 
 def sealer_of(settings: ManagerSettings) -> Sealer:
-    """With the keys of the key file, which is made if it is not there.
-
-    Raises:
-        InvalidInput: the file is no key file, or open to others.
-        OSError: it can be neither read nor made.
-    """
+    """Returns the sealer with the keys of the key file, which is created if it is missing. Raises InvalidInput if the
+    file is malformed or readable by others, OSError if it can be neither read nor created."""
     path = secrets_file(settings)
     return Sealer(load_or_make_keys(path), reload=lambda: read_keys(path))
 
 
 def of_process(settings: ManagerSettings, number: int) -> ManagerSettings:
-    """The settings of one of several processes on one file: each has ports of its own for agents, one after the other.
-
-    Raises:
-        InvalidInput: the link's port cannot be counted on from, or there is none left.
-    """
+    """Returns the settings of one of several processes: each has its own ports for agents, numbered consecutively.
+    Raises InvalidInput if a port is not a number, or beyond the last port."""
     link = settings.agent_link
-    update: dict[str, object] = {"data_port": link.data_port and _port_after(link.data_port, number)}
+    update: dict[str, object] = {"data_port": link.data_port and _next_port(link.data_port, number)}
     for key in ("bind", "advertise"):
         address = getattr(link, key)
         head, _, port = (address or "").rpartition(":")
         if port.isdecimal() and port != "0":
-            update[key] = f"{head}:{_port_after(int(port), number)}"
+            update[key] = f"{head}:{_next_port(int(port), number)}"
         elif address and port != "0" and number:
             raise InvalidInput(f"With num-proc above 1, agent-link.{key} needs a port.", data={key: "no port"})
     return settings.model_copy(update={"agent_link": link.model_copy(update=update)})
 
 
-def _port_after(port: int, number: int) -> int:
+def _next_port(port: int, number: int) -> int:
     if port + number > 65_535:
         raise InvalidInput(f"Too few ports are left after {port} for manager.num-proc.", data={"num-proc": "too large"})
     return port + number
 
 
 def link_key_file(settings: ManagerSettings) -> Path:
-    """The CURVE key of managers; its directory is there."""
+    """Returns the path of the CURVE key of managers and creates its directory."""
     path = (settings.agent_link.key_file or settings.data_dir / "manager.key").expanduser()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     return path
 
 
 def agent_keys_folder(settings: ManagerSettings) -> Path:
-    """Return the public keys of the agents that may connect."""
+    """Returns the folder with the public keys of the agents that may connect, and creates it."""
     path = (settings.agent_link.agent_keys or settings.data_dir / "agent-keys").expanduser()
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     return path
 
 
 def etcd_store(settings: ManagerSettings) -> EtcdConfigStore | None:
-    """Return the etcd of the settings, or None."""
+    """Returns the etcd of the settings, or None."""
     if settings.etcd is None:
         return None
     from ai.backend.infra.config_store.etcd import EtcdConfigStore
@@ -107,31 +101,31 @@ def etcd_store(settings: ManagerSettings) -> EtcdConfigStore | None:
 
 
 def config_store(settings: ManagerSettings, database: Database) -> ConfigStore:
-    """Return the shared configuration: in etcd if the settings name one."""
+    """Returns the shared configuration: in etcd if the settings name one."""
     return etcd_store(settings) or SQLiteConfigStore(database)
 
 
 async def stay_listed(store: EtcdConfigStore, values: Mapping[str, str]) -> None:
-    """Keep these keys stored until cancelled; retry while the store is unreachable."""
+    """Keeps these keys stored until cancelled; retries while the store is unreachable."""
     backoff, is_listed = Backoff(_RETRY_S, _RETRY_MAX_S, jitter=_RETRY_JITTER), False
     while True:
         try:
             await store.keep(values, ttl_s=_LISTED_S)
             if not is_listed:
-                log.info("agents are told of this manager")
+                log.info("agents find this manager in the shared configuration")
             backoff.reset()
             is_listed = True
             await asyncio.sleep(_LISTED_S / 4)
-        except Exception as e:  # noqa: BLE001  # whatever etcd says, it is to be asked again
+        except Exception as e:  # noqa: BLE001  # the keys must be stored again after any failure
             if is_listed or backoff.failures == 0:
-                log.warning("agents are not told of this manager until the shared configuration is back: %s", e)
+                log.warning("agents do not find this manager until the shared configuration is back: %s", e)
             is_listed = False
             await backoff.wait()
 
 
 @dataclass(slots=True)
 class BackingServices:
-    """The services that a manager uses: database, configuration, link. ``stop`` is safe without ``start``."""
+    """The database, shared configuration, bus and rate limiter of a manager. ``stop`` is safe without ``start``."""
 
     database: Database
     config: ConfigStore
@@ -143,7 +137,7 @@ class BackingServices:
 
     @classmethod
     def of(cls, settings: ManagerSettings) -> BackingServices:
-        """Raises InvalidInput for settings with which no connection is possible."""
+        """Returns the services of the settings. Raises InvalidInput for malformed addresses."""
         database = default_database(settings)
         bus, limiter = Bus(), None
         if settings.redis is not None:
@@ -161,11 +155,11 @@ class BackingServices:
                 await start()
 
     def measure(self, metrics: Metrics) -> None:
-        """Expose the age of the cached configuration as a metric."""
+        """Exposes the age of the cached configuration as a metric."""
         if isinstance(self.config, CachingConfigStore):
-            told = "Seconds for which the shared configuration has been read from memory, its server being away."
+            text = "Seconds for which the shared configuration has been read from memory, its server being away."
             store = self.config
-            metrics.watch("shared_configuration_stale_seconds", told, lambda: store.stale_s)
+            metrics.watch("shared_configuration_stale_seconds", text, lambda: store.stale_s)
 
     async def stop(self) -> None:
         await self._leave_list()
@@ -175,21 +169,17 @@ class BackingServices:
                 await end()
         await self.database.close()
 
-    def tell_agents(self, name: str, address: str, public_key: str) -> None:
-        """From now on say in the shared configuration how agents reach this manager; it ends with this process.
-
-        Where it lies in the database there is nobody to read it.
-        """
+    def announce(self, name: str, address: str, public_key: str) -> None:
+        """Keeps the manager's address and key in etcd until this process stops; does nothing without etcd."""
         if self.etcd is not None:
             self._listed = f"{MANAGERS}/{name}"
-            told = {self._listed: json.dumps({"addr": address, "key": public_key})}
-            self._listing = asyncio.create_task(stay_listed(self.etcd, told))
+            values = {self._listed: json.dumps({"addr": address, "key": public_key})}
+            self._listing = asyncio.create_task(stay_listed(self.etcd, values))
 
     async def _leave_list(self) -> None:
         if self._listing is None or self._listed is None:
             return
-        self._listing.cancel()
-        await asyncio.gather(self._listing, return_exceptions=True)
+        await cancel_all(self._listing)
         self._listing = None
         try:
             async with asyncio.timeout(1):
@@ -199,7 +189,7 @@ class BackingServices:
 
 
 def advertised(settings: ManagerSettings, bound: str) -> str:
-    """Return the address for agents: an address of all interfaces becomes the name of this host."""
+    """Returns the address for agents: an address of all interfaces becomes the name of this host."""
     if settings.agent_link.advertise is not None:
         return settings.agent_link.advertise
     scheme, _, rest = bound.partition("://")

@@ -18,7 +18,7 @@ from ai.backend.manager.resource_groups.store import ResourceGroupStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootstrapResult:
-    """The default objects. A keypair is None if it existed already, as its secret is shown once."""
+    """The default objects of an installation. A keypair is None if it existed already, as its secret is shown once."""
 
     domain: DomainName
     group: GroupId
@@ -27,63 +27,52 @@ class BootstrapResult:
     user: NewKeypair | None
 
 
+@dataclass(eq=False, repr=False)
 class Bootstrap:
     """Creates the default objects, and reads the main keypairs of users for the owner of the database."""
 
-    def __init__(
-        self,
-        identities: IdentityStore,
-        resource_groups: ResourceGroupStore,
-        identity: IdentityService,
-        clock: Clock,
-        id_generator: IdGenerator,
-    ) -> None:
-        self._identities = identities
-        self._resource_groups = resource_groups
-        self._identity = identity
-        self._clock = clock
-        self._id_generator = id_generator
+    identities: IdentityStore
+    resource_groups: ResourceGroupStore
+    identity: IdentityService
+    clock: Clock
+    id_generator: IdGenerator
 
     async def run(self, *, resource_group: str = "default", vfolder_hosts: Sequence[str] = ()) -> BootstrapResult:
-        """Creates the default domain, group, resource group, policy, an admin and a user, each if it is missing.
-
-        The default domain gets every permission on those of ``vfolder_hosts`` that it has no entry for.
-        """
-        now = self._clock.now()
+        """Creates the default domain, group, resource group, policy, an admin and a user, each if it is missing. The
+        default domain gets every permission on those of ``vfolder_hosts`` that it has no entry for."""
+        now = self.clock.now()
         domain_name, name = DomainName("default"), ResourceGroupName(resource_group)
-        domain = await self._identities.domain(domain_name) or Domain(name=domain_name, created_at=now)
+        domain = await self.identities.domain(domain_name) or Domain(name=domain_name, created_at=now)
         everything = {host: tuple(permission.value for permission in HostPermission) for host in vfolder_hosts}
         hosts = {**everything, **domain.allowed_vfolder_hosts}
-        await self._identities.put(replace(domain, allowed_vfolder_hosts=hosts))
-        groups = await self._identities.groups(domain_name=domain_name, name="default")
+        await self.identities.put(replace(domain, allowed_vfolder_hosts=hosts))
+        groups = await self.identities.groups(domain_name=domain_name, name="default")
         if not groups:
-            group_id = GroupId(self._id_generator.uuid())
+            group_id = GroupId(self.id_generator.uuid())
             groups = [Group(id=group_id, name="default", domain_name=domain_name, created_at=now)]
-            await self._identities.put(groups[0])
-        if not await self._identities.policies(name="default"):
-            await self._identities.put(ResourcePolicy(name="default", created_at=now))
-        if await self._resource_groups.resource_group(name) is None:
-            await self._resource_groups.put_resource_group(ResourceGroup(name=name, created_at=now))
+            await self.identities.put(groups[0])
+        if not await self.identities.policies(name="default"):
+            await self.identities.put(ResourcePolicy(name="default", created_at=now))
+        if await self.resource_groups.resource_group(name) is None:
+            await self.resource_groups.put_resource_group(ResourceGroup(name=name, created_at=now))
         admin = await self._make_user("admin@local", "admin", UserRole.SUPERADMIN, groups[0].id)
         user = await self._make_user("user@local", "user", UserRole.USER, groups[0].id)
         return BootstrapResult(domain=domain_name, group=groups[0].id, resource_group=name, admin=admin, user=user)
 
     async def main_keypair(self, email: str) -> NewKeypair | None:
-        """Returns the main keypair of a user with its secret, or None. No API calls this.
-
-        The embedded cluster, which owns the database, writes its environment files again with it.
-        """
-        user = await self._identities.user(email=email)
+        """Returns the main keypair of a user with its secret, or None; for the embedded cluster, which owns the
+        database."""
+        user = await self.identities.user(email=email)
         if user is None or user.main_access_key is None:
             return None
-        credentials = await self._identity.credentials(user.main_access_key)
+        credentials = await self.identity.credentials(user.main_access_key)
         if credentials is None:
             return None
         return NewKeypair(access_key=user.main_access_key, secret_key=credentials.secret_key)
 
     async def _make_user(self, email: str, username: str, role: UserRole, group: GroupId) -> NewKeypair | None:
-        if await self._identities.user(email=email) is not None:
+        if await self.identities.user(email=email) is not None:
             return None
         domain = DomainName("default")
-        _, pair = await self._identity.make_user(email, username, role, domain, [group], password_hash=None)
+        _, pair = await self.identity.make_user(email, username, role, domain, [group], password_hash=None)
         return pair

@@ -1,4 +1,4 @@
-"""Puts the GraphQL definitions and resolvers of all features together. Imported by the first query, not at start."""
+"""The GraphQL schema of all features. Imported by the first query, not at start."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ from ai.backend.manager.volumes.graphql import VolumeResolvers
 
 
 def load_definitions() -> str:
-    """Return the GraphQL definitions of all features, the general ones first."""
+    """Returns the GraphQL definitions of all features, the general ones first."""
     manager = Path(__file__).parents[1]
     files = sorted(manager.rglob("*.graphql"), key=lambda path: (path.parent.name != "graphql", path))
     return "\n".join(load_schema_from_path(str(path)) for path in files)
 
 
 def load_schema(services: Services) -> GraphQLSchema:
-    """Read the definitions of all features and bind their resolvers."""
+    """Reads the definitions of all features and binds their resolvers."""
 
     async def load_agent_images() -> Sequence[Image]:
         return merge_images(await services.agents.living())
 
     resolvers = (
         AgentResolvers(services.agents),
-        DotfileResolvers(services.defaults),
+        DotfileResolvers(services.dotfiles),
         FolderResolvers(services.folders, services.identity),
         IdentityResolvers(services.identity),
-        TenantResolvers(services.administration),
-        UserResolvers(services.people, services.identity),
+        TenantResolvers(services.tenants),
+        UserResolvers(services.users, services.identity),
         IdleResolvers(services.idle),
         ImageResolvers(services.images, load_agent_images),
         ResourceGroupResolvers(services.resource_groups),

@@ -1,79 +1,272 @@
-"""All use cases in one value, as the API receives them (``Manager.services``)."""
+"""All services of the manager, and how they are built."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 
-from ai.backend.infra.clock import Clock
+from ai.backend.infra.bus import Bus
+from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.infra.http.client_tokens import ClientTokens
+from ai.backend.manager.agents.capabilities import DeviceReader
+from ai.backend.manager.agents.registration import AgentRegistry, Assignments
 from ai.backend.manager.agents.service import AgentService, WatcherService
 from ai.backend.manager.agents.slots import SlotCatalogue
+from ai.backend.manager.agents.store import AgentGateway
+from ai.backend.manager.agents.watcher_client import HttpWatcherGateway
 from ai.backend.manager.artifacts.facade import Artifacts
+from ai.backend.manager.artifacts.gateway import ArtifactGateway, Reservoirs
+from ai.backend.manager.composition.stores import Stores
+from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.dotfiles.service import DotfileService
 from ai.backend.manager.events.service import EventService
 from ai.backend.manager.execution.commits import CommitService
 from ai.backend.manager.execution.service import ExecutionService
 from ai.backend.manager.folders.facade import Folders
+from ai.backend.manager.folders.gateway import FolderGateway
 from ai.backend.manager.identity.passwords import PasswordService
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.ssh_keys import SshKeyService
 from ai.backend.manager.identity.tenants import TenantService
 from ai.backend.manager.identity.users import UserService
+from ai.backend.manager.idle.activity import ActivityTracker
 from ai.backend.manager.idle.service import IdleService
+from ai.backend.manager.images.client.scanner import scan_registry
 from ai.backend.manager.images.facade import Images
 from ai.backend.manager.logs.audit import AuditService
 from ai.backend.manager.logs.errors import ErrorLogService
+from ai.backend.manager.metrics.live import LiveMetrics
 from ai.backend.manager.resource_groups.service import ResourceGroupService
 from ai.backend.manager.resources.presets import PresetService
 from ai.backend.manager.resources.service import ResourceService
+from ai.backend.manager.secrets.config import SealedConfigStore
+from ai.backend.manager.secrets.sealer import Sealer
 from ai.backend.manager.service_ports.service import ServicePorts
 from ai.backend.manager.service_ports.tunnels import TunnelService
+from ai.backend.manager.sessions.creation.factory import SessionFactory
+from ai.backend.manager.sessions.creation.mounts import SessionMounts
+from ai.backend.manager.sessions.lifecycle.deleted_users import DeletedUsersLoop
+from ai.backend.manager.sessions.lifecycle.observations import ObservationService
+from ai.backend.manager.sessions.lifecycle.reconcile import KernelReconciler
+from ai.backend.manager.sessions.lookup import LiveSlotUse, SessionFinder
+from ai.backend.manager.sessions.model import Session
+from ai.backend.manager.sessions.ownership import OwnerSessions, ResourceGroupSessions
 from ai.backend.manager.sessions.service import SessionService
+from ai.backend.manager.sessions.writer import SessionWriter
 from ai.backend.manager.system.configuration import ConfigService
 from ai.backend.manager.system.service import ManagerState
 from ai.backend.manager.tasks.service import TaskService
 from ai.backend.manager.templates.service import TemplateService
 from ai.backend.manager.usage.service import UsageService
+from ai.backend.manager.volumes.gateway import VolumeGateway
 from ai.backend.manager.volumes.service import VolumeService
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(eq=False, repr=False, kw_only=True)
 class Services:
-    """The use cases of the manager."""
+    """The services of a manager, built from its settings, stores and gateways. ``folders``, ``artifacts``, ``images``,
+    ``commits`` and ``usage`` are None without their stores."""
 
-    sessions: SessionService
-    execution: ExecutionService
-    tunnels: TunnelService
-    service_ports: ServicePorts
-    identity: IdentityService
-    administration: TenantService
-    people: UserService
-    passwords: PasswordService
-    ssh_keys: SshKeyService
-    agents: AgentService
-    resource_groups: ResourceGroupService
-    resources: ResourceService
-    presets: PresetService
-    events: EventService
-    tasks: TaskService
-    audit: AuditService
-    config: ConfigService
-    watchers: WatcherService
-    slots: SlotCatalogue
-    client_tokens: ClientTokens
-    defaults: DotfileService
-    templates: TemplateService
-    state: ManagerState
-    idle: IdleService
-    errors: ErrorLogService
+    settings: ManagerSettings
+    stores: Stores
+    bus: Bus
+    gateway: AgentGateway
+    folder_gateway: FolderGateway
+    volume_gateway: VolumeGateway
+    artifact_gateway: ArtifactGateway | None
+    reservoirs: Reservoirs
+    sealer: Sealer
     clock: Clock
-    volumes: VolumeService
-    folders: Folders | None = None
-    """None without a store."""
-    artifacts: Artifacts | None = None
-    """None without a store."""
-    images: Images | None = None
-    """None without a store of images; then the images of agents are used."""
-    commits: CommitService | None = None
-    usage: UsageService | None = None
-    """None without a store of history."""
+    id_generator: IdGenerator
+    hash_password: Callable[[str], str]
+    verify_password: Callable[[str, str], bool]
+
+    def __post_init__(self) -> None:
+        self._build_installation()
+        self._build_resources()
+        self._build_folders_and_images()
+        self._build_sessions()
+        self._build_session_access()
+        self._build_owners()
+        self._build_registry()
+
+    @property
+    def is_shared(self) -> bool:
+        """Returns True if several managers share the stores."""
+        return self.stores.leases is not None
+
+    def _build_installation(self) -> None:
+        stores, clock = self.stores, self.clock
+        self.state = ManagerState(stores.config, clock)
+        self.tasks = TaskService(stores.tasks, self.bus, clock, self.id_generator)
+        self.audit = AuditService(stores.audit, clock)
+        self.errors = ErrorLogService(stores.errors)
+        self.config = ConfigService(SealedConfigStore(stores.config, self.sealer, opens=False))
+        self.watchers = WatcherService(stores.agents, stores.config, HttpWatcherGateway())
+        token_window = timedelta(hours=self.settings.retention.tokens_hours)
+        self.client_tokens = ClientTokens(stores.answers, window=token_window, clock=clock.now)
+        self.identity = IdentityService(stores.identities, stores.sessions, clock, self.id_generator)
+        self.ssh_keys = SshKeyService(stores.identities, self.identity, clock)
+        self.passwords = PasswordService(
+            stores.identities, self.identity, clock, self.hash_password, self.verify_password
+        )
+
+    def _build_resources(self) -> None:
+        stores = self.stores
+        self.stats = LiveMetrics(stores.sessions)
+        self.devices = DeviceReader()
+        self.slots = SlotCatalogue(stores.agents, LiveSlotUse(stores.sessions))
+        self.assignments = Assignments(stores.config)
+        self.agents = AgentService(
+            stores.agents, stores.sessions, stores.resource_groups, self.assignments, self.stats, self.gateway
+        )
+        group_use = ResourceGroupSessions(stores.agents, stores.sessions)
+        self.resource_groups = ResourceGroupService(
+            stores.resource_groups, stores.identities, self.identity, group_use, self.clock
+        )
+        self.resources = ResourceService(
+            stores.agents,
+            stores.sessions,
+            self.identity,
+            self.resource_groups,
+            self.slots,
+            stores.presets,
+            self.devices,
+        )
+        self.presets = PresetService(stores.presets)
+        self.usage = UsageService(stores.usage, self.identity, self.clock) if stores.usage is not None else None
+
+    def _build_folders_and_images(self) -> None:
+        stores, tasks, clock, id_generator = self.stores, self.tasks, self.clock, self.id_generator
+        self.volumes = VolumeService(self.volume_gateway)
+        self.folders: Folders | None = None
+        if stores.folders is not None:
+            self.folders = Folders.build(
+                stores.folders,
+                self.folder_gateway,
+                self.volume_gateway,
+                stores.identities,
+                tasks,
+                clock,
+                id_generator,
+                self.settings.folders,
+            )
+        self.artifacts: Artifacts | None = None
+        if stores.artifacts is not None and self.artifact_gateway is not None:
+            gateway, settings = self.artifact_gateway, self.settings.artifacts
+            self.artifacts = Artifacts.build(
+                stores.artifacts, gateway, self.reservoirs, tasks, settings, clock, id_generator
+            )
+        self.images: Images | None = None
+        if stores.images is not None:
+            self.images = Images.build(
+                stores.images,
+                scan_registry,
+                config=SealedConfigStore(stores.config, self.sealer, opens=True),
+                agents=stores.agents,
+                identities=stores.identities,
+                resource_groups=self.resource_groups,
+                gateway=self.gateway,
+                tasks=tasks,
+                clock=clock,
+                id_generator=id_generator,
+            )
+
+    def _build_sessions(self) -> None:
+        stores, settings, clock = self.stores, self.settings.sessions, self.clock
+        self.activity = ActivityTracker(stores.activities, clock)
+        self.writer = SessionWriter(stores.sessions, self.bus, on_end=self._forget_session, is_shared=self.is_shared)
+        self.finder = SessionFinder(stores.sessions, self.writer, self.identity)
+        self.dotfiles = DotfileService(stores.dotfiles, self.identity, max_script_bytes=settings.max_script_bytes)
+        folders, artifacts, mounts = self.folders, self.artifacts, None
+        if folders is not None:
+            mounts = SessionMounts(folders.mounts, artifacts.mounts if artifacts is not None else None)
+        factory = SessionFactory(
+            stores.sessions,
+            stores.agents,
+            stores.identities,
+            stores.resource_groups,
+            self.slots,
+            settings,
+            clock,
+            self.id_generator,
+            self.devices,
+            mounts,
+            self.dotfiles,
+            self.state,
+            self.images.service if self.images is not None else None,
+        )
+        self.sessions = SessionService(
+            store=stores.sessions,
+            writer=self.writer,
+            factory=factory,
+            finder=self.finder,
+            identity=self.identity,
+            stats=self.stats,
+            clock=clock,
+            settings=settings,
+        )
+        self.templates = TemplateService(
+            stores.templates, stores.identities, self.identity, self.sessions, clock, self.id_generator
+        )
+
+    def _forget_session(self, session: Session) -> None:
+        self.stats.forget(kernel.id for kernel in session.kernels)
+        self.activity.forget(session)
+
+    def _build_session_access(self) -> None:
+        stores, finder, gateway = self.stores, self.finder, self.gateway
+        self.events = EventService(stores.sessions, finder, self.bus)
+        self.service_ports = ServicePorts(finder, gateway)
+        self.tunnels = TunnelService(self.service_ports, self.settings.tunnels, self.activity)
+        self.idle = IdleService(
+            stores.activities, self.activity, stores.identities, stores.config, self.stats, self.clock
+        )
+        self.execution = ExecutionService(
+            store=stores.sessions,
+            finder=finder,
+            gateway=gateway,
+            stats=self.stats,
+            id_generator=self.id_generator,
+            files=self.settings.files,
+            activity=self.activity,
+        )
+        self.commits: CommitService | None = None
+        if stores.images is not None and self.images is not None:
+            config = SealedConfigStore(stores.config, self.sealer, opens=True)
+            registries = self.images.registries
+            self.commits = CommitService(
+                stores.images, registries, finder, gateway, self.tasks, config, self.clock, self.id_generator
+            )
+
+    def _build_owners(self) -> None:
+        stores, folders = self.stores, self.folders
+        owned_sessions = OwnerSessions(stores.sessions, self.sessions)
+        leaving = folders.owner_removal if folders is not None else None
+        self.deleted_users = DeletedUsersLoop(stores.sessions, stores.identities, self.writer, self.clock)
+        owned = (stores.identities, self.identity, owned_sessions, leaving, self.clock, self.id_generator)
+        self.tenants = TenantService(*owned, (folders.quota_loop,) if folders is not None else ())
+        self.users = UserService(*owned, self.hash_password, self.deleted_users)
+
+    def _build_registry(self) -> None:
+        stores, clock, settings = self.stores, self.clock, self.settings
+        self.registry = AgentRegistry(
+            agents=stores.agents,
+            resource_groups=stores.resource_groups,
+            slots=self.slots,
+            presence=KernelReconciler(stores.sessions, self.writer, clock, settings.agents),
+            bus=self.bus,
+            clock=clock,
+            settings=settings.agents,
+            assignments=self.assignments,
+        )
+        self.reports = ObservationService(
+            sessions=stores.sessions,
+            registry=self.registry,
+            writer=self.writer,
+            stats=self.stats,
+            clock=clock,
+            log_tail_bytes=settings.sessions.log_tail_bytes,
+            is_shared=self.is_shared,
+        )

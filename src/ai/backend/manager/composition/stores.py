@@ -41,13 +41,13 @@ from ai.backend.manager.tasks.sql import SqlTaskStore
 from ai.backend.manager.tasks.store import TaskStore
 from ai.backend.manager.templates.sql import SqlTemplateStore
 from ai.backend.manager.templates.store import TemplateStore
+from ai.backend.manager.usage.service import UsageStore
 from ai.backend.manager.usage.sql import SqlUsageStore
-from ai.backend.manager.usage.store import UsageStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stores:
-    """Where the manager keeps things; one database in production, memory in simulations."""
+    """The stores of a manager: in one database in production, in memory in simulations."""
 
     sessions: SessionStore
     agents: AgentStore

@@ -13,12 +13,11 @@ from ai.backend.manager.agents.settings import AgentSettings
 from ai.backend.manager.artifacts.model import ArtifactSettings
 from ai.backend.manager.config.published import DbSettings, ManagerProcessSettings, translated
 from ai.backend.manager.events.settings import WebhookSettings
-from ai.backend.manager.execution.settings import FileSettings
 from ai.backend.manager.folders.model import FolderSettings
 from ai.backend.manager.graphql.settings import GraphQLSettings
 from ai.backend.manager.maintenance.loop import RetentionSettings
 from ai.backend.manager.service_ports.settings import TunnelSettings
-from ai.backend.manager.sessions.settings import SessionSettings
+from ai.backend.manager.sessions.settings import FileSettings, SessionSettings
 
 
 class ListenSettings(Settings):

@@ -11,7 +11,7 @@ from ai.backend.infra.bus import Bus
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import is_permitted
 from ai.backend.manager.access.permissions import Operation
-from ai.backend.manager.sessions.events import Event
+from ai.backend.manager.sessions.changes import Event
 from ai.backend.manager.sessions.lookup import SessionFinder
 from ai.backend.manager.sessions.store import SessionStore
 from ai.backend.manager.tasks.service import RECHECK_S, wait_for_hint
@@ -22,10 +22,8 @@ _PAGE = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventFilter:
-    """Selects events. ``session_ref`` None selects all sessions that the caller sees.
-
-    ``after_id`` is the client's Last-Event-ID; None selects the events from now on.
-    """
+    """Selects events. ``session_ref`` None selects all sessions that the caller sees. ``after_id`` is the client's
+    Last-Event-ID; None selects the events from now on."""
 
     session_ref: str | None = None
     scope: Literal["*", "session", "kernel"] = "*"
@@ -46,11 +44,8 @@ class EventService:
         return await self._store.last_event_id()
 
     async def subscribe(self, caller: Caller, event_filter: EventFilter) -> AsyncIterator[Event]:
-        """Yields every matching event at least once, in order per session, until the consumer closes the iterator.
-
-        Raises:
-            SessionNotFound: at the first step.
-        """
+        """Yields every matching event at least once, in order per session, until the iterator is closed. Raises
+        SessionNotFound at the first step."""
         with self._bus.subscribe(OUTBOX, limit=1) as hints:
             after = event_filter.after_id if event_filter.after_id is not None else await self.newest_id()
             only: SessionId | None = None

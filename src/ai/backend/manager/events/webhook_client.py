@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import aiohttp
 
 from ai.backend.common.errors import AddressRefused
 from ai.backend.infra.http.outbound import OutboundClient, OutboundFailed, networks, parse_url
+from ai.backend.manager.events.settings import WebhookSettings
 from ai.backend.manager.events.webhook_gateway import WebhookFailed
 
 ID_HEADER = "X-BackendAI-Callback-Id"
 
 
 class HttpCallbackSender:
-    """Implements :class:`ai.backend.manager.events.webhook_gateway.WebhookSender`.
+    """Implements :class:`ai.backend.manager.events.webhook_gateway.WebhookSender`. Redirects are not followed, and the
+    body of the response is not read."""
 
-    Redirects are not followed, and the body of the response is not read.
-    """
-
-    def __init__(self, *, refused_networks: Iterable[str], timeout_s: float) -> None:
+    def __init__(self, settings: WebhookSettings) -> None:
         self._client = OutboundClient(
-            refused=networks(*refused_networks),
-            timeout=aiohttp.ClientTimeout(total=timeout_s),
+            refused=networks(*settings.refused_networks),
+            timeout=aiohttp.ClientTimeout(total=settings.timeout_s),
             connections=0,
             user_agent="backendai-manager",
             keeps_alive=False,

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 
 class WebhookFailed(Exception):
-    """A callback was not accepted. The text has neither the URL nor the response.
+    """The error of a callback that was not accepted; the text has neither the URL nor the response.
 
     Attributes:
         may_pass: False if a retry cannot succeed.
@@ -22,11 +22,7 @@ class WebhookSender(Protocol):
     """Sends callbacks."""
 
     async def send(self, url: str, callback_id: int, body: Mapping[str, Any]) -> None:
-        """Posts ``body`` as JSON; ``callback_id`` is the same at every try.
-
-        Raises:
-            WebhookFailed: the receiver did not accept it.
-        """
+        """Posts ``body`` as JSON; ``callback_id`` is the same at every try. Raises WebhookFailed if it is refused."""
         ...
 
     async def close(self) -> None: ...

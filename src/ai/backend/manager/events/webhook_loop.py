@@ -15,7 +15,7 @@ from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.infra.retry import Backoff
 from ai.backend.manager.events.settings import WebhookSettings
 from ai.backend.manager.events.webhook_gateway import WebhookFailed, WebhookSender
-from ai.backend.manager.sessions.callbacks import Webhook
+from ai.backend.manager.sessions.changes import Webhook
 from ai.backend.manager.sessions.store import SessionStore
 
 log = logging.getLogger(__name__)
@@ -25,10 +25,8 @@ _BACKOFF = Backoff(1.0, 3600.0)
 
 
 class WebhookLoop(PeriodicLoop):
-    """Sends the callbacks of each session in order and at least once; different sessions concurrently.
-
-    Unsent callbacks stay in the store, so a restarted manager continues with them.
-    """
+    """Sends the callbacks of each session in order and at least once; different sessions concurrently. Unsent callbacks
+    stay in the store, so a restarted manager continues with them."""
 
     period_s = 5.0
 

@@ -1,1 +1,1 @@
-"""Code, files, terminals, commits of running sessions."""
+"""Runs code, transfers files, opens terminals and makes commits in running sessions."""

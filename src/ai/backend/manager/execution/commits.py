@@ -1,8 +1,7 @@
 """Commits of sessions as images (spec 03-18 "User-defined Image Commit").
 
-``config/docker/image/commit`` says whether users may: ``false`` forbids it to all but superadmins.
-``config/docker/image/customized`` is where images of users are pushed, as REGISTRY/PROJECT; without it sessions become
-archives only.
+``config/docker/image/commit`` set to ``false`` forbids commits to all but superadmins. Images of users are pushed to
+``config/docker/image/customized``, as REGISTRY/PROJECT; without it sessions become archives only.
 """
 
 from __future__ import annotations
@@ -12,13 +11,15 @@ import re
 from dataclasses import dataclass
 
 from ai.backend.common.errors import Conflict, Forbidden, InvalidInput, NotSupported, Unavailable
-from ai.backend.common.ids import AgentId, TaskId
+from ai.backend.common.ids import TaskId
 from ai.backend.common.images import CUSTOMIZED_NAME, CUSTOMIZED_OWNER, ImageName
 from ai.backend.common.states import SessionStatus
 from ai.backend.common.wire.agent import ImageJob, ImageJobState, RegistryAccess
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.infra.config_store import ConfigStore
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import is_permitted
+from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.agents.store import AgentGateway
 from ai.backend.manager.images.model import ContainerRegistry, ScannedImage
 from ai.backend.manager.images.preload import await_job
@@ -37,50 +38,36 @@ _UNFIT = re.compile(r"[^A-Za-z0-9_@+.-]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """A started commit. ``path`` is where the archive will be, below the agent's folder of archives; for an
-    image of a registry its name."""
+    """A started commit. ``path`` is the name of the image, or of the archive below the agent's folder of archives."""
 
     session: Session
     task_id: TaskId
     path: str
 
 
+@dataclass(eq=False, repr=False)
 class CommitService:
     """Commits sessions, one commit at a time for each session."""
 
-    def __init__(
-        self,
-        store: ImageStore,
-        registries: ContainerRegistries,
-        finder: SessionFinder,
-        gateway: AgentGateway,
-        tasks: TaskService,
-        config: ConfigStore,
-        clock: Clock,
-        id_generator: IdGenerator,
-    ) -> None:
-        self._store = store
-        self._registries = registries
-        self._finder = finder
-        self._gateway = gateway
-        self._tasks = tasks
-        self._config = config
-        self._clock = clock
-        self._id_generator = id_generator
+    store: ImageStore
+    registries: ContainerRegistries
+    finder: SessionFinder
+    gateway: AgentGateway
+    tasks: TaskService
+    config: ConfigStore
+    clock: Clock
+    id_generator: IdGenerator
 
     async def archive(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> Commit:
-        """Make an archive on the agent's disk, named by the session and the time.
-
-        Raises:
-            SessionNotFound, Forbidden: users may not. Conflict: it does not run, or a commit is under way.
-            NotSupported: its agent's runtime makes no images.
-        """
+        """Makes an archive on the agent's disk, named by the session and the time. Raises SessionNotFound, Forbidden
+        (users may not), Conflict (the session does not run, or a commit is under way) and NotSupported (the runtime
+        makes no images)."""
         session = await self._session(caller, ref, owner_access_key)
-        stamp = self._clock.now().strftime("%Y%m%dT%H%M%S")
+        stamp = self.clock.now().strftime("%Y%m%dT%H%M%S")
         folder = _UNFIT.sub("-", session.user_email).lstrip(".")[:100] or "nobody"
         filename = f"{_UNFIT.sub('-', session.name).lstrip('.-')[:80] or 'session'}-{stamp}.tar.gz"
         job = ImageJob(
-            job_id=str(self._id_generator.uuid()),
+            job_id=str(self.id_generator.uuid()),
             action="commit",
             kernel_id=str(session.main.id),
             folder=folder,
@@ -90,17 +77,11 @@ class CommitService:
         return await self._begin(caller, session, job, f"{folder}/{filename}", None)
 
     async def image(self, caller: Caller, ref: str, name: str, *, owner_access_key: str | None = None) -> Commit:
-        """Push an image of the session for its owner, who alone may use it then.
-
-        Raises:
-            InvalidInput: no word for an image. NotSupported: nobody has said where such images are pushed. Else as
-            :meth:`archive`.
-        """
+        """Pushes an image of the session for its owner, who alone may use it. Raises InvalidInput (malformed name),
+        NotSupported (no registry is configured), and as :meth:`archive`."""
         if not _NAME.fullmatch(name):
-            raise InvalidInput(
-                f"{name[:64]!r} cannot be the name of an image: lower case letters, digits, '.', '_' and '-'.",
-                data={"image_name": "malformed"},
-            )
+            message = f"{name[:64]!r} cannot be the name of an image: lower case letters, digits, '.', '_' and '-'."
+            raise InvalidInput(message, data={"image_name": "malformed"})
         session = await self._session(caller, ref, owner_access_key)
         registry, project = await self._place()
         base = ImageName.parse(session.main.image)
@@ -108,7 +89,7 @@ class CommitService:
         target = str(ImageName.parse(f"{registry.name}/{project}/{base.path.rpartition('/')[2]}:{tag}"))
         access = RegistryAccess(registry=registry.name, username=registry.username, password=registry.password)
         job = ImageJob(
-            job_id=str(self._id_generator.uuid()),
+            job_id=str(self.id_generator.uuid()),
             action="commit",
             image=target,
             kernel_id=str(session.main.id),
@@ -123,21 +104,23 @@ class CommitService:
     async def is_under_way(
         self, caller: Caller, ref: str, *, owner_access_key: str | None = None
     ) -> tuple[Session, bool]:
-        """Raises SessionNotFound."""
-        session = await self._finder.one(caller, ref, owner_access_key=owner_access_key)
-        return session, await self._tasks.is_under_way(f"{_SUBJECT}{session.id}")
+        """Returns the session and True if a commit of it is under way. Raises SessionNotFound."""
+        session = await self.finder.one(caller, ref, owner_access_key=owner_access_key)
+        return session, await self.tasks.is_under_way(f"{_SUBJECT}{session.id}")
 
     async def _place(self) -> tuple[ContainerRegistry, str]:
-        where = (await self._config.get(CUSTOMIZED) or "").strip().strip("/")
-        for name, registry in (await self._registries.all()).items():
+        where = (await self.config.get(CUSTOMIZED) or "").strip().strip("/")
+        for name, registry in (await self.registries.all()).items():
             if where.startswith(f"{name}/"):
                 return registry, where.removeprefix(f"{name}/")
         raise NotSupported(f"Images of users cannot be pushed: {CUSTOMIZED} names no REGISTRY/PROJECT.")
 
     async def _session(self, caller: Caller, ref: str, owner_access_key: str | None) -> Session:
-        if not caller.is_superadmin and (await self._config.get(ALLOWED) or "").strip().lower() in ("false", "0", "no"):
+        if not is_permitted(caller, Operation.COMMIT_WHEN_DISABLED) and (
+            (await self.config.get(ALLOWED) or "").strip().lower() in ("false", "0", "no")
+        ):
             raise Forbidden("The administrators do not let sessions become images.")
-        session = await self._finder.one(caller, ref, owner_access_key=owner_access_key, to_change=True)
+        session = await self.finder.one(caller, ref, owner_access_key=owner_access_key, to_change=True)
         if session.status is not SessionStatus.RUNNING or session.main.agent is None:
             raise Conflict(f"The session {session.name} is {session.status}.", data={"status": session.status.value})
         return session
@@ -152,7 +135,9 @@ class CommitService:
         async def work(progress: TaskProgress) -> str:
             refusal: Exception | None = Unavailable("The manager stops, or the task was cancelled.")
             try:
-                await self._ask(agent, job)
+                state = await self.gateway.agent(agent).image_job(job)
+                if state.state == "failed" and state.code == NotSupported.code:
+                    raise NotSupported(state.message)
                 refusal = None
             except Exception as e:
                 refusal = e
@@ -160,11 +145,11 @@ class CommitService:
             finally:
                 if not started.done():
                     started.set_result(refusal)
-            return await self._carry_out(session, job, registry, progress)
+            return await self._await_end(session, job, registry, progress)
 
         subject = f"{_SUBJECT}{session.id}"
         try:
-            task_id = await self._tasks.start(caller, f"commit {session.name}", work, subject=subject)
+            task_id = await self.tasks.start(caller, f"commit {session.name}", work, subject=subject)
         except Conflict as e:
             raise Conflict(f"A commit of {session.name} is under way.", data=e.data) from None
         refusal = await asyncio.shield(started)
@@ -172,25 +157,19 @@ class CommitService:
             raise refusal
         return Commit(session=session, task_id=task_id, path=path)
 
-    async def _ask(self, agent: AgentId, job: ImageJob) -> None:
-        """Start it on the agent. Raises NotSupported."""
-        state = await self._gateway.agent(agent).image_job(job)
-        if state.state == "failed" and state.code == NotSupported.code:
-            raise NotSupported(state.message)
-
-    async def _carry_out(
+    async def _await_end(
         self, session: Session, job: ImageJob, registry: ContainerRegistry | None, progress: TaskProgress
     ) -> str:
         agent = session.main.agent
         assert agent is not None
 
-        async def tell(state: ImageJobState) -> None:
+        async def on_progress(state: ImageJobState) -> None:
             await progress.update(state.current, state.total, "writing the archive")
 
-        state = await await_job(self._gateway, agent, job, tell)
+        state = await await_job(self.gateway, agent, job, on_progress)
         place = str(state.result.get("place", ""))
         if registry is not None:
-            found = ScannedImage(
+            image = ScannedImage(
                 name=job.image,
                 architecture=session.main.architecture,
                 project=ImageName.parse(job.image).path.partition("/")[0],
@@ -199,5 +178,5 @@ class CommitService:
                 size_bytes=int(state.result.get("size_bytes", 0)),
                 labels=state.result.get("labels") or {},
             )
-            await self._store.record(registry.name, [found], at=self._clock.now())
+            await self.store.record(registry.name, [image], at=self.clock.now())
         return f"committed to {place} on {agent}" if registry is None else f"pushed {place}"

@@ -39,7 +39,7 @@ class RunOptions(Schema, frozen=True, rename={"build_log": "buildLog"}):
 
 
 class ExecuteBody(Schema, frozen=True, rename={"run_id": "runId"}):
-    """``continued`` is what examples of the spec call ``continue``."""
+    """The body of a step of a run; ``continued`` is the same as ``continue``."""
 
     mode: Literal["query", "batch", "continue", "continued", "input"]
     code: str = ""
@@ -48,7 +48,7 @@ class ExecuteBody(Schema, frozen=True, rename={"run_id": "runId"}):
 
 
 class CursorOptions(Schema, frozen=True):
-    """Where the cursor is (spec 03-08, "auto-completion"): row and column are counted from zero."""
+    """The position of the cursor (spec 03-08, "auto-completion"); row and column are counted from zero."""
 
     post: str = ""
     line: str = ""
@@ -70,7 +70,7 @@ class StreamRequest(Schema, frozen=True):
 
 
 class ProcessRow(msgspec.Struct, frozen=True):
-    """One process: ``kernel`` is the host name of its kernel, ``metrics`` are in the shape of ``live_stat``."""
+    """A process: ``kernel`` is the host name of its kernel, ``metrics`` are in the shape of ``live_stat``."""
 
     kernel: str
     pid: int

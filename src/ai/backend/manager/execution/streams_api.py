@@ -1,7 +1,7 @@
 """Execution and terminals over WebSockets (spec 03-08, client wire contract 2.2).
 
 The execution stream repeats the steps of the polling API until the run has finished. If the client goes away in the
-middle of a run the code is interrupted: nobody would ever read its output, and the next run would wait behind it.
+middle of a run the code is interrupted, since the next run would wait behind it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from ai.backend.infra.http.decode import convert, parse_json_object, refuse
 from ai.backend.infra.http.errors import problem
 from ai.backend.infra.http.routes import Call, Nothing, Schema, route
 from ai.backend.infra.http.streams import open_socket
-from ai.backend.manager.access.requests import caller_of
-from ai.backend.manager.execution.api import run_request
+from ai.backend.infra.loop import cancel_all
+from ai.backend.manager.execution.api import run_request, run_result
 from ai.backend.manager.execution.schemas import StreamRequest
 from ai.backend.manager.execution.service import ExecutionService, RunRequest
-from ai.backend.manager.execution.views import run_result
 from ai.backend.manager.sessions.service import SessionService
+from ai.backend.manager.sessions.views import session_of
 
 FLUSH_S = 0.25
 """How long a step of a streamed run collects output; the delay with which a user sees it."""
@@ -49,7 +49,7 @@ class AppQuery(Schema, frozen=True):
 
 
 class PtyMessage(Schema, frozen=True):
-    """What a terminal's client says; ``chars`` is base64."""
+    """A message of a terminal's client; ``chars`` is base64."""
 
     type: Literal["stdin", "resize", "ping", "restart"]
     chars: str = ""
@@ -58,7 +58,7 @@ class PtyMessage(Schema, frozen=True):
 
 
 class StreamsApi:
-    """``{s}`` is a name or id, as in the REST calls."""
+    """Serves streams of sessions. ``{s}`` is a name or id, as in the REST calls."""
 
     def __init__(self, sessions: SessionService, execution: ExecutionService) -> None:
         self._sessions = sessions
@@ -66,18 +66,16 @@ class StreamsApi:
 
     @route("GET", "/stream/session/{s}/execute", kind="socket")
     async def execute(self, call: Call) -> web.StreamResponse:
-        """Run code; the first frame says what, and answers to input are raw text frames."""
-        caller, ref = caller_of(call), call.params["s"]
-        await self._sessions.get(caller, ref, owner_access_key=call.owner_access_key)
+        """Run code; the first frame names it, and replies to requests for input are raw text frames."""
+        await self._sessions.get(**session_of(call))
         async with open_socket(call.request) as socket:
             await _Run(self._execution, call, socket).serve()
         return socket
 
     @route("GET", "/stream/session/{s}/pty", kind="socket", query=AppQuery)
     async def pty(self, call: Call[Nothing, AppQuery]) -> web.StreamResponse:
-        """A terminal; messages are JSON in text frames."""
-        caller, ref = caller_of(call), call.params["s"]
-        stream = await self._execution.open_pty(caller, ref, owner_access_key=call.owner_access_key)
+        """Open a terminal; messages are JSON in text frames."""
+        stream = await self._execution.open_pty(**session_of(call))
         try:
             async with open_socket(call.request) as socket:
                 await _bridge(socket, stream)
@@ -103,7 +101,7 @@ class _Run:
             stream_request = convert(parse_json_object(str(first.data).encode(errors="replace")), StreamRequest)
             request = run_request(stream_request.mode, stream_request.code, None, stream_request.options)
         except BackendError as error:
-            await self._tell_error(error)
+            await self._send_error(error)
             return
         reader = asyncio.create_task(self._read())
         steps = asyncio.create_task(self._steps(request))
@@ -118,15 +116,13 @@ class _Run:
                 await asyncio.shield(asyncio.ensure_future(self._interrupt()))
             _, failure = await asyncio.gather(reader, steps, return_exceptions=True)
         if isinstance(failure, BackendError):
-            await self._tell_error(failure)
+            await self._send_error(failure)
         elif isinstance(failure, Exception):
             raise failure
 
     async def _interrupt(self) -> None:
         with contextlib.suppress(BackendError):
-            await self._execution.interrupt(
-                caller_of(self._call), self._call.params["s"], owner_access_key=self._call.owner_access_key
-            )
+            await self._execution.interrupt(**session_of(self._call))
 
     async def _read(self) -> None:
         async for message in self._socket:
@@ -134,11 +130,9 @@ class _Run:
                 await self._inbox.put(str(message.data))
 
     async def _steps(self, request: RunRequest) -> None:
-        caller, ref = caller_of(self._call), self._call.params["s"]
+        session = session_of(self._call)
         while True:
-            result = await self._execution.execute(
-                caller, ref, request, owner_access_key=self._call.owner_access_key, flush_timeout_s=FLUSH_S
-            )
+            result = await self._execution.execute(**session, request=request, flush_timeout_s=FLUSH_S)
             for part in split_result(result):
                 if part.status is not RunStatus.CONTINUED or part.console:
                     await self._send(run_result(part))
@@ -151,8 +145,8 @@ class _Run:
     async def _send(self, frame: dict[str, Any]) -> None:
         await self._socket.send_str(msgspec.json.encode(frame).decode())
 
-    async def _tell_error(self, error: BackendError) -> None:
-        """As the end of the run, since that is all that the published client understands."""
+    async def _send_error(self, error: BackendError) -> None:
+        """Sends an error as the end of the run, since that is all that the published client understands."""
         if self._socket.closed:
             return
         with contextlib.suppress(ConnectionError):
@@ -169,22 +163,18 @@ class _Run:
 
 
 def split_result(result: RunResult) -> Iterator[RunResult]:
-    """A result as one or more that each fit a frame; all but the last say ``continued``."""
+    """Splits a result into parts that each fit a frame; all but the last say ``continued``."""
     chunk: list[list[Any]] = []
     size = 0
     for kind, data in result.console:
         for piece in _pieces(kind, data):
             weight = _weight(piece)
             if chunk and size + weight > MAX_FRAME_CHARS:
-                yield _part(result, chunk)
+                yield RunResult(run_id=result.run_id, status=RunStatus.CONTINUED, console=chunk)
                 chunk, size = [], 0
             chunk.append(piece)
             size += weight
     yield msgspec.structs.replace(result, console=chunk)
-
-
-def _part(result: RunResult, console: list[list[Any]]) -> RunResult:
-    return RunResult(run_id=result.run_id, status=RunStatus.CONTINUED, console=console)
 
 
 def _pieces(kind: str, data: Any) -> Iterator[list[Any]]:
@@ -203,7 +193,7 @@ def _weight(item: list[Any]) -> int:
 
 
 async def _bridge(socket: web.WebSocketResponse, stream: PtyStream) -> None:
-    """Relay between a terminal and its client until either ends."""
+    """Relays between a terminal and its client until either ends."""
 
     async def outward() -> None:
         async for frame in stream:
@@ -230,9 +220,7 @@ async def _bridge(socket: web.WebSocketResponse, stream: PtyStream) -> None:
         if not socket.closed:
             await socket.send_json({"type": "error", "data": error.message})
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(*tasks)
 
 
 def _pty_frame(text: str) -> PtyFrame:

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from graphql import GraphQLResolveInfo
@@ -24,7 +25,7 @@ V = TypeVar("V")
 
 
 class AuditTrail(Protocol):
-    """Records who changed what."""
+    """Records the changes of callers."""
 
     async def record(
         self,
@@ -38,32 +39,28 @@ class AuditTrail(Protocol):
     ) -> None: ...
 
 
+@dataclass(eq=False, repr=False)
 class BatchLoader(Generic[T, V]):
-    """Loads a value for each item; the items that resolvers of one level ask for are loaded by one call.
+    """Loads a value for each item; the items of the resolvers of one level are loaded by one call. ``load`` returns the
+    values of some items by their keys, which ``key`` returns; an item without a value is left out."""
 
-    Args:
-        load: returns the values of some items by their keys; an item without a value is left out.
-        key: returns the key of an item.
-    """
-
-    def __init__(self, load: Callable[[Sequence[T]], Awaitable[Mapping[Any, V]]], key: Callable[[T], Hashable]) -> None:
-        self._load = load
-        self._key = key
-        self._values: dict[Hashable, asyncio.Future[V | None]] = {}
-        self._pending: dict[Hashable, T] = {}
-        self._batches: set[asyncio.Task[None]] = set()
+    load: Callable[[Sequence[T]], Awaitable[Mapping[Any, V]]]
+    key: Callable[[T], Hashable]
+    _values: dict[Hashable, asyncio.Future[V | None]] = field(default_factory=dict, init=False)
+    _pending: dict[Hashable, T] = field(default_factory=dict, init=False)
+    _batches: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     async def get(self, item: T) -> V | None:
-        """Return the value of an item, or None if it has none. A value is loaded once."""
+        """Returns the value of an item, or None if it has none. A value is loaded once."""
         return await asyncio.shield(self._requested(item))
 
     async def get_many(self, items: Iterable[T]) -> list[V]:
-        """Return the values of those items that have one, in their order."""
+        """Returns the values of those items that have one, in their order."""
         values = [self._requested(item) for item in items]
         return [value for value in await asyncio.gather(*map(asyncio.shield, values)) if value is not None]
 
     def _requested(self, item: T) -> asyncio.Future[V | None]:
-        key = self._key(item)
+        key = self.key(item)
         if key not in self._values:
             if not self._pending:  # the batch starts after the resolvers of this level have run
                 asyncio.get_running_loop().call_soon(self._start_batch)
@@ -79,7 +76,7 @@ class BatchLoader(Generic[T, V]):
 
     async def _load_batch(self, items: Mapping[Hashable, T]) -> None:
         try:
-            values = await self._load(list(items.values()))
+            values = await self.load(list(items.values()))
         except Exception as e:  # noqa: BLE001  # every waiting resolver raises it
             for key in items:
                 self._values[key].set_exception(e)
@@ -93,25 +90,17 @@ def _identity(item: Any) -> Hashable:
     return key
 
 
+@dataclass(eq=False, repr=False)
 class Context:
-    """One request: its caller, what the HTTP request says, and the batch loaders of the features."""
+    """The caller of one request, its HTTP properties, and the batch loaders of the features."""
 
-    def __init__(
-        self,
-        caller: Caller,
-        audit: AuditTrail,
-        *,
-        request_id: str = "",
-        address: str = "",
-        variables: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.caller = caller
-        self.address = address
-        self.variables = variables or {}
-        """As they were sent, declared or not."""
-        self._audit = audit
-        self._request_id = request_id
-        self._loaders: dict[str, BatchLoader[Any, Any]] = {}
+    caller: Caller
+    audit: AuditTrail
+    request_id: str = ""
+    address: str = ""
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    """The variables as they were sent, declared or not."""
+    _loaders: dict[str, BatchLoader[Any, Any]] = field(default_factory=dict, init=False)
 
     def loader(
         self,
@@ -119,12 +108,12 @@ class Context:
         load: Callable[[Sequence[T]], Awaitable[Mapping[Any, V]]],
         key: Callable[[T], Hashable] = _identity,
     ) -> BatchLoader[T, V]:
-        """Return the loader of this name for the request; the first call creates it."""
+        """Returns the loader of this name for the request; the first call creates it."""
         return self._loaders.setdefault(name, BatchLoader(load, key))
 
     @asynccontextmanager
     async def audited(self, operation: str, object_type: str, object_id: str) -> AsyncIterator[None]:
-        """Record in the audit log who changed what, with the outcome of the block."""
+        """Records a change in the audit log, with the outcome of the block."""
         outcome = "success"
         try:
             yield
@@ -132,10 +121,10 @@ class Context:
             outcome = e.code
             raise
         finally:
-            await self._audit.record(
+            await self.audit.record(
                 self.caller,
                 operation,
-                request_id=self._request_id,
+                request_id=self.request_id,
                 object_type=object_type,
                 object_id=object_id,
                 outcome=outcome,
@@ -143,7 +132,7 @@ class Context:
 
 
 def context_of(info: Info) -> Context:
-    """Return the context of the request that a resolver belongs to."""
+    """Returns the context of the request that a resolver belongs to."""
     context = info.context
     if not isinstance(context, Context):
         raise TypeError("a resolver outside of its endpoint")
@@ -156,11 +145,8 @@ def caller_of(info: Info) -> Caller:
 
 
 def page_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that every list takes, as fields of a ListQuery.
-
-    Raises:
-        InvalidInput: a page out of range, or a malformed filter or order.
-    """
+    """Returns the arguments of every list as fields of a ListQuery. Raises InvalidInput for a page out of range, and
+    for a malformed filter or order."""
     limit, offset = arguments["limit"], arguments["offset"]
     if not 1 <= limit <= MAX_PAGE:
         raise refuse({"limit": f"must be between 1 and {MAX_PAGE}"})
@@ -174,7 +160,7 @@ def page_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def structured(field: str, value: Any) -> Any:
-    """Decode JSON in a string, as the published client sends it; return any other value unchanged."""
+    """Decodes JSON in a string, as the published client sends it; returns any other value unchanged."""
     if not isinstance(value, str):
         return value
     try:
@@ -184,13 +170,9 @@ def structured(field: str, value: Any) -> Any:
 
 
 async def run_mutation(
-    info: Info,
-    kind: str,
-    name: str,
-    work: Callable[[], Awaitable[Any]],
-    view: Callable[[Any], View] | None = None,
+    info: Info, kind: str, name: str, work: Callable[[], Awaitable[Any]], view: Callable[[Any], View] | None = None
 ) -> View:
-    """Run a change, audit it, and return ``ok``, ``msg`` and the object under ``kind``."""
+    """Runs a change, audits it, and returns ``ok``, ``msg`` and the object under ``kind``."""
     try:
         async with context_of(info).audited(info.field_name, kind, name):
             changed = await work()

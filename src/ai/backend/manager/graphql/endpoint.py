@@ -30,7 +30,7 @@ class GraphQLBody(Schema, frozen=True, rename={"operation_name": "operationName"
 
 
 class GraphQLApi:
-    """Serves GraphQL queries. Builds the schema at the first query, which makes the manager start faster."""
+    """Serves GraphQL queries. The schema is built at the first query, so that the manager starts faster."""
 
     def __init__(self, audit: AuditTrail, settings: GraphQLSettings, load_schema: Callable[[], GraphQLSchema]) -> None:
         self._settings = settings
@@ -47,11 +47,7 @@ class GraphQLApi:
         executor = await self._get_executor()
         body = call.body
         context = Context(
-            caller_of(call),
-            self._audit,
-            request_id=call.request_id,
-            address=call.address,
-            variables=body.variables,
+            caller_of(call), self._audit, request_id=call.request_id, address=call.address, variables=body.variables
         )
         return await executor.execute(body.query, body.variables, body.operation_name, context)
 
@@ -67,7 +63,5 @@ class GraphQLApi:
 
 def _make_executor(settings: GraphQLSettings, load_schema: Callable[[], GraphQLSchema]) -> Executor:
     from ai.backend.manager.graphql.executor import Executor
-    from ai.backend.manager.graphql.limits import QueryLimits
 
-    limits = QueryLimits(depth=settings.max_depth, cost=settings.max_cost, introspection=settings.introspection)
-    return Executor(limits, load_schema())
+    return Executor(settings, load_schema())

@@ -14,29 +14,16 @@ from graphql import DocumentNode, ExecutionResult, GraphQLError, GraphQLSchema, 
 
 from ai.backend.common.errors import BackendError
 from ai.backend.infra.http.errors import PROBLEM_BASE, status_of
+from ai.backend.manager.access.checks import is_permitted
+from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.graphql.context import Context
-from ai.backend.manager.graphql.limits import (
-    MAX_TOKENS,
-    QueryLimits,
-    check_introspection,
-    check_limits,
-    widths_of,
-)
+from ai.backend.manager.graphql.limits import MAX_TOKENS, check_introspection, check_limits, widths_of
+from ai.backend.manager.graphql.settings import GraphQLSettings
 
 log = logging.getLogger(__name__)
 _CACHED_QUERIES = 256
-_UUID = ScalarType("UUID")
-_DATE_TIME = ScalarType("DateTime")
-_JSON_STRING = ScalarType("JSONString")
-_BIG_INT = ScalarType("BigInt")
 
 
-@_UUID.serializer
-def _format_uuid(value: Any) -> str:
-    return str(value)
-
-
-@_UUID.value_parser
 def _parse_uuid(value: Any) -> UUID:
     try:
         return UUID(str(value))
@@ -44,35 +31,24 @@ def _parse_uuid(value: Any) -> UUID:
         raise GraphQLError(f"not a UUID: {str(value)[:64]!r}") from None
 
 
-@_DATE_TIME.serializer
-def _format_date_time(value: datetime) -> str:
-    return value.isoformat()
-
-
-@_JSON_STRING.serializer
-def _format_json_string(value: Any) -> str:
-    return str(value)
-
-
-@_BIG_INT.serializer
-def _format_big_int(value: Any) -> int:
-    return int(value)
+_SCALARS = (
+    ScalarType("UUID", serializer=str, value_parser=_parse_uuid),
+    ScalarType("DateTime", serializer=datetime.isoformat),
+    ScalarType("JSONString", serializer=str),
+    ScalarType("BigInt", serializer=int),
+)
 
 
 def build_schema(definitions: str, bindables: Sequence[SchemaBindable]) -> GraphQLSchema:
-    """Return the executable schema of definitions and resolvers.
-
-    Raises:
-        ValueError: a resolver is of a field that the definitions lack.
-    """
-    return make_executable_schema(definitions, *bindables, _UUID, _DATE_TIME, _JSON_STRING, _BIG_INT)
+    """Returns the executable schema. Raises ValueError for a resolver of a field that the definitions lack."""
+    return make_executable_schema(definitions, *bindables, *_SCALARS)
 
 
 class Executor:
     """Executes queries on one schema and caches their parsed documents."""
 
-    def __init__(self, limits: QueryLimits, schema: GraphQLSchema) -> None:
-        self._limits = limits
+    def __init__(self, settings: GraphQLSettings, schema: GraphQLSchema) -> None:
+        self._settings = settings
         self.schema = schema
         self._widths = widths_of(self.schema)
         self._parsed: OrderedDict[str, DocumentNode | list[GraphQLError]] = OrderedDict()
@@ -80,33 +56,27 @@ class Executor:
     async def execute(
         self, text: str, variables: Mapping[str, Any], operation: str | None, context: Context
     ) -> dict[str, Any]:
-        """Return the reply to a query: always ``data``, and ``errors`` if there are any."""
+        """Returns the reply to a query: always ``data``, and ``errors`` if there are any."""
         document = self._prepare(text)
         if isinstance(document, list):
             return {"data": None, "errors": [format_error(error) for error in document]}
         try:
-            if not self._may_introspect(context):
+            allowed = self._settings.introspection
+            if allowed != "everybody" and not (
+                allowed == "superadmins" and is_permitted(context.caller, Operation.SEE_SCHEMA)
+            ):
                 check_introspection(document)
-            check_limits(document, variables, self._limits, self._widths)
+            check_limits(document, variables, self._settings, self._widths)
         except GraphQLError as error:
             return {"data": None, "errors": [format_error(error)]}
-        outcome = execute(
-            self.schema,
-            document,
-            context_value=context,
-            variable_values=dict(variables),
-            operation_name=operation,
+        execution = execute(
+            self.schema, document, context_value=context, variable_values=dict(variables), operation_name=operation
         )
-        result = outcome if isinstance(outcome, ExecutionResult) else await outcome
+        result = execution if isinstance(execution, ExecutionResult) else await execution
         reply: dict[str, Any] = {"data": result.data}
         if result.errors:
             reply["errors"] = [format_error(error) for error in result.errors]
         return reply
-
-    def _may_introspect(self, context: Context) -> bool:
-        """Return True if the caller may query the schema itself."""
-        allowed = self._limits.introspection
-        return allowed == "everybody" or (allowed == "superadmins" and context.caller.is_superadmin)
 
     def _prepare(self, text: str) -> DocumentNode | list[GraphQLError]:
         cached = self._parsed.get(text)
@@ -130,7 +100,7 @@ class Executor:
 
 
 def format_error(error: GraphQLError) -> dict[str, Any]:
-    """Return an error as the reply carries it; an unexpected exception is logged and its text hidden."""
+    """Returns an error for the reply; an unexpected exception is logged and its text hidden."""
     formatted: dict[str, Any] = {"message": error.message}
     if error.locations:
         formatted["locations"] = [location.formatted for location in error.locations]

@@ -1,137 +1,100 @@
-"""What one query may ask for: depth and cost, counted before anything is executed.
+"""Limits of a query: depth and cost, counted before anything is executed.
 
 The cost of a field is one, times the page sizes of the lists around it. A list without a page counts as ten, or as the
-page that it gives.
+page that it returns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from graphql import (
-    DocumentNode,
-    FieldNode,
-    FragmentDefinitionNode,
-    FragmentSpreadNode,
-    GraphQLError,
-    GraphQLSchema,
-    IntValueNode,
-    OperationDefinitionNode,
-    SelectionSetNode,
-    VariableNode,
-    Visitor,
-    get_named_type,
-    get_nullable_type,
-    is_list_type,
-    is_object_type,
-    visit,
-)
+import graphql
+
+from ai.backend.manager.graphql.settings import GraphQLSettings
 
 MAX_TOKENS = 4_000
 MAX_PAGE = 100
 _UNPAGED = 10
 _FULL_PAGES = frozenset({"compute_sessions", "keypairs", "users"})
-"""Lists without a page that give a whole one."""
+"""Lists without a page argument that return a full page."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueryLimits:
-    """``introspection``: who may ask for the schema: everybody, superadmins or nobody."""
-
-    depth: int = 16
-    cost: int = 50_000
-    introspection: str = "everybody"
-
-
-def widths_of(schema: GraphQLSchema) -> dict[str, int]:
-    """For how many items each list of objects counts that has no page, by the name of its field."""
+def widths_of(schema: graphql.GraphQLSchema) -> dict[str, int]:
+    """Returns for how many items each list of objects without a page counts, by the name of its field."""
     fields = [
         (name, field)
         for kind in schema.type_map.values()
-        if is_object_type(kind) and not kind.name.startswith("__")
+        if graphql.is_object_type(kind) and not kind.name.startswith("__")
         for name, field in kind.fields.items()
     ]
     return {
         name: MAX_PAGE if name in _FULL_PAGES else _UNPAGED
         for name, field in fields
         if name != "items"  # of a page, which has counted
-        and is_list_type(get_nullable_type(field.type))
-        and is_object_type(get_named_type(field.type))
+        and graphql.is_list_type(graphql.get_nullable_type(field.type))
+        and graphql.is_object_type(graphql.get_named_type(field.type))
     }
 
 
-def check_introspection(document: DocumentNode) -> None:
-    """Refuse a query about the schema, wherever in the document it is.
+def check_introspection(document: graphql.DocumentNode) -> None:
+    """Raises GraphQLError for a query about the schema, wherever in the document it is."""
 
-    Raises:
-        GraphQLError: it is one.
-    """
-
-    class Finder(Visitor):
-        def enter_field(self, node: FieldNode, *_: Any) -> None:
+    class Finder(graphql.Visitor):
+        def enter_field(self, node: graphql.FieldNode, *_: Any) -> None:
             if node.name.value in ("__schema", "__type"):
-                raise GraphQLError("The schema is not told to you: it is in the documentation.")
+                raise graphql.GraphQLError("The schema is not told to you: it is in the documentation.")
 
-    visit(document, Finder())
+    graphql.visit(document, Finder())
 
 
 def check_limits(
-    document: DocumentNode, variables: Mapping[str, Any], limits: QueryLimits, widths: Mapping[str, int]
+    document: graphql.DocumentNode, variables: Mapping[str, Any], limits: GraphQLSettings, widths: Mapping[str, int]
 ) -> None:
-    """Refuse a validated query that is too deep or too dear. ``widths`` are those of :func:`widths_of`.
-
-    Raises:
-        GraphQLError: it is.
-    """
-    fragments = {d.name.value: d for d in document.definitions if isinstance(d, FragmentDefinitionNode)}
+    """Raises GraphQLError for a validated query that is too deep or too expensive; ``widths`` as :func:`widths_of`."""
+    fragments = {d.name.value: d for d in document.definitions if isinstance(d, graphql.FragmentDefinitionNode)}
     counter = _Counter(fragments, variables, limits, widths)
     for definition in document.definitions:
-        if isinstance(definition, OperationDefinitionNode):
+        if isinstance(definition, graphql.OperationDefinitionNode):
             counter.walk(definition.selection_set, 1, 1)
 
 
+@dataclass(eq=False, repr=False)
 class _Counter:
-    def __init__(
-        self,
-        fragments: Mapping[str, FragmentDefinitionNode],
-        variables: Mapping[str, Any],
-        limits: QueryLimits,
-        widths: Mapping[str, int],
-    ) -> None:
-        self._widths = widths
-        self._limits = limits
-        self._fragments = fragments
-        self._variables = variables
-        self._cost = 0
+    fragments: Mapping[str, graphql.FragmentDefinitionNode]
+    variables: Mapping[str, Any]
+    limits: GraphQLSettings
+    widths: Mapping[str, int]
+    _cost: int = field(default=0, init=False)
 
-    def walk(self, selections: SelectionSetNode, depth: int, weight: int) -> None:
-        if depth > self._limits.depth:
-            raise GraphQLError(f"The query is nested deeper than {self._limits.depth}.")
+    def walk(self, selections: graphql.SelectionSetNode, depth: int, weight: int) -> None:
+        if depth > self.limits.max_depth:
+            raise graphql.GraphQLError(f"The query is nested deeper than {self.limits.max_depth}.")
         for node in selections.selections:
-            if isinstance(node, FieldNode):
+            if isinstance(node, graphql.FieldNode):
                 self._cost += weight
-                if self._cost > self._limits.cost:
-                    raise GraphQLError(f"The query costs more than {self._limits.cost}; ask for less at once.")
+                if self._cost > self.limits.max_cost:
+                    message = f"The query costs more than {self.limits.max_cost}; ask for less at once."
+                    raise graphql.GraphQLError(message)
                 if node.selection_set is not None:
                     self.walk(node.selection_set, depth + 1, weight * self._width(node))
                 continue
             inner = (
-                self._fragments[node.name.value].selection_set
-                if isinstance(node, FragmentSpreadNode)
+                self.fragments[node.name.value].selection_set
+                if isinstance(node, graphql.FragmentSpreadNode)
                 else node.selection_set  # type: ignore[attr-defined]  # the third kind is an inline fragment
             )
             self._cost += weight
             self.walk(inner, depth + 1, weight)
 
-    def _width(self, node: FieldNode) -> int:
+    def _width(self, node: graphql.FieldNode) -> int:
         for argument in node.arguments or ():
             if argument.name.value == "limit":
                 value: Any = None
-                if isinstance(argument.value, IntValueNode):
+                if isinstance(argument.value, graphql.IntValueNode):
                     value = int(argument.value.value)
-                elif isinstance(argument.value, VariableNode):
-                    value = self._variables.get(argument.value.name.value)
+                elif isinstance(argument.value, graphql.VariableNode):
+                    value = self.variables.get(argument.value.name.value)
                 return min(max(value, 1), MAX_PAGE) if isinstance(value, int) else MAX_PAGE
-        return self._widths.get(node.name.value, 1)
+        return self.widths.get(node.name.value, 1)

@@ -13,7 +13,7 @@ _MARK = "__graphql_fields__"
 
 
 def field(type_name: str, name: str) -> Callable[[F], F]:
-    """Mark a method ``(self, view, info, **arguments)`` as the resolver of a field of an object type."""
+    """Marks a method ``(self, view, info, **arguments)`` as the resolver of a field of an object type."""
 
     def mark(method: F) -> F:
         setattr(method, _MARK, (*getattr(method, _MARK, ()), (type_name, name)))
@@ -23,17 +23,17 @@ def field(type_name: str, name: str) -> Callable[[F], F]:
 
 
 def query(name: str) -> Callable[[F], F]:
-    """Mark a method ``(self, info, **arguments)`` as the resolver of a query."""
+    """Marks a method ``(self, info, **arguments)`` as the resolver of a query."""
     return field("Query", name)
 
 
 def mutation(name: str) -> Callable[[F], F]:
-    """Mark a method ``(self, info, **arguments)`` as the resolver of a mutation."""
+    """Marks a method ``(self, info, **arguments)`` as the resolver of a mutation."""
     return field("Mutation", name)
 
 
 def bindables_of(features: Iterable[object]) -> list[ObjectType]:
-    """Return the marked methods of the features' resolvers by object type, to be bound to a schema."""
+    """Returns the marked methods of the features' resolvers by object type, to be bound to a schema."""
     types: dict[str, ObjectType] = {}
     for feature in features:
         for method in (getattr(feature, attribute) for attribute in dir(type(feature))):
@@ -44,7 +44,7 @@ def bindables_of(features: Iterable[object]) -> list[ObjectType]:
 
 
 def _without_parent(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a resolver that drops the parent value, which is None at the root."""
+    """Returns a resolver that drops the parent value, which is None at the root."""
 
     def resolve(_parent: None, info: Any, **arguments: Any) -> Any:
         return method(info, **arguments)

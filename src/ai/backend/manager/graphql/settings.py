@@ -10,7 +10,7 @@ from ai.backend.infra.settings import Settings
 
 
 class GraphQLSettings(Settings):
-    """Limits of one GraphQL query."""
+    """Limits of a GraphQL query."""
 
     max_depth: int = Field(16, ge=4, description="How deep selections may be nested.")
     max_cost: int = Field(

@@ -22,17 +22,17 @@ def attributes_of(value: Any) -> View:
 
 
 def slots_json(slots: ResourceSlot) -> str:
-    """Return slots as JSON text."""
+    """Returns slots as JSON text."""
     return json.dumps(slots.to_json())
 
 
 def json_or_null(value: Any) -> str | None:
-    """Return a value as JSON text, or None if it is empty."""
+    """Returns a value as JSON text, or None if it is empty."""
     return json.dumps(value, default=str) if value else None
 
 
 def current_value(node: Mapping[str, Any], name: str) -> float:
-    """Return the current value of a metric, or 0.0 if it is missing or malformed."""
+    """Returns the current value of a metric, or 0.0 if it is missing or malformed."""
     metric = node.get(name)
     try:
         return float(metric["current"]) if metric else 0.0

@@ -13,9 +13,7 @@ KEPT_BYTES = 33_554_432
 
 class AnswerStore(client_tokens.AnswerStore, Protocol):
     """Stores, for each access key, the newest :data:`KEPT_CALLS` answers and at most :data:`KEPT_BYTES` of bodies.
-
-    Calls without an answer are not counted.
-    """
+    Calls without an answer are not counted."""
 
     async def purge(self, *, before: datetime) -> None:
-        """Deletes calls that began before, and answers beyond the limits."""
+        """Deletes calls that began earlier, and answers beyond the limits."""

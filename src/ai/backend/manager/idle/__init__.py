@@ -1,1 +1,1 @@
-"""Idle checks."""
+"""Ends sessions that are idle or too old."""

@@ -1,28 +1,27 @@
-"""When the users of sessions were last heard of. Noted in memory, written soon after."""
+"""Tracks when the users of sessions were active: in memory, and written soon after."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from datetime import datetime
 
 from ai.backend.common.ids import SessionId
 from ai.backend.infra.bus import Signal
 from ai.backend.infra.clock import Clock
-from ai.backend.manager.idle.model import Activity
-from ai.backend.manager.idle.store import ActivityStore
+from ai.backend.manager.idle.store import Activity, ActivityStore
 from ai.backend.manager.sessions.model import Session
 
 log = logging.getLogger(__name__)
 WRITE_S = 5.0
-"""What is stored is at most so much older than what is true, unless the store cannot be written: the first sign after a
-pause is written at once, those that follow it together."""
+"""Seconds between writes: the first access after a pause is written at once, those that follow it together."""
 _FORGET_S = 3600.0
 
 
 class ActivityTracker:
-    """Every request to a session, and every piece of data of its terminals and tunnels, is a sign of its user."""
+    """Records each request to a session and each piece of data of its terminals and tunnels as activity of its user."""
 
     def __init__(self, store: ActivityStore, clock: Clock) -> None:
         self._store = store
@@ -32,33 +31,29 @@ class ActivityTracker:
         self._signal = Signal()
 
     def touch(self, session_id: SessionId) -> None:
-        """Note a sign of life."""
+        """Records activity of the user now."""
         self._seen[session_id] = self._clock.now()
         if session_id not in self._dirty:
             self._dirty.add(session_id)
             self._signal.set()
 
     def forget(self, session: Session) -> None:
-        """It has ended, and nobody asks any more."""
+        """Drops the activity of a session that has ended."""
         self._seen.pop(session.id, None)
         self._dirty.discard(session.id)
 
     async def load(self, session_ids: Collection[SessionId]) -> Mapping[SessionId, Activity]:
-        """Return the activities of sessions: the newest of this process and the store."""
+        """Returns the activities of sessions, by this process and the store, whichever is newer."""
         stored = dict(await self._store.activities(session_ids))
         for session_id in session_ids:
             seen = self._seen.get(session_id)
-            if seen is None:
-                continue
-            activity = stored.get(session_id)
-            last_access = activity.last_access if activity is not None else None
-            if last_access is None or last_access < seen:
-                usage = activity.usage if activity is not None else {}
-                stored[session_id] = Activity(session_id=session_id, last_access=seen, usage=usage)
+            activity = stored.get(session_id) or Activity(session_id=session_id)
+            if seen is not None and (activity.last_access is None or activity.last_access < seen):
+                stored[session_id] = replace(activity, last_access=seen)
         return stored
 
     async def flush(self) -> None:
-        """Write pending accesses; they stay pending on failure."""
+        """Writes pending accesses; they stay pending on failure."""
         dirty, self._dirty = self._dirty, set()
         if dirty:
             try:
@@ -71,7 +66,7 @@ class ActivityTracker:
             del self._seen[session_id]
 
     async def run(self) -> None:
-        """Write whenever there is something, until cancelled."""
+        """Writes accesses soon after they are recorded, until cancelled."""
         while True:
             await self._signal.wait(None)
             try:

@@ -1,4 +1,4 @@
-"""GraphQL fields of idle."""
+"""The GraphQL field of idle checks."""
 
 from __future__ import annotations
 

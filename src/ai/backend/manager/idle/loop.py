@@ -1,4 +1,4 @@
-"""Ends sessions that nobody uses, or that have lived for as long as they may."""
+"""Ends sessions that are idle or have reached their maximum lifetime."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ai.backend.core.idle.window import Window
 from ai.backend.core.lifecycle.events import SessionDestroyRequested
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.loop import PeriodicLoop
-from ai.backend.manager.idle.service import JUDGED, IdleService
+from ai.backend.manager.idle.service import EVALUATED, IdleService
 from ai.backend.manager.sessions.changes import Change
 from ai.backend.manager.sessions.model import Session
 from ai.backend.manager.sessions.store import SessionStore
@@ -20,12 +20,12 @@ from ai.backend.manager.sessions.transitions import advance
 from ai.backend.manager.sessions.writer import SessionWriter
 
 log = logging.getLogger(__name__)
-_KEEP_S = 60.0
-"""So much of what sessions used may be lost with a manager; it then counts as not measured, not as idle."""
+_STORE_S = 60.0
+"""Seconds between writes of the measured usage; usage that is lost with a manager counts as not measured."""
 
 
 class IdleLoop(PeriodicLoop):
-    """Judges every running session that has limits. The end is an ordinary one: users see its reason."""
+    """Evaluates every running session that has limits, and ends those that exceed them."""
 
     period_s = 10.0
 
@@ -36,18 +36,18 @@ class IdleLoop(PeriodicLoop):
         self._writer = writer
         self._clock = clock
         self._windows: dict[SessionId, Window] = {}
-        self._kept_at = self._judged_at = clock.monotonic()
+        self._stored_at = self._evaluated_at = clock.monotonic()
 
     async def once(self) -> None:
-        if self._clock.monotonic() - self._judged_at > _KEEP_S:
-            self._windows = {}  # another manager may have led meanwhile, and has kept newer ones
-        running = await self._sessions.by_status(JUDGED) if await self._idle.has_limits() else []
+        if self._clock.monotonic() - self._evaluated_at > _STORE_S:
+            self._windows = {}  # another manager may have been the leader meanwhile and stored newer ones
+        running = await self._sessions.by_status(EVALUATED) if await self._idle.has_limits() else []
         results = await self._idle.evaluate(running, self._windows, measure=True)
         self._windows = {result.session.id: result.usage for result in results if result.usage is not None}
-        now = self._judged_at = self._clock.monotonic()
-        if self._windows and now - self._kept_at >= _KEEP_S:
+        now = self._evaluated_at = self._clock.monotonic()
+        if self._windows and now - self._stored_at >= _STORE_S:
             await self._idle.put_usage(self._windows)
-            self._kept_at = now
+            self._stored_at = now
         for result in results:
             if result.verdict.reason is not None:
                 await self._end(result.session, result.verdict.reason)
@@ -59,7 +59,7 @@ class IdleLoop(PeriodicLoop):
         except BackendError as e:
             log.warning("session %s could not be ended: %s", session.id, e)
 
-    def _step(self, result: Session, reason: KernelEventReason, now: Session) -> Change | None:
-        if now.status not in JUDGED or now.status_changed != result.status_changed:
-            return None  # it was restarted, or ended, meanwhile
+    def _step(self, evaluated: Session, reason: KernelEventReason, now: Session) -> Change | None:
+        if now.status not in EVALUATED or now.status_changed != evaluated.status_changed:
+            return None  # the session was restarted or ended meanwhile
         return advance(now, SessionDestroyRequested(reason=reason, stimulus_id="idle checks"), now=self._clock.now())

@@ -1,4 +1,4 @@
-"""Stores of idle in memory."""
+"""Activities of sessions in memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from ai.backend.common.ids import SessionId
 from ai.backend.manager.db.fence import check_fence
-from ai.backend.manager.idle.model import Activity
+from ai.backend.manager.idle.store import Activity
 from ai.backend.manager.sessions.memory import Memory
 
 
@@ -18,26 +18,26 @@ class MemoryActivityStore:
 
     def __init__(self, memory: Memory | None = None) -> None:
         self._memory = memory
-        self._kept: dict[SessionId, Activity] = {}
+        self._activities: dict[SessionId, Activity] = {}
 
     async def activities(self, session_ids: Collection[SessionId]) -> Mapping[SessionId, Activity]:
-        return {i: self._kept[i] for i in session_ids if i in self._kept}
+        return {i: self._activities[i] for i in session_ids if i in self._activities}
 
     async def note_access(self, accesses: Mapping[SessionId, datetime]) -> None:
         check_fence()
         for session_id, at in accesses.items():
-            known = self._of(session_id)
-            if known is not None and (known.last_access is None or known.last_access < at):
-                self._kept[session_id] = replace(known, last_access=at)
+            activity = self._of(session_id)
+            if activity is not None and (activity.last_access is None or activity.last_access < at):
+                self._activities[session_id] = replace(activity, last_access=at)
 
     async def put_usage(self, usage: Mapping[SessionId, Mapping[str, Any]]) -> None:
         check_fence()
         for session_id, window in usage.items():
-            known = self._of(session_id)
-            if known is not None:
-                self._kept[session_id] = replace(known, usage=dict(window))
+            activity = self._of(session_id)
+            if activity is not None:
+                self._activities[session_id] = replace(activity, usage=dict(window))
 
     def _of(self, session_id: SessionId) -> Activity | None:
         if self._memory is not None and session_id not in self._memory.sessions:
             return None
-        return self._kept.get(session_id, Activity(session_id=session_id))
+        return self._activities.get(session_id, Activity(session_id=session_id))

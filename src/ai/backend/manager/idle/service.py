@@ -18,15 +18,14 @@ from ai.backend.infra.config_store import ConfigStore
 from ai.backend.manager.identity.model import ResourcePolicy
 from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.idle.activity import WRITE_S, ActivityTracker
-from ai.backend.manager.idle.model import Activity
-from ai.backend.manager.idle.store import ActivityStore
+from ai.backend.manager.idle.store import Activity, ActivityStore
 from ai.backend.manager.metrics.live import LiveMetrics
 from ai.backend.manager.sessions.lookup import with_live_statistics
 from ai.backend.manager.sessions.model import Kernel, Session
 
 log = logging.getLogger(__name__)
 CONFIG_KEY = "config/idle"
-JUDGED = frozenset({SessionStatus.RUNNING, SessionStatus.RUNNING_DEGRADED})
+EVALUATED = frozenset({SessionStatus.RUNNING, SessionStatus.RUNNING_DEGRADED})
 _COUNTERS = 2**63
 _SLACK_S = 2 * WRITE_S
 """Tolerance for accesses that another manager, or this one before a restart, has not stored yet."""
@@ -34,7 +33,7 @@ _SLACK_S = 2 * WRITE_S
 
 @dataclass(frozen=True, slots=True)
 class IdleCheckResult:
-    """The result of a session; ``usage`` is the measured usage, if any."""
+    """The result of the evaluation of a session; ``usage`` is the measured usage, if any."""
 
     session: Session
     verdict: Verdict
@@ -42,11 +41,9 @@ class IdleCheckResult:
 
 
 def utilization(kernels: Sequence[Kernel], names: Sequence[str]) -> dict[str, float]:
-    """Return the utilization of a session in percent of its kernels' capacity; unreported metrics are left out.
-
-    Parts and capacities are added where all have them, so that an idle kernel of many does not hide behind a busy one,
-    nor a small one count like a large one; else the percentages are averaged.
-    """
+    """Returns the utilization of a session in percent of its kernels' capacity; unreported metrics are left out. If all
+    kernels report capacities, amounts and capacities are added, so that kernels count by their size; else the
+    percentages are averaged."""
     percents: dict[str, float] = {}
     for name in names:
         parts = [part for kernel in kernels if (part := _part(kernel, name)) is not None]
@@ -61,7 +58,7 @@ def utilization(kernels: Sequence[Kernel], names: Sequence[str]) -> dict[str, fl
 
 
 def _part(kernel: Kernel, name: str) -> tuple[float, float, float] | None:
-    """Return current value, capacity or zero, and percent; None if a value is not a number."""
+    """Returns current value, capacity or zero, and percent; None if a value is not a number."""
     metric = (kernel.live_stat or kernel.last_stat or {}).get(name)
     if not isinstance(metric, Mapping):
         return None
@@ -73,29 +70,23 @@ def _part(kernel: Kernel, name: str) -> tuple[float, float, float] | None:
     return view if all(0 <= value < _COUNTERS for value in view) else None
 
 
+@dataclass(eq=False, repr=False)
 class IdleService:
     """Evaluates the idle rules with activities, limits and usage of sessions."""
 
-    def __init__(
-        self,
-        activities: ActivityStore,
-        tracker: ActivityTracker,
-        identities: IdentityStore,
-        config: ConfigStore,
-        stats: LiveMetrics,
-        clock: Clock,
-    ) -> None:
-        self._activities = activities
-        self._tracker = tracker
-        self._identities = identities
-        self._config = config
-        self._stats = stats
-        self._clock = clock
+    activities: ActivityStore
+    tracker: ActivityTracker
+    identities: IdentityStore
+    config: ConfigStore
+    stats: LiveMetrics
+    clock: Clock
+
+    def __post_init__(self) -> None:
         self._faults: tuple[str, ...] = ()
 
     async def rules(self) -> Rules:
-        """Return the rules of the shared configuration; new malformed values are logged."""
-        values = await self._config.get_prefix(CONFIG_KEY)
+        """Returns the rules of the shared configuration; new malformed values are logged."""
+        values = await self.config.get_prefix(CONFIG_KEY)
         rules = read_rules({key.removeprefix(CONFIG_KEY).lstrip("/"): value for key, value in values.items()})
         for fault in rules.faults if rules.faults != self._faults else ():
             log.warning("%s/%s", CONFIG_KEY, fault)
@@ -103,52 +94,43 @@ class IdleService:
         return rules
 
     async def has_limits(self) -> bool:
-        """Return True if any keypair has limits."""
+        """Returns True if any keypair has limits."""
         rules = await self.rules()
-        return rules != Rules(faults=rules.faults) or any(map(_is_bounded, await self._identities.policies()))
+        return rules != Rules(faults=rules.faults) or any(map(_is_bounded, await self.identities.policies()))
 
     async def _limits(self, keys: set[AccessKey], rules: Rules) -> dict[AccessKey, Limits]:
-        """Return the limits of the keypairs that have any."""
-        policies = {p.name: p for p in await self._identities.policies()}
+        """Returns the limits of the keypairs that have any."""
+        policies = {p.name: p for p in await self.identities.policies()}
         if rules == Rules(faults=rules.faults) and not any(map(_is_bounded, policies.values())):
             return {}
-        limits_of_keys: dict[AccessKey, Limits] = {}
+        limits: dict[AccessKey, Limits] = {}
         for key in keys:
-            keypair = await self._identities.keypair(key)
+            keypair = await self.identities.keypair(key)
             policy = policies.get(keypair.resource_policy) if keypair is not None else None
-            limits_of_keys[key] = Limits.of(
-                rules,
-                idle_timeout_s=policy.idle_timeout if policy is not None else 0,
-                max_lifetime_s=policy.max_session_lifetime if policy is not None else 0,
-            )
-        return {key: limits for key, limits in limits_of_keys.items() if limits != Limits()}
+            idle_timeout_s, lifetime_s = (policy.idle_timeout, policy.max_session_lifetime) if policy else (0, 0)
+            limits[key] = Limits.of(rules, idle_timeout_s=idle_timeout_s, max_lifetime_s=lifetime_s)
+        return {key: bounds for key, bounds in limits.items() if bounds != Limits()}
 
     async def evaluate(
         self, sessions: Sequence[Session], windows: Mapping[SessionId, Window] | None = None, *, measure: bool = False
     ) -> list[IdleCheckResult]:
-        """Evaluate the running sessions that have limits.
-
-        Args:
-            sessions: any.
-            windows: what they used, where that is newer than what is stored.
-            measure: take in what they use now.
-        """
-        running = [s for s in sessions if s.status in JUDGED and s.started_at is not None]
+        """Evaluates the running sessions that have limits. ``windows`` is usage that is newer than what is stored;
+        ``measure`` adds the present usage."""
+        running = [s for s in sessions if s.status in EVALUATED and s.started_at is not None]
         if not running:
             return []
         limits = await self._limits({s.access_key for s in running}, await self.rules())
         limited = [s for s in running if s.access_key in limits]
         if not limited:
             return []
-        activities = await self._tracker.load([s.id for s in limited])
-        now = self._clock.now()
+        activities = await self.tracker.load([s.id for s in limited])
+        now = self.clock.now()
         results = []
         for session in limited:
             session_limits = limits[session.access_key]
             activity = activities.get(session.id, Activity(session_id=session.id))
-            usage = self._usage(
-                session, session_limits, activity, (windows or {}).get(session.id), now if measure else None
-            )
+            window = (windows or {}).get(session.id)
+            usage = self._usage(session, session_limits, activity, window, now if measure else None)
             subject = Subject(
                 session_type=session.type,
                 started_at=session.started_at or session.created_at,
@@ -168,19 +150,19 @@ class IdleService:
             return None
         if window is None or window.length_s != rule.window_s:
             window = Window.from_json(activity.usage, rule.window_s)
-        # what is known of a kernel whose agent is silent is old
+        # the statistics of kernels whose agents are silent are old
         if at is None or session.status is not SessionStatus.RUNNING:
             return window
-        values = utilization(with_live_statistics(session, self._stats).kernels, tuple(rule.thresholds))
+        values = utilization(with_live_statistics(session, self.stats).kernels, tuple(rule.thresholds))
         return window.add(at, values) if values else window
 
     async def put_usage(self, windows: Mapping[SessionId, Window]) -> None:
-        """Store the usage of sessions."""
-        await self._activities.put_usage({i: window.to_json() for i, window in windows.items()})
+        """Stores the usage of sessions."""
+        await self.activities.put_usage({i: window.to_json() for i, window in windows.items()})
 
     async def reports(self, sessions: Sequence[Session]) -> Mapping[SessionId, Mapping[str, Any]]:
-        """Return session -> checker -> ``remaining``, ``remaining_time_type`` and ``extra``; sessions without limits
-        are left out (GraphQL ``idle_checks``)."""
+        """Returns session -> checker -> ``remaining``, ``remaining_time_type`` and ``extra`` (GraphQL ``idle_checks``).
+        Sessions without limits are left out."""
         return {
             result.session.id: {name: report.to_json() for name, report in result.verdict.reports.items()}
             for result in await self.evaluate(sessions)
@@ -192,7 +174,7 @@ def _is_bounded(policy: ResourcePolicy) -> bool:
 
 
 def _running_since(session: Session) -> datetime:
-    """A restart resets the idle time (spec 03-08)."""
+    """Returns when the session last became RUNNING: a restart resets the idle time (spec 03-08)."""
     entered = session.status_history.get(SessionStatus.RUNNING.value)
     started = session.started_at or session.created_at
     return max(started, datetime.fromisoformat(entered)) if entered else started

@@ -1,4 +1,4 @@
-"""The use of sessions, and reported errors, in SQL."""
+"""Activities of sessions in SQL."""
 
 from __future__ import annotations
 
@@ -6,14 +6,22 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Column, Connection, ForeignKey, Table, insert, select, update
 
 from ai.backend.common.ids import SessionId
-from ai.backend.infra.database import Database
+from ai.backend.infra.database import GUID, Database, JSONText, UTCDateTime
 from ai.backend.infra.database.batching import chunks
-from ai.backend.manager.idle import tables
-from ai.backend.manager.idle.model import Activity
+from ai.backend.manager.db.metadata import metadata, required
+from ai.backend.manager.idle.store import Activity
 from ai.backend.manager.sessions.tables import sessions
+
+activities = Table(
+    "session_activities",
+    metadata,
+    Column("session_id", GUID, ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True),
+    Column("last_access", UTCDateTime),
+    required("usage", JSONText),
+)
 
 
 class SqlActivityStore:
@@ -24,11 +32,11 @@ class SqlActivityStore:
 
     async def activities(self, session_ids: Collection[SessionId]) -> Mapping[SessionId, Activity]:
         def work(s: Connection) -> dict[SessionId, Activity]:
-            activities: dict[SessionId, Activity] = {}
+            loaded: dict[SessionId, Activity] = {}
             for part in chunks(session_ids):
-                for row in s.execute(select(tables.activities).where(tables.activities.c.session_id.in_(part))):
-                    activities[row.session_id] = Activity(**row._mapping)
-            return activities
+                for row in s.execute(select(activities).where(activities.c.session_id.in_(part))):
+                    loaded[row.session_id] = Activity(**row._mapping)
+            return loaded
 
         return await self._db.run_read(work)
 
@@ -39,20 +47,20 @@ class SqlActivityStore:
         await self._upsert("usage", {session_id: dict(value) for session_id, value in usage.items()})
 
     async def _upsert(self, column: str, values: Mapping[SessionId, Any]) -> None:
-        c = tables.activities.c
+        c = activities.c
 
         def work(s: Connection) -> None:
             for session_id, value in sorted(values.items()):
                 # the parent's row makes the first writers of one session wait for each other
-                there = select(sessions.c.id).where(sessions.c.id == session_id).with_for_update(key_share=True)
-                if s.execute(there).one_or_none() is None:
+                parent = select(sessions.c.id).where(sessions.c.id == session_id).with_for_update(key_share=True)
+                if s.execute(parent).one_or_none() is None:
                     continue
-                known = s.execute(select(tables.activities).where(c.session_id == session_id).with_for_update())
-                row = known.one_or_none()
+                own = select(activities).where(c.session_id == session_id).with_for_update()
+                row = s.execute(own).one_or_none()
                 if row is None:
-                    s.execute(insert(tables.activities), {"session_id": session_id, "usage": {}, column: value})
+                    s.execute(insert(activities), {"session_id": session_id, "usage": {}, column: value})
                 elif column != "last_access" or row.last_access is None or row.last_access < value:
-                    s.execute(update(tables.activities).where(c.session_id == session_id).values({column: value}))
+                    s.execute(update(activities).where(c.session_id == session_id).values({column: value}))
 
         if values:
             await self._db.run_write(work)

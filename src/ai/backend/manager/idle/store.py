@@ -1,23 +1,33 @@
-"""What is kept about the use of sessions. One contract suite (tests/contract/store) runs on every implementation."""
+"""The activity of sessions and the port of its store. One contract suite (tests/contract/store) runs on every store."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
 from ai.backend.common.ids import SessionId
-from ai.backend.manager.idle.model import Activity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """The activity of a session. ``last_access`` is the time of its user's last request, None if there was none;
+    ``usage`` is a window of :mod:`ai.backend.core.idle.window` as JSON."""
+
+    session_id: SessionId
+    last_access: datetime | None = None
+    usage: Mapping[str, Any] = field(default_factory=dict)
 
 
 class ActivityStore(Protocol):
-    """Every method is one transaction; sessions that are gone are passed over."""
+    """Stores activities. Every method is one transaction and ignores sessions that do not exist."""
 
     async def activities(self, session_ids: Collection[SessionId]) -> Mapping[SessionId, Activity]:
-        """Of those of which anything is kept."""
+        """Returns the stored activities of these sessions; sessions without one are left out."""
         ...
 
     async def note_access(self, accesses: Mapping[SessionId, datetime]) -> None:
-        """A time that is earlier than the one that is kept changes nothing."""
+        """Stores the times of the last accesses; an earlier time than the stored one changes nothing."""
 
     async def put_usage(self, usage: Mapping[SessionId, Mapping[str, Any]]) -> None: ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 
 from ai.backend.infra.clock import Clock
 from ai.backend.manager.leadership.store import Lease, LeaseStore
@@ -16,36 +17,23 @@ PRESENCE = "manager:"
 """Prefix of the lease that each manager holds while it is alive."""
 
 
+@dataclass(eq=False, repr=False)
 class Leadership:
     """Acquires and renews the lease, and calls ``begin`` when it is acquired and ``end`` when it is lost.
 
     The writes of all that ``begin`` starts are fenced by the lease. ``end`` is called before the lease can expire by
     this machine's monotonic clock; if the process is suspended meanwhile, the fence refuses its later writes.
-
-    Args:
-        leases: the store of leases.
-        holder: a unique id of this process.
-        ttl_s: the maximum time without a leader after one has crashed.
+    ``holder`` is a unique id of this process, ``ttl_s`` the maximum time without a leader after one has crashed.
     """
 
-    def __init__(
-        self,
-        leases: LeaseStore,
-        clock: Clock,
-        *,
-        holder: str,
-        ttl_s: float,
-        begin: Callable[[], Awaitable[None]],
-        end: Callable[[], Awaitable[None]],
-    ) -> None:
-        self._leases = leases
-        self._clock = clock
-        self.holder = holder
-        self._ttl_s = ttl_s
-        self._begin = begin
-        self._end = end
-        self._lease: Lease | None = None
-        self._until = 0.0
+    leases: LeaseStore
+    clock: Clock
+    holder: str = field(kw_only=True)
+    ttl_s: float = field(kw_only=True)
+    begin: Callable[[], Awaitable[None]] = field(kw_only=True)
+    end: Callable[[], Awaitable[None]] = field(kw_only=True)
+    _lease: Lease | None = field(default=None, init=False)
+    _until: float = field(default=0.0, init=False)
 
     @property
     def leads(self) -> bool:
@@ -62,46 +50,46 @@ class Leadership:
                 log.exception("could not acquire or renew the lease")
             if self._lease is not None and self._remaining_s() <= 0:
                 await self._lose("it could not be renewed in time")
-            await asyncio.sleep(min(self._ttl_s / 4, self._remaining_s()))
+            await asyncio.sleep(min(self.ttl_s / 4, self._remaining_s()))
 
     def _remaining_s(self) -> float:
         """Returns the seconds for which the lease is certainly held; without a lease, its whole duration."""
-        return self._ttl_s if self._lease is None else max(0.0, self._until - self._clock.monotonic())
+        return self.ttl_s if self._lease is None else max(0.0, self._until - self.clock.monotonic())
 
     async def stop(self) -> None:
         """Ends the loops and releases the lease, so that another manager can begin at once."""
         lease = self._lease
         if lease is not None:
             await self._lose("this manager stops")
-            await self._leases.release(lease)
+            await self.leases.release(lease)
 
     async def living(self) -> set[str]:
         """Returns the ids of the managers that are alive."""
-        return set((await self._leases.holders(PRESENCE)).values())
+        return set((await self.leases.holders(PRESENCE)).values())
 
     async def announce(self) -> None:
         """Renews the presence of this manager."""
-        await self._leases.acquire(PRESENCE + self.holder, self.holder, ttl_s=4 * self._ttl_s)
+        await self.leases.acquire(PRESENCE + self.holder, self.holder, ttl_s=4 * self.ttl_s)
 
     async def _once(self) -> None:
-        requested_at = self._clock.monotonic()
+        requested_at = self.clock.monotonic()
         async with asyncio.timeout(self._remaining_s()):
             await self.announce()
-            lease = await self._leases.acquire(LEADER, self.holder, ttl_s=self._ttl_s)
+            lease = await self.leases.acquire(LEADER, self.holder, ttl_s=self.ttl_s)
         if lease is None:
             if self._lease is not None:
                 await self._lose("another manager has it")
             return
-        self._until = requested_at + 0.8 * self._ttl_s
+        self._until = requested_at + 0.8 * self.ttl_s
         if self._lease is not None and self._lease.token != lease.token:
             await self._lose("it expired and was acquired again")
         if self._lease is None:
             log.info("this manager becomes the leader with token %d", lease.token)
             self._lease = lease
-            with self._leases.fenced(lease):
-                await self._begin()
+            with self.leases.fenced(lease):
+                await self.begin()
 
     async def _lose(self, reason: str) -> None:
         log.warning("this manager is no longer the leader: %s", reason)
         self._lease = None
-        await self._end()
+        await self.end()

@@ -6,13 +6,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import Connection, delete, insert, select, text, update
+from sqlalchemy import BigInteger, Column, Connection, String, Table, delete, insert, select, text, update
 
 from ai.backend.common.errors import Conflict
-from ai.backend.infra.database import Database
+from ai.backend.infra.database import Database, UTCDateTime
 from ai.backend.infra.database.engine import write_fence
-from ai.backend.manager.leadership import tables
+from ai.backend.manager.db.metadata import metadata, required
 from ai.backend.manager.leadership.store import Lease
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("name", String(128), primary_key=True),
+    required("holder", String(128)),
+    required("token", BigInteger),
+    required("expires_at", UTCDateTime),
+)
 
 
 def _now(s: Connection) -> datetime:
@@ -30,41 +39,37 @@ class SqlLeaseStore:
         self._db = database
 
     async def acquire(self, name: str, holder: str, *, ttl_s: float) -> Lease | None:
-        c = tables.leases.c
+        c = leases.c
 
         def work(s: Connection) -> Lease | None:
             now = _now(s)
             until = now + timedelta(seconds=ttl_s)
-            row = s.execute(select(tables.leases).where(c.name == name)).one_or_none()
+            row = s.execute(select(leases).where(c.name == name)).one_or_none()
             if row is None:
-                values = {"name": name, "holder": holder, "token": 1, "expires_at": until}
-                s.execute(insert(tables.leases), values)
+                s.execute(insert(leases), {"name": name, "holder": holder, "token": 1, "expires_at": until})
                 return Lease(name=name, holder=holder, token=1)
             if row.holder != holder and row.expires_at > now:
                 return None
             token = row.token if row.holder == holder else row.token + 1
-            s.execute(update(tables.leases).where(c.name == name).values(holder=holder, token=token, expires_at=until))
+            s.execute(update(leases).where(c.name == name).values(holder=holder, token=token, expires_at=until))
             return Lease(name=name, holder=holder, token=token)
 
         return await self._db.run_write(work)
 
     async def release(self, lease: Lease) -> None:
-        c = tables.leases.c
+        c = leases.c
         own = (c.name == lease.name, c.holder == lease.holder, c.token == lease.token)
 
-        def work(s: Connection) -> None:
-            now = _now(s)
-            s.execute(update(tables.leases).where(*own).values(expires_at=now, holder=""))
-
-        await self._db.run_write(work)
+        release = update(leases).where(*own)
+        await self._db.run_write(lambda s: s.execute(release.values(expires_at=_now(s), holder="")))
 
     async def holders(self, prefix: str) -> dict[str, str]:
-        c = tables.leases.c
+        c = leases.c
 
         def work(s: Connection) -> dict[str, str]:
             now = _now(s)
             matches = c.name.startswith(prefix, autoescape=True)
-            s.execute(delete(tables.leases).where(matches, c.expires_at < now - timedelta(days=1)))
+            s.execute(delete(leases).where(matches, c.expires_at < now - timedelta(days=1)))
             rows = s.execute(select(c.name, c.holder).where(matches, c.expires_at > now, c.holder != ""))
             return {row.name: row.holder for row in rows}
 
@@ -72,9 +77,7 @@ class SqlLeaseStore:
 
     @contextmanager
     def fenced(self, lease: Lease) -> Iterator[None]:
-        query = select(tables.leases.c.token).where(
-            tables.leases.c.name == lease.name, tables.leases.c.holder == lease.holder
-        )
+        query = select(leases.c.token).where(leases.c.name == lease.name, leases.c.holder == lease.holder)
 
         def check(s: Connection) -> None:
             if s.execute(query).scalar() != lease.token:

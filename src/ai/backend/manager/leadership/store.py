@@ -31,8 +31,6 @@ class LeaseStore(Protocol):
         ...
 
     def fenced(self, lease: Lease) -> AbstractContextManager[None]:
-        """Makes the writes to the same database, within the block and in tasks started in it, depend on the lease.
-
-        A write raises Conflict and has no effect if the token of the lease has changed.
-        """
+        """Makes the writes to the same database, within the block and in tasks started in it, depend on the lease. A
+        write raises Conflict and has no effect if the token of the lease has changed."""
         ...

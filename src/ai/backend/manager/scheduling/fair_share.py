@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from ai.backend.common.slots import ResourceSlot
@@ -12,38 +13,30 @@ from ai.backend.infra.clock import Clock
 from ai.backend.manager.agents.store import AgentStore
 from ai.backend.manager.resource_groups.model import ResourceGroup
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
-from ai.backend.manager.scheduling.model import ShareHistory
 from ai.backend.manager.scheduling.snapshot import scope_of
-from ai.backend.manager.scheduling.store import ShareStore
+from ai.backend.manager.scheduling.store import ShareHistory, ShareStore
 from ai.backend.manager.sessions.store import SessionStore
 
 SAMPLE_S = 60.0
 """Seconds between samples of the occupied slots."""
 
 
+@dataclass(eq=False, repr=False)
 class FairShareAccounting:
     """Accounts usage by samples; the current slots count for the whole time since the last sample."""
 
-    def __init__(
-        self,
-        store: ShareStore,
-        sessions: SessionStore,
-        agents: AgentStore,
-        resource_groups: ResourceGroupStore,
-        clock: Clock,
-    ) -> None:
-        self._store = store
-        self._sessions = sessions
-        self._agents = agents
-        self._resource_groups = resource_groups
-        self._clock = clock
-        self._due = 0.0
+    store: ShareStore
+    sessions: SessionStore
+    agents: AgentStore
+    resource_groups: ResourceGroupStore
+    clock: Clock
+    _due: float = field(default=0.0, init=False)
 
     async def used_lately(
         self, group: ResourceGroup, held: Mapping[str, ResourceSlot], now: datetime
     ) -> Mapping[str, ResourceSlot]:
-        """Return the decayed usage up to now; ``held`` is what each scope occupies now."""
-        history = await self._store.history(group.name)
+        """Returns the decayed usage up to now; ``held`` is what each scope occupies now."""
+        history = await self.store.history(group.name)
         if history is None:
             return {}
         elapsed_s = (now - history.at).total_seconds()
@@ -51,19 +44,19 @@ class FairShareAccounting:
         return decayed(history.used, held, elapsed_s=elapsed_s, half_life_s=half_life_s)
 
     async def sample(self) -> None:
-        """Store the usage of every group with fair share, if a sample is due."""
-        began = self._clock.monotonic()
+        """Stores the usage of every group with fair share, if a sample is due."""
+        began = self.clock.monotonic()
         if began < self._due:
             return
-        for group in await self._resource_groups.resource_groups():
+        for group in await self.resource_groups.resource_groups():
             if order_name(group.scheduler) == "fair-share":
-                now = self._clock.now()
+                now = self.clock.now()
                 used = await self.used_lately(group, await self._held(group), now)
-                await self._store.put_history(group.name, ShareHistory(used=used, at=now))
+                await self.store.put_history(group.name, ShareHistory(used=used, at=now))
         self._due = began + SAMPLE_S
 
     async def _held(self, group: ResourceGroup) -> Mapping[str, ResourceSlot]:
-        agents = await self._agents.agents(scaling_group=group.name)
-        holdings = await self._sessions.held([a.id for a in agents])
-        owners = {s.id: s for s in await self._sessions.get_many({h.session_id for h in holdings})}
+        agents = await self.agents.agents(scaling_group=group.name)
+        holdings = await self.sessions.held([a.id for a in agents])
+        owners = {s.id: s for s in await self.sessions.get_many({h.session_id for h in holdings})}
         return occupied((scope_of(owners[h.session_id]), h.slots) for h in holdings if h.session_id in owners)

@@ -1,4 +1,4 @@
-"""Places pending sessions: load, decide, apply."""
+"""Places pending sessions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from ai.backend.manager.scheduling.snapshot import build_snapshot, running_sessi
 from ai.backend.manager.scheduling.store import ShareStore
 from ai.backend.manager.sessions.changes import Change
 from ai.backend.manager.sessions.model import Session
-from ai.backend.manager.sessions.networks import needs_overlay, settle
+from ai.backend.manager.sessions.networks import assign_network, needs_overlay
 from ai.backend.manager.sessions.settings import SessionSettings
 from ai.backend.manager.sessions.store import SessionStore
 from ai.backend.manager.sessions.transitions import MAX_RETRY_AFTER_S, advance
@@ -50,10 +50,8 @@ _MAX_RUNTIME_S = 10 * 365 * 86_400.0
 
 
 def group_policy(group: ResourceGroup | None) -> Policy:
-    """Return the policy of a resource group, with defaults for unknown words.
-
-    A placement that is not built in is the name of a placement plugin.
-    """
+    """Returns the policy of a resource group, with defaults for unknown words. A placement that is not built in is the
+    name of a placement plugin."""
     if group is None:
         return Policy()
     options = read(group.scheduler_opts)
@@ -69,10 +67,8 @@ def group_policy(group: ResourceGroup | None) -> Policy:
 
 @dataclass(slots=True)
 class _GroupState:
-    """The state of a resource group between passes of the loop.
-
-    The scheduler is updated from the store in each pass, and compared with a new one in every hundredth.
-    """
+    """The state of a resource group between passes of the loop. The scheduler is updated from the store in each pass,
+    and compared with a new one in every hundredth."""
 
     node_classes: NodeClassCache
     last_agent: AgentId | None = None
@@ -80,7 +76,7 @@ class _GroupState:
     passes: int = 0
 
     def decide(self, snapshot: Snapshot, policy: Policy, *, now: datetime, rng: Rng) -> Plan:
-        """Update the scheduler by this snapshot and decide."""
+        """Updates the scheduler by this snapshot and decides."""
         self.passes += 1
         scheduler, self.scheduler = self.scheduler, None  # not used again after a failure: its state is unknown
         with collector_paused():
@@ -98,37 +94,26 @@ class _GroupState:
         return plan
 
 
+@dataclass(eq=False, repr=False)
 class ScheduleLoop(PeriodicLoop):
     """Schedules one resource group after the other; all placements of a group are one transaction."""
 
-    def __init__(
-        self,
-        sessions: SessionStore,
-        agents: AgentStore,
-        identities: IdentityStore,
-        resource_groups: ResourceGroupStore,
-        writer: SessionWriter,
-        clock: Clock,
-        settings: SessionSettings,
-        shares: ShareStore,
-        devices: DeviceReader,
-        rng: random.Random | None = None,
-        images: ImageService | None = None,
-        key_id: Callable[[], str] = str,
-    ) -> None:
-        super().__init__()
-        self._key_id = key_id
-        self._devices = devices
-        self._images = images
-        self._sessions = sessions
-        self._agents = agents
-        self._resource_groups = resource_groups
-        self._quotas = QuotaUsage(sessions, identities)
-        self._shares = FairShareAccounting(shares, sessions, agents, resource_groups, clock)
-        self._writer = writer
-        self._clock = clock
-        self._settings = settings
-        self._rng = rng or random.Random()
+    sessions: SessionStore
+    agents: AgentStore
+    identities: IdentityStore
+    resource_groups: ResourceGroupStore
+    writer: SessionWriter
+    clock: Clock
+    settings: SessionSettings
+    shares: ShareStore
+    devices: DeviceReader
+    rng: random.Random
+    images: ImageService | None
+    key_id: Callable[[], str]
+
+    def __post_init__(self) -> None:
+        self._quotas = QuotaUsage(self.sessions, self.identities)
+        self._shares = FairShareAccounting(self.shares, self.sessions, self.agents, self.resource_groups, self.clock)
         self._node_classes = NodeClassCache()
         self._group_states: dict[str, _GroupState] = {}
 
@@ -137,8 +122,8 @@ class ScheduleLoop(PeriodicLoop):
             await self._shares.sample()
         except BackendError as e:
             log.warning("could not store the usage for fair share: %s", e)
-        pending = await self._sessions.refreshed([SessionStatus.PENDING], self._writer.written)
-        now = self._clock.now()
+        pending = await self.sessions.refreshed([SessionStatus.PENDING], self.writer.written)
+        now = self.clock.now()
         self.period_s = _SLOW_S
         groups: dict[str, list[Session]] = {}
         for session in pending:
@@ -151,7 +136,7 @@ class ScheduleLoop(PeriodicLoop):
             if not_before <= now:
                 groups.setdefault(session.scaling_group, []).append(session)
         for name, sessions in groups.items():
-            self._writer.note(sessions)
+            self.writer.cache(sessions)
             try:
                 await self._schedule(name, sessions, now)
             except StaleVersion:
@@ -160,46 +145,45 @@ class ScheduleLoop(PeriodicLoop):
                 log.warning("resource group %s could not be scheduled: %s", name, e)
 
     async def dump(self, name: str) -> tuple[Snapshot, Policy]:
-        """Return the snapshot and the policy of the next pass over a resource group."""
-        pending = await self._sessions.by_status([SessionStatus.PENDING])
+        """Returns the snapshot and the policy of the next pass over a resource group."""
+        pending = await self.sessions.by_status([SessionStatus.PENDING])
         sessions = [s for s in pending if s.scaling_group == name]
-        return await self.snapshot(name, sessions), group_policy(await self._resource_groups.resource_group(name))
+        return await self.snapshot(name, sessions), group_policy(await self.resource_groups.resource_group(name))
 
     async def snapshot(self, name: str, sessions: Sequence[Session]) -> Snapshot:
-        """Return the input of :func:`decide`; also for dumps that ``mgr scheduler replay`` reads."""
-        agents = await self._agents.agents(scaling_group=name)
-        if self._images is not None:
-            agents = await self._images.with_fetchable(agents, {k.image for s in sessions for k in s.kernels})
-        holdings = await self._sessions.held([a.id for a in agents])
+        """Returns the input of :func:`decide`; also for dumps that ``mgr scheduler replay`` reads."""
+        agents = await self.agents.agents(scaling_group=name)
+        if self.images is not None:
+            agents = await self.images.with_fetchable(agents, {k.image for s in sessions for k in s.kernels})
+        holdings = await self.sessions.held([a.id for a in agents])
         ids = [d for s in sessions for d in s.dependencies]
-        dependencies = {d.id: d for d in await self._sessions.get_many(ids)} if ids else {}
+        dependencies = {d.id: d for d in await self.sessions.get_many(ids)} if ids else {}
         quotas = await self._quotas.quotas(sessions)
-        group = await self._resource_groups.resource_group(name)
-        snapshot = build_snapshot(name, agents, holdings, sessions, dependencies, quotas, self._devices)
+        group = await self.resource_groups.resource_group(name)
+        snapshot = build_snapshot(name, agents, holdings, sessions, dependencies, quotas, self.devices)
         memory = self._group_states.setdefault(name, _GroupState(self._node_classes))
         policy = group_policy(group)
         options = read(group.scheduler_opts) if group is not None else GroupOptions()
         if group is None or (policy.order not in SHARED_ORDERS and not policy.preempts):
             return replace(snapshot, last_agent=memory.last_agent)
-        owners = {s.id: s for s in await self._sessions.get_many({h.session_id for h in holdings})}
+        owners = {s.id: s for s in await self.sessions.get_many({h.session_id for h in holdings})}
         held = [(scope_of(owner), h.slots) for h in holdings if (owner := owners.get(h.session_id)) is not None]
-        now, now_used = self._clock.now(), occupied(held)
+        now, now_used = self.clock.now(), occupied(held)
         min_runtime = timedelta(seconds=min(options.preemption.min_runtime_s, _MAX_RUNTIME_S))
+        running = running_sessions(owners.values(), since=now - min_runtime, preemption=options.preemption)
         return replace(
             snapshot,
             last_agent=memory.last_agent,
-            running=running_sessions(owners.values(), since=now - min_runtime, preemption=options.preemption)
-            if policy.preempts
-            else (),
+            running=running if policy.preempts else (),
             occupied=now_used,
             used_lately=await self._shares.used_lately(group, now_used, now),
             weights=options.weights,
         )
 
     async def _schedule(self, name: str, sessions: Sequence[Session], now: datetime) -> None:
-        policy = group_policy(await self._resource_groups.resource_group(name))
+        policy = group_policy(await self.resource_groups.resource_group(name))
         snapshot = await self.snapshot(name, sessions)
-        plan = self._group_states[name].decide(snapshot, policy, now=now, rng=self._rng)
+        plan = self._group_states[name].decide(snapshot, policy, now=now, rng=self.rng)
         for agent_id, fault in plan.broken_agents:
             log.warning("agent %s is left out of scheduling: %s", agent_id, fault)
         if plan.placements:
@@ -212,15 +196,15 @@ class ScheduleLoop(PeriodicLoop):
         await self._explain([*plan.skips, *without_network], by_id, now)
 
     async def _commit(self, placed: Sequence[Change]) -> None:
-        """Save all changes at once; one by one if one of them has conflicted."""
+        """Saves all changes at once; one by one if one of them has conflicted."""
         if not placed:
             return
         try:
-            await self._writer.commit(placed, point="commit-schedule")
+            await self.writer.commit(placed, point="commit-schedule")
         except (StaleVersion, InsufficientResource):
             for change in placed:
                 try:
-                    await self._writer.commit([change], point="commit-schedule")
+                    await self.writer.commit([change], point="commit-schedule")
                 except (StaleVersion, InsufficientResource) as e:
                     log.info("session %s was not placed: %s", change.old.id, e)
 
@@ -233,11 +217,11 @@ class ScheduleLoop(PeriodicLoop):
         return advance(session, SessionScheduled(agents=agents, stimulus_id=_CAUSE), now=now, placed=details)
 
     async def _with_networks(self, placed: list[Change], group: str) -> tuple[list[Change], list[Skip]]:
-        """Return the changes with the networks that their sessions need, and skips of sessions that get none."""
+        """Returns the changes with the networks that their sessions need, and skips of sessions that get none."""
         if not any(needs_overlay(change.new) for change in placed):
             return placed, []
-        agents = {a.id: a for a in await self._agents.agents(scaling_group=group)}
-        taken = await self._sessions.networks()
+        agents = {a.id: a for a in await self.agents.agents(scaling_group=group)}
+        taken = await self.sessions.networks()
         ready: list[Change] = []
         skips: list[Skip] = []
         for change in placed:
@@ -245,7 +229,7 @@ class ScheduleLoop(PeriodicLoop):
                 ready.append(change)
                 continue
             try:
-                vni, network = settle(change.new, agents, taken, self._settings, self._rng, self._key_id())
+                vni, network = assign_network(change.new, agents, taken, self.settings, self.rng, self.key_id())
             except InsufficientResource as e:
                 reason = SkipReason.INSUFFICIENT_RESOURCE
                 skips.append(Skip(session_id=change.old.id, reason=reason, message=e.message))
@@ -255,41 +239,36 @@ class ScheduleLoop(PeriodicLoop):
         return ready, skips
 
     async def _evict(self, plan: Plan, now: datetime) -> None:
-        """End the sessions that are preempted; their slots stay reserved for the preempting sessions."""
+        """Ends the sessions that are preempted; their slots stay reserved for the preempting sessions."""
         evictions = {e.session_id: e for e in plan.evictions}
-        sessions = await self._sessions.get_many(list(evictions)) if evictions else []
+        sessions = await self.sessions.get_many(list(evictions)) if evictions else []
         for session in sessions:
             event = (
                 SessionStartOverRequested(stimulus_id=_CAUSE)
                 if evictions[session.id].starts_over
                 else SessionDestroyRequested(reason=KernelEventReason.PREEMPTED, stimulus_id=_CAUSE)
             )
-            change = advance(session, event, now=now)
+            await self._commit_one(advance(session, event, now=now))
+
+    async def _commit_one(self, change: Change | None) -> None:
+        try:
             if change is not None:
-                try:
-                    await self._writer.commit([change], point="commit-schedule")
-                except StaleVersion:
-                    self.wake()
+                await self.writer.commit([change], point="commit-schedule")
+        except StaleVersion:
+            self.wake()
 
     async def _explain(self, skips: Iterable[Skip], sessions: Mapping[SessionId, Session], now: datetime) -> None:
-        """Store why sessions wait, if the reason has changed."""
+        """Stores why sessions wait, if the reason has changed."""
         for skip in skips:
             session = sessions[skip.session_id]
-            change = self._cancel(session, skip, now) if skip.is_final else _explained(session, skip, now)
-            if change is not None:
-                try:
-                    await self._writer.commit([change], point="commit-schedule")
-                except StaleVersion:
-                    self.wake()
-
-    @staticmethod
-    def _cancel(session: Session, skip: Skip, now: datetime) -> Change | None:
-        event = SessionDestroyRequested(reason=KernelEventReason.DEPENDENCY_FAILED, stimulus_id=_CAUSE)
-        change = advance(session, event, now=now)
-        explained = _explained(session, skip, now)
-        if change is None or explained is None:
-            return change
-        return replace(change, new=replace(change.new, status_data=explained.new.status_data))
+            explained = _explained(session, skip, now)
+            change = explained
+            if skip.is_final:
+                event = SessionDestroyRequested(reason=KernelEventReason.DEPENDENCY_FAILED, stimulus_id=_CAUSE)
+                change = advance(session, event, now=now)
+                if change is not None and explained is not None:
+                    change = replace(change, new=replace(change.new, status_data=explained.new.status_data))
+            await self._commit_one(change)
 
 
 def _explained(session: Session, skip: Skip, now: datetime) -> Change | None:

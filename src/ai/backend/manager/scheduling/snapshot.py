@@ -10,31 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 
-from ai.backend.common.devices import (
-    DeviceHealth,
-    VariantProperty,
-)
+from ai.backend.common.devices import DeviceHealth, VariantProperty
 from ai.backend.common.ids import SessionId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus, SessionStatus, SessionType
+from ai.backend.core.scheduling import snapshot as core
 from ai.backend.core.scheduling.options import Preemption
-from ai.backend.core.scheduling.snapshot import (
-    AgentView,
-    Dependency,
-    HeldKernel,
-    PendingKernel,
-    PendingSession,
-    Quota,
-    RunningSession,
-    Snapshot,
-)
-from ai.backend.manager.agents.capabilities import (
-    DeviceReader,
-    features_of,
-    is_encrypted,
-    needs_of,
-    to_allocation,
-)
+from ai.backend.manager.agents import capabilities
 from ai.backend.manager.agents.model import Agent, KernelOccupancy
 from ai.backend.manager.resources.quotas import quota_names
 from ai.backend.manager.sessions.model import Session
@@ -42,8 +24,8 @@ from ai.backend.manager.sessions.model import Session
 log = logging.getLogger(__name__)
 
 
-def agent_view(agent: Agent, holdings: Iterable[KernelOccupancy], devices: DeviceReader) -> AgentView:
-    """Return an agent for the scheduler. Slots of healthy devices that the agent does not offer are reserved."""
+def agent_view(agent: Agent, holdings: Iterable[KernelOccupancy], devices: capabilities.DeviceReader) -> core.AgentView:
+    """Returns an agent for the scheduler. Slots of healthy devices that the agent does not offer are reserved."""
     plugins = devices.plugins_of(agent)
     totals: dict[str, Decimal] = {}
     for plugin in plugins:
@@ -53,17 +35,18 @@ def agent_view(agent: Agent, holdings: Iterable[KernelOccupancy], devices: Devic
     reserved = ResourceSlot(
         {n: q - agent.available_slots[n] for n, q in totals.items() if q > agent.available_slots[n]}
     )
-    return AgentView(
+    return core.AgentView(
         agent_id=agent.id,
         architecture=agent.architecture,
         plugins=plugins,
         generation=agent.generation,
         held=tuple(
-            HeldKernel(kernel_id=h.kernel_id, slots=h.slots, devices=to_allocation(h.devices)) for h in holdings
+            core.HeldKernel(kernel_id=h.kernel_id, slots=h.slots, devices=capabilities.to_allocation(h.devices))
+            for h in holdings
         ),
         is_schedulable=agent.status is AgentStatus.ALIVE and agent.schedulable,
         images=frozenset(image.name for image in agent.images),
-        features=features_of(agent),
+        features=capabilities.features_of(agent),
         location=agent.location,
         kernel_limit=agent.kernel_limit,
         reserved=reserved,
@@ -71,21 +54,19 @@ def agent_view(agent: Agent, holdings: Iterable[KernelOccupancy], devices: Devic
 
 
 def scope_of(session: Session) -> tuple[str, str, str]:
-    """Return the scope of a session: domain, project, user."""
+    """Returns the scope of a session: domain, project, user."""
     return session.domain_name, str(session.group_id), str(session.user_id)
 
 
 def running_sessions(
     sessions: Iterable[Session], *, since: datetime, preemption: Preemption
-) -> tuple[RunningSession, ...]:
-    """Return the sessions that occupy slots, for preemption.
-
-    A session may be preempted if it has run since ``since`` or longer, unless its resource options say
-    ``preemptible: false``. Only a batch session can start over; see :class:`Preemption`.
-    """
+) -> tuple[core.RunningSession, ...]:
+    """Returns the sessions that occupy slots, for preemption. A session may be preempted if it has run since ``since``
+    or longer, unless its resource options say ``preemptible: false``. Only a batch session can start over; see
+    :class:`Preemption`."""
     by_default = "true" if preemption.mode == "reschedule" else "false"
     return tuple(
-        RunningSession(
+        core.RunningSession(
             session_id=s.id,
             priority=s.priority,
             started_at=s.started_at or s.created_at,
@@ -102,15 +83,17 @@ def running_sessions(
 
 def pending_session(
     session: Session, dependencies: Mapping[SessionId, Session], quotas: Iterable[str]
-) -> PendingSession:
+) -> core.PendingSession:
     requirements = tuple(VariantProperty.parse(text) for text in session.variant_requirements)
-    encrypted = is_encrypted(session.resource_opts)
-    needs = needs_of(session.cluster_size, session.cluster_mode, session.runtime_class, encrypted=encrypted)
-    return PendingSession(
+    encrypted = capabilities.is_encrypted(session.resource_opts)
+    needs = capabilities.needs_of(
+        session.cluster_size, session.cluster_mode, session.runtime_class, encrypted=encrypted
+    )
+    return core.PendingSession(
         session_id=session.id,
         name=session.name,
         kernels=tuple(
-            PendingKernel(
+            core.PendingKernel(
                 kernel_id=k.id,
                 slots=k.requested_slots,
                 image=k.image,
@@ -126,7 +109,7 @@ def pending_session(
         cluster_mode=session.cluster_mode,
         starts_at=session.starts_at,
         dependencies=tuple(
-            Dependency(session_id=d.id, name=d.name, status=d.status, result=d.result)
+            core.Dependency(session_id=d.id, name=d.name, status=d.status, result=d.result)
             for i in session.dependencies
             if (d := dependencies.get(i)) is not None
         ),
@@ -143,15 +126,15 @@ def build_snapshot(
     holdings: Sequence[KernelOccupancy],
     pending: Sequence[Session],
     dependencies: Mapping[SessionId, Session],
-    quotas: Mapping[str, Quota],
-    devices: DeviceReader,
-) -> Snapshot:
-    """Return a resource group for the scheduler. ``quotas``: those with limits, by
+    quotas: Mapping[str, core.Quota],
+    devices: capabilities.DeviceReader,
+) -> core.Snapshot:
+    """Returns a resource group for the scheduler. ``quotas``: those with limits, by
     :func:`ai.backend.manager.resources.quotas.quota_names`."""
     by_agent: dict[str, list[KernelOccupancy]] = {}
     for holding in holdings:
         by_agent.setdefault(holding.agent, []).append(holding)
-    return Snapshot(
+    return core.Snapshot(
         resource_group=resource_group,
         agents=tuple(agent_view(a, by_agent.get(a.id, ()), devices) for a in agents),
         pending=tuple(

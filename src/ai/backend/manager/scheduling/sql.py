@@ -1,15 +1,24 @@
-"""Recent usage in SQL."""
+"""Recent usage, in SQL and in memory."""
 
 from __future__ import annotations
 
 from decimal import Decimal
 
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Column, Connection, String, Table, delete, insert, select
 
 from ai.backend.common.slots import ResourceSlot
-from ai.backend.infra.database import Database
-from ai.backend.manager.scheduling.model import ShareHistory
-from ai.backend.manager.scheduling.tables import share_histories
+from ai.backend.infra.database import Database, JSONText, UTCDateTime
+from ai.backend.manager.db.fence import check_fence
+from ai.backend.manager.db.metadata import metadata, required
+from ai.backend.manager.scheduling.store import ShareHistory
+
+share_histories = Table(
+    "share_histories",
+    metadata,
+    Column("resource_group", String(64), primary_key=True),
+    required("used", JSONText),
+    required("at", UTCDateTime),
+)
 
 
 class SqlShareStore:
@@ -19,19 +28,16 @@ class SqlShareStore:
         self._db = database
 
     async def history(self, resource_group: str) -> ShareHistory | None:
-        def work(s: Connection) -> ShareHistory | None:
-            query = select(share_histories).where(share_histories.c.resource_group == resource_group)
-            row = s.execute(query).one_or_none()
-            if row is None:
-                return None
-            # averages may be fractions of bytes
-            used = {
-                scope: ResourceSlot({slot: Decimal(quantity) for slot, quantity in slots.items()})
-                for scope, slots in row.used.items()
-            }
-            return ShareHistory(used=used, at=row.at)
-
-        return await self._db.run_read(work)
+        query = select(share_histories).where(share_histories.c.resource_group == resource_group)
+        row = await self._db.run_read(lambda s: s.execute(query).one_or_none())
+        if row is None:
+            return None
+        # averages may be fractions of bytes
+        used = {
+            scope: ResourceSlot({slot: Decimal(quantity) for slot, quantity in slots.items()})
+            for scope, slots in row.used.items()
+        }
+        return ShareHistory(used=used, at=row.at)
 
     async def put_history(self, resource_group: str, history: ShareHistory) -> None:
         row = {
@@ -45,3 +51,17 @@ class SqlShareStore:
             s.execute(insert(share_histories), row)
 
         await self._db.run_write(work)
+
+
+class MemoryShareStore:
+    """Implements :class:`ai.backend.manager.scheduling.store.ShareStore`."""
+
+    def __init__(self) -> None:
+        self._histories: dict[str, ShareHistory] = {}
+
+    async def history(self, resource_group: str) -> ShareHistory | None:
+        return self._histories.get(resource_group)
+
+    async def put_history(self, resource_group: str, history: ShareHistory) -> None:
+        check_fence()
+        self._histories[resource_group] = history

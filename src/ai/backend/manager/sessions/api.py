@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ai.backend.common.errors import NotSupported
 from ai.backend.infra.http.decode import refuse
 from ai.backend.infra.http.routes import Call, Nothing, Reply, route
 from ai.backend.manager.access.requests import caller_of
-from ai.backend.manager.sessions.schemas import (
-    CREATE_ALIASES,
-    CreatedSession,
-    CreateSessionBody,
-    DestroyQuery,
-    MatchQuery,
-    RenameQuery,
-    SessionInfo,
-)
+from ai.backend.manager.sessions import schemas
 from ai.backend.manager.sessions.service import SessionService
-from ai.backend.manager.sessions.views import created_session, creation_of, dependency_tree, session_info
+from ai.backend.manager.sessions.views import created_session, creation_of, dependency_tree, session_info, session_of
 
 
 class SessionsApi:
-    """``{s}`` is a name, an id or the unambiguous beginning of an id. Somebody else's session is not found."""
+    """Serves sessions. ``{s}`` is a name, an id or an unambiguous prefix of an id; sessions of others are not found."""
 
     def __init__(self, sessions: SessionService) -> None:
         self._sessions = sessions
@@ -30,47 +23,39 @@ class SessionsApi:
     @route(
         "POST",
         "/session",
-        body=CreateSessionBody,
-        body_aliases=CREATE_ALIASES,
-        reply=CreatedSession,
+        body=schemas.CreateSessionBody,
+        body_aliases=schemas.CREATE_ALIASES,
+        reply=schemas.CreatedSession,
         status=201,
         repeatable=True,  # the session has the id of the call
     )
-    async def create(self, call: Call[CreateSessionBody]) -> Reply:
-        """Create a session, or return the one of that name: 201 if it is new, 200 if it was there."""
+    async def create(self, call: Call[schemas.CreateSessionBody]) -> Reply:
+        """Create a session, or return the one of that name: 201 if it is new, 200 if it existed."""
         request = creation_of(call.body)
         if call.owner_access_key is not None:
             if request.owner_access_key not in (None, call.owner_access_key):
                 raise refuse({"owner_access_key": "differs between query and body"})
-            from dataclasses import replace
-
             request = replace(request, owner_access_key=call.owner_access_key)
         reply = await self._sessions.create(caller_of(call), request, call_id=call.call_id)
         created = created_session(reply, enqueue_only=request.enqueue_only)
         return Reply(created, 201 if reply.created else 200)
 
-    @route("GET", "/session/_/match", query=MatchQuery)
-    async def match(self, call: Call[Nothing, MatchQuery]) -> dict[str, Any]:
-        """Live sessions whose name or id begins so."""
+    @route("GET", "/session/_/match", query=schemas.MatchQuery)
+    async def match(self, call: Call[Nothing, schemas.MatchQuery]) -> dict[str, Any]:
+        """List live sessions whose name or id begins with ``id``."""
         matches = await self._sessions.match(caller_of(call), call.query.id, owner_access_key=call.owner_access_key)
         return {"matches": [{"id": str(m.id), "name": m.name, "status": m.status.value} for m in matches]}
 
-    @route("GET", "/session/{s}", reply=SessionInfo)
-    async def get_info(self, call: Call) -> SessionInfo:
-        """What a session is and uses."""
-        caller, ref = caller_of(call), call.params["s"]
-        return session_info(await self._sessions.get(caller, ref, owner_access_key=call.owner_access_key))
+    @route("GET", "/session/{s}", reply=schemas.SessionInfo)
+    async def get_info(self, call: Call) -> schemas.SessionInfo:
+        """Describe a session and what it uses."""
+        return session_info(await self._sessions.get(**session_of(call)))
 
-    @route("DELETE", "/session/{s}", query=DestroyQuery)
-    async def destroy(self, call: Call[Nothing, DestroyQuery]) -> dict[str, Any]:
+    @route("DELETE", "/session/{s}", query=schemas.DestroyQuery)
+    async def destroy(self, call: Call[Nothing, schemas.DestroyQuery]) -> dict[str, Any]:
         """End a session; replies with its last statistics."""
-        reply = await self._sessions.destroy(
-            caller_of(call),
-            call.params["s"],
-            owner_access_key=call.owner_access_key,
-            forced=call.query.forced,
-            recursive=call.query.recursive,
-        )
+        query = call.query
+        reply = await self._sessions.destroy(**session_of(call), forced=query.forced, recursive=query.recursive)
         return {
             "stats": reply.stats,
             "status": reply.session.status.value,
@@ -80,34 +65,26 @@ class SessionsApi:
     @route("PATCH", "/session/{s}")
     async def restart(self, call: Call) -> None:
         """Restart a session in place: global state is lost, files stay."""
-        await self._sessions.restart(caller_of(call), call.params["s"], owner_access_key=call.owner_access_key)
+        await self._sessions.restart(**session_of(call))
 
-    @route("POST", "/session/{s}/rename", query=RenameQuery)
-    async def rename(self, call: Call[Nothing, RenameQuery]) -> None:
+    @route("POST", "/session/{s}/rename", query=schemas.RenameQuery)
+    async def rename(self, call: Call[Nothing, schemas.RenameQuery]) -> None:
         """Give a live session another name."""
-        await self._sessions.rename(
-            caller_of(call), call.params["s"], call.query.name, owner_access_key=call.owner_access_key
-        )
+        await self._sessions.rename(**session_of(call), new_name=call.query.name)
 
     @route("GET", "/session/{s}/status-history")
     async def status_history(self, call: Call) -> dict[str, Any]:
-        """When a session entered each status, in lower case; null if it never did."""
-        history = await self._sessions.status_history(
-            caller_of(call), call.params["s"], owner_access_key=call.owner_access_key
-        )
-        return {"result": dict(history)}
+        """Report when a session entered each status, in lower case; null if it never did."""
+        return {"result": dict(await self._sessions.status_history(**session_of(call)))}
 
     @route("GET", "/session/{s}/dependency-graph")
     async def dependency_graph(self, call: Call) -> dict[str, Any]:
-        """The session and what it waits for, as a tree."""
-        graph = await self._sessions.dependency_graph(
-            caller_of(call), call.params["s"], owner_access_key=call.owner_access_key
-        )
-        return dependency_tree(graph)
+        """Describe a session and its dependencies as a tree."""
+        return dependency_tree(await self._sessions.dependency_graph(**session_of(call)))
 
     @route("POST", "/resource/recalculate-usage", repeatable=True)
     async def recount(self, call: Call) -> dict[str, Any]:
-        """Recount the slots that kernels hold: ``drift`` names agents whose record differs, and should be empty."""
+        """Recount the slots that kernels hold: ``drift`` names agents whose recorded slots differ, usually none."""
         audit = await self._sessions.recount(caller_of(call))
         drift = {
             agent: {"recorded": recorded.to_json(), "counted": counted.to_json()}
@@ -117,6 +94,6 @@ class SessionsApi:
 
     @route("GET", "/session/{s}/abusing-report")
     async def abusing_report(self, call: Call) -> None:
-        """Not offered by this server: 501 for a session of the caller's, 404 for others."""
-        await self._sessions.get(caller_of(call), call.params["s"], owner_access_key=call.owner_access_key)
+        """Report that this is not supported: 501 for a session of the caller, 404 for others."""
+        await self._sessions.get(**session_of(call))
         raise NotSupported("Agents of this server look for no abuse, so there is nothing to report.")

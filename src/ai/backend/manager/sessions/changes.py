@@ -1,30 +1,111 @@
-"""What one transaction changes.
+"""Changes of sessions, with the events and webhooks that report them.
 
 The slots of agents follow from the kernels alone: a store computes :func:`slot_deltas` of every change and applies them
-in the same transaction, so taking and returning slots cannot be forgotten and cannot drift.
+in the same transaction, so recorded slots cannot drift. Source of the events: client wire contract 2.4, peer facts 4.9
+and 4.10.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
 
-from ai.backend.common.ids import AgentId
+from ai.backend.common.ids import AccessKey, AgentId, DomainName, GroupId, KernelId, SessionId, UserId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.core.lifecycle.effects import Command
-from ai.backend.manager.sessions.events import EventDraft
 from ai.backend.manager.sessions.model import Session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """Replace ``old`` by ``new`` if the stored version is still that of ``old``; ``events`` are for the clients.
+class EventDraft:
+    """An event before it is written, in the same transaction as its change."""
 
-    ``commands`` are executed once the change is stored.
+    name: str
+    session_id: SessionId
+    kernel_id: KernelId | None = None
+    payload: Mapping[str, Any]
 
-    ``new.version`` is ignored: the store sets it to ``old.version + 1``. Side fields (``num_queries``, ``last_stat``)
-    that a loop does not touch must be equal in both.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """An event of a session or kernel. ``id`` increases over all events; clients resume after it (Last-Event-ID).
+    ``payload`` is sent to clients as JSON."""
+
+    id: int
+    name: str
+    session_id: SessionId
+    kernel_id: KernelId | None
+    access_key: AccessKey
+    domain_name: DomainName
+    group_id: GroupId
+    user_id: UserId
+    at: datetime
+    payload: Mapping[str, Any]
+
+    @property
+    def scope(self) -> Literal["session", "kernel"]:
+        return "kernel" if self.name.startswith("kernel_") else "session"
+
+
+_PAYLOAD_FIELDS = ("reason", "result", "exitCode")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Webhook:
+    """An event that has not been posted to a session's ``callback_url`` yet. The events of a session are posted in the
+    order of ``id``, not before ``due_at``; ``attempts`` is the number of failed posts."""
+
+    id: int
+    session_id: SessionId
+    access_key: AccessKey
+    url: str
+    body: Mapping[str, Any]
+    attempts: int
+    due_at: datetime
+
+
+def callback_body(event: EventDraft, at: datetime) -> dict[str, Any]:
+    """Returns the posted body, which has nothing that only the owner may know.
+
+    Source: docs/decisions/0044; ``type``, ``event``, ``session_id`` and ``when`` are the published manager's.
     """
+    details = {name: event.payload[name] for name in _PAYLOAD_FIELDS if name in event.payload}
+    return {
+        "type": "session_lifecycle",
+        "event": event.name.removeprefix("session_"),
+        "session_id": str(event.session_id),
+        "when": at.isoformat(),
+        **details,
+    }
+
+
+def event_rows(session: Session, drafts: Iterable[EventDraft], at: datetime) -> list[dict[str, Any]]:
+    """Returns the fields of the events, without their ids."""
+    owner = {"access_key": session.access_key, "domain_name": session.domain_name, "group_id": session.group_id}
+    return [
+        {**owner, "user_id": session.user_id, "at": at}
+        | {"name": d.name, "session_id": d.session_id, "kernel_id": d.kernel_id, "payload": dict(d.payload)}
+        for d in drafts
+    ]
+
+
+def webhook_rows(session: Session, drafts: Iterable[EventDraft], at: datetime) -> list[dict[str, Any]]:
+    """Returns the fields, without ids, of the webhooks that the events cause: of changes of the session's status."""
+    common = {"session_id": session.id, "access_key": session.access_key, "url": session.callback_url}
+    return [
+        {**common, "body": callback_body(draft, at), "attempts": 0, "due_at": at}
+        for draft in drafts
+        if draft.kernel_id is None and session.callback_url
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Replaces ``old`` by ``new`` if the stored version is still that of ``old``. ``events`` are for the clients;
+    ``commands`` are executed once the change is stored. The store sets ``new.version`` to ``old.version + 1``. Side
+    fields (``num_queries``, ``last_stat``) that a loop does not change must be equal in both."""
 
     old: Session
     new: Session
@@ -47,7 +128,7 @@ class ObservationAck:
 
 
 def slot_deltas(changes: Iterable[Change]) -> dict[AgentId, ResourceSlot]:
-    """Return the change of each agent's occupied slots; agents without a change are left out."""
+    """Returns the change of each agent's occupied slots; agents without a change are left out."""
     deltas: dict[AgentId, ResourceSlot] = {}
     for change in changes:
         for sign, session in ((-1, change.old), (1, change.new)):

@@ -14,6 +14,8 @@ from ai.backend.common.slots import BinarySize
 from ai.backend.common.states import KernelStatus, SessionStatus
 from ai.backend.infra.http.decode import refuse
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import is_permitted
+from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.graphql.context import Info, context_of, page_of
 from ai.backend.manager.graphql.limits import MAX_PAGE
 from ai.backend.manager.graphql.resolvers import field, query
@@ -22,15 +24,14 @@ from ai.backend.manager.sessions.model import Kernel, Session, SessionQuery
 from ai.backend.manager.sessions.service import SessionService
 
 
+def _words(text: str | None) -> list[str]:
+    return [word.strip().upper() for word in (text or "").split(",") if word.strip()]
+
+
 def statuses_of(text: str | None) -> tuple[SessionStatus, ...] | None:
-    """Return the statuses of a comma-separated list; None where no list is given.
-
-    Statuses that only kernels have (spec 03-11: RESIZING, SUSPENDED) are accepted and match no session.
-
-    Raises:
-        InvalidInput: there is no such status.
-    """
-    words = [word.strip().upper() for word in (text or "").split(",") if word.strip()]
+    """Returns the statuses of a comma-separated list; None for no list. Raises InvalidInput for an unknown status.
+    Statuses that only kernels have (spec 03-11: RESIZING, SUSPENDED) are accepted and match no session."""
+    words = _words(text)
     if unknown := [word for word in words if word not in {*SessionStatus, *KernelStatus}]:
         raise refuse({"status": f"{unknown[0][:64]!r} is not one of {', '.join(SessionStatus)}"})
     return tuple(SessionStatus(word) for word in words if word in {*SessionStatus}) if words else None
@@ -44,7 +45,7 @@ def _uuid_text(text: str | None, field: str) -> str | None:
 
 
 def resource_opts(options: Mapping[str, str]) -> str:
-    """Return the options as JSON, sizes in plain bytes, which the published client can print."""
+    """Returns the options as JSON, sizes in plain bytes, which the published client can print."""
     values = dict(options)
     if "shmem" in values:
         try:
@@ -54,57 +55,44 @@ def resource_opts(options: Mapping[str, str]) -> str:
     return json.dumps(values)
 
 
+_SESSION_ATTRIBUTES = (
+    *("id", "tag", "name", "type", "image", "architecture", "cluster_mode", "cluster_size", "domain_name"),
+    *("group_name", "group_id", "user_email", "user_id", "access_key", "status", "status_info", "status_changed"),
+    *("created_at", "scheduled_at", "starts_at", "started_at", "terminated_at", "startup_command", "result"),
+    *("scaling_group", "mounts", "variant_requirements", "num_queries"),
+)
+_KERNEL_ATTRIBUTES = (
+    *("id", "cluster_role", "cluster_idx", "local_rank", "cluster_hostname", "session_id", "image", "architecture"),
+    *("status", "status_info", "status_changed", "created_at", "started_at", "terminated_at", "container_id"),
+    "exit_code",
+)
+
+
 def session_view(session: Session, caller: Caller) -> View:
-    registry, _, _ = split_image(session.image)
-    agents = list(session.agent_ids) if caller.sees_all else []
+    agents = list(session.agent_ids) if is_permitted(caller, Operation.SEE_AGENTS) else []
     occupying = slots_json(session.occupying_slots)
+    is_by_owner = session.created_by == session.access_key
+    creator_id = session.user_id if is_by_owner else None
     return {
-        "id": session.id,
+        **{name: getattr(session, name) for name in _SESSION_ATTRIBUTES},
         "main_kernel_id": session.main.id,
-        "tag": session.tag,
-        "name": session.name,
-        "type": session.type.value,
-        "image": session.image,
-        "architecture": session.architecture,
-        "registry": registry,
+        "registry": split_image(session.image)[0],
         "cluster_template": None,
-        "cluster_mode": session.cluster_mode.value,
-        "cluster_size": session.cluster_size,
         "runtime_class": session.runtime_class or None,
-        "domain_name": session.domain_name,
-        "group_name": session.group_name,
-        "group_id": session.group_id,
         "agent_ids": agents,
         "agents": agents,
-        "user_email": session.user_email,
         "full_name": None,
-        "user_id": session.user_id,
-        "access_key": session.access_key,
-        "created_user_email": session.user_email if session.created_by == session.access_key else None,
-        "created_user_id": session.user_id if session.created_by == session.access_key else None,
-        "created_user_uuid": session.user_id if session.created_by == session.access_key else None,
-        "status": session.status.value,
-        "status_info": session.status_info,
+        "created_user_email": session.user_email if is_by_owner else None,
+        "created_user_id": creator_id,
+        "created_user_uuid": creator_id,
         "status_data": json_or_null(session.status_data),
         "status_history": json.dumps(dict(session.status_history)),
-        "status_changed": session.status_changed,
-        "created_at": session.created_at,
-        "scheduled_at": session.scheduled_at,
-        "starts_at": session.starts_at,
-        "started_at": session.started_at,
-        "terminated_at": session.terminated_at,
-        "startup_command": session.startup_command,
-        "result": session.result.value,
         "resource_opts": resource_opts(session.resource_opts),
-        "scaling_group": session.scaling_group,
         "service_ports": json.dumps([dict(port) for port in session.service_ports]),
-        "mounts": list(session.mounts),
-        "vfolder_mounts": list(session.mounts),
+        "vfolder_mounts": session.mounts,
         "requested_slots": slots_json(session.requested_slots),
-        "variant_requirements": list(session.variant_requirements),
         "occupying_slots": occupying,
         "occupied_slots": occupying,
-        "num_queries": session.num_queries,
         "containers": [kernel_view(kernel, session, caller) for kernel in session.kernels],
         "session": session,  # for resolvers of this and other features
         "abusing_reports": [],
@@ -112,33 +100,17 @@ def session_view(session: Session, caller: Caller) -> View:
 
 
 def kernel_view(kernel: Kernel, session: Session | None, caller: Caller) -> View:
-    registry, _, _ = split_image(kernel.image)
     return {
-        "id": kernel.id,
+        **{name: getattr(kernel, name) for name in _KERNEL_ATTRIBUTES},
         "role": kernel.cluster_role,
-        "cluster_role": kernel.cluster_role,
-        "cluster_idx": kernel.cluster_idx,
-        "local_rank": kernel.local_rank,
         "hostname": kernel.cluster_hostname,
-        "cluster_hostname": kernel.cluster_hostname,
-        "session_id": kernel.session_id,
-        "image": kernel.image,
-        "architecture": kernel.architecture,
-        "registry": registry,
-        "status": kernel.status.value,
-        "status_info": kernel.status_info,
+        "registry": split_image(kernel.image)[0],
         "status_data": json_or_null(kernel.status_data),
-        "status_changed": kernel.status_changed,
-        "created_at": kernel.created_at,
-        "started_at": kernel.started_at,
-        "terminated_at": kernel.terminated_at,
-        "agent": kernel.agent if caller.sees_all else None,
-        "container_id": kernel.container_id,
-        "exit_code": kernel.exit_code,
+        "agent": kernel.agent if is_permitted(caller, Operation.SEE_AGENTS) else None,
         "attached_devices": json.dumps(dict(kernel.attached_devices), default=str),
         "resource_opts": resource_opts(session.resource_opts if session is not None else {}),
         "occupied_slots": slots_json(kernel.holds),
-        "preopen_ports": list(session.preopen_ports) if session is not None else [],
+        "preopen_ports": session.preopen_ports if session is not None else (),
         "live_stat": json_or_null(kernel.live_stat),
         "last_stat": json_or_null(kernel.last_stat),
     }
@@ -154,7 +126,7 @@ class SessionResolvers:
     async def compute_session(self, info: Info, id: UUID) -> View | None:  # noqa: A002  # the wire's name
         context = context_of(info)
         try:
-            return session_view(await self._sessions.get_by_id(context.caller, SessionId(id)), context.caller)
+            return session_view(await self._sessions.get(context.caller, str(id)), context.caller)
         except NotFound:
             return None
 
@@ -183,7 +155,7 @@ class SessionResolvers:
 
     @query("compute_container")
     async def compute_container(self, info: Info, id: UUID) -> View | None:  # noqa: A002  # the wire's name
-        """Return a kernel by the id of a main kernel, which is its session's."""
+        """Returns a kernel by the id of a main kernel, which is its session's."""
         session = await self.compute_session(info, id)
         return next((c for c in session["containers"] if c["id"] == id), None) if session is not None else None
 
@@ -204,6 +176,6 @@ class SessionResolvers:
     @field("Agent", "compute_containers")
     async def agent_containers(self, view: View, info: Info, status: str | None = None) -> list[View]:
         context = context_of(info)
-        words = tuple(word.strip().upper() for word in (status or "").split(",") if word.strip())
-        kernels = await self._sessions.kernels_of_agent(context.caller, view["id"], statuses=words)
+        statuses = tuple(_words(status))
+        kernels = await self._sessions.kernels_of_agent(context.caller, view["id"], statuses=statuses)
         return [kernel_view(kernel, None, context.caller) for kernel in kernels]

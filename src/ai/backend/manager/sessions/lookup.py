@@ -1,4 +1,4 @@
-"""Finds the session that a user names."""
+"""Selects the session that a user names, by the user's rights."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from uuid import UUID
 
 from ai.backend.common.errors import Forbidden, SessionNotFound, TooManySessionsMatched
 from ai.backend.common.ids import SessionId
-from ai.backend.common.states import LIVE_SESSION_STATUSES, UserRole
+from ai.backend.common.states import LIVE_SESSION_STATUSES
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import is_permitted, scope_of
+from ai.backend.manager.access.permissions import Operation, Scope
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.metrics.live import LiveMetrics
-from ai.backend.manager.sessions.access import controls, sees
 from ai.backend.manager.sessions.model import Session
 from ai.backend.manager.sessions.store import SessionStore
 from ai.backend.manager.sessions.writer import SessionWriter
@@ -24,6 +25,21 @@ def _as_id(ref: str) -> SessionId | None:
         return SessionId(UUID(ref)) if len(ref) == 36 else None
     except ValueError:
         return None
+
+
+def sees(caller: Caller, session: Session) -> bool:
+    """Returns True if the caller may see the session."""
+    return _permits(caller, Operation.SEE_SESSIONS, session)
+
+
+def controls(caller: Caller, session: Session) -> bool:
+    """Returns True if the caller may change the session."""
+    return _permits(caller, Operation.CHANGE_SESSIONS, session)
+
+
+def _permits(caller: Caller, operation: Operation, session: Session) -> bool:
+    is_own = session.user_id == caller.user_id
+    return is_permitted(caller, operation, domain_name=session.domain_name, is_own=is_own)
 
 
 def with_live_statistics(session: Session, metrics: LiveMetrics) -> Session:
@@ -64,18 +80,9 @@ class SessionFinder:
         to_change: bool = False,
         may_be_recent: bool = False,
     ) -> Session:
-        """Return a live session; a final one only by its full id, or the newest of that name if no live one has it.
-
-        Args:
-            caller: the user of the request.
-            ref: name, id or prefix.
-            owner_access_key: the owner of the session.
-            to_change: also require that the caller controls it.
-            may_be_recent: a cached copy is sufficient.
-
-        Raises:
-            SessionNotFound, TooManySessionsMatched, Forbidden.
-        """
+        """Returns a live session; a final one only by its full id, or the newest of that name if no live one has it.
+        ``ref`` is a name, id or prefix. ``to_change`` requires that the caller controls the session; with
+        ``may_be_recent`` a cached copy is sufficient. Raises SessionNotFound, TooManySessionsMatched and Forbidden."""
         owner = await self._identity.resolve_owner(caller, owner_access_key)
         scope = caller if owner_access_key is None else owner
         session = await self._find(scope, owner, ref, may_be_recent=may_be_recent)
@@ -83,7 +90,11 @@ class SessionFinder:
             raise SessionNotFound(f"There is no such session: {ref[:64]!r}.")
         if to_change and not controls(caller, session):
             raise Forbidden("You may look at this session only.")
-        if to_change and caller.role is UserRole.ADMIN and session.user_id != caller.user_id:
+        if (
+            to_change
+            and scope_of(caller, Operation.CHANGE_SESSIONS) is Scope.DOMAIN
+            and session.user_id != caller.user_id
+        ):
             # Programs in the session have the rights of its owner, whose folders are mounted.
             await self._identity.resolve_owner(caller, session.access_key)
         return session
@@ -94,10 +105,10 @@ class SessionFinder:
             recent = self._writer.recent(session_id) if may_be_recent else None
             session = recent or await self._store.get(session_id)
             if session is not None and recent is None:
-                self._writer.note([session])
+                self._writer.cache([session])
             return session
         matches = await self._store.find_live(owner.access_key, ref, limit=MATCHES)
-        if not matches and (scope.is_any_admin or scope.sees_all):
+        if not matches and scope_of(scope, Operation.SEE_SESSIONS) is not Scope.OWN:
             matches = [s for s in await self._store.find_live(None, ref, limit=MATCHES) if sees(scope, s)]
         if len(matches) > 1:
             raise TooManySessionsMatched(
@@ -106,6 +117,6 @@ class SessionFinder:
         return matches[0] if matches else await self._store.newest_named(owner.access_key, ref)
 
     async def several(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> list[Session]:
-        """Return the owner's live sessions that match; only the exact match if there is one."""
+        """Returns the owner's live sessions that match; only the exact match if there is one."""
         owner = await self._identity.resolve_owner(caller, owner_access_key)
         return await self._store.find_live(owner.access_key, ref, limit=MATCHES)

@@ -16,19 +16,25 @@ from ai.backend.manager.agents.model import Agent, KernelOccupancy
 from ai.backend.manager.db.fence import check_fence
 from ai.backend.manager.query.memory import select
 from ai.backend.manager.query.model import Page
-from ai.backend.manager.sessions.callbacks import Webhook, callback_body, owed_callbacks
-from ai.backend.manager.sessions.changes import Change, ObservationAck, slot_deltas
-from ai.backend.manager.sessions.events import Event, EventDraft
-from ai.backend.manager.sessions.model import OwnerLimits, Session, SessionQuery, SlotAudit, too_many_sessions
-from ai.backend.manager.sessions.network import SessionNetwork, lasting
+from ai.backend.manager.sessions import model
+from ai.backend.manager.sessions.changes import (
+    Change,
+    Event,
+    EventDraft,
+    ObservationAck,
+    Webhook,
+    event_rows,
+    slot_deltas,
+    webhook_rows,
+)
 from ai.backend.manager.sessions.store import UNLIMITED
 
 
 @dataclass
 class Memory:
-    """Everything that the in-memory stores keep; they share one."""
+    """The contents of the in-memory stores of sessions and agents, which share one."""
 
-    sessions: dict[SessionId, Session] = field(default_factory=dict)
+    sessions: dict[SessionId, model.Session] = field(default_factory=dict)
     agents: dict[AgentId, Agent] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     event_id: int = 0
@@ -38,7 +44,10 @@ class Memory:
     acks: dict[AgentId, tuple[int, int]] = field(default_factory=dict)
 
 
-def _age(session: Session) -> tuple[datetime, str]:
+_OCCUPANCY = ("session_id", "agent", "status", "status_changed", "attempt", "devices")
+
+
+def _age(session: model.Session) -> tuple[datetime, str]:
     return session.created_at, str(session.id)
 
 
@@ -49,30 +58,26 @@ class MemorySessionStore:
         self._memory = memory or Memory()
 
     @property
-    def _live(self) -> list[Session]:
+    def _live(self) -> list[model.Session]:
         return sorted((s for s in self._memory.sessions.values() if not s.status.is_final), key=_age)
 
-    def _named(self, access_key: AccessKey, name: str, *, but: SessionId | None = None) -> Session | None:
+    def _named(self, access_key: AccessKey, name: str, *, but: SessionId | None = None) -> model.Session | None:
         return next((s for s in self._live if (s.access_key, s.name) == (access_key, name) and s.id != but), None)
 
     async def insert(
-        self,
-        session: Session,
-        *,
-        events: Sequence[EventDraft],
-        limits: OwnerLimits = UNLIMITED,
+        self, session: model.Session, *, events: Sequence[EventDraft], limits: model.OwnerLimits = UNLIMITED
     ) -> None:
         m = self._memory
         check_fence()
         existing = m.sessions.get(session.id) or self._named(session.access_key, session.name)
         if existing is not None:
             raise SessionAlreadyExists(data={"existingSessionId": str(existing.id)})
-        mine = [s for s in self._live if s.access_key == session.access_key]
-        if limits.max_live is not None and len(mine) >= limits.max_live:
-            raise too_many_sessions(limits.max_live)
-        waiting = [*(s for s in mine if s.status is SessionStatus.PENDING), session]
-        asked = sum((k.requested_slots for s in waiting for k in s.kernels), ResourceSlot())
-        limits.check_pending(len(waiting), asked)
+        own = [s for s in self._live if s.access_key == session.access_key]
+        if limits.max_live is not None and len(own) >= limits.max_live:
+            raise model.too_many_sessions(limits.max_live)
+        waiting = [*(s for s in own if s.status is SessionStatus.PENDING), session]
+        requested = sum((k.requested_slots for s in waiting for k in s.kernels), ResourceSlot())
+        limits.check_pending(len(waiting), requested)
         m.sessions[session.id] = session
         self._emit(session, events, session.created_at)
 
@@ -99,13 +104,15 @@ class MemorySessionStore:
 
     def _check_numbers(self, changes: Sequence[Change]) -> None:
         after = {**{i: s.vni for i, s in self._memory.sessions.items()}, **{c.new.id: c.new.vni for c in changes}}
-        given = [vni for vni in after.values() if vni is not None]
-        if len(given) != len(set(given)):
+        numbers = [vni for vni in after.values() if vni is not None]
+        if len(numbers) != len(set(numbers)):
             raise StaleVersion("another session has the number of this one's network")
 
-    async def networks(self) -> list[tuple[int, SessionNetwork]]:
+    async def networks(self) -> list[tuple[int, model.SessionNetwork]]:
         return [
-            (s.vni, lasting(s.network, s.status)) for s in self._live if s.vni is not None and s.network is not None
+            (s.vni, model.lasting(s.network, s.status))
+            for s in self._live
+            if s.vni is not None and s.network is not None
         ]
 
     def _moved(self, deltas: Mapping[AgentId, ResourceSlot]) -> dict[AgentId, Agent]:
@@ -121,86 +128,62 @@ class MemorySessionStore:
             moved[agent_id] = replace(agent, occupied_slots=occupied)
         return moved
 
-    def _emit(self, session: Session, drafts: Sequence[EventDraft], at: datetime) -> None:
-        for draft in owed_callbacks(session, drafts):
-            self._memory.callback_id += 1
-            self._memory.callbacks[self._memory.callback_id] = Webhook(
-                id=self._memory.callback_id,
-                session_id=session.id,
-                access_key=session.access_key,
-                url=session.callback_url or "",
-                body=callback_body(draft, at),
-                attempts=0,
-                due_at=at,
-            )
-        for draft in drafts:
-            self._memory.event_id += 1
-            event = Event(
-                id=self._memory.event_id,
-                name=draft.name,
-                session_id=draft.session_id,
-                kernel_id=draft.kernel_id,
-                access_key=session.access_key,
-                domain_name=session.domain_name,
-                group_id=session.group_id,
-                user_id=session.user_id,
-                at=at,
-                payload=draft.payload,
-            )
-            self._memory.events.append(event)
+    def _emit(self, session: model.Session, drafts: Sequence[EventDraft], at: datetime) -> None:
+        m = self._memory
+        for row in webhook_rows(session, drafts, at):
+            m.callback_id += 1
+            m.callbacks[m.callback_id] = Webhook(id=m.callback_id, **row)
+        for row in event_rows(session, drafts, at):
+            m.event_id += 1
+            m.events.append(Event(id=m.event_id, **row))
 
-    async def get(self, session_id: SessionId) -> Session | None:
+    async def get(self, session_id: SessionId) -> model.Session | None:
         return self._memory.sessions.get(session_id)
 
-    async def get_many(self, ids: Iterable[SessionId]) -> list[Session]:
+    async def get_many(self, ids: Iterable[SessionId]) -> list[model.Session]:
         sessions = (self._memory.sessions.get(i) for i in dict.fromkeys(ids))
         return sorted((s for s in sessions if s is not None), key=_age)
 
-    async def find_live(self, access_key: AccessKey | None, ref: str, *, limit: int = 10) -> list[Session]:
-        mine = [s for s in self._live if access_key is None or s.access_key == access_key]
-        exact = [s for s in mine if ref == s.name or ref.lower() == str(s.id)]
+    async def find_live(self, access_key: AccessKey | None, ref: str, *, limit: int = 10) -> list[model.Session]:
+        own = [s for s in self._live if access_key is None or s.access_key == access_key]
+        exact = [s for s in own if ref == s.name or ref.lower() == str(s.id)]
         if exact or not ref:
             return exact[:limit]
-        return [s for s in mine if s.name.startswith(ref) or str(s.id).startswith(ref.lower())][:limit]
+        return [s for s in own if s.name.startswith(ref) or str(s.id).startswith(ref.lower())][:limit]
 
-    async def newest_named(self, access_key: AccessKey, name: str) -> Session | None:
+    async def newest_named(self, access_key: AccessKey, name: str) -> model.Session | None:
         sessions = [s for s in self._memory.sessions.values() if (s.access_key, s.name) == (access_key, name)]
         return max(sessions, key=lambda s: s.created_at, default=None)
 
-    async def by_status(self, statuses: Collection[SessionStatus]) -> list[Session]:
+    async def by_status(self, statuses: Collection[SessionStatus]) -> list[model.Session]:
         return sorted((s for s in self._memory.sessions.values() if s.status in statuses), key=_age)
 
     async def refreshed(
-        self, statuses: Collection[SessionStatus], cached: Callable[[SessionId], Session | None]
-    ) -> list[Session]:
+        self, statuses: Collection[SessionStatus], cached: Callable[[SessionId], model.Session | None]
+    ) -> list[model.Session]:
         return await self.by_status(statuses)
 
-    async def of_kernels(self, kernel_ids: Collection[KernelId]) -> list[Session]:
+    async def of_kernels(self, kernel_ids: Collection[KernelId]) -> list[model.Session]:
         ids = set(kernel_ids)
         return sorted((s for s in self._memory.sessions.values() if ids & {k.id for k in s.kernels}), key=_age)
 
-    async def on_agent(self, agent_id: AgentId) -> list[Session]:
+    async def on_agent(self, agent_id: AgentId) -> list[model.Session]:
         return [s for s in self._live if any(k.agent == agent_id for k in s.kernels)]
 
     async def held(self, agent_ids: Collection[AgentId]) -> list[KernelOccupancy]:
         return [
             KernelOccupancy(
+                **{name: getattr(k, name) for name in _OCCUPANCY},
                 kernel_id=k.id,
-                session_id=s.id,
-                agent=k.agent,
                 access_key=s.access_key,
-                status=k.status,
-                status_changed=k.status_changed,
-                attempt=k.attempt,
                 slots=k.occupied_slots,
-                devices=k.devices,
             )
             for s in self._live
             for k in s.kernels
             if k.agent in agent_ids and k.agent is not None and k.status in HOLDING
         ]
 
-    async def search(self, query: SessionQuery) -> Page[Session]:
+    async def search(self, query: model.SessionQuery) -> Page[model.Session]:
         sessions = [
             s
             for s in self._memory.sessions.values()
@@ -211,7 +194,7 @@ class MemorySessionStore:
         ]
         return select(sorted(sessions, key=lambda s: str(s.id)), query)
 
-    async def dependents(self, session_id: SessionId) -> list[Session]:
+    async def dependents(self, session_id: SessionId) -> list[model.Session]:
         return [s for s in self._live if session_id in s.dependencies]
 
     async def count_live(self, access_keys: Collection[AccessKey] | None = None) -> Mapping[AccessKey, int]:
@@ -254,28 +237,27 @@ class MemorySessionStore:
         return self._memory.logs.get(kernel_id)
 
     async def acked(self, agent_id: AgentId, epoch: int) -> int:
-        known = self._memory.acks.get(agent_id)
-        return known[1] if known is not None and known[0] == epoch else 0
+        acked_epoch, seq = self._memory.acks.get(agent_id, (0, 0))
+        return seq if acked_epoch == epoch else 0
 
-    async def audit(self) -> SlotAudit:
+    async def audit(self) -> model.SlotAudit:
         drift: dict[AgentId, tuple[ResourceSlot, ResourceSlot]] = {}
         for agent in self._memory.agents.values():
             total = sum((h.slots for h in await self.held([agent.id])), ResourceSlot())
             if total != agent.occupied_slots:
                 drift[agent.id] = agent.occupied_slots, total
-        return SlotAudit(drift=drift)
+        return model.SlotAudit(drift=drift)
 
     async def purge(self, *, before: datetime) -> int:
         check_fence()
         m = self._memory
-        kept = [e for e in m.events if e.at >= before]
-        gone = len(m.events) - len(kept)
-        m.events = kept
+        stored = len(m.events)
+        m.events = [e for e in m.events if e.at >= before]
         for session in m.sessions.values():
             for kernel in session.kernels:
                 if kernel.terminated_at is not None and kernel.terminated_at < before:
                     m.logs.pop(kernel.id, None)
-        return gone
+        return stored - len(m.events)
 
     async def events_after(self, after_id: int, *, limit: int = 1000) -> list[Event]:
         return [e for e in self._memory.events if e.id > after_id][:limit]
@@ -285,23 +267,23 @@ class MemorySessionStore:
 
     async def due_callbacks(self, now: datetime, *, limit: int) -> list[Webhook]:
         first: dict[SessionId, Webhook] = {}
-        for one in self._memory.callbacks.values():
-            first.setdefault(one.session_id, one)
+        for webhook in self._memory.callbacks.values():
+            first.setdefault(webhook.session_id, webhook)
         return sorted((c for c in first.values() if c.due_at <= now), key=lambda c: (c.due_at, c.id))[:limit]
 
     async def put_off_callback(self, callback_id: int, *, attempts: int, due_at: datetime) -> None:
         check_fence()
-        one = self._memory.callbacks.get(callback_id)
-        if one is not None:
-            self._memory.callbacks[callback_id] = replace(one, attempts=attempts, due_at=due_at)
+        webhook = self._memory.callbacks.get(callback_id)
+        if webhook is not None:
+            self._memory.callbacks[callback_id] = replace(webhook, attempts=attempts, due_at=due_at)
 
     async def drop_callback(self, callback_id: int) -> None:
         check_fence()
         self._memory.callbacks.pop(callback_id, None)
 
 
-def _with_side_fields(change: Change, stored: Session) -> Session:
-    """The new session; what ``bump`` wrote meanwhile stays unless the change itself touches it."""
+def _with_side_fields(change: Change, stored: model.Session) -> model.Session:
+    """Returns the new session; what ``bump`` wrote meanwhile stays unless the change itself touches it."""
     stats = {k.id: k.last_stat for k in stored.kernels}
     before = {k.id: k.last_stat for k in change.old.kernels}
     kernels = tuple(

@@ -1,75 +1,96 @@
-"""Sessions and their kernels as the manager knows them.
+"""Sessions and their kernels.
 
-A :class:`Session` with its kernels is one aggregate: it is read, decided upon and written as a whole, guarded by
-``version``.
+A :class:`Session` with its kernels is one aggregate: read, changed and written as a whole, guarded by ``version``.
 Source of the fields: spec 03-09 (ComputeSession, ComputeContainer), client wire contract 3.3, peer facts 4.4.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from ai.backend.common import ids, states
 from ai.backend.common.errors import LimitExceeded
-from ai.backend.common.ids import (
-    AccessKey,
-    AgentId,
-    DomainName,
-    GroupId,
-    KernelId,
-    ResourceGroupName,
-    SessionId,
-    UserId,
-)
 from ai.backend.common.slots import ResourceSlot
-from ai.backend.common.states import (
-    ClusterMode,
-    KernelEventReason,
-    KernelStatus,
-    SessionResult,
-    SessionStatus,
-    SessionType,
-)
 from ai.backend.core.lifecycle.kernel import HOLDING
 from ai.backend.core.lifecycle.transition import Path
 from ai.backend.manager.folders.model import FolderMount
 from ai.backend.manager.query.model import ListQuery
-from ai.backend.manager.sessions.network import SessionNetwork
+
+
+def line_between(first: ids.AgentId, second: ids.AgentId) -> str:
+    """Returns the name of the line between two agents; the same in both orders."""
+    return " ".join(sorted((first, second)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkNode:
+    """An agent in a session's network: its IPv4 address and UDP port for other agents, and its address inside."""
+
+    address: str
+    port: int
+    gateway: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionNetwork:
+    """The network of a session over several agents, as assigned when the session was scheduled.
+
+    Attributes:
+        subnet: its addresses; no other live session has any of them.
+        mtu: the largest packet in it.
+        addresses, places: the address and the agent of each kernel, by host name.
+        encrypted: True if traffic between agents is encrypted.
+        lines: the nonce of each encrypted line, by :func:`line_between`; empty without encryption.
+        key_id: of the key from which its secrets are derived; newer keys do not change it.
+    """
+
+    subnet: str
+    mtu: int
+    addresses: Mapping[str, str]
+    places: Mapping[str, ids.AgentId]
+    nodes: Mapping[ids.AgentId, NetworkNode]
+    encrypted: bool = False
+    lines: Mapping[str, str] = field(default_factory=dict)
+    key_id: str = ""
+
+
+def lasting(network: SessionNetwork, status: states.SessionStatus) -> SessionNetwork:
+    """Returns the part of a network that later sessions may share: without the lines of a session that is ending."""
+    return replace(network, lines={}) if status is states.SessionStatus.TERMINATING else network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """One kernel.
+    """A kernel of a session.
 
     Attributes:
-        attempt: which incarnation the agent works on; 0 before the first; grows with every rescheduling and
-        restart. Observations of older
-            attempts are void.
-        occupied_slots: what it holds on ``agent`` now; empty unless the status is a holding one.
+        attempt: the incarnation that the agent works on; 0 before the first; grows with every rescheduling and restart.
+            Observations of older attempts are ignored.
+        occupied_slots: the slots that it holds on ``agent``; empty unless the status is a holding one.
         devices: slot -> device id -> quantity as text; the plan until the agent reports what it bound.
-        container_id: what the runtime calls the workload.
-        role_options: what a cluster template gives to kernels of its role alone: ``environ`` and
-            ``bootstrap_script``.
+        container_id: the runtime's id of the workload.
+        role_options: ``environ`` and ``bootstrap_script`` of a cluster template for kernels of its role.
         live_stat: the latest statistics in memory, filled at reads only.
     """
 
-    id: KernelId
-    session_id: SessionId
+    id: ids.KernelId
+    session_id: ids.SessionId
     cluster_role: str = "main"
     cluster_idx: int = 1
     local_rank: int = 0
     cluster_hostname: str = "main1"
     image: str
     architecture: str
-    status: KernelStatus = KernelStatus.PENDING
-    reason: KernelEventReason = KernelEventReason.UNKNOWN
+    status: states.KernelStatus = states.KernelStatus.PENDING
+    reason: states.KernelEventReason = states.KernelEventReason.UNKNOWN
     status_info: str | None = None
     status_data: Mapping[str, Any] = field(default_factory=dict)
     status_changed: datetime
     attempt: int = 0
-    agent: AgentId | None = None
+    agent: ids.AgentId | None = None
     requested_slots: ResourceSlot
     occupied_slots: ResourceSlot = field(default_factory=ResourceSlot)
     devices: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -87,7 +108,7 @@ class Kernel:
 
     @property
     def holds(self) -> ResourceSlot:
-        """The slots taken on :attr:`agent` by this kernel in its present status."""
+        """The slots that the kernel takes on :attr:`agent` in its present status."""
         return self.occupied_slots if self.agent is not None and self.status in HOLDING else ResourceSlot()
 
 
@@ -98,42 +119,41 @@ class Session:
     Attributes:
         version: grows with every write; a writer states the one it read.
         status_history: status name -> ISO time of the last entry into it.
-        status_info: short reason; ``status_data`` carries the evidence (``scheduler`` for what is not placed,
-        ``error``).
+        status_info: short reason; ``status_data`` has the details (``scheduler`` while it waits, ``error``).
         user_email, group_name: as at creation.
-        created_by: the access key that asked, which differs from ``access_key`` when an admin created it for somebody.
-        requested_slots: of one kernel; a kernel's own contain what its runtime class costs besides.
+        created_by: the access key of the request, which differs from ``access_key`` if an admin created it for a user.
+        requested_slots: of one kernel; those of a kernel include the cost of its runtime class.
         vni, network: the number of its network over several agents, and the network; only while it is on agents.
-        runtime_class: what the agent's runtime is asked for; empty leaves it to the agent.
+        runtime_class: the runtime class of its workloads; if empty, the agent chooses.
         mounts: names of the folders in ``vfolder_mounts``.
         variant_requirements: what every device of a slot that they concern must be, ``namespace::feature::value``.
-        reason: why it is in its status; the first cause of an end is kept.
-        not_before: the scheduler leaves it alone until then, after a creation that failed for now.
+        reason: the cause of its status; the first cause of an end is kept.
+        not_before: the scheduler ignores it until then, after a creation that failed temporarily.
         starting_over: it is TERMINATING and becomes PENDING again, see ``core/lifecycle/session.py``.
         story: its last transitions as this process has seen them; not stored.
     """
 
-    id: SessionId
+    id: ids.SessionId
     name: str
-    type: SessionType
-    status: SessionStatus
+    type: states.SessionType
+    status: states.SessionStatus
     status_info: str | None = None
     status_data: Mapping[str, Any] = field(default_factory=dict)
     status_history: Mapping[str, str] = field(default_factory=dict)
     status_changed: datetime
-    result: SessionResult = SessionResult.UNDEFINED
+    result: states.SessionResult = states.SessionResult.UNDEFINED
     version: int = 1
-    domain_name: DomainName
-    group_id: GroupId
+    domain_name: ids.DomainName
+    group_id: ids.GroupId
     group_name: str
-    user_id: UserId
+    user_id: ids.UserId
     user_email: str
-    access_key: AccessKey
-    created_by: AccessKey
+    access_key: ids.AccessKey
+    created_by: ids.AccessKey
     image: str
     architecture: str
     tag: str | None = None
-    cluster_mode: ClusterMode = ClusterMode.SINGLE_NODE
+    cluster_mode: states.ClusterMode = states.ClusterMode.SINGLE_NODE
     cluster_size: int = 1
     vni: int | None = None
     network: SessionNetwork | None = None
@@ -148,15 +168,15 @@ class Session:
     bootstrap_script: str | None = None
     callback_url: str | None = None
     starts_at: datetime | None = None
-    dependencies: tuple[SessionId, ...] = ()
-    scaling_group: ResourceGroupName
-    designated_agents: tuple[AgentId, ...] = ()
+    dependencies: tuple[ids.SessionId, ...] = ()
+    scaling_group: ids.ResourceGroupName
+    designated_agents: tuple[ids.AgentId, ...] = ()
     preopen_ports: tuple[int, ...] = ()
     batch_timeout_s: float | None = None
     exec_timeout_s: float | None = None
     priority: int = 10
     num_queries: int = 0
-    reason: KernelEventReason = KernelEventReason.UNKNOWN
+    reason: states.KernelEventReason = states.KernelEventReason.UNKNOWN
     not_before: datetime | None = None
     starting_over: bool = False
     created_at: datetime
@@ -173,13 +193,15 @@ class Session:
 
     @property
     def occupying_slots(self) -> ResourceSlot:
-        total = ResourceSlot()
-        for kernel in self.kernels:
-            total += kernel.holds
-        return total
+        return sum((kernel.holds for kernel in self.kernels), ResourceSlot())
 
     @property
-    def agent_ids(self) -> tuple[AgentId, ...]:
+    def has_started(self) -> bool:
+        """True if it runs or has run, or ended without."""
+        return self.started_at is not None or self.status.is_final
+
+    @property
+    def agent_ids(self) -> tuple[ids.AgentId, ...]:
         return tuple(dict.fromkeys(k.agent for k in self.kernels if k.agent is not None))
 
     @property
@@ -189,7 +211,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelRole:
-    """What a cluster template says of the kernels of one role; fields as in :class:`CreateSession`."""
+    """The kernels of one role of a cluster template; fields as in :class:`CreateSession`."""
 
     name: str
     replicas: int
@@ -204,29 +226,29 @@ class KernelRole:
 class CreateSession:
     """A request for a session (spec 03-08, client wire contract 2.1.1).
 
-    The API has checked shapes only; names, images, slots and rights are checked by the service, which names the
-    offending wire field in its error.
+    The API has checked shapes only; the service checks names, images, slots and rights, and names the wire field in its
+    errors.
 
     Attributes:
-        name: also called clientSessionToken; None mints one.
-        resources: slot -> quantity as the user wrote it; None takes the minimum of the image.
+        name: also called clientSessionToken; None generates one.
+        resources: slot -> quantity as the user wrote it; None selects the minimum of the image.
         max_wait_s: zero waits without limit.
         starts_at: ISO time or a duration from now such as ``1h``.
         dependencies: names or ids of sessions of the same owner.
-        priority: None takes the usual one, or what the resource group allows at most if that is less.
+        priority: None selects the default, or the maximum of the resource group if that is less.
         roles: of a cluster template, ``main`` first; together they have ``cluster_size`` replicas. Empty makes equal
             kernels.
     """
 
     image: str
     name: str | None = None
-    type: SessionType = SessionType.INTERACTIVE
+    type: states.SessionType = states.SessionType.INTERACTIVE
     architecture: str | None = None
     tag: str | None = None
     domain: str | None = None
     group: str | None = None
     cluster_size: int = 1
-    cluster_mode: ClusterMode = ClusterMode.SINGLE_NODE
+    cluster_mode: states.ClusterMode = states.ClusterMode.SINGLE_NODE
     runtime_class: str = ""
     enqueue_only: bool = False
     max_wait_s: float = 0
@@ -255,10 +277,8 @@ class CreateSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerLimits:
-    """What the owner of a session may have together with it; None is no limit.
-
-    ``max_pending_slots``: what all sessions that wait ask for; a slot that it does not name is unbounded.
-    """
+    """The limits of all sessions of an owner; None is no limit. ``max_pending_slots``: the slots that all waiting
+    sessions may request; slots without an entry are unbounded."""
 
     max_live: int | None = None
     max_pending: int | None = None
@@ -269,7 +289,7 @@ class OwnerLimits:
         return self.max_pending is not None or len(self.max_pending_slots) > 0
 
     def check_pending(self, count: int, slots: ResourceSlot) -> None:
-        """Raises LimitExceeded where so many sessions that ask for so much are too many."""
+        """Raises LimitExceeded if so many waiting sessions, or so many slots, exceed the limits."""
         if self.max_pending is not None and count > self.max_pending:
             message = f"Your policy allows {self.max_pending} sessions to wait at a time."
             raise LimitExceeded(message, data={"pending": self.max_pending})
@@ -282,8 +302,8 @@ class OwnerLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateReply:
-    """``status`` is the session's, or ``TIMEOUT`` when ``max_wait_s`` ran out first. ``created`` is False for a
-    reused one."""
+    """The reply to a creation. ``status`` is the session's, or ``TIMEOUT`` if ``max_wait_s`` has passed; a reused
+    session is not ``created``."""
 
     session: Session
     status: str
@@ -292,19 +312,20 @@ class CreateReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionMatch:
-    id: SessionId
+    id: ids.SessionId
     name: str
-    status: SessionStatus
+    status: states.SessionStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DestroyReply:
-    """``stats`` is version 2 of the client wire contract 2.1.3: metric name -> metric of the main kernel, with
-    ``status`` and ``version`` beside them; ``session`` is as it is after the request was taken."""
+    """The reply to the end of a session; ``session`` is as it is after the request. ``stats`` is version 2 of the
+    client wire contract 2.1.3: metric name -> metric of the main kernel, with ``status`` and
+    ``version`` beside them."""
 
     session: Session
     stats: Mapping[str, Any]
-    destroyed: tuple[SessionId, ...]
+    destroyed: tuple[ids.SessionId, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,13 +336,11 @@ class DependencyNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotAudit:
-    """What :meth:`SessionStore.audit` found; all empty when the books are right.
+    """The result of :meth:`SessionStore.audit`; all empty if the recorded slots are right. ``drift``: agent ->
+    (recorded, recomputed). ``orphans``: kernels without a session."""
 
-    ``drift``: agent -> (recorded, recomputed). ``orphans``: kernels without a session.
-    """
-
-    drift: Mapping[AgentId, tuple[ResourceSlot, ResourceSlot]] = field(default_factory=dict)
-    orphans: tuple[KernelId, ...] = ()
+    drift: Mapping[ids.AgentId, tuple[ResourceSlot, ResourceSlot]] = field(default_factory=dict)
+    orphans: tuple[ids.KernelId, ...] = ()
 
     @property
     def is_clean(self) -> bool:
@@ -329,16 +348,15 @@ class SlotAudit:
 
 
 def too_many_sessions(limit: int) -> LimitExceeded:
-    """What a store raises for the session beyond the owner's limit."""
+    """Returns the error for the session beyond the owner's limit."""
     return LimitExceeded(f"Your policy allows {limit} sessions at a time.", data={"concurrency": limit})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionQuery(ListQuery):
-    """``statuses``: None is any. ``access_key``, ``domain_name``, ``group_id`` narrow further; the role of the caller
-    bounds everything."""
+    """Selects sessions; None selects any. The role of the caller restricts every query."""
 
-    statuses: tuple[SessionStatus, ...] | None = None
+    statuses: tuple[states.SessionStatus, ...] | None = None
     access_key: str | None = None
     domain_name: str | None = None
     group_id: str | None = None

@@ -18,8 +18,7 @@ from ai.backend.common.wire.agent import OverlayInfo, UnderlayPeer
 from ai.backend.manager.agents.capabilities import is_encrypted
 from ai.backend.manager.agents.model import Agent
 from ai.backend.manager.agents.registration import MAX_PORT
-from ai.backend.manager.sessions.model import Kernel, Session
-from ai.backend.manager.sessions.network import NetworkNode, SessionNetwork, line_between
+from ai.backend.manager.sessions.model import Kernel, NetworkNode, Session, SessionNetwork, line_between
 from ai.backend.manager.sessions.settings import SessionSettings
 
 Derive = Callable[[bytes, str], bytes]
@@ -27,7 +26,7 @@ Derive = Callable[[bytes, str], bytes]
 
 
 def no_secret(purpose: bytes, key_id: str) -> bytes:
-    """Raise LookupError: a :data:`Derive` for managers whose sessions have no networks over several agents."""
+    """Raises LookupError: a :data:`Derive` for managers whose sessions have no networks over several agents."""
     raise LookupError(f"there is no secret to derive {purpose.decode()!r} from")
 
 
@@ -39,11 +38,11 @@ _TRIES = 64
 
 
 def needs_overlay(session: Session) -> bool:
-    """Return True if the kernels of a session need a network over several agents."""
+    """Returns True if the kernels of a session need a network over several agents."""
     return session.cluster_mode is ClusterMode.MULTI_NODE and session.cluster_size > 1
 
 
-def settle(
+def assign_network(
     session: Session,
     agents: Mapping[AgentId, Agent],
     taken: Collection[tuple[int, SessionNetwork]],
@@ -51,18 +50,11 @@ def settle(
     rng: random.Random,
     key_id: str = "",
 ) -> tuple[int, SessionNetwork]:
-    """Return the number and the network of a session whose kernels have their agents.
+    """Returns the number and the network of a session whose kernels have their agents.
 
-    Args:
-        session: as it is to be saved.
-        agents: at least those of its kernels, with their reports.
-        taken: the networks of all live sessions.
-        settings: the available numbers and addresses.
-        rng: randomizes where the search begins, so that numbers that a lost agent still uses are not reused at once.
-        key_id: id of the key from which its secrets are derived.
-
-    Raises:
-        InsufficientResource: no numbers or addresses are free, or an agent does not support such networks any more.
+    ``agents`` are at least those of its kernels; ``taken`` are the networks of all live sessions. The search begins at
+    random, so that numbers that a lost agent still uses are not reused at once. Raises InsufficientResource if no
+    numbers or addresses are free, or an agent does not support such networks any more.
     """
     placed = [(kernel.cluster_hostname, kernel.agent) for kernel in session.kernels if kernel.agent is not None]
     members = list(dict.fromkeys(agent for _, agent in placed))
@@ -93,8 +85,8 @@ def settle(
 def _lines(
     members: Collection[AgentId], taken: Iterable[tuple[int, SessionNetwork]], rng: random.Random, key_id: str
 ) -> dict[str, str]:
-    """Return a nonce with the id of its key for the line of each two agents: that of live sessions, or a new one. A new
-    line counts packets from zero and must not reuse a key; a line keeps its key while a session uses it."""
+    """Returns a nonce with the id of its key for the line of each two agents: that of live sessions, or a new one. A
+    new line counts packets from zero and must not reuse a key; a line keeps its key while a session uses it."""
     existing = {line: life for _, other in taken for line, life in other.lines.items()}
     lines = (line_between(*pair) for pair in combinations(members, 2))
     return {line: existing.get(line) or f"{key_id}:{rng.getrandbits(64):016x}" for line in lines}
@@ -131,11 +123,9 @@ def _subnet(addresses: int, taken: Iterable[IPv4Network], settings: SessionSetti
 
 
 def overlay_info(session: Session, kernel: Kernel, derive: Derive) -> OverlayInfo | None:
-    """Return the session's network for the kernel's agent; None for a session without a network over several agents.
-
+    """Returns the session's network for the kernel's agent; None for a session without a network over several agents.
     Sessions share the encrypted line between two agents and its keys. The keys are derived from the ids that the link
-    has authenticated, not from reported addresses. A line that was unused for a while has new keys.
-    """
+    has authenticated, not from reported addresses. A line that was unused for a while has new keys."""
     network = session.network
     if network is None or session.vni is None or kernel.agent is None:
         return None

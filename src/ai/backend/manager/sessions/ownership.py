@@ -1,8 +1,9 @@
-"""Counts and ends live sessions for the features that own them: keypairs, groups and resource groups."""
+"""Live sessions for the features that own them: counting and ending them by keypair, group and resource group."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Collection, Mapping, Sequence
 
 from ai.backend.common.errors import NotFound
@@ -37,10 +38,8 @@ class OwnerSessions:
             await asyncio.gather(*(self._end(caller, str(session.id)) for session in page.items))
 
     async def _end(self, caller: Caller, session_id: str) -> None:
-        try:
+        with contextlib.suppress(NotFound):  # it has been removed meanwhile
             await self._service.destroy(caller, session_id, forced=True)
-        except NotFound:
-            pass
 
 
 class ResourceGroupSessions:

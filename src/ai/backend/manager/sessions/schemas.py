@@ -1,7 +1,7 @@
-"""What session requests look like on the wire.
+"""Requests and replies of sessions on the wire.
 
-Source: spec 03-08, client wire contract 2.1 and 5 (spellings of the Web UI). Sizes are bounds of sanity: a name of a
-gigabyte is refused here, a name that does not exist is the service's word.
+Source: spec 03-08, client wire contract 2.1 and 5 (spellings of the Web UI). The bounds refuse absurd sizes; whether a
+name exists is checked by the service.
 """
 
 from __future__ import annotations
@@ -46,24 +46,24 @@ class SessionConfig(Schema, frozen=True, rename={"scaling_group": "scalingGroup"
     instanceGPUs: Annotated[float, Meta(ge=0)] | None = None  # noqa: N815  # the wire's name
 
 
-class CreateSessionBody(
-    Schema,
-    frozen=True,
-    rename={
-        "cluster_size": "clusterSize",
-        "cluster_mode": "clusterMode",
-        "runtime_class": "runtimeClass",
-        "enqueue_only": "enqueueOnly",
-        "max_wait_s": "maxWaitSeconds",
-        "reuse_if_exists": "reuseIfExists",
-        "startup_command": "startupCommand",
-        "batch_timeout": "batchTimeout",
-        "exec_timeout": "execTimeout",
-    },
-):
-    """``maxWaitSeconds`` 0 waits without limit; ``startsAt`` is an ISO time or a duration such as ``1h``.
+_CAMEL_FIELDS = (
+    *("cluster_size", "cluster_mode", "runtime_class", "enqueue_only", "reuse_if_exists", "startup_command"),
+    *("batch_timeout", "exec_timeout"),
+)
 
-    ``priority``: a larger one is scheduled first; the resource group bounds what users may ask for.
+
+def _camel(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)
+
+
+_RENAMED = {name: _camel(name) for name in _CAMEL_FIELDS}
+
+
+class CreateSessionBody(Schema, frozen=True, rename={**_RENAMED, "max_wait_s": "maxWaitSeconds"}):
+    """The body of a creation. ``maxWaitSeconds`` 0 waits without limit; ``startsAt`` is a time or a duration (``1h``).
+
+    A larger ``priority`` is scheduled first; the resource group bounds that of users.
     """
 
     image: Word
@@ -91,44 +91,24 @@ class CreateSessionBody(
     config: SessionConfig = msgspec.field(default_factory=SessionConfig)
 
 
+_CONFIG_FIELDS = ("mount_map", "mount_options", "resource_opts", "variant_requirements", "preopen_ports")
 CREATE_ALIASES = {
+    **_RENAMED,
+    **{_camel(name): name for name in ("bootstrap_script", "starts_at", "callback_url", "owner_access_key")},
+    **{f"config.{_camel(name)}": f"config.{name}" for name in _CONFIG_FIELDS},
+    **{f"config.{name}": f"config.{_camel(name)}" for name in ("scaling_group", "agent_list")},
     "lang": "image",
-    "clientSessionToken": "name",
-    "session_name": "name",
-    "sessionName": "name",
-    "sessionType": "type",
-    "session_type": "type",
-    "group_name": "group",
-    "groupName": "group",
-    "domain_name": "domain",
-    "domainName": "domain",
-    "cluster_size": "clusterSize",
-    "cluster_mode": "clusterMode",
-    "runtime_class": "runtimeClass",
-    "enqueue_only": "enqueueOnly",
+    **dict.fromkeys(("clientSessionToken", "session_name", "sessionName"), "name"),
+    **dict.fromkeys(("sessionType", "session_type"), "type"),
+    **dict.fromkeys(("group_name", "groupName"), "group"),
+    **dict.fromkeys(("domain_name", "domainName"), "domain"),
     "max_wait_seconds": "maxWaitSeconds",
-    "reuse_if_exists": "reuseIfExists",
-    "startup_command": "startupCommand",
-    "bootstrapScript": "bootstrap_script",
-    "startsAt": "starts_at",
-    "batch_timeout": "batchTimeout",
-    "exec_timeout": "execTimeout",
-    "callbackUrl": "callback_url",
     "callbackURL": "callback_url",
-    "ownerAccessKey": "owner_access_key",
-    "config.scaling_group": "config.scalingGroup",
-    "config.agent_list": "config.agentList",
-    "config.mountMap": "config.mount_map",
-    "config.mountOptions": "config.mount_options",
-    "config.resourceOpts": "config.resource_opts",
-    "config.variantRequirements": "config.variant_requirements",
     "variant_requirements": "config.variant_requirements",
-    "config.preopenPorts": "config.preopen_ports",
-    "config.clusterSize": "clusterSize",
-    "config.cluster_size": "clusterSize",
+    **dict.fromkeys(("config.clusterSize", "config.cluster_size"), "clusterSize"),
 }
-"""Other spellings that there are: legacy (spec 03-08), the Web UI's (wire contract 5), the published SDK's,
-BEP-1016's (peer facts 1.2)."""
+"""Other spellings of fields: legacy (spec 03-08), the Web UI's (wire contract 5), the published SDK's, and those of
+BEP-1016 (peer facts 1.2)."""
 
 
 class ServicePort(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,7 +118,8 @@ class ServicePort(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CreatedSession(msgspec.Struct, frozen=True, kw_only=True):
-    """``sessId`` is the session's name, as the spec has it; ``sessionId`` its id, as the published client reads it."""
+    """The reply to a creation: ``sessId`` is the session's name, as in the spec, ``sessionId`` its id, as in the
+    published client."""
 
     sessionId: str  # noqa: N815  # the wire's name
     sessId: str  # noqa: N815  # the wire's name
@@ -150,7 +131,7 @@ class CreatedSession(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """``age`` and ``cpuCreditUsed`` in ms, ``memoryLimit`` in KiB (spec 03-08)."""
+    """The reply about a session: ``age`` and ``cpuCreditUsed`` in ms, ``memoryLimit`` in KiB (spec 03-08)."""
 
     lang: str
     age: int
@@ -196,6 +177,6 @@ class RenameQuery(Schema, frozen=True):
 
 
 class MatchQuery(Schema, frozen=True):
-    """``id`` is the beginning of a name or id."""
+    """The query of a match; ``id`` is the beginning of a name or id."""
 
     id: Annotated[str, Meta(min_length=1, max_length=64)]

@@ -27,28 +27,24 @@ from ai.backend.manager.folders.model import FolderMount
 from ai.backend.manager.identity import tables as identity_tables
 from ai.backend.manager.query.model import Page
 from ai.backend.manager.query.sql import compile_filter, compile_order
-from ai.backend.manager.sessions import tables
-from ai.backend.manager.sessions.changes import Change, ObservationAck, slot_deltas
-from ai.backend.manager.sessions.events import EventDraft
-from ai.backend.manager.sessions.model import Kernel, OwnerLimits, Session, SessionQuery, SlotAudit, too_many_sessions
-from ai.backend.manager.sessions.network import SessionNetwork, lasting
+from ai.backend.manager.sessions import model, tables
+from ai.backend.manager.sessions.changes import Change, EventDraft, ObservationAck, slot_deltas
 from ai.backend.manager.sessions.sql_bulk import check_versions, move_slots, update_many
-from ai.backend.manager.sessions.sql_logs import SqlKernelLogs
 from ai.backend.manager.sessions.sql_outbox import SqlOutbox, acknowledge, insert_events
 from ai.backend.manager.sessions.store import UNLIMITED
 
-_SESSION_FIELDS = tuple(f.name for f in fields(Session) if f.name not in ("kernels", "story"))
-_KERNEL_FIELDS = tuple(f.name for f in fields(Kernel) if f.name != "live_stat")
+_SESSION_FIELDS = tuple(f.name for f in fields(model.Session) if f.name not in ("kernels", "story"))
+_KERNEL_FIELDS = tuple(f.name for f in fields(model.Kernel) if f.name != "live_stat")
 _session_values, _kernel_values = attrgetter(*_SESSION_FIELDS), attrgetter(*_KERNEL_FIELDS)
 _SESSION_COLUMNS, _KERNEL_COLUMNS = tables.sessions.c.keys(), tables.kernels.c.keys()
 _HIDDEN = frozenset({"environ", "network", "bootstrap_script", "callback_url", "version"})
 
 
-def _kernel_row(kernel: Kernel) -> dict[str, Any]:
+def _kernel_row(kernel: model.Kernel) -> dict[str, Any]:
     return dict(zip(_KERNEL_FIELDS, _kernel_values(kernel), strict=True))
 
 
-def _session_row(session: Session) -> dict[str, Any]:
+def _session_row(session: model.Session) -> dict[str, Any]:
     return dict(zip(_SESSION_FIELDS, _session_values(session), strict=True))
 
 
@@ -59,19 +55,27 @@ def _difference(
     return {name: after for name, before, after in columns if after is not before and after != before}
 
 
-def _load(s: Connection, rows: Sequence[Row[Any]]) -> list[Session]:
-    """Return sessions with their kernels, in the order of ``rows``."""
-    kernels: dict[UUID, list[Kernel]] = {}
+def _load(s: Connection, rows: Sequence[Row[Any]]) -> list[model.Session]:
+    """Returns sessions with their kernels, in the order of ``rows``."""
+    kernels: dict[UUID, list[model.Kernel]] = {}
     for ids in chunks([row.id for row in rows]):
         query = select(tables.kernels).where(tables.kernels.c.session_id.in_(ids)).order_by(tables.kernels.c.local_rank)
         for row in s.execute(query):
-            kernels.setdefault(row.session_id, []).append(Kernel(**dict(zip(_KERNEL_COLUMNS, row, strict=True))))
-    return [Session(**dict(zip(_SESSION_COLUMNS, row, strict=True)), kernels=tuple(kernels[row.id])) for row in rows]
+            kernels.setdefault(row.session_id, []).append(model.Kernel(**dict(zip(_KERNEL_COLUMNS, row, strict=True))))
+    return [
+        model.Session(**dict(zip(_SESSION_COLUMNS, row, strict=True)), kernels=tuple(kernels[row.id])) for row in rows
+    ]
 
 
 def _already_exists(error: IntegrityError, session_id: UUID | None) -> SessionAlreadyExists:
     data = {"existingSessionId": str(session_id)} if session_id is not None else {}
     return SessionAlreadyExists(data=data)
+
+
+def _equal(query: model.SessionQuery, *columns: ColumnElement[Any]) -> list[ColumnElement[bool]]:
+    """Returns the conditions of those columns that the query gives a value."""
+    values = ((column, getattr(query, str(column.key))) for column in columns)
+    return [column == value for column, value in values if value is not None]
 
 
 InsertStep: TypeAlias = Callable[[Connection, SessionId, Sequence[FolderMount], datetime], None]
@@ -80,17 +84,14 @@ InsertStep: TypeAlias = Callable[[Connection, SessionId, Sequence[FolderMount], 
 
 @dataclass(frozen=True, slots=True)
 class _NewSession:
-    session: Session
+    session: model.Session
     events: Sequence[EventDraft]
-    limits: OwnerLimits
+    limits: model.OwnerLimits
 
 
-class SqlSessionStore(SqlOutbox, SqlKernelLogs):
-    """Implements :class:`ai.backend.manager.sessions.store.SessionStore`.
-
-    Args:
-        insert_steps: run for each new session in the transaction that inserts it; other features link what it mounts.
-    """
+class SqlSessionStore(SqlOutbox):
+    """Implements :class:`ai.backend.manager.sessions.store.SessionStore`. The ``insert_steps`` run for each new session
+    in the transaction that inserts it; other features link what it mounts."""
 
     def __init__(self, database: Database, insert_steps: Sequence[InsertStep] = ()) -> None:
         super().__init__(database)
@@ -99,11 +100,7 @@ class SqlSessionStore(SqlOutbox, SqlKernelLogs):
         self._inserts = BatchWriter(self._insert_batch, limit=CHUNK)
 
     async def insert(
-        self,
-        session: Session,
-        *,
-        events: Sequence[EventDraft],
-        limits: OwnerLimits = UNLIMITED,
+        self, session: model.Session, *, events: Sequence[EventDraft], limits: model.OwnerLimits = UNLIMITED
     ) -> None:
         new = _NewSession(session, events, limits)
         try:
@@ -141,7 +138,7 @@ class SqlSessionStore(SqlOutbox, SqlKernelLogs):
                 for step in self._insert_steps:
                     step(s, session.id, session.vfolder_mounts, session.created_at)
             insert_events(s, [(new.session, new.events, new.session.created_at) for new in batch])
-            checked: list[tuple[AccessKey, OwnerLimits]] = []
+            checked: list[tuple[AccessKey, model.OwnerLimits]] = []
             for new in batch:
                 if (new.session.access_key, new.limits) not in checked:
                     checked.append((new.session.access_key, new.limits))
@@ -150,20 +147,16 @@ class SqlSessionStore(SqlOutbox, SqlKernelLogs):
         await self._db.run_write(work)
 
     @staticmethod
-    def _check_limits(s: Connection, session: Session, limits: OwnerLimits) -> None:
+    def _check_limits(s: Connection, session: model.Session, limits: model.OwnerLimits) -> None:
         if limits.max_live is None and not limits.counts_pending:
             return
-        # SQLite has one writer; elsewhere the lock makes creations of one key wait for each other
-        key, c = session.access_key, tables.sessions.c
-        s.execute(
-            select(identity_tables.keypairs.c.access_key)
-            .where(identity_tables.keypairs.c.access_key == key)
-            .with_for_update()
-        )
+        key, c, owner = session.access_key, tables.sessions.c, identity_tables.keypairs.c.access_key
+        # SQLite has one writer; elsewhere the lock makes creations of one key wait for each other.
+        s.execute(select(owner).where(owner == key).with_for_update())
         if limits.max_live is not None:
             count = select(func.count()).select_from(tables.sessions).where(tables.LIVE, c.access_key == key)
             if s.execute(count).scalar_one() > limits.max_live:
-                raise too_many_sessions(limits.max_live)
+                raise model.too_many_sessions(limits.max_live)
         if limits.counts_pending:
             k = tables.kernels.c
             where = (c.access_key == key, c.status == SessionStatus.PENDING)
@@ -190,7 +183,7 @@ class SqlSessionStore(SqlOutbox, SqlKernelLogs):
 
     @staticmethod
     def _write(s: Connection, changes: Sequence[Change]) -> None:
-        """Update rows; raise StaleVersion unless each session is at the version that its change was made from."""
+        """Updates rows; raise StaleVersion unless each session is at the version that its change was made from."""
         updates = [
             (c.old, {**_difference(_SESSION_FIELDS, _session_values, c.old, c.new), "version": c.old.version + 1})
             for c in changes
@@ -213,27 +206,23 @@ class SqlSessionStore(SqlOutbox, SqlKernelLogs):
 
     async def _select(
         self, *where: ColumnElement[bool] | TextClause, order: Any = None, limit: int | None = None
-    ) -> list[Session]:
-        query = select(tables.sessions).where(*where)
-        query = query.order_by(*(order if order is not None else (tables.sessions.c.created_at, tables.sessions.c.id)))
+    ) -> list[model.Session]:
+        c = tables.sessions.c
+        query = select(tables.sessions).where(*where).order_by(*(order or (c.created_at, c.id)))
+        limited = query.limit(limit) if limit is not None else query
+        return await self._db.run_read(lambda s: _load(s, s.execute(limited).all()))
 
-        def work(s: Connection) -> list[Session]:
-            rows = (s.execute(query.limit(limit) if limit is not None else query)).all()
-            return _load(s, rows)
-
-        return await self._db.run_read(work)
-
-    async def get(self, session_id: SessionId) -> Session | None:
+    async def get(self, session_id: SessionId) -> model.Session | None:
         sessions = await self._select(tables.sessions.c.id == session_id)
         return sessions[0] if sessions else None
 
-    async def get_many(self, ids: Iterable[SessionId]) -> list[Session]:
-        sessions: list[Session] = []
+    async def get_many(self, ids: Iterable[SessionId]) -> list[model.Session]:
+        sessions: list[model.Session] = []
         for part in chunks(dict.fromkeys(ids)):
             sessions += await self._select(tables.sessions.c.id.in_(part))
         return sessions
 
-    async def find_live(self, access_key: AccessKey | None, ref: str, *, limit: int = 10) -> list[Session]:
+    async def find_live(self, access_key: AccessKey | None, ref: str, *, limit: int = 10) -> list[model.Session]:
         c = tables.sessions.c
         scope = [tables.LIVE] if access_key is None else [tables.LIVE, c.access_key == access_key]
         as_text = sql_cast(c.id, String)
@@ -243,22 +232,22 @@ class SqlSessionStore(SqlOutbox, SqlKernelLogs):
         starts = or_(c.name.startswith(ref, autoescape=True), as_text.startswith(ref.lower(), autoescape=True))
         return await self._select(*scope, starts, limit=limit)
 
-    async def newest_named(self, access_key: AccessKey, name: str) -> Session | None:
+    async def newest_named(self, access_key: AccessKey, name: str) -> model.Session | None:
         c = tables.sessions.c
         order = (c.created_at.desc(), c.id)
         newest = await self._select(c.access_key == access_key, c.name == name, order=order, limit=1)
         return newest[0] if newest else None
 
-    async def by_status(self, statuses: Collection[SessionStatus]) -> list[Session]:
+    async def by_status(self, statuses: Collection[SessionStatus]) -> list[model.Session]:
         return await self._select(tables.sessions.c.status.in_(list(statuses)))
 
     async def refreshed(
-        self, statuses: Collection[SessionStatus], cached: Callable[[SessionId], Session | None]
-    ) -> list[Session]:
+        self, statuses: Collection[SessionStatus], cached: Callable[[SessionId], model.Session | None]
+    ) -> list[model.Session]:
         c = tables.sessions.c
         query = select(c.id, c.version).where(c.status.in_(list(statuses))).order_by(c.created_at, c.id)
 
-        def work(s: Connection) -> list[Session]:
+        def work(s: Connection) -> list[model.Session]:
             versions = {row[0]: row[1] for row in s.execute(query)}
             current = {i: copy for i, v in versions.items() if (copy := cached(i)) is not None and copy.version == v}
             for part in chunks([i for i in versions if i not in current]):
@@ -268,82 +257,46 @@ class SqlSessionStore(SqlOutbox, SqlKernelLogs):
 
         return await self._db.run_read(work)
 
-    async def of_kernels(self, kernel_ids: Collection[KernelId]) -> list[Session]:
+    async def of_kernels(self, kernel_ids: Collection[KernelId]) -> list[model.Session]:
         owners = select(tables.kernels.c.session_id).where(tables.kernels.c.id.in_(list(kernel_ids)))
         return await self._select(tables.sessions.c.id.in_(owners))
 
-    async def on_agent(self, agent_id: AgentId) -> list[Session]:
+    async def on_agent(self, agent_id: AgentId) -> list[model.Session]:
         owners = select(tables.kernels.c.session_id).where(tables.kernels.c.agent == agent_id)
         return await self._select(tables.LIVE, tables.sessions.c.id.in_(owners))
 
     async def held(self, agent_ids: Collection[AgentId]) -> list[KernelOccupancy]:
-        c = tables.kernels.c
+        k, access_key = tables.kernels.c, tables.sessions.c.access_key
+        renamed = k.id.label("kernel_id"), k.occupied_slots.label("slots")
         query = (
-            select(
-                c.id,
-                c.session_id,
-                c.agent,
-                tables.sessions.c.access_key,
-                c.status,
-                c.status_changed,
-                c.attempt,
-                c.occupied_slots,
-                c.devices,
-            )
-            .join(tables.sessions, tables.sessions.c.id == c.session_id)
-            .where(c.agent.in_(list(agent_ids)), c.status.in_(HOLDING))
+            select(*renamed, k.session_id, k.agent, access_key, k.status, k.status_changed, k.attempt, k.devices)
+            .join(tables.sessions, tables.sessions.c.id == k.session_id)
+            .where(k.agent.in_(list(agent_ids)), k.status.in_(HOLDING))
         )
+        return await self._db.run_read(lambda s: [KernelOccupancy(**row._mapping) for row in s.execute(query)])
 
-        def work(s: Connection) -> list[KernelOccupancy]:
-            return [
-                KernelOccupancy(
-                    kernel_id=kernel_id,
-                    session_id=session_id,
-                    agent=agent,
-                    access_key=access_key,
-                    status=status,
-                    status_changed=status_changed,
-                    attempt=attempt,
-                    slots=slots,
-                    devices=devices,
-                )
-                for kernel_id, session_id, agent, access_key, status, status_changed, attempt, slots, devices in (
-                    s.execute(query)
-                )
-            ]
-
-        return await self._db.run_read(work)
-
-    async def networks(self) -> list[tuple[int, SessionNetwork]]:
+    async def networks(self) -> list[tuple[int, model.SessionNetwork]]:
         c = tables.sessions.c
         query = select(c.vni, c.network, c.status).where(c.vni.is_not(None))
+        rows = await self._db.run_read(lambda s: s.execute(query).all())
+        return [(vni, model.lasting(network, status)) for vni, network, status in rows]
 
-        def work(s: Connection) -> list[tuple[int, SessionNetwork]]:
-            return [(vni, lasting(network, status)) for vni, network, status in s.execute(query)]
-
-        return await self._db.run_read(work)
-
-    async def search(self, query: SessionQuery) -> Page[Session]:
+    async def search(self, query: model.SessionQuery) -> Page[model.Session]:
         c = tables.sessions.c
         where = compile_filter(tables.sessions, query.filter, hidden=_HIDDEN)
         if query.statuses is not None:
             where.append(c.status.in_(query.statuses))
-        if query.access_key is not None:
-            where.append(c.access_key == query.access_key)
-        if query.domain_name is not None:
-            where.append(c.domain_name == query.domain_name)
-        if query.group_id is not None:
-            where.append(c.group_id == query.group_id)
+        where += _equal(query, c.access_key, c.domain_name, c.group_id)
         order = compile_order(tables.sessions, query.order, (c.created_at.desc(), c.id.asc()), hidden=_HIDDEN)
 
-        def work(s: Connection) -> Page[Session]:
-            total = (s.execute(select(func.count()).select_from(tables.sessions).where(*where))).scalar_one()
+        def work(s: Connection) -> Page[model.Session]:
+            total = s.execute(select(func.count()).select_from(tables.sessions).where(*where)).scalar_one()
             page = select(tables.sessions).where(*where).order_by(*order).limit(query.limit).offset(query.offset)
-            return Page(items=_load(s, (s.execute(page)).all()), total_count=total)
+            return Page(items=_load(s, s.execute(page).all()), total_count=total)
 
         return await self._db.run_read(work)
 
-    async def dependents(self, session_id: SessionId) -> list[Session]:
+    async def dependents(self, session_id: SessionId) -> list[model.Session]:
         c = tables.session_dependencies.c
         return await self._select(
             tables.LIVE, tables.sessions.c.id.in_(select(c.session_id).where(c.depends_on == session_id))
@@ -354,11 +307,7 @@ class SqlSessionStore(SqlOutbox, SqlKernelLogs):
         query = select(c.access_key, func.count()).where(tables.LIVE).group_by(c.access_key)
         if access_keys is not None:
             query = query.where(c.access_key.in_(list(access_keys)))
-
-        def work(s: Connection) -> Mapping[AccessKey, int]:
-            return {AccessKey(key): count for key, count in s.execute(query)}
-
-        return await self._db.run_read(work)
+        return await self._db.run_read(lambda s: {AccessKey(key): count for key, count in s.execute(query)})
 
     async def occupied(
         self,
@@ -368,15 +317,11 @@ class SqlSessionStore(SqlOutbox, SqlKernelLogs):
         domain_name: DomainName | None = None,
     ) -> ResourceSlot:
         k, c = tables.kernels.c, tables.sessions.c
-        where: list[ColumnElement[bool]] = [k.agent.is_not(None), k.status.in_(HOLDING)]
         bounds = {c.access_key: access_key, c.group_id: group_id, c.domain_name: domain_name}
-        where += [column == value for column, value in bounds.items() if value is not None]
-        query = select(k.occupied_slots).join(tables.sessions, c.id == k.session_id).where(*where)
-
-        def work(s: Connection) -> ResourceSlot:
-            return sum(s.execute(query).scalars(), ResourceSlot())
-
-        return await self._db.run_read(work)
+        within = [column == value for column, value in bounds.items() if value is not None]
+        query = select(k.occupied_slots).join(tables.sessions, c.id == k.session_id)
+        query = query.where(k.agent.is_not(None), k.status.in_(HOLDING), *within)
+        return await self._db.run_read(lambda s: sum(s.execute(query).scalars(), ResourceSlot()))
 
     async def bump(self, queries: Mapping[SessionId, int], stats: Mapping[KernelId, Mapping[str, Any]]) -> None:
         c = tables.sessions.c
@@ -389,10 +334,10 @@ class SqlSessionStore(SqlOutbox, SqlKernelLogs):
 
         await self._db.run_write(work)
 
-    async def audit(self) -> SlotAudit:
+    async def audit(self) -> model.SlotAudit:
         c = tables.kernels.c
 
-        def work(s: Connection) -> SlotAudit:
+        def work(s: Connection) -> model.SlotAudit:
             agents = s.execute(select(agents_tables.agents.c.id, agents_tables.agents.c.occupied_slots)).all()
             occupying = c.agent.is_not(None) & c.status.in_(HOLDING)
             sums: dict[str, ResourceSlot] = {}
@@ -401,6 +346,6 @@ class SqlSessionStore(SqlOutbox, SqlKernelLogs):
             orphans = s.execute(select(c.id).where(c.session_id.not_in(select(tables.sessions.c.id)))).scalars().all()
             none = ResourceSlot()
             drift = {AgentId(a): (slots, sums.get(a, none)) for a, slots in agents if slots != sums.get(a, none)}
-            return SlotAudit(drift=drift, orphans=tuple(KernelId(k) for k in orphans))
+            return model.SlotAudit(drift=drift, orphans=tuple(KernelId(k) for k in orphans))
 
         return await self._db.run_read(work)

@@ -1,4 +1,4 @@
-"""Many sessions in few statements: what makes one commit hold hundreds of them."""
+"""Writes of many sessions in few statements, so that one commit holds hundreds of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ai.backend.manager.sessions import tables
 
 
 def check_versions(s: Connection, versions: Mapping[Any, int]) -> None:
-    """Lock sessions that are to change, by id, and raise StaleVersion unless each is at its version."""
+    """Locks sessions that are to change, by id. Raises StaleVersion unless each is at its version."""
     c = tables.sessions.c
     for part in chunks(versions):
         rows = s.execute(select(c.id, c.version).where(c.id.in_(part)).with_for_update())
@@ -28,7 +28,7 @@ def check_versions(s: Connection, versions: Mapping[Any, int]) -> None:
 
 
 def update_many(s: Connection, table: Any, changed: Sequence[tuple[Any, Mapping[str, Any]]]) -> None:
-    """Set columns of rows by their id; rows in which the same columns change share a statement."""
+    """Sets columns of rows by their id; rows in which the same columns change share a statement."""
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for row_id, values in changed:
         row = {f"new_{name}": value for name, value in values.items()}
@@ -40,11 +40,8 @@ def update_many(s: Connection, table: Any, changed: Sequence[tuple[Any, Mapping[
 
 
 def move_slots(s: Connection, deltas: Mapping[AgentId, ResourceSlot]) -> None:
-    """Add to the occupied slots of agents, in the order of their names.
-
-    Raises:
-        InsufficientResource: an agent would hold more than it has, failed devices included.
-    """
+    """Adds to the occupied slots of agents, in the order of their names. Raises InsufficientResource if an agent would
+    hold more than it has, failed devices included."""
     c = agents_tables.agents.c
     agent_ids = sorted(deltas)
     changed: list[tuple[Any, Mapping[str, Any]]] = []

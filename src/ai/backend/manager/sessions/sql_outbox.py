@@ -1,4 +1,4 @@
-"""The outbox of events and webhooks, and the acknowledged observations, in SQL."""
+"""Events, webhooks, acknowledged observations and kernel logs in SQL."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from typing import TypeAlias
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 
-from ai.backend.common.ids import AgentId
+from ai.backend.common.ids import AgentId, KernelId
 from ai.backend.infra.database import Database
 from ai.backend.manager.sessions import tables
-from ai.backend.manager.sessions.callbacks import Webhook, callback_body, owed_callbacks
-from ai.backend.manager.sessions.changes import ObservationAck
-from ai.backend.manager.sessions.events import Event, EventDraft
+from ai.backend.manager.sessions.changes import Event, EventDraft, ObservationAck, Webhook, event_rows, webhook_rows
 from ai.backend.manager.sessions.model import Session
 
 SessionEvents: TypeAlias = tuple[Session, Sequence[EventDraft], datetime]
@@ -21,95 +19,70 @@ SessionEvents: TypeAlias = tuple[Session, Sequence[EventDraft], datetime]
 
 
 def insert_events(s: Connection, batch: Sequence[SessionEvents]) -> None:
-    """Insert events in their order, and the webhooks that they cause, in the caller's transaction."""
-    rows = [
-        {
-            "name": event.name,
-            "session_id": event.session_id,
-            "kernel_id": event.kernel_id,
-            "access_key": session.access_key,
-            "domain_name": session.domain_name,
-            "group_id": session.group_id,
-            "user_id": session.user_id,
-            "at": at,
-            "payload": dict(event.payload),
-        }
-        for session, events, at in batch
-        for event in events
-    ]
-    if rows:
-        s.execute(insert(tables.session_events), rows)
-    webhooks = [
-        {
-            "session_id": session.id,
-            "access_key": session.access_key,
-            "url": session.callback_url,
-            "body": callback_body(event, at),
-            "attempts": 0,
-            "due_at": at,
-        }
-        for session, events, at in batch
-        for event in owed_callbacks(session, events)
-    ]
-    if webhooks:
-        s.execute(insert(tables.session_callbacks), webhooks)
+    """Inserts events in their order, and the webhooks that they cause, in the caller's transaction."""
+    for table, rows_of in ((tables.session_events, event_rows), (tables.session_callbacks, webhook_rows)):
+        rows = [row for session_events in batch for row in rows_of(*session_events)]
+        if rows:
+            s.execute(insert(table), rows)
 
 
 def acknowledge(s: Connection, ack: ObservationAck) -> None:
-    """Record, in the caller's transaction, up to where the observations of an agent are applied."""
+    """Records, in the caller's transaction, up to where the observations of an agent are applied."""
     s.execute(delete(tables.agent_acks).where(tables.agent_acks.c.agent_id == ack.agent_id))
     s.execute(insert(tables.agent_acks), {"agent_id": ack.agent_id, "epoch": ack.epoch, "seq": ack.seq})
 
 
 class SqlOutbox:
-    """Reads events, webhooks that are due, and acknowledged observations."""
+    """Reads events and acknowledged observations, and stores webhooks and the tails of kernel logs."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
 
     async def acked(self, agent_id: AgentId, epoch: int) -> int:
         c = tables.agent_acks.c
-
-        def work(s: Connection) -> int:
-            query = select(c.seq).where(c.agent_id == agent_id, c.epoch == epoch)
-            return s.execute(query).scalar_one_or_none() or 0
-
-        return await self._db.run_read(work)
+        query = select(c.seq).where(c.agent_id == agent_id, c.epoch == epoch)
+        return await self._db.run_read(lambda s: s.execute(query).scalar_one_or_none() or 0)
 
     async def events_after(self, after_id: int, *, limit: int = 1000) -> list[Event]:
-        def work(s: Connection) -> list[Event]:
-            c = tables.session_events.c
-            rows = s.execute(select(tables.session_events).where(c.id > after_id).order_by(c.id).limit(limit))
-            return [Event(**row._mapping) for row in rows]
-
-        return await self._db.run_read(work)
+        table = tables.session_events
+        query = select(table).where(table.c.id > after_id).order_by(table.c.id).limit(limit)
+        return await self._db.run_read(lambda s: [Event(**row._mapping) for row in s.execute(query)])
 
     async def last_event_id(self) -> int:
-        def work(s: Connection) -> int:
-            return (s.execute(select(func.max(tables.session_events.c.id)))).scalar_one_or_none() or 0
-
-        return await self._db.run_read(work)
+        query = select(func.max(tables.session_events.c.id))
+        return await self._db.run_read(lambda s: s.execute(query).scalar_one_or_none() or 0)
 
     async def due_callbacks(self, now: datetime, *, limit: int) -> list[Webhook]:
-        table, c = tables.session_callbacks, tables.session_callbacks.c
+        c = tables.session_callbacks.c
         first = select(func.min(c.id)).group_by(c.session_id)
-        due = select(table).where(c.id.in_(first), c.due_at <= now).order_by(c.due_at, c.id).limit(limit)
-
-        def work(s: Connection) -> list[Webhook]:
-            return [Webhook(**row._mapping) for row in s.execute(due)]
-
-        return await self._db.run_read(work)
+        due = select(tables.session_callbacks).where(c.id.in_(first), c.due_at <= now)
+        query = due.order_by(c.due_at, c.id).limit(limit)
+        return await self._db.run_read(lambda s: [Webhook(**row._mapping) for row in s.execute(query)])
 
     async def put_off_callback(self, callback_id: int, *, attempts: int, due_at: datetime) -> None:
-        table = tables.session_callbacks
-
-        def work(s: Connection) -> None:
-            s.execute(update(table).where(table.c.id == callback_id).values(attempts=attempts, due_at=due_at))
-
-        await self._db.run_write(work)
+        own = update(tables.session_callbacks).where(tables.session_callbacks.c.id == callback_id)
+        await self._db.run_write(lambda s: s.execute(own.values(attempts=attempts, due_at=due_at)))
 
     async def drop_callback(self, callback_id: int) -> None:
+        query = delete(tables.session_callbacks).where(tables.session_callbacks.c.id == callback_id)
+        await self._db.run_write(lambda s: s.execute(query))
+
+    async def put_log(self, kernel_id: KernelId, tail: bytes) -> None:
         def work(s: Connection) -> None:
-            s.execute(delete(tables.session_callbacks).where(tables.session_callbacks.c.id == callback_id))
+            s.execute(delete(tables.kernel_logs).where(tables.kernel_logs.c.kernel_id == kernel_id))
+            s.execute(insert(tables.kernel_logs), {"kernel_id": kernel_id, "tail": tail})
 
         await self._db.run_write(work)
+
+    async def get_log(self, kernel_id: KernelId) -> bytes | None:
+        query = select(tables.kernel_logs.c.tail).where(tables.kernel_logs.c.kernel_id == kernel_id)
+        return await self._db.run_read(lambda s: s.execute(query).scalar_one_or_none())
+
+    async def purge(self, *, before: datetime) -> int:
+        def work(s: Connection) -> int:
+            removed = s.execute(delete(tables.session_events).where(tables.session_events.c.at < before))
+            stale = select(tables.kernels.c.id).where(tables.kernels.c.terminated_at < before)
+            s.execute(delete(tables.kernel_logs).where(tables.kernel_logs.c.kernel_id.in_(stale)))
+            return int(removed.rowcount)
+
+        return await self._db.run_write(work)

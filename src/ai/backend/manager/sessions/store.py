@@ -9,23 +9,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
-from ai.backend.common.ids import (
-    AccessKey,
-    AgentId,
-    DomainName,
-    GroupId,
-    KernelId,
-    SessionId,
-)
+from ai.backend.common.ids import AccessKey, AgentId, DomainName, GroupId, KernelId, SessionId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import SessionStatus
 from ai.backend.manager.agents.model import KernelOccupancy
 from ai.backend.manager.query.model import Page
-from ai.backend.manager.sessions.callbacks import Webhook
-from ai.backend.manager.sessions.changes import Change, ObservationAck
-from ai.backend.manager.sessions.events import Event, EventDraft
-from ai.backend.manager.sessions.model import OwnerLimits, Session, SessionQuery, SlotAudit
-from ai.backend.manager.sessions.network import SessionNetwork
+from ai.backend.manager.sessions.changes import Change, Event, EventDraft, ObservationAck, Webhook
+from ai.backend.manager.sessions.model import OwnerLimits, Session, SessionNetwork, SessionQuery, SlotAudit
 
 UNLIMITED = OwnerLimits()
 
@@ -33,71 +23,56 @@ UNLIMITED = OwnerLimits()
 class SessionStore(Protocol):
     """Stores sessions with their kernels, the outbox of events, and logs."""
 
-    async def insert(
-        self,
-        session: Session,
-        *,
-        events: Sequence[EventDraft],
-        limits: OwnerLimits = UNLIMITED,
-    ) -> None:
-        """Write a new session, or nothing.
-
-        Raises:
-            SessionAlreadyExists: there is a session of that id, or the owner has a live one of that name
-                (``data.existingSessionId``).
-            LimitExceeded: the access key would have more sessions than its limits allow.
-        """
+    async def insert(self, session: Session, *, events: Sequence[EventDraft], limits: OwnerLimits = UNLIMITED) -> None:
+        """Writes a new session, or nothing. Raises SessionAlreadyExists for an existing id, or a live session of the
+        owner with that name (``data.existingSessionId``), and LimitExceeded."""
 
     async def save(self, changes: Sequence[Change], *, ack: ObservationAck | None = None) -> None:
-        """Apply all changes or none, with the slots of their agents.
-
-        Raises:
-            StaleVersion: one of the sessions was changed meanwhile, or another one has the number of its new network.
-            InsufficientResource: an agent would hold more than it has.
-            SessionAlreadyExists: a rename met a live session of that name.
-        """
+        """Applies all changes or none, with the slots of their agents. Raises StaleVersion if a session was changed
+        meanwhile or its network's number is taken, InsufficientResource if an agent would hold more than it has,
+        SessionAlreadyExists for a rename to the name of a live session."""
 
     async def get(self, session_id: SessionId) -> Session | None: ...
     async def get_many(self, ids: Iterable[SessionId]) -> list[Session]: ...
 
     async def find_live(self, access_key: AccessKey | None, ref: str, *, limit: int = 10) -> list[Session]:
-        """Live sessions whose name or id is ``ref``; if none, those whose name or id starts with it. None: any
-        owner."""
+        """Returns live sessions of an owner, or of any for None, whose name or id is ``ref``, else whose name or id
+        starts with it."""
         ...
 
     async def newest_named(self, access_key: AccessKey, name: str) -> Session | None:
-        """The newest session of that name, live or not."""
+        """Returns the newest session of that name, live or not."""
         ...
 
     async def by_status(self, statuses: Collection[SessionStatus]) -> list[Session]:
-        """Oldest first."""
+        """Returns sessions in these statuses, oldest first."""
         ...
 
     async def refreshed(
         self, statuses: Collection[SessionStatus], cached: Callable[[SessionId], Session | None]
     ) -> list[Session]:
-        """As ``by_status``; a session that ``cached`` returns at the stored version is not read again."""
+        """Returns as ``by_status``; a session that ``cached`` returns at the stored version is not read again."""
         ...
 
     async def of_kernels(self, kernel_ids: Collection[KernelId]) -> list[Session]: ...
 
     async def on_agent(self, agent_id: AgentId) -> list[Session]:
-        """Live sessions with a kernel on the agent."""
+        """Returns live sessions with a kernel on the agent."""
         ...
 
     async def held(self, agent_ids: Collection[AgentId]) -> list[KernelOccupancy]:
-        """Kernels that occupy slots of these agents."""
+        """Returns the kernels that occupy slots of these agents."""
         ...
 
     async def networks(self) -> list[tuple[int, SessionNetwork]]:
-        """Networks over several agents with their numbers. Those of ending sessions have no ``lines``, since their
-        agents leave them one after the other."""
+        """Returns networks over several agents with their numbers. Those of ending sessions have no ``lines``, since
+        their agents leave them one after the other."""
         ...
 
     async def search(self, query: SessionQuery) -> Page[Session]: ...
 
     async def dependents(self, session_id: SessionId) -> list[Session]:
-        """Live sessions that depend on it directly."""
+        """Returns live sessions that depend on it directly."""
         ...
 
     async def count_live(self, access_keys: Collection[AccessKey] | None = None) -> Mapping[AccessKey, int]: ...
@@ -109,33 +84,33 @@ class SessionStore(Protocol):
         group_id: GroupId | None = None,
         domain_name: DomainName | None = None,
     ) -> ResourceSlot:
-        """The slots that kernels within these bounds occupy."""
+        """Returns the slots that kernels within these bounds occupy."""
         ...
 
     async def bump(self, queries: Mapping[SessionId, int], stats: Mapping[KernelId, Mapping[str, Any]]) -> None:
-        """Add to ``num_queries`` and replace ``last_stat`` without touching versions."""
+        """Adds to ``num_queries`` and replaces ``last_stat`` without touching versions."""
 
     async def put_log(self, kernel_id: KernelId, tail: bytes) -> None: ...
     async def get_log(self, kernel_id: KernelId) -> bytes | None: ...
 
     async def acked(self, agent_id: AgentId, epoch: int) -> int:
-        """The highest observation sequence applied for this epoch; 0 for none."""
+        """Returns the highest observation sequence applied for this epoch; 0 for none."""
         ...
 
     async def audit(self) -> SlotAudit:
-        """Recompute every agent's occupied slots from the kernels and compare."""
+        """Recomputes every agent's occupied slots from the kernels and compares them with the recorded ones."""
         ...
 
     async def purge(self, *, before: datetime) -> int:
-        """Delete events and logs older than ``before``; returns the number of events."""
+        """Deletes events and logs older than ``before``; returns the number of events."""
         ...
 
     async def events_after(self, after_id: int, *, limit: int = 1000) -> list[Event]: ...
     async def last_event_id(self) -> int: ...
 
     async def due_callbacks(self, now: datetime, *, limit: int) -> list[Webhook]:
-        """The first pending webhook of each session, if it is due. ``insert`` and ``save`` write webhooks with the
-        events."""
+        """Returns the first pending webhook of each session, if it is due; ``insert`` and ``save`` write webhooks with
+        the events."""
         ...
 
     async def put_off_callback(self, callback_id: int, *, attempts: int, due_at: datetime) -> None: ...

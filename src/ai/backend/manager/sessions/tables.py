@@ -7,24 +7,15 @@ from uuid import UUID
 
 from sqlalchemy import Boolean, Column, Float, ForeignKey, Index, LargeBinary, String, Table, Text, false, select, text
 
-from ai.backend.common.states import (
-    FINAL_SESSION_STATUSES,
-    ClusterMode,
-    KernelEventReason,
-    KernelStatus,
-    SessionResult,
-    SessionStatus,
-    SessionType,
-)
+from ai.backend.common import states
 from ai.backend.infra.database import GUID, JSONText, QuantityMap, UTCDateTime, Whole
 from ai.backend.infra.database.columns import EnumText, JSONTuple
 from ai.backend.manager.db.metadata import metadata, required
 from ai.backend.manager.folders.model import FolderMount
-from ai.backend.manager.sessions.network import SessionNetwork
+from ai.backend.manager.sessions.model import SessionNetwork
 
-LIVE = text(f"status NOT IN ({', '.join(repr(s.value) for s in sorted(FINAL_SESSION_STATUSES))})")
+LIVE = text(f"status NOT IN ({', '.join(repr(s.value) for s in sorted(states.FINAL_SESSION_STATUSES))})")
 """In these words SQLite sees that the partial index of live sessions answers a query."""
-
 
 agent_acks = Table(
     "agent_acks",
@@ -34,19 +25,18 @@ agent_acks = Table(
     required("seq", Whole),
 )
 
-
 sessions = Table(
     "sessions",
     metadata,
     Column("id", GUID, primary_key=True),
     required("name", String(64), index=True),
-    required("type", EnumText(SessionType)),
-    required("status", EnumText(SessionStatus), index=True),
+    required("type", EnumText(states.SessionType)),
+    required("status", EnumText(states.SessionStatus), index=True),
     Column("status_info", Text),
     required("status_data", JSONText),
     required("status_history", JSONText),
     required("status_changed", UTCDateTime),
-    required("result", EnumText(SessionResult)),
+    required("result", EnumText(states.SessionResult)),
     required("version", Whole),
     required("domain_name", String(64)),
     required("group_id", GUID),
@@ -58,7 +48,7 @@ sessions = Table(
     required("image", String(512)),
     required("architecture", String(32)),
     Column("tag", String(256)),
-    required("cluster_mode", EnumText(ClusterMode)),
+    required("cluster_mode", EnumText(states.ClusterMode)),
     required("runtime_class", String(64), server_default=""),
     required("cluster_size", Whole),
     Column("vni", Whole),
@@ -81,7 +71,7 @@ sessions = Table(
     Column("exec_timeout_s", Float),
     required("priority", Whole),
     required("num_queries", Whole),
-    required("reason", EnumText(KernelEventReason)),
+    required("reason", EnumText(states.KernelEventReason)),
     Column("not_before", UTCDateTime),
     required("starting_over", Boolean, server_default=false()),
     required("created_at", UTCDateTime),
@@ -97,7 +87,6 @@ sessions = Table(
 LIVE_SESSIONS = select(sessions.c.id, sessions.c.name).where(LIVE)
 """Handed to the stores of folders and artifacts, which refuse to remove what a live session mounts."""
 
-
 kernels = Table(
     "kernels",
     metadata,
@@ -109,8 +98,8 @@ kernels = Table(
     required("cluster_hostname", String(64)),
     required("image", String(512)),
     required("architecture", String(32)),
-    required("status", EnumText(KernelStatus), index=True),
-    required("reason", EnumText(KernelEventReason)),
+    required("status", EnumText(states.KernelStatus), index=True),
+    required("reason", EnumText(states.KernelEventReason)),
     Column("status_info", Text),
     required("status_data", JSONText),
     required("status_changed", UTCDateTime),
@@ -132,7 +121,6 @@ kernels = Table(
     Index("ix_kernels_span", "terminated_at", "started_at"),
 )
 
-
 session_dependencies = Table(
     "session_dependencies",
     metadata,
@@ -140,14 +128,12 @@ session_dependencies = Table(
     Column("depends_on", GUID, primary_key=True, index=True),
 )
 
-
 kernel_logs = Table(
     "kernel_logs",
     metadata,
     Column("kernel_id", GUID, ForeignKey("kernels.id", ondelete="CASCADE"), primary_key=True),
     required("tail", LargeBinary),
 )
-
 
 session_callbacks = Table(
     "session_callbacks",
@@ -161,7 +147,6 @@ session_callbacks = Table(
     required("due_at", UTCDateTime),
     sqlite_autoincrement=True,
 )
-
 
 session_events = Table(
     "session_events",

@@ -1,12 +1,10 @@
-"""Applies the state machines of ``core.lifecycle`` to the manager's sessions. Pure.
-
-:func:`advance` makes slots and events of a step part of the change; the writer executes the commands.
-"""
+"""Applies the state machines of ``core.lifecycle`` to sessions; slots and events of a step become part of the change.
+Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, assert_never
 
@@ -31,13 +29,12 @@ from ai.backend.core.lifecycle.kernel import KernelState
 from ai.backend.core.lifecycle.session import SessionPhase, SessionState, step
 from ai.backend.core.lifecycle.transition import Path, Transition
 from ai.backend.infra.retry import Backoff
-from ai.backend.manager.sessions.changes import Change
-from ai.backend.manager.sessions.events import EventDraft
+from ai.backend.manager.sessions.changes import Change, EventDraft
 from ai.backend.manager.sessions.model import Kernel, Session
 
 MAX_ATTEMPTS = 5
 UNHEALTHY = "unhealthy_devices"
-"""Key of ``status_data``."""
+"""Key of ``status_data``: the failed devices."""
 MAX_RETRY_AFTER_S = 3600.0
 """The longest wait that a plugin may request, see :func:`deferred`."""
 _RETRY_BACKOFF = Backoff(0.5, MAX_RETRY_AFTER_S)
@@ -74,25 +71,25 @@ def session_state(session: Session) -> SessionState:
     )
 
 
+def _kernel_of(session: Session, kernel_id: KernelId) -> Kernel:
+    return next(k for k in session.kernels if k.id == kernel_id)
+
+
 def _spent(session: Session) -> int:
-    """Return the attempts before the session started over; they do not count."""
+    """Returns the number of attempts before the session started over; they do not count."""
     return int(session.status_data.get(STARTED_OVER, {}).get("attempts", 0))
 
 
 def _start_over(session: Session) -> Session:
-    """Reset a preempted session, as if it had not started."""
+    """Resets a preempted session, as if it had not started."""
     times = int(session.status_data.get(STARTED_OVER, {}).get("times", 0)) + 1
     counts = {"times": times, "attempts": max(k.attempt for k in session.kernels)}
-    return replace(
-        session,
-        started_at=None,
-        not_before=None,
-        status_data={**session.status_data, STARTED_OVER: counts},
-    )
+    data = {**session.status_data, STARTED_OVER: counts}
+    return replace(session, started_at=None, not_before=None, status_data=data)
 
 
 def _info(old: Session | Kernel, state: SessionState | KernelState) -> str | None:
-    """Return the reason of a change. The stored text stays if neither status nor reason changed."""
+    """Returns the reason of a change; the stored text if neither status nor reason changed."""
     is_changed = (state.status, state.reason) != (old.status, old.reason)
     return state.reason.value if is_changed and state.reason is not KernelEventReason.UNKNOWN else old.status_info
 
@@ -100,23 +97,17 @@ def _info(old: Session | Kernel, state: SessionState | KernelState) -> str | Non
 def _merge_kernel(
     kernel: Kernel, state: KernelState, now: datetime, placed: Mapping[str, Any], slots: Mapping[KernelId, ResourceSlot]
 ) -> Kernel:
-    """``slots``: the slots that kernels occupy after the change."""
-    if (kernel.status, kernel.attempt, kernel.agent, kernel.reason, kernel.exit_code) == (
-        state.status,
-        state.attempt,
-        state.agent_id,
-        state.reason,
-        state.exit_code,
-    ):
-        return kernel
+    """Returns the kernel after a change; ``slots`` are those that kernels occupy then."""
     changes: dict[str, Any] = {
         "status": state.status,
         "reason": state.reason,
         "attempt": state.attempt,
         "agent": state.agent_id,
         "exit_code": state.exit_code,
-        "status_info": _info(kernel, state),
     }
+    if all(getattr(kernel, name) == value for name, value in changes.items()):
+        return kernel
+    changes["status_info"] = _info(kernel, state)
     if state.status is not kernel.status:
         changes["status_changed"] = now
     if state.status is KernelStatus.SCHEDULED and state.attempt > kernel.attempt:
@@ -135,7 +126,7 @@ def _merge_kernel(
 
 
 def _reason_of(effect: EmitEvent) -> KernelEventReason:
-    """Return the reason of an event; events of the start without a reason count as requested by the user."""
+    """Returns the reason of an event; events of the start without a reason count as requested by the user."""
     is_start = effect.reason is KernelEventReason.UNKNOWN and effect.name.partition("_")[2] in _TO_THE_START
     return KernelEventReason.USER_REQUESTED if is_start else effect.reason
 
@@ -148,7 +139,7 @@ def _draft(session: Session, effect: EmitEvent) -> EventDraft:
         "reason": _reason_of(effect).value,
     }
     if effect.kernel_id is not None:
-        kernel = next(k for k in session.kernels if k.id == effect.kernel_id)
+        kernel = _kernel_of(session, effect.kernel_id)
         payload |= {
             "kernelId": str(kernel.id),
             "clusterRole": kernel.cluster_role,
@@ -163,11 +154,7 @@ def _draft(session: Session, effect: EmitEvent) -> EventDraft:
 
 
 def _merge_session(
-    session: Session,
-    state: SessionState,
-    kernels: tuple[Kernel, ...],
-    now: datetime,
-    path: Sequence[Transition],
+    session: Session, state: SessionState, kernels: tuple[Kernel, ...], now: datetime, path: Sequence[Transition]
 ) -> Session:
     moved = state.status is not session.status
     passed = [after for before, after in map(_statuses, path) if after is not before]
@@ -208,71 +195,47 @@ def _statuses(transition: Transition) -> tuple[SessionStatus, SessionStatus]:
     return SessionPhase(transition.before).status, SessionPhase(transition.after).status
 
 
-@dataclass(slots=True)
-class _Facts:
-    """The effects of one change by kind."""
-
-    slots: dict[KernelId, ResourceSlot] = field(default_factory=dict)
-    events: list[EmitEvent] = field(default_factory=list)
-    commands: list[Command] = field(default_factory=list)
-
-    def add(self, session: Session, effect: Effect) -> None:
-        match effect:
-            case TakeSlots(target=target):
-                requested = next(k.requested_slots for k in session.kernels if k.id == target.kernel_id)
-                self.slots[target.kernel_id] = requested
-            case ReleaseSlots(target=target):
-                self.slots[target.kernel_id] = ResourceSlot()
-            case EmitEvent():
-                self.events.append(effect)
-            case CreateKernels() | RestartKernels() | DestroyKernels():
-                self.commands.append(effect)
-            case _:
-                assert_never(effect)
-
-
 def advance(
-    session: Session,
-    *events: SessionEvent,
-    now: datetime,
-    placed: Mapping[KernelId, Mapping[str, Any]] | None = None,
+    session: Session, *events: SessionEvent, now: datetime, placed: Mapping[KernelId, Mapping[str, Any]] | None = None
 ) -> Change | None:
-    """Apply events to a session.
-
-    Args:
-        session: as it was read.
-        events: applied in order.
-        now: the time of the change.
-        placed: fields of kernels that change with their placement.
-
-    Returns:
-        The change to save, with the commands to execute afterwards; None if there is neither.
-
-    Raises:
-        InvalidTransition: the current status does not allow a request.
-    """
+    """Applies events to a session in their order and returns the change to save, with the commands to execute
+    afterwards; None if there is neither. ``placed`` are fields of kernels that change with their placement. Raises
+    InvalidTransition."""
     state = session_state(session)
     path: Path = ()
-    facts = _Facts()
+    effects: list[Effect] = []
     for event in events:
-        state, more, effects = step(state, event)
-        path += more
-        for effect in effects:
-            facts.add(session, effect)
+        state, transitions, step_effects = step(state, event)
+        path += transitions
+        effects += step_effects
+    slots: dict[KernelId, ResourceSlot] = {}
+    emitted: list[EmitEvent] = []
+    commands: list[Command] = []
+    for effect in effects:
+        match effect:
+            case TakeSlots(target=target):
+                slots[target.kernel_id] = _kernel_of(session, target.kernel_id).requested_slots
+            case ReleaseSlots(target=target):
+                slots[target.kernel_id] = ResourceSlot()
+            case EmitEvent():
+                emitted.append(effect)
+            case CreateKernels() | RestartKernels() | DestroyKernels():
+                commands.append(effect)
+            case _:
+                assert_never(effect)
     places = placed or {}
     kernels = tuple(
-        _merge_kernel(kernel, after, now, places.get(kernel.id, {}), facts.slots)
+        _merge_kernel(kernel, after, now, places.get(kernel.id, {}), slots)
         for kernel, after in zip(session.kernels, state.kernels, strict=True)
     )
     new = _merge_session(session, state, kernels, now, path)
-    if new == session and not facts.events:
-        return Change(old=session, new=session, commands=tuple(facts.commands)) if facts.commands else None
-    drafts = tuple(_draft(new, e) for e in facts.events)
-    return Change(old=session, new=new, events=drafts, commands=tuple(facts.commands))
+    if new == session and not emitted:
+        return Change(old=session, new=session, commands=tuple(commands)) if commands else None
+    return Change(old=session, new=new, events=tuple(_draft(new, e) for e in emitted), commands=tuple(commands))
 
 
 def deferred(change: Change, retry_after_s: float | None, now: datetime) -> Change:
-    """Return the change with at least this wait, if it sends the session back to the scheduler."""
+    """Returns the change with at least this wait, if it sends the session back to the scheduler."""
     new = change.new
     if new.status is not SessionStatus.PENDING or change.old.status is SessionStatus.PENDING or not retry_after_s:
         return change
@@ -281,19 +244,17 @@ def deferred(change: Change, retry_after_s: float | None, now: datetime) -> Chan
 
 
 def enqueued_event(session: Session) -> EventDraft:
-    """Return the first event of a session."""
+    """Returns the first event of a session."""
     return _draft(session, EmitEvent(name="session_enqueued", session_id=session.id))
 
 
-def note_health(
+def with_health(
     session: Session, kernel_id: KernelId, failed: Sequence[UnhealthyDevice]
 ) -> tuple[Session, tuple[EventDraft, ...]]:
-    """Return the session with a kernel's failed devices, and the events if they changed.
-
+    """Returns the session with a kernel's failed devices, and the events if they changed.
     ``status_data["unhealthy_devices"]`` of the kernel lists those that it holds, that of the session those of all its
-    kernels. The events are ``session_device_unhealthy`` and ``session_device_recovered``.
-    """
-    kernel = next(k for k in session.kernels if k.id == kernel_id)
+    kernels. The events are ``session_device_unhealthy`` and ``session_device_recovered``."""
+    kernel = _kernel_of(session, kernel_id)
     if kernel.status.is_final:
         return session, ()
     before = {(d["device_name"], d["device_id"]): d for d in kernel.status_data.get(UNHEALTHY, ())}
@@ -324,10 +285,6 @@ def _device_event(session: Session, kernel_id: KernelId, how: str, devices: Sequ
 
 
 def fold(first: Change, second: Change) -> Change:
-    """Combine two successive changes of one session into one."""
-    return Change(
-        old=first.old,
-        new=second.new,
-        events=(*first.events, *second.events),
-        commands=(*first.commands, *second.commands),
-    )
+    """Combines two successive changes of one session into one."""
+    events, commands = (*first.events, *second.events), (*first.commands, *second.commands)
+    return Change(old=first.old, new=second.new, events=events, commands=commands)

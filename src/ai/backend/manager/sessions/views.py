@@ -1,59 +1,56 @@
-"""Sessions as the REST API tells them."""
+"""Requests and replies of sessions in the form of the REST API."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypedDict
+
+import msgspec
 
 from ai.backend.infra.http.fields import duration_s, iso, port_number
+from ai.backend.infra.http.routes import Call
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.requests import caller_of
 from ai.backend.manager.sessions.model import CreateReply, CreateSession, DependencyNode, Session
-from ai.backend.manager.sessions.schemas import (
-    CreatedSession,
-    CreateSessionBody,
-    ServicePort,
-    SessionInfo,
-)
+from ai.backend.manager.sessions.schemas import CreatedSession, CreateSessionBody, ServicePort, SessionInfo
 
 _MIB = 1_048_576
 
 
+_COPIED = {f.name for f in fields(CreateSession)} & {*CreateSessionBody.__struct_fields__} - {"dependencies"}
+
+
+class SessionArguments(TypedDict):
+    """The arguments that select a session in the methods of services."""
+
+    caller: Caller
+    ref: str
+    owner_access_key: str | None
+
+
+def session_of(call: Call[Any, Any]) -> SessionArguments:
+    """Returns the session that the path and query of a call name."""
+    return {"caller": caller_of(call), "ref": call.params["s"], "owner_access_key": call.owner_access_key}
+
+
 def creation_of(body: CreateSessionBody) -> CreateSession:
-    """A request as the service takes it."""
+    """Returns the request that the service takes."""
     config = body.config
+    copied: dict[str, Any] = {name: getattr(body, name) for name in _COPIED}
     return CreateSession(
-        image=body.image,
-        name=body.name,
-        type=body.type,
-        architecture=body.architecture,
-        tag=body.tag,
-        domain=body.domain,
-        group=body.group,
-        cluster_size=body.cluster_size,
-        cluster_mode=body.cluster_mode,
-        runtime_class=body.runtime_class,
-        enqueue_only=body.enqueue_only,
-        max_wait_s=body.max_wait_s,
-        reuse_if_exists=body.reuse_if_exists,
-        startup_command=body.startup_command,
-        bootstrap_script=body.bootstrap_script,
-        starts_at=body.starts_at,
+        **copied,
         batch_timeout_s=duration_s(body.batch_timeout),
         exec_timeout_s=body.exec_timeout,
         dependencies=tuple(body.dependencies),
-        priority=body.priority,
-        callback_url=body.callback_url,
-        owner_access_key=body.owner_access_key,
         environ=config.environ,
         resources=_resources(body),
         variant_requirements=tuple(config.variant_requirements),
         resource_opts={name: str(value) for name, value in config.resource_opts.items()},
         mounts=tuple(config.mounts),
         mount_map=config.mount_map,
-        mount_options={
-            name: {"type": option.type, "permission": option.permission}
-            for name, option in config.mount_options.items()
-        },
+        mount_options={name: msgspec.structs.asdict(option) for name, option in config.mount_options.items()},
         scaling_group=config.scaling_group,
         preopen_ports=tuple(port_number(port) for port in config.preopen_ports),
         agent_list=tuple(config.agent_list),
@@ -61,7 +58,7 @@ def creation_of(body: CreateSessionBody) -> CreateSession:
 
 
 def _resources(body: CreateSessionBody) -> Mapping[str, str | int | float] | None:
-    """Slots, completed by the deprecated fields where the slot is not given."""
+    """Returns the requested slots, completed by the deprecated fields where a slot is not given."""
     config = body.config
     legacy: dict[str, str | int | float] = {}
     if config.instanceCores is not None:
@@ -75,7 +72,7 @@ def _resources(body: CreateSessionBody) -> Mapping[str, str | int | float] | Non
 
 
 def service_ports(ports: Iterable[Mapping[str, Any]]) -> list[ServicePort]:
-    """Service Port Objects (spec 03-07)."""
+    """Returns the Service Port Objects (spec 03-07)."""
     return [
         ServicePort(
             name=str(port["name"]),
@@ -87,7 +84,8 @@ def service_ports(ports: Iterable[Mapping[str, Any]]) -> list[ServicePort]:
 
 
 def created_session(reply: CreateReply, *, enqueue_only: bool) -> CreatedSession:
-    """The reply to a creation; a request that is only queued is PENDING whatever happens meanwhile (spec 03-08)."""
+    """Returns the reply to a creation; a request that is only queued is PENDING whatever happens meanwhile (spec
+    03-08)."""
     session = reply.session
     queued = enqueue_only and reply.created
     return CreatedSession(
@@ -101,32 +99,27 @@ def created_session(reply: CreateReply, *, enqueue_only: bool) -> CreatedSession
     )
 
 
+_INFO_TEXTS = (
+    *("name", "type", "image", "architecture", "status", "result", "domain_name", "group_id", "group_name", "user_id"),
+    *("access_key", "scaling_group", "cluster_mode"),
+)
+
+
 def session_info(session: Session, *, now: datetime | None = None) -> SessionInfo:
-    """``GET /session/{s}``; statistics are as fresh as the agent's last report."""
+    """Returns the reply of ``GET /session/{s}``; statistics are as fresh as the agent's last report."""
     end = session.terminated_at or now or datetime.now(UTC)
     stat = session.main.live_stat or session.main.last_stat or {}
+    texts: dict[str, Any] = {name: str(getattr(session, name)) for name in _INFO_TEXTS}
     return SessionInfo(
+        **texts,
         lang=session.image,
         age=max(0, int((end - (session.started_at or session.created_at)).total_seconds() * 1000)),
         memory_limit=int(session.requested_slots["mem"]) // 1024,
         num_queries_executed=session.num_queries,
         cpu_credit_used=_metric(stat, "cpu_used"),
         session_id=str(session.id),
-        name=session.name,
-        type=session.type.value,
-        image=session.image,
-        architecture=session.architecture,
         tag=session.tag,
-        status=session.status.value,
         status_info=session.status_info,
-        result=session.result.value,
-        domain_name=session.domain_name,
-        group_id=str(session.group_id),
-        group_name=session.group_name,
-        user_id=str(session.user_id),
-        access_key=session.access_key,
-        scaling_group=session.scaling_group,
-        cluster_mode=session.cluster_mode.value,
         cluster_size=session.cluster_size,
         occupying_slots=session.occupying_slots.to_json(),
         requested_slots=session.requested_slots.to_json(),
@@ -142,16 +135,15 @@ def session_info(session: Session, *, now: datetime | None = None) -> SessionInf
 
 
 def _metric(stat: Mapping[str, Any], name: str) -> int:
-    metric = stat.get(name)
-    current = metric.get("current") if isinstance(metric, Mapping) else None
     try:
-        return int(float(current)) if current is not None else 0
-    except (TypeError, ValueError):
+        return int(float(stat[name]["current"]))
+    except (KeyError, TypeError, ValueError):
         return 0
 
 
 def dependency_tree(node: DependencyNode) -> dict[str, Any]:
-    """``status`` as ``KernelStatus.X`` and the time without ``T``: so the published tree printer needs them."""
+    """Returns a tree with the status as ``KernelStatus.X`` and times without ``T``, as the published tree printer
+    needs."""
     session = node.session
     return {
         "session_id": str(session.id),

@@ -1,35 +1,36 @@
-"""Changes sessions: saves changes, caches what was written, and notifies loops and waiters.
+"""Saves changes of sessions, caches what was written, and notifies loops and waiters.
 
-Caches the sessions that this process wrote last, so that the next step need not read them: a write states the version
-that it is based on, hence a stale copy costs one more round and never correctness. Few RUNNING sessions are cached, as
-they have no next step (docs/decisions/0016).
+The sessions that this process wrote last are cached, so that the next step need not read them: a write states the
+version that it is based on, hence a stale copy costs one more round and never correctness. Few RUNNING sessions are
+cached, as they have no next step (docs/decisions/0016).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from ai.backend.common.errors import SessionNotFound, StaleVersion
 from ai.backend.common.ids import AgentId, KernelId, SessionId
 from ai.backend.common.states import SessionStatus
 from ai.backend.core.lifecycle.effects import Command, CreateKernels, DestroyKernels, RestartKernels
+from ai.backend.core.lifecycle.events import SessionEvent
 from ai.backend.core.lifecycle.transition import InvalidTransition
 from ai.backend.infra.bus import Bus
-from ai.backend.manager.sessions.changes import Change, ObservationAck
-from ai.backend.manager.sessions.events import EventDraft
+from ai.backend.infra.clock import Clock
+from ai.backend.manager.sessions.changes import Change, EventDraft, ObservationAck
 from ai.backend.manager.sessions.model import Kernel, OwnerLimits, Session
 from ai.backend.manager.sessions.store import SessionStore
+from ai.backend.manager.sessions.transitions import advance
 from ai.backend.manager.topics import CALLBACK, LAUNCH, OUTBOX, SCHEDULE, TERMINATE
 from ai.backend.plugin.crash_points import crash_point
 
 log = logging.getLogger(__name__)
-
-
 _CACHED = 4096
 _CACHED_RUNNING = 64
 _CACHED_AGENTS = 16_384
@@ -39,30 +40,28 @@ _POLL_S, _POLL_SHARED_S = 5.0, 0.5
 Step = Callable[[Session], Change | None]
 
 
+@dataclass(eq=False, repr=False)
 class SessionWriter:
     """Saves changes, notifies loops and waiters, and calls ``on_end`` for each session that has ended."""
 
-    def __init__(
-        self, store: SessionStore, bus: Bus, *, on_end: Callable[[Session], None], is_shared: bool = False
-    ) -> None:
-        self._store = store
-        self._is_shared = is_shared
-        self._bus = bus
-        self._on_end = on_end
-        self._recent: OrderedDict[SessionId, Session] = OrderedDict()
-        self._running: OrderedDict[SessionId, Session] = OrderedDict()
-        self._agents: OrderedDict[KernelId, tuple[SessionId, AgentId]] = OrderedDict()
-        """Of kernels that have an agent."""
-        self._waiting: dict[SessionId, set[asyncio.Future[Session]]] = {}
+    store: SessionStore
+    bus: Bus
+    on_end: Callable[[Session], None] = field(kw_only=True)
+    is_shared: bool = field(default=False, kw_only=True)
+    _recent: OrderedDict[SessionId, Session] = field(default_factory=OrderedDict, init=False)
+    _running: OrderedDict[SessionId, Session] = field(default_factory=OrderedDict, init=False)
+    _agents: OrderedDict[KernelId, tuple[SessionId, AgentId]] = field(default_factory=OrderedDict, init=False)
+    """The sessions and agents of kernels that have an agent."""
+    _waiting: dict[SessionId, set[asyncio.Future[Session]]] = field(default_factory=dict, init=False)
 
     # ---- reading ----
 
     def recent(self, session_id: SessionId) -> Session | None:
-        """Return the cached session; None where other managers write as well."""
-        return None if self._is_shared else self.written(session_id)
+        """Returns the cached session; None where other managers write as well."""
+        return None if self.is_shared else self.written(session_id)
 
     def written(self, session_id: SessionId) -> Session | None:
-        """Return the cached session, for changes that state its version."""
+        """Returns the cached session, for changes that state its version."""
         if session_id in self._running:
             self._running.move_to_end(session_id)
         return self._recent.get(session_id) or self._running.get(session_id)
@@ -72,22 +71,22 @@ class SessionWriter:
         return self.written(place[0]) if place is not None else None
 
     def is_on(self, kernel_id: KernelId, agent_id: AgentId) -> bool:
-        """Return True if that agent has the kernel, by the cache."""
+        """Returns True if that agent has the kernel, by the cache."""
         return self._agents.get(kernel_id, (None, None))[1] == agent_id
 
     async def load(self, session_id: SessionId, *, fresh: bool = False) -> Session:
-        """Raises SessionNotFound."""
+        """Returns a session from the cache or the store. Raises SessionNotFound."""
         session = None if fresh else self.recent(session_id)
         if session is None:
-            session = await self._store.get(session_id)
+            session = await self.store.get(session_id)
         if session is None:
             self._forget(session_id)
             raise SessionNotFound(data={"id": str(session_id)})
         self._cache(session)
         return session
 
-    def note(self, sessions: Iterable[Session]) -> None:
-        """Cache sessions that were just read from the store."""
+    def cache(self, sessions: Iterable[Session]) -> None:
+        """Caches sessions that were just read from the store."""
         for session in sessions:
             cached = self.written(session.id)
             if cached is None or cached.version <= session.version:
@@ -124,80 +123,65 @@ class SessionWriter:
     # ---- writing ----
 
     async def insert(self, session: Session, events: Sequence[EventDraft], *, limits: OwnerLimits) -> None:
-        """Insert a session as ``SessionStore.insert`` does. Cancelling the caller does not stop it."""
+        """Inserts a session as ``SessionStore.insert`` does. Cancelling the caller does not stop it."""
         await asyncio.shield(self._insert(session, events, limits))
 
     async def _insert(self, session: Session, events: Sequence[EventDraft], limits: OwnerLimits) -> None:
         crash_point("before-commit-create")
-        await self._store.insert(session, events=events, limits=limits)
+        await self.store.insert(session, events=events, limits=limits)
         crash_point("after-commit-create")
         self._cache(session)
-        self._bus.publish(OUTBOX)
+        self.bus.publish(OUTBOX)
         if session.callback_url:
-            self._bus.publish(CALLBACK)
-        self._bus.publish(SCHEDULE)
+            self.bus.publish(CALLBACK)
+        self.bus.publish(SCHEDULE)
 
     async def commit(
-        self,
-        changes: Sequence[Change],
-        *,
-        point: str,
-        ack: ObservationAck | None = None,
+        self, changes: Sequence[Change], *, point: str, ack: ObservationAck | None = None
     ) -> list[Session]:
-        """Save all changes or none, execute their commands, and return the saved sessions.
-
-        Cancelling the caller does not stop it.
-
-        Raises:
-            StaleVersion: the cached copies are dropped; load again.
-        """
+        """Saves all changes or none, executes their commands, and returns the saved sessions. Cancelling the caller
+        does not stop it. Raises StaleVersion; then the cached copies are dropped: load again."""
         return await asyncio.shield(self._commit(changes, point, ack))
 
     async def _commit(self, changes: Sequence[Change], point: str, ack: ObservationAck | None) -> list[Session]:
         crash_point(f"before-{point}")
         try:
-            await self._store.save(changes, ack=ack)
+            await self.store.save(changes, ack=ack)
         except StaleVersion:
             for change in changes:
                 self._forget(change.old.id)
             raise
         crash_point(f"after-{point}")
-        saved = [_saved(change) for change in changes]
+        saved = [replace(change.new, version=change.old.version + 1) for change in changes]
         for session in saved:
             self._cache(session)
             self._notify_waiters(session)
             if session.status.is_final:
-                self._on_end(session)
+                self.on_end(session)
         if any(change.events for change in changes):
-            self._bus.publish(OUTBOX)
+            self.bus.publish(OUTBOX)
         if any(change.events and change.new.callback_url for change in changes):
-            self._bus.publish(CALLBACK)
+            self.bus.publish(CALLBACK)
         if any(_concerns_scheduler(change) for change in changes):
-            self._bus.publish(SCHEDULE)
+            self.bus.publish(SCHEDULE)
         for change in changes:
             self._execute(change.commands)
         return saved
 
     def _execute(self, commands: Iterable[Command]) -> None:
-        """Publish commands to the loops that call the agents."""
+        """Publishes commands to the loops that call the agents."""
         for command in commands:
             match command:
                 case CreateKernels(session_id=session_id) | RestartKernels(session_id=session_id):
-                    self._bus.publish(LAUNCH, session_id)
+                    self.bus.publish(LAUNCH, session_id)
                 case DestroyKernels():
-                    self._bus.publish(TERMINATE, command)
+                    self.bus.publish(TERMINATE, command)
                 case _:
                     assert_never(command)
 
     async def transition(self, session_id: SessionId, step: Step, *, point: str) -> Session:
-        """Load a session, apply ``step``, save; repeat while another change was faster.
-
-        Returns:
-            The saved session.
-
-        Raises:
-            SessionNotFound; whatever ``step`` raises. The story of an InvalidTransition is logged.
-        """
+        """Loads a session, applies ``step``, and returns the saved session; repeats while another change was faster.
+        Raises SessionNotFound, and whatever ``step`` raises; the story of an InvalidTransition is logged."""
         for attempt in range(_TRIES):
             session = await self.load(session_id, fresh=attempt > 0)
             try:
@@ -211,11 +195,14 @@ class SessionWriter:
                 self._execute(change.commands)
                 return session
             try:
-                saved = await self.commit([change], point=point)
+                return (await self.commit([change], point=point))[0]
             except StaleVersion:
                 continue
-            return saved[0]
         raise StaleVersion(f"session {session_id} changes too fast")
+
+    async def apply(self, session_id: SessionId, event: SessionEvent, clock: Clock, *, point: str) -> Session:
+        """Applies an event to a session; returns and raises as :meth:`transition`."""
+        return await self.transition(session_id, lambda s: advance(s, event, now=clock.now()), point=point)
 
     # ---- waiting ----
 
@@ -227,29 +214,26 @@ class SessionWriter:
     async def wait_until(
         self, session_id: SessionId, reached: Callable[[Session], bool], *, timeout_s: float | None
     ) -> Session | None:
-        """Return the session once ``reached`` holds for it; None when the time ran out.
-
-        A change made by this process is seen at once, one by another manager within half a second.
-        """
+        """Returns the session once ``reached`` holds for it; None when the time ran out. A change made by this process
+        is seen at once, one by another manager within half a second."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_s if timeout_s is not None else None
+        deadline = loop.time() + timeout_s if timeout_s is not None else math.inf
+        poll_s = _POLL_SHARED_S if self.is_shared else _POLL_S
         waiters = self._waiting.setdefault(session_id, set())
+        session = self.recent(session_id)
         future: asyncio.Future[Session] = loop.create_future()
         waiters.add(future)
-        fresh = False
         try:
-            session: Session | None = self.recent(session_id)
             while True:
-                if session is None or fresh:
-                    session = await self._store.get(session_id)
+                if session is None:
+                    session = await self.store.get(session_id)
                 if session is None or reached(session):
                     return session
-                poll_s = _POLL_SHARED_S if self._is_shared else _POLL_S
-                timeout = poll_s if deadline is None else min(poll_s, deadline - loop.time())
+                timeout = min(poll_s, deadline - loop.time())
                 if timeout <= 0:
                     return None
                 await asyncio.wait({future}, timeout=timeout)
-                fresh = not future.done()
+                session = None
                 if future.done():
                     session = future.result()
                     waiters.discard(future)
@@ -261,10 +245,6 @@ class SessionWriter:
                 self._waiting.pop(session_id, None)
 
 
-def _saved(change: Change) -> Session:
-    return replace(change.new, version=change.old.version + 1)
-
-
 def _concerns_scheduler(change: Change) -> bool:
-    """Return True if the scheduler must run: slots are free, a session is pending again, or a dependency ended."""
+    """Returns True if the scheduler must run: slots are free, a session is pending again, or a dependency ended."""
     return change.new.status != change.old.status and (change.new.status.is_final or change.new.status == "PENDING")

@@ -20,7 +20,7 @@ from ai.backend.manager.tasks.service import TaskService
 
 
 class TaskEventsQuery(Schema, frozen=True, rename={"camel": "taskId"}):
-    """``task_id`` of the published client, ``taskId`` of the spec."""
+    """The query of a task's events: ``task_id`` of the published client, or ``taskId`` of the spec."""
 
     task_id: Annotated[str, Meta(max_length=36)] | None = None
     camel: Annotated[str, Meta(max_length=36)] | None = None
@@ -53,10 +53,8 @@ class TasksApi:
 
 
 def _task_events(task: Task) -> list[SseEvent]:
-    """Returns the events of a task's state, under the published client's name and the spec's.
-
-    A task that has only been started is reported as updated.
-    """
+    """Returns the events of a task's state, under the published client's name and the spec's. A task that has only been
+    started is reported as updated."""
     name = task.status.value
     data = {
         "task_id": str(task.id),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ai.backend.common.errors import BackendError, NotFound, Unavailable
 from ai.backend.common.ids import TaskId
 from ai.backend.infra.bus import Bus, Subscription
 from ai.backend.infra.clock import Clock, IdGenerator
+from ai.backend.infra.loop import cancel_all
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import is_permitted
 from ai.backend.manager.access.permissions import Operation
@@ -38,16 +39,16 @@ async def wait_for_hint(subscription: Subscription, timeout_s: float) -> None:
     subscription.drain()
 
 
+@dataclass(eq=False, repr=False)
 class TaskProgress:
     """Records the progress of a running task."""
 
-    def __init__(self, service: TaskService, task: Task) -> None:
-        self._service = service
-        self.task = task
+    service: TaskService
+    task: Task
 
     async def update(self, current: float, total: float | None = None, message: str | None = None) -> None:
         """Records the current numbers; None keeps the previous value."""
-        await self._service.advance(
+        await self.service.advance(
             self,
             status=TaskStatus.UPDATED,
             current_progress=current,
@@ -56,44 +57,36 @@ class TaskProgress:
         )
 
 
+@dataclass(eq=False, repr=False)
 class TaskService:
-    """Runs background tasks in the process that started them.
+    """Runs background tasks in the process that started them. Their states and requests to cancel them are in the
+    store, where every manager finds them."""
 
-    Their states and requests to cancel them are in the store, where every manager finds them.
-    """
-
-    def __init__(self, store: TaskStore, bus: Bus, clock: Clock, id_generator: IdGenerator) -> None:
-        self._store = store
-        self._bus = bus
-        self._clock = clock
-        self._id_generator = id_generator
-        self._running: dict[TaskId, asyncio.Task[None]] = {}
-        self.manager = ""
-        """The id of this process, if several managers share the store."""
+    store: TaskStore
+    bus: Bus
+    clock: Clock
+    id_generator: IdGenerator
+    manager: str = field(default="", init=False)
+    """The id of this process, if several managers share the store."""
+    _running: dict[TaskId, asyncio.Task[None]] = field(default_factory=dict, init=False)
 
     async def recover(self, *, but: Collection[str] = ()) -> None:
         """Marks the unfinished tasks as failed, except those of the managers in ``but``, which are alive."""
-        await self._store.fail_open_tasks(at=self._clock.now(), message="the manager was restarted", but=but)
+        await self.store.fail_open_tasks(at=self.clock.now(), message="the manager was restarted", but=but)
 
     async def start(
         self, caller: Caller, name: str, body: Callable[[TaskProgress], Awaitable[str]], *, subject: str = ""
     ) -> TaskId:
-        """Runs ``body`` in the background; its result is the final message.
-
-        Args:
-            subject: the object of the task, if no other task of any manager may work on it at the same time.
-
-        Raises:
-            Conflict: another task works on the subject; its id is ``task`` in the data.
-        """
+        """Runs ``body`` in the background; its result is the final message. No other task of any manager works on the
+        ``subject`` at the same time: raises Conflict, with the other's id as ``task`` in the data."""
         return await asyncio.shield(self._start(caller, name, body, subject))  # a task that has been stored must be run
 
     async def _start(
         self, caller: Caller, name: str, body: Callable[[TaskProgress], Awaitable[str]], subject: str
     ) -> TaskId:
-        now = self._clock.now()
+        now = self.clock.now()
         task = Task(
-            id=TaskId(self._id_generator.uuid()),
+            id=TaskId(self.id_generator.uuid()),
             name=name,
             owner=caller.user_id,
             status=TaskStatus.STARTED,
@@ -102,7 +95,7 @@ class TaskService:
             manager=self.manager,
             subject=subject,
         )
-        await self._store.add_task(task)
+        await self.store.add_task(task)
         running = asyncio.create_task(self._run(TaskProgress(self, task), body), name=f"task-{task.id}")
         self._running[task.id] = running
         running.add_done_callback(lambda _: self._running.pop(task.id, None))
@@ -133,20 +126,20 @@ class TaskService:
 
     async def advance(self, progress: TaskProgress, **changes: Any) -> None:
         """Stores a change and notifies the subscribers."""
-        progress.task = replace(progress.task, updated_at=self._clock.now(), **changes)
-        await self._store.put_task(progress.task)
-        self._bus.publish(TASKS, progress.task.id)
+        progress.task = replace(progress.task, updated_at=self.clock.now(), **changes)
+        await self.store.put_task(progress.task)
+        self.bus.publish(TASKS, progress.task.id)
 
     async def get(self, caller: Caller, task_id: TaskId) -> Task:
         """Returns a task. Raises NotFound, also for the tasks of others."""
-        task = await self._store.task(task_id)
+        task = await self.store.task(task_id)
         if task is None or not is_permitted(caller, Operation.SEE_TASKS, is_own=task.owner == caller.user_id):
             raise NotFound("There is no such background task.")
         return task
 
     async def subscribe(self, caller: Caller, task_id: TaskId) -> AsyncIterator[Task]:
         """Yields the current state and every change, until the final one."""
-        with self._bus.subscribe(TASKS) as hints:
+        with self.bus.subscribe(TASKS) as hints:
             last: Task | None = None
             while last is None or not last.status.is_final:
                 task = await self.get(caller, task_id)
@@ -158,7 +151,7 @@ class TaskService:
 
     async def is_under_way(self, subject: str) -> bool:
         """Returns True if an open task of any manager works on the subject."""
-        return await self._store.open_task(subject) is not None
+        return await self.store.open_task(subject) is not None
 
     async def cancel(self, caller: Caller, task_id: TaskId) -> None:
         """Cancels a task on whichever manager it runs; does nothing if it has ended."""
@@ -167,16 +160,16 @@ class TaskService:
         if running is not None:
             running.cancel()
         elif not task.status.is_final:
-            await self._store.request_cancel(task_id)
-            self._bus.publish(CANCEL_REQUESTS)
+            await self.store.request_cancel(task_id)
+            self.bus.publish(CANCEL_REQUESTS)
 
     async def run(self) -> None:
         """Cancels the tasks of this process that were requested to be cancelled elsewhere; runs until cancelled."""
-        with self._bus.subscribe(CANCEL_REQUESTS) as hints:
+        with self.bus.subscribe(CANCEL_REQUESTS) as hints:
             while True:
                 await wait_for_hint(hints, RECHECK_S)
                 try:
-                    for task_id in await self._store.cancel_requested(list(self._running)) if self._running else ():
+                    for task_id in await self.store.cancel_requested(list(self._running)) if self._running else ():
                         if (running := self._running.get(task_id)) is not None:
                             running.cancel()
                 except Exception:  # the next round asks again
@@ -184,7 +177,4 @@ class TaskService:
 
     async def stop(self) -> None:
         """Cancels the tasks of this process and waits until they have ended."""
-        running = list(self._running.values())
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await cancel_all(*self._running.values())

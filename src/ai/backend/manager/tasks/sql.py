@@ -6,13 +6,32 @@ from collections.abc import Collection
 from dataclasses import fields
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Connection, insert, select, update
+import sqlalchemy as sa
 
 from ai.backend.common.ids import TaskId
-from ai.backend.infra.database import Database
+from ai.backend.infra.database import GUID, Database, UTCDateTime
+from ai.backend.infra.database.columns import EnumText
 from ai.backend.infra.database.rows import row_of
-from ai.backend.manager.tasks import tables
+from ai.backend.manager.db.metadata import metadata, required
 from ai.backend.manager.tasks.model import Task, TaskStatus, busy_with
+
+tasks = sa.Table(
+    "background_tasks",
+    metadata,
+    sa.Column("id", GUID, primary_key=True),
+    required("name", sa.String(128)),
+    required("owner", GUID),
+    required("status", EnumText(TaskStatus), index=True),
+    required("current_progress", sa.Float),
+    required("total_progress", sa.Float),
+    required("message", sa.Text),
+    required("created_at", UTCDateTime),
+    required("updated_at", UTCDateTime),
+    required("manager", sa.String(128), server_default=""),
+    required("subject", sa.String(128), server_default=""),
+    required("is_unwanted", sa.Boolean, server_default=sa.false()),
+)
+
 
 _OPEN = [status for status in TaskStatus if not status.is_final]
 
@@ -24,47 +43,47 @@ class SqlTaskStore:
         self._db = database
 
     async def add_task(self, task: Task) -> None:
-        c = tables.tasks.c
-        busy = select(c.id).where(c.subject == task.subject, c.status.in_(_OPEN))
+        c = tasks.c
+        busy = sa.select(c.id).where(c.subject == task.subject, c.status.in_(_OPEN))
 
-        def work(s: Connection) -> None:
+        def work(s: sa.Connection) -> None:
             other = s.execute(busy).scalars().first() if task.subject else None
             if other is not None:
                 raise busy_with(task.subject, other)
-            s.execute(insert(tables.tasks), row_of(task))
+            s.execute(sa.insert(tasks), row_of(task))
 
         await self._db.run_write(work)
 
     async def put_task(self, task: Task) -> None:
-        query = update(tables.tasks).where(tables.tasks.c.id == task.id).values(row_of(task))
+        query = sa.update(tasks).where(tasks.c.id == task.id).values(row_of(task))
         await self._db.run_write(lambda s: s.execute(query))
 
     async def task(self, task_id: TaskId) -> Task | None:
-        return await self._one_task(tables.tasks.c.id == task_id)
+        return await self._one_task(tasks.c.id == task_id)
 
     async def open_task(self, subject: str) -> Task | None:
-        return await self._one_task((tables.tasks.c.subject == subject) & tables.tasks.c.status.in_(_OPEN))
+        return await self._one_task((tasks.c.subject == subject) & tasks.c.status.in_(_OPEN))
 
-    async def _one_task(self, which: ColumnElement[bool]) -> Task | None:
-        query = select(*(tables.tasks.c[f.name] for f in fields(Task))).where(which)
+    async def _one_task(self, which: sa.ColumnElement[bool]) -> Task | None:
+        query = sa.select(*(tasks.c[f.name] for f in fields(Task))).where(which)
         row = await self._db.run_read(lambda s: s.execute(query).first())
         return Task(**row._mapping) if row is not None else None
 
     async def request_cancel(self, task_id: TaskId) -> None:
-        query = update(tables.tasks).where(tables.tasks.c.id == task_id).values(is_unwanted=True)
+        query = sa.update(tasks).where(tasks.c.id == task_id).values(is_unwanted=True)
         await self._db.run_write(lambda s: s.execute(query))
 
     async def cancel_requested(self, task_ids: Collection[TaskId]) -> Collection[TaskId]:
-        query = select(tables.tasks.c.id).where(tables.tasks.c.id.in_(task_ids), tables.tasks.c.is_unwanted)
+        query = sa.select(tasks.c.id).where(tasks.c.id.in_(task_ids), tasks.c.is_unwanted)
         return await self._db.run_read(lambda s: [TaskId(i) for i in s.execute(query).scalars()])
 
     async def fail_open_tasks(self, *, at: datetime, message: str, but: Collection[str] = ()) -> int:
-        c = tables.tasks.c
+        c = tasks.c
         unfinished = c.status.in_(_OPEN) & c.manager.not_in(but)
 
-        def work(s: Connection) -> int:
+        def work(s: sa.Connection) -> int:
             values = {"status": TaskStatus.FAILED, "updated_at": at, "message": message}
-            done = s.execute(update(tables.tasks).where(unfinished).values(values))
+            done = s.execute(sa.update(tasks).where(unfinished).values(values))
             return int(done.rowcount)
 
         return await self._db.run_write(work)

@@ -23,14 +23,14 @@ _MS = 1_000
 
 
 class MonthQuery(Schema, frozen=True):
-    """``month`` is YYYYMM. Without ``group_ids``, or with an empty list, all groups that the caller sees."""
+    """The month as YYYYMM, and groups; without ``group_ids``, or with an empty list, all that the caller sees."""
 
     month: Date
     group_ids: Annotated[list[UUID], Meta(max_length=1_000)] | None = None
 
 
 class PeriodQuery(Schema, frozen=True):
-    """Days are YYYYMMDD and both included; 100 of them at most."""
+    """A group and two days as YYYYMMDD, both included; 100 days at most."""
 
     group_id: UUID
     start_date: Date
@@ -69,32 +69,20 @@ class UsageApi:
         return await asyncio.to_thread(_bins, await self._usage.timeline(caller_of(call)))
 
 
-def _whole(amount: Decimal) -> int:
-    return int(amount)
-
-
-def _seconds(ms: Decimal) -> float:
-    return round(float(ms) / _MS, 3)
-
-
-def _device_memory(slots: ResourceSlot) -> int:
-    return _whole(sum((amount for name, amount in slots.items() if name.endswith((".mem", ".memory"))), Decimal(0)))
-
-
 def _allocated(slots: ResourceSlot, prefix: str = "") -> dict[str, Any]:
     """Returns the allocated amounts; ``smp`` is processor cores."""
     return {
         f"{prefix}smp": _number(slots["cpu"]),
         f"{prefix}cpu_allocated": _number(slots["cpu"]),
-        f"{prefix}mem_allocated": _whole(slots["mem"]),
-        f"{prefix}gpu_mem_allocated": _device_memory(slots),
+        f"{prefix}mem_allocated": int(slots["mem"]),
+        f"{prefix}gpu_mem_allocated": int(sum(q for name, q in slots.items() if name.endswith((".mem", ".memory")))),
     }
 
 
 def _used(metrics: Mapping[str, Decimal], prefix: str = "") -> dict[str, Any]:
     """Returns the used amounts: ``cpu_used`` in seconds of a core, the others in bytes."""
-    metrics_bytes: dict[str, Any] = {f"{prefix}{name}": _whole(metrics.get(name, Decimal(0))) for name in METRICS}
-    return {**metrics_bytes, f"{prefix}cpu_used": _seconds(metrics.get("cpu_used", Decimal(0)))}
+    used: dict[str, Any] = {f"{prefix}{name}": int(metrics.get(name, 0)) for name in METRICS}
+    return {**used, f"{prefix}cpu_used": round(float(metrics.get("cpu_used", 0)) / _MS, 3)}
 
 
 def _group(usage: GroupUsage) -> dict[str, Any]:
@@ -112,24 +100,22 @@ def _group(usage: GroupUsage) -> dict[str, Any]:
     }
 
 
-def _container(kernel: UsedKernel) -> dict[str, Any]:
-    """Returns the view of a kernel. ``used_days`` counts begun days.
+_ATTRIBUTES = (
+    *("container_id", "domain_name", "group_name", "name", "access_key", "email", "agent", "status_info"),
+    "cluster_mode",
+)
 
-    ``created_at`` and ``terminated_at`` are never null, since published clients print them.
-    """
+
+def _container(kernel: UsedKernel) -> dict[str, Any]:
+    """Returns the view of a kernel. ``used_days`` counts begun days. ``created_at`` and ``terminated_at`` are never
+    null, since published clients print them."""
     ended = kernel.terminated_at
     used = (ended - kernel.started_at) if ended is not None else None
     return {
         "id": str(kernel.kernel_id),
         "session_id": str(kernel.session_id),
-        "container_id": kernel.container_id,
-        "domain_name": kernel.domain_name,
         "group_id": str(kernel.group_id),
-        "group_name": kernel.group_name,
-        "name": kernel.name,
-        "access_key": kernel.access_key,
-        "email": kernel.email,
-        "agent": kernel.agent,
+        **{name: getattr(kernel, name) for name in _ATTRIBUTES},
         **_allocated(kernel.slots),
         **_used({name: kernel.metric(*source) for name, source in METRICS.items()}),
         "slots": kernel.slots.to_json(),
@@ -143,8 +129,6 @@ def _container(kernel: UsedKernel) -> dict[str, Any]:
         "started_at": kernel.started_at.isoformat(),
         "terminated_at": ended.isoformat() if ended is not None else "",
         "status": kernel.status.value,
-        "status_info": kernel.status_info,
-        "cluster_mode": kernel.cluster_mode,
     }
 
 

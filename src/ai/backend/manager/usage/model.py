@@ -100,10 +100,8 @@ class UsedKernel:
 
 @dataclass(slots=True, kw_only=True)
 class GroupUsage:
-    """Accumulates what the sessions of one group used in a period.
-
-    ``slot_seconds``: for each slot its quantity times the seconds for which it was held within the period.
-    """
+    """Accumulates what the sessions of one group used in a period. ``slot_seconds``: for each slot its quantity times
+    the seconds for which it was held within the period."""
 
     group_id: GroupId
     group_name: str
@@ -143,11 +141,8 @@ _SERIES = ("num_sessions", "cpu", "mem", "devices", "io_read", "io_write", "disk
 
 
 class Timeline:
-    """Accumulates the usage in each quarter of an hour of the last 30 days.
-
-    Every kernel adds its amounts to the bin of its start and subtracts them after the bin of its end; the prefix sums
-    are the values.
-    """
+    """Accumulates the usage in each quarter of an hour of the last 30 days. Every kernel adds its amounts to the bin of
+    its start and subtracts them after the bin of its end; the prefix sums are the values."""
 
     def __init__(self, now: datetime) -> None:
         self.now = now

@@ -6,14 +6,16 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import Protocol
 
-from ai.backend.common.errors import Forbidden, InvalidInput, NotFound, RateLimitExceeded
+from ai.backend.common.errors import InvalidInput, NotFound, RateLimitExceeded
 from ai.backend.common.ids import DomainName, GroupId, UserId
 from ai.backend.infra.clock import Clock
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import require_any, scope_of
+from ai.backend.manager.access.permissions import Operation, Scope
 from ai.backend.manager.identity.service import IdentityService
-from ai.backend.manager.usage.model import MAX_LISTED, GroupUsage, Timeline, UsageQuery, UsedKernel
-from ai.backend.manager.usage.store import UsageStore
+from ai.backend.manager.usage.model import MAX_LISTED, Cursor, GroupUsage, Timeline, UsageQuery, UsedKernel
 
 MAX_PERIOD = timedelta(days=100)
 MAX_CONCURRENT = 2
@@ -30,6 +32,15 @@ class _Limiter:
     users: set[UserId] = field(default_factory=set)
 
 
+class UsageStore(Protocol):
+    """Reads the history of kernels."""
+
+    async def used(self, query: UsageQuery, *, after: Cursor | None = None, limit: int = 1_000) -> Sequence[UsedKernel]:
+        """Returns a page of the kernels that match, those that have ended first; empty at the end. No kernel is
+        returned twice. One that ends between two pages may be missed."""
+        ...
+
+
 class UsageService:
     """Reports usage: superadmins and monitors see every group, administrators those of their domain."""
 
@@ -40,22 +51,15 @@ class UsageService:
         self._administrators, self._others = _Limiter(), _Limiter()
 
     async def of_month(self, caller: Caller, month: str, group_ids: Sequence[GroupId] | None) -> list[GroupUsage]:
-        """Returns the usage of groups in a month (``YYYYMM``, UTC), without those that used nothing.
-
-        ``group_ids`` None selects all groups that the caller sees.
-
-        Raises:
-            InvalidInput, Forbidden, NotFound, RateLimitExceeded.
-        """
+        """Returns the usage of groups in a month (``YYYYMM``, UTC), without those that used nothing; by default of all
+        groups that the caller sees. Raises InvalidInput, Forbidden, NotFound and RateLimitExceeded."""
         start = _day(month + "01", "month")
         end = (start + timedelta(days=32)).replace(day=1)
         return await self._report(caller, start, end, group_ids)
 
     async def of_period(self, caller: Caller, group_id: GroupId, first: str, last: str) -> GroupUsage | None:
         """Returns the usage of a group between two days (``YYYYMMDD``, UTC), both included; None if there is none.
-
-        Raises: as :meth:`of_month`.
-        """
+        Raises as :meth:`of_month`."""
         start, end = _day(first, "start_date"), _day(last, "end_date") + timedelta(days=1)
         if end <= start:
             raise InvalidInput("The period ends before it begins.", data={"end_date": "before start_date"})
@@ -69,8 +73,8 @@ class UsageService:
 
     async def timeline(self, caller: Caller) -> Timeline:
         """Returns the timeline of all sessions or of the caller's domain. Raises Forbidden, RateLimitExceeded."""
-        _require_administrator(caller)
-        return await self._timeline(caller, domain_name=None if caller.sees_all else caller.domain_name)
+        require_any(caller, Operation.SEE_USAGE)
+        return await self._timeline(caller, domain_name=_domain_of(caller))
 
     async def _timeline(
         self, caller: Caller, *, user_id: UserId | None = None, domain_name: DomainName | None = None
@@ -83,15 +87,17 @@ class UsageService:
     async def _report(
         self, caller: Caller, start: datetime, end: datetime, group_ids: Sequence[GroupId] | None
     ) -> list[GroupUsage]:
-        _require_administrator(caller)
+        require_any(caller, Operation.SEE_USAGE)
         seen = {group.id: group for group in await self._identity.groups(caller)}
-        if group_ids is not None and (unknown := [g for g in group_ids if g not in seen and not caller.sees_all]):
+        if group_ids is not None and (
+            unknown := [g for g in group_ids if g not in seen and _domain_of(caller) is not None]
+        ):
             raise NotFound(f"There is no group {unknown[0]}.", data={"group_ids": "unknown"})
         query = UsageQuery(
             start=start,
             end=end,
             group_ids=tuple(group_ids) if group_ids is not None else None,
-            domain_name=None if caller.sees_all else caller.domain_name,
+            domain_name=_domain_of(caller),
         )
         usages: dict[GroupId, GroupUsage] = {}
         now, listed = self._clock.now(), 0
@@ -111,7 +117,8 @@ class UsageService:
 
     async def _read(self, caller: Caller, query: UsageQuery, add: Callable[[UsedKernel], None]) -> None:
         """Adds all kernels page by page, which bounds memory and yields to other tasks. Raises RateLimitExceeded."""
-        limiter = self._administrators if _is_administrator(caller) else self._others
+        is_administrator = scope_of(caller, Operation.SEE_USAGE) is not Scope.NONE
+        limiter = self._administrators if is_administrator else self._others
         if caller.user_id in limiter.users:
             raise RateLimitExceeded("Another report is being made for you; try again when you have it.")
         if len(limiter.users) >= 2 * MAX_CONCURRENT:
@@ -128,13 +135,9 @@ class UsageService:
             limiter.users.discard(caller.user_id)
 
 
-def _is_administrator(caller: Caller) -> bool:
-    return caller.sees_all or caller.is_any_admin
-
-
-def _require_administrator(caller: Caller) -> None:
-    if not _is_administrator(caller):
-        raise Forbidden("Only administrators ask for what others used.")
+def _domain_of(caller: Caller) -> DomainName | None:
+    """Returns the domain to which reports for the caller are restricted."""
+    return None if scope_of(caller, Operation.SEE_USAGE) is Scope.ALL else caller.domain_name
 
 
 def _day(text: str, field: str) -> datetime:

@@ -7,7 +7,6 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, or_, select
 
-from ai.backend.common.ids import AccessKey, AgentId, DomainName, GroupId, KernelId, SessionId, UserId
 from ai.backend.common.states import KernelStatus
 from ai.backend.infra.database import Database
 from ai.backend.manager.sessions import tables as sessions_tables
@@ -15,7 +14,7 @@ from ai.backend.manager.usage.model import Cursor, UsageQuery, UsedKernel
 
 
 class SqlUsageStore:
-    """Implements :class:`ai.backend.manager.usage.store.UsageStore`."""
+    """Implements :class:`ai.backend.manager.usage.service.UsageStore`."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -29,7 +28,7 @@ class SqlUsageStore:
                 rows += s.execute(_ended(query, after).limit(limit)).all()
             if len(rows) < limit:
                 rows += s.execute(_running(query, None if has_ended else after).limit(limit - len(rows))).all()
-            return [_kernel(row) for row in rows]
+            return [UsedKernel(**row._mapping) for row in rows]
 
         return await self._db.run_read(work)
 
@@ -43,15 +42,13 @@ def _select(query: UsageQuery) -> Select[Any]:
         where.append(c.domain_name == query.domain_name)
     if query.user_id is not None:
         where.append(c.user_id == query.user_id)
-    return (
-        select(
-            k.id, k.session_id, k.image, k.agent, k.container_id, k.status, k.status_info, k.requested_slots,
-            k.last_stat, k.created_at, k.started_at, k.terminated_at, c.name, c.access_key, c.user_id, c.user_email,
-            c.domain_name, c.group_id, c.group_name, c.cluster_mode, c.mounts,
-        )
-        .join(sessions_tables.sessions, c.id == k.session_id)
-        .where(*where)
-    )  # fmt: skip
+    columns = (
+        *(k.id.label("kernel_id"), k.session_id, (k.id == k.session_id).label("is_main"), k.image, k.agent),
+        *(k.container_id, k.status, k.status_info, k.requested_slots.label("slots"), k.last_stat, k.created_at),
+        *(k.started_at, k.terminated_at, c.name, c.access_key, c.user_id, c.user_email.label("email")),
+        *(c.domain_name, c.group_id, c.group_name, c.cluster_mode, c.mounts),
+    )
+    return select(*columns).join(sessions_tables.sessions, c.id == k.session_id).where(*where)
 
 
 def _ended(query: UsageQuery, after: Cursor | None) -> Select[Any]:
@@ -67,30 +64,3 @@ def _running(query: UsageQuery, after: Cursor | None) -> Select[Any]:
     k = sessions_tables.kernels.c
     selected = _select(query).where(k.terminated_at.is_(None), k.status != KernelStatus.PENDING).order_by(k.id)
     return selected.where(k.id > after.kernel_id) if after is not None else selected
-
-
-def _kernel(row: Row[Any]) -> UsedKernel:
-    return UsedKernel(
-        kernel_id=KernelId(row.id),
-        session_id=SessionId(row.session_id),
-        is_main=row.id == row.session_id,
-        name=row.name,
-        access_key=AccessKey(row.access_key),
-        user_id=UserId(row.user_id),
-        email=row.user_email,
-        domain_name=DomainName(row.domain_name),
-        group_id=GroupId(row.group_id),
-        group_name=row.group_name,
-        image=row.image,
-        agent=AgentId(row.agent) if row.agent is not None else None,
-        container_id=row.container_id,
-        status=row.status,
-        status_info=row.status_info,
-        cluster_mode=row.cluster_mode.value,
-        slots=row.requested_slots,
-        mounts=row.mounts,
-        last_stat=row.last_stat,
-        created_at=row.created_at,
-        started_at=row.started_at,
-        terminated_at=row.terminated_at,
-    )

@@ -1,1 +1,1 @@
-"""From a request to a session."""
+"""Builds sessions from requests."""

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from uuid import UUID
 
-from ai.backend.common.errors import (
-    ImageNotFound,
-    InvalidInput,
-    InvalidQuantity,
-    LimitExceeded,
-    UnsupportedResource,
-)
+from ai.backend.common.errors import ImageNotFound, InvalidInput, InvalidQuantity, LimitExceeded, UnsupportedResource
 from ai.backend.common.ids import KernelId, SessionId, SlotName
 from ai.backend.common.names import check_slot_name
 from ai.backend.common.slots import BinarySize, ResourceSlot, parse_quantity
@@ -30,77 +24,54 @@ from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.images.model import Image
 from ai.backend.manager.images.service import ImageService, merge_images, resolve_image
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
-from ai.backend.manager.sessions.creation.feasibility import (
-    DEFAULT_SLOTS,
-    Candidates,
-    FeasibilityChecker,
-    PlannedKernel,
-    of_class,
-)
+from ai.backend.manager.sessions.creation import feasibility
+from ai.backend.manager.sessions.creation import request as checks
 from ai.backend.manager.sessions.creation.mounts import SessionMounts
-from ai.backend.manager.sessions.creation.request import (
-    _OPTIONS,
-    check_callback,
-    check_environ,
-    check_flags,
-    check_ports,
-    check_requirements,
-    check_shape,
-    check_text,
-    parse_start,
-)
 from ai.backend.manager.sessions.model import CreateSession, Kernel, OwnerLimits, Session
 from ai.backend.manager.sessions.settings import SessionSettings
 from ai.backend.manager.sessions.store import SessionStore
 from ai.backend.manager.system.service import ManagerState
 
+_COPIED = (
+    *("type", "tag", "cluster_mode", "cluster_size", "runtime_class", "startup_command"),
+    *("batch_timeout_s", "exec_timeout_s"),
+)
+"""The fields of a session that are those of its request."""
 
+
+@dataclass(eq=False, repr=False)
 class SessionFactory:
     """Builds PENDING sessions from requests; errors name the field that is wrong."""
 
-    def __init__(
-        self,
-        sessions: SessionStore,
-        agents: AgentStore,
-        identities: IdentityStore,
-        resource_groups: ResourceGroupStore,
-        slots: SlotCatalogue,
-        settings: SessionSettings,
-        clock: Clock,
-        id_generator: IdGenerator,
-        devices: DeviceReader,
-        mounts: SessionMounts | None = None,
-        defaults: DotfileService | None = None,
-        state: ManagerState | None = None,
-        images: ImageService | None = None,
-    ) -> None:
-        self._images = images
-        self._mounts = mounts
-        self._dotfiles = defaults
-        self._state = state
-        self._sessions = sessions
-        self._agents = agents
-        self._feasibility = FeasibilityChecker(identities, resource_groups, agents, devices)
-        self._identities = identities
-        self._slot_catalogue = slots
-        self._settings = settings
-        self._clock = clock
-        self._id_generator = id_generator
-        self._devices = devices
+    sessions: SessionStore
+    agents: AgentStore
+    identities: IdentityStore
+    resource_groups: ResourceGroupStore
+    slots: SlotCatalogue
+    settings: SessionSettings
+    clock: Clock
+    id_generator: IdGenerator
+    devices: DeviceReader
+    mounts: SessionMounts | None
+    dotfiles: DotfileService
+    state: ManagerState
+    images: ImageService | None
+
+    def __post_init__(self) -> None:
+        self._feasibility = feasibility.FeasibilityChecker(
+            self.identities, self.resource_groups, self.agents, self.devices
+        )
 
     async def build(
         self, caller: Caller, owner: Caller, request: CreateSession, session_id: SessionId | None = None
     ) -> tuple[Session, OwnerLimits]:
-        """Return the session and the limits of its owner. ``session_id`` None: a new one.
-
-        See ``SessionService.create`` for the errors.
-        """
-        if self._state is not None:
-            await self._state.check_running()
-        check_shape(request, self._settings)
-        now = self._clock.now()
+        """Returns a session and the limits of its owner; its id is new if ``session_id`` is None. Raises as
+        ``SessionService.create``."""
+        await self.state.check_running()
+        checks.check_shape(request, self.settings)
+        now = self.clock.now()
         candidates = await self._feasibility.find(caller, owner, request)
-        encrypted = self._settings.encrypt_networks or is_encrypted(check_flags(request))
+        encrypted = self.settings.encrypt_networks or is_encrypted(checks.check_flags(request))
         needs = needs_of(request.cluster_size, request.cluster_mode, "", encrypted=encrypted)
         if needs:
             candidates = replace(candidates, agents=with_networks(candidates.agents, candidates.resource_group, needs))
@@ -109,19 +80,17 @@ class SessionFactory:
         slots = self._slots(request.resources, image)
         planned = await self._planned_kernels(owner, request, image, slots, candidates)
         if request.runtime_class:
-            candidates, planned = of_class(request.runtime_class, candidates, planned, self._devices)
+            candidates, planned = feasibility.of_class(request.runtime_class, candidates, planned, self.devices)
         await self._feasibility.check_fits(request, planned, candidates)
         mounts = await self._resolve_mounts(owner, request)
-        bootstrap_script = request.bootstrap_script
-        if self._dotfiles is not None:
-            bootstrap_script = await self._dotfiles.bootstrap_script_of(
-                owner, candidates.domain, candidates.group.id, request.bootstrap_script, mounts
-            )
-        session_id = session_id or SessionId(self._id_generator.uuid())
+        bootstrap_script = await self.dotfiles.bootstrap_script_of(
+            owner, candidates.domain, candidates.group.id, request.bootstrap_script, mounts
+        )
+        session_id = session_id or SessionId(self.id_generator.uuid())
         session = Session(
             id=session_id,
             name=request.name or f"session-{session_id.hex[:10]}",
-            type=request.type,
+            **{name: getattr(request, name) for name in _COPIED},
             status=SessionStatus.PENDING,
             status_history={SessionStatus.PENDING.value: now.isoformat()},
             status_changed=now,
@@ -134,83 +103,86 @@ class SessionFactory:
             created_by=caller.access_key,
             image=image.name,
             architecture=image.architecture,
-            tag=request.tag,
-            cluster_mode=request.cluster_mode,
-            cluster_size=request.cluster_size,
-            runtime_class=request.runtime_class,
             requested_slots=slots,
-            variant_requirements=check_requirements(request.variant_requirements),
+            variant_requirements=checks.check_requirements(request.variant_requirements),
             resource_opts=self._options(request, slots),
-            environ=check_environ(request.environ, max_bytes=self._settings.max_environ_bytes),
+            environ=checks.check_environ(request.environ, max_bytes=self.settings.max_environ_bytes),
             mounts=tuple(mount.name for mount in mounts),
             vfolder_mounts=mounts,
-            startup_command=request.startup_command,
             bootstrap_script=bootstrap_script,
-            callback_url=check_callback(request.callback_url),
-            starts_at=parse_start(request.starts_at, now) if request.starts_at else None,
+            callback_url=checks.check_callback(request.callback_url),
+            starts_at=checks.parse_start(request.starts_at, now) if request.starts_at else None,
             dependencies=await self._dependencies(owner, request.dependencies),
             priority=candidates.priority,
             scaling_group=candidates.resource_group,
             designated_agents=candidates.designated,
-            preopen_ports=check_ports(request.preopen_ports),
-            batch_timeout_s=request.batch_timeout_s,
-            exec_timeout_s=request.exec_timeout_s,
+            preopen_ports=checks.check_ports(request.preopen_ports),
             created_at=now,
             kernels=self._kernels(session_id, planned, now),
         )
         return session, limits
 
     async def is_image_of(self, session: Session, reference: str) -> bool:
-        """Return True if ``reference`` names the image of this session, directly or by a current alias."""
+        """Returns True if ``reference`` names the image of this session, directly or by a current alias."""
         if session.image == reference:
             return True
-        agents = await self._agents.agents(scaling_group=session.scaling_group)
+        agents = await self.agents.agents(scaling_group=session.scaling_group)
         try:
-            registered, aliases = await self._images.registered(reference) if self._images is not None else ((), ())
+            registered, aliases = await self.images.registered(reference) if self.images is not None else ((), ())
             images = merge_images(agents, registered, aliases)
             return resolve_image(images, reference, session.architecture).name == session.image
         except ImageNotFound:
             return False
 
     async def _resolve_mounts(self, owner: Caller, request: CreateSession) -> tuple[FolderMount, ...]:
-        if self._mounts is not None:
-            return await self._mounts.resolve(owner, request.mounts, request.mount_map, request.mount_options)
+        if self.mounts is not None:
+            return await self.mounts.resolve(owner, request.mounts, request.mount_map, request.mount_options)
         for folder in (*request.mounts, *request.mount_map, *request.mount_options):
-            raise InvalidInput(
-                f"The folder {folder[:64]!r} cannot be mounted: this cluster has no folders.",
-                data={"config.mounts": f"no such folder: {folder[:64]}"},
-            )
+            message = f"The folder {folder[:64]!r} cannot be mounted: this cluster has no folders."
+            raise InvalidInput(message, data={"config.mounts": f"no such folder: {folder[:64]}"})
         return ()
 
-    async def _image(self, owner: Caller, candidates: Candidates, reference: str, architecture: str | None) -> Image:
-        """Raises as :meth:`Catalogue.choose`."""
-        if self._images is None:
+    async def _image(
+        self, owner: Caller, candidates: feasibility.Candidates, reference: str, architecture: str | None
+    ) -> Image:
+        """Raises as :meth:`ImageService.choose`."""
+        if self.images is None:
             return resolve_image(merge_images(candidates.agents), reference, architecture)
-        return await self._images.choose(owner, candidates.domain, candidates.agents, reference, architecture)
+        return await self.images.choose(owner, candidates.domain, candidates.agents, reference, architecture)
 
     async def _planned_kernels(
-        self, owner: Caller, request: CreateSession, image: Image, slots: ResourceSlot, candidates: Candidates
-    ) -> tuple[PlannedKernel, ...]:
-        """Return the kernels of the session, grouped by role."""
+        self,
+        owner: Caller,
+        request: CreateSession,
+        image: Image,
+        slots: ResourceSlot,
+        candidates: feasibility.Candidates,
+    ) -> tuple[feasibility.PlannedKernel, ...]:
+        """Returns the kernels of the session, grouped by role."""
         if not request.roles:
             roles = [("main", 1), ("sub", request.cluster_size - 1)]
-            return tuple(PlannedKernel(role, i + 1, image, slots) for role, size in roles for i in range(size))
-        planned: list[PlannedKernel] = []
+            return tuple(
+                feasibility.PlannedKernel(role, i + 1, image, slots) for role, size in roles for i in range(size)
+            )
+        planned: list[feasibility.PlannedKernel] = []
         for role in request.roles:
             role_image = await self._image(owner, candidates, role.image, role.architecture)
             if role.name == "main" and role_image.name != image.name:
                 role_image = image  # the request names another image
             resources = {**(role.resources or {}), **((request.resources or {}) if role.name == "main" else {})}
             role_slots = self._slots(resources, role_image)
-            environ = check_environ(role.environ, max_bytes=self._settings.max_environ_bytes)
-            script = check_text(role.bootstrap_script, "bootstrap_script", self._settings.max_script_bytes)
+            environ = checks.check_environ(role.environ, max_bytes=self.settings.max_environ_bytes)
+            script = checks.check_text(role.bootstrap_script, "bootstrap_script", self.settings.max_script_bytes)
             options = {"environ": environ, **({"bootstrap_script": script} if script else {})}
-            planned += [PlannedKernel(role.name, i + 1, role_image, role_slots, options) for i in range(role.replicas)]
+            planned += [
+                feasibility.PlannedKernel(role.name, i + 1, role_image, role_slots, options)
+                for i in range(role.replicas)
+            ]
         return tuple(planned)
 
     async def _check_policy(self, owner: Caller, request: CreateSession) -> OwnerLimits:
-        """Return the limits of the owner; the insertion of the session checks them."""
-        policies = await self._identities.policies(name=owner.resource_policy)
+        """Returns the limits of the owner, which the insertion of the session checks."""
+        policies = await self.identities.policies(name=owner.resource_policy)
         if not policies:
             return OwnerLimits()
         policy = policies[0]
@@ -224,14 +196,13 @@ class SessionFactory:
         )
 
     def _slots(self, resources: Mapping[str, str | int | float] | None, image: Image) -> ResourceSlot:
-        slot_types = self._slot_catalogue.slot_types
+        slot_types = self.slots.slot_types
         requested: dict[str, Decimal] = {}
         for name, value in (resources or {}).items():
             check_slot_name(name)
+            is_bytes = name in slot_types and slot_types[name].slot_type is SlotType.BYTES
             try:
-                quantity = parse_quantity(
-                    value, is_bytes=name in slot_types and slot_types[name].slot_type is SlotType.BYTES
-                )
+                quantity = parse_quantity(value, is_bytes=is_bytes)
             except InvalidQuantity as e:
                 raise InvalidQuantity(f"{name}: {e}", data={"config.resources": f"{name}: malformed"}) from None
             if name not in slot_types:
@@ -248,32 +219,29 @@ class SessionFactory:
         minimum = image.min_slots
         for slot in ("cpu", "mem"):
             if slot in slot_types and slot not in requested:
-                requested[slot] = minimum[slot] or DEFAULT_SLOTS[SlotName(slot)]
+                requested[slot] = minimum[slot] or feasibility.DEFAULT_SLOTS[SlotName(slot)]
         for slot, least in minimum.items():
             if requested.setdefault(slot, least) < least:
-                raise InvalidInput(
-                    f"The image {image.name} needs at least {least} of {slot}.",
-                    data={"config.resources": f"{slot}: below the minimum of the image"},
-                )
+                message = f"The image {image.name} needs at least {least} of {slot}."
+                raise InvalidInput(message, data={"config.resources": f"{slot}: below the minimum of the image"})
         return ResourceSlot(requested).nonzero()
 
     def _options(self, request: CreateSession, slots: ResourceSlot) -> dict[str, str]:
         options = dict(request.resource_opts)
         for name in options:
-            if name not in _OPTIONS:
+            if name not in checks.OPTIONS:
                 raise InvalidInput(f"unknown resource option {name[:64]!r}", data={"config.resource_opts": "unknown"})
         try:
-            shmem = BinarySize.parse(str(options.get("shmem", self._settings.default_shmem)))
+            shmem = BinarySize.parse(str(options.get("shmem", self.settings.default_shmem)))
         except InvalidQuantity as e:
             raise InvalidQuantity(f"shmem: {e}", data={"config.resource_opts": "shmem: malformed"}) from None
         if "shmem" in options and slots["mem"] and shmem > slots["mem"]:
-            raise InvalidInput(
-                "shmem exceeds the memory of the session", data={"config.resource_opts": "shmem: too large"}
-            )
+            message = "shmem exceeds the memory of the session"
+            raise InvalidInput(message, data={"config.resource_opts": "shmem: too large"})
         return {
             **options,
-            **check_flags(request),
-            **({ENCRYPTION: "true"} if self._settings.encrypt_networks else {}),
+            **checks.check_flags(request),
+            **({ENCRYPTION: "true"} if self.settings.encrypt_networks else {}),
             "shmem": str(int(min(Decimal(shmem), slots["mem"] or Decimal(shmem)))),
         }
 
@@ -281,21 +249,23 @@ class SessionFactory:
         ids: list[SessionId] = []
         for ref in refs:
             try:
-                session = await self._sessions.get(SessionId(UUID(ref)))
+                session = await self.sessions.get(SessionId(UUID(ref)))
             except ValueError:
-                live = await self._sessions.find_live(owner.access_key, ref)
+                live = await self.sessions.find_live(owner.access_key, ref)
                 exact = [s for s in live if s.name == ref] or live
-                newest = await self._sessions.newest_named(owner.access_key, ref)
+                newest = await self.sessions.newest_named(owner.access_key, ref)
                 session = exact[0] if len(exact) == 1 else newest
             if session is None or session.user_id != owner.user_id:
                 raise InvalidInput(f"There is no session {ref[:64]!r} to depend on.", data={"dependencies": "unknown"})
             ids.append(session.id)
         return tuple(dict.fromkeys(ids))
 
-    def _kernels(self, session_id: SessionId, planned: Sequence[PlannedKernel], now: datetime) -> tuple[Kernel, ...]:
+    def _kernels(
+        self, session_id: SessionId, planned: Sequence[feasibility.PlannedKernel], now: datetime
+    ) -> tuple[Kernel, ...]:
         return tuple(
             Kernel(
-                id=KernelId(session_id if rank == 0 else self._id_generator.uuid()),
+                id=KernelId(session_id if rank == 0 else self.id_generator.uuid()),
                 session_id=session_id,
                 cluster_role=kernel.role,
                 cluster_idx=kernel.number,

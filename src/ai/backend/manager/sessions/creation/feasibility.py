@@ -7,22 +7,16 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
+from ai.backend.common import errors
 from ai.backend.common.devices import DeviceHealth
-from ai.backend.common.errors import (
-    Forbidden,
-    ImageNotFound,
-    InsufficientResource,
-    InvalidInput,
-    NotFound,
-    ResourceError,
-    UnsupportedResource,
-)
 from ai.backend.common.ids import AgentId, DomainName, ResourceGroupName, SlotName
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus, ClusterMode
 from ai.backend.core.allocation.node import NodeAllocator
 from ai.backend.core.scheduling.options import USUAL_PRIORITY, read
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import is_permitted, scope_of
+from ai.backend.manager.access.permissions import Operation, Scope
 from ai.backend.manager.agents.capabilities import DeviceReader, with_class
 from ai.backend.manager.agents.model import Agent
 from ai.backend.manager.agents.store import AgentStore
@@ -37,14 +31,11 @@ DEFAULT_SLOTS = {SlotName("cpu"): Decimal(1), SlotName("mem"): Decimal(268_435_4
 
 
 def _check_devices(agents: Sequence[Agent], slots: ResourceSlot, devices: DeviceReader) -> None:
-    """Refuse slots that fit the sums of an agent but never its devices, as a share larger than a device.
-
-    Raises:
-        ResourceError: no agent could take one kernel even if it were empty; the error of the last agent.
-    """
+    """Raises ResourceError for slots that fit the sums of an agent but never its devices, as a share larger than a
+    device."""
     if all(name in DEFAULT_SLOTS for name in slots.nonzero()):
         return
-    refusal: ResourceError | None = None
+    refusal: errors.ResourceError | None = None
     for agent in agents:
         # Failed devices may recover.
         well = [
@@ -53,7 +44,7 @@ def _check_devices(agents: Sequence[Agent], slots: ResourceSlot, devices: Device
         ]
         try:
             NodeAllocator.from_devices(well).allocate(slots)
-        except ResourceError as e:
+        except errors.ResourceError as e:
             refusal = e
         else:
             return
@@ -62,13 +53,14 @@ def _check_devices(agents: Sequence[Agent], slots: ResourceSlot, devices: Device
 
 
 def _slot_names(agent: Agent, devices: DeviceReader) -> frozenset[str]:
-    """Return every slot of an agent, also those of devices that are unhealthy now."""
+    """Returns every slot of an agent, also those of unhealthy devices."""
     return frozenset(s.slot_name for p in devices.plugins_of(agent) for d in p.devices for s in d.slots)
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The project, resource group and agents for a session. ``open_groups``: all that its owner may use."""
+    """The project, resource group and agents for a session. ``open_groups``: all resource groups that its owner may
+    use."""
 
     domain: DomainName
     group: Group
@@ -91,85 +83,75 @@ class PlannedKernel:
 
 
 def _check_options(caller: Caller, request: CreateSession, group: ResourceGroup) -> int:
-    """Check a request against the options of the resource group and return its priority.
-
-    Raises:
-        InvalidInput: the group takes no sessions of this type, or the priority is too large.
-    """
+    """Returns the priority of a request. Raises InvalidInput if the resource group refuses its type or priority."""
     options = read(group.scheduler_opts)
     if request.type not in options.allowed_session_types:
         allowed = sorted(options.allowed_session_types)
-        raise InvalidInput(
-            f"Resource group {group.name} runs sessions of type {', '.join(allowed)} only.",
-            data={"type": "not allowed", "available": allowed},
-        )
+        message = f"Resource group {group.name} runs sessions of type {', '.join(allowed)} only."
+        raise errors.InvalidInput(message, data={"type": "not allowed", "available": allowed})
     if request.priority is None:
         return min(USUAL_PRIORITY, options.max_priority)
-    if request.priority > options.max_priority and not caller.is_any_admin:
-        raise InvalidInput(
-            f"The priority may be at most {options.max_priority} in resource group {group.name}.",
-            data={"priority": "too large", "max": options.max_priority},
-        )
+    if request.priority > options.max_priority and not is_permitted(caller, Operation.EXCEED_PRIORITY):
+        message = f"The priority may be at most {options.max_priority} in resource group {group.name}."
+        raise errors.InvalidInput(message, data={"priority": "too large", "max": options.max_priority})
     return request.priority
 
 
 def of_class(
     name: str, candidates: Candidates, planned: Sequence[PlannedKernel], devices: DeviceReader
 ) -> tuple[Candidates, tuple[PlannedKernel, ...]]:
-    """Return the agents that have the runtime class, and the kernels with its cost. Raises as ``with_class``."""
+    """Returns the agents that have the runtime class, and the kernels with its cost. Raises as ``with_class``."""
     agents, cost = with_class(
         candidates.agents, name, [kernel.slots for kernel in planned], candidates.resource_group, devices
     )
     return replace(candidates, agents=agents), tuple(replace(kernel, slots=kernel.slots + cost) for kernel in planned)
 
 
+@dataclass(eq=False, repr=False)
 class FeasibilityChecker:
     """Finds the agents for a request among those that its owner may use, and checks whether it could fit."""
 
-    def __init__(
-        self, identities: IdentityStore, resource_groups: ResourceGroupStore, agents: AgentStore, devices: DeviceReader
-    ) -> None:
-        self._devices = devices
-        self._identities = identities
-        self._resource_groups = resource_groups
-        self._agents = agents
+    identities: IdentityStore
+    resource_groups: ResourceGroupStore
+    agents: AgentStore
+    devices: DeviceReader
 
     async def find(self, caller: Caller, owner: Caller, request: CreateSession) -> Candidates:
-        """Return the group, resource group and agents that ``request`` names, or the first that ``owner`` may use.
+        """Returns the group, resource group and agents that ``request`` names, or the first that ``owner`` may use.
 
         Raises:
             NotFound: the owner has no access to what is named. Forbidden: ``caller`` may not choose agents.
             InvalidInput: the resource group refuses such a session.
         """
         domain = DomainName(request.domain or owner.domain_name)
-        if domain != owner.domain_name and not caller.is_superadmin:
-            raise NotFound(f"There is no domain {domain[:64]!r} for you.", data={"domain": "unknown"})
+        if domain != owner.domain_name and scope_of(caller, Operation.USE_GROUPS) is not Scope.ALL:
+            raise errors.NotFound(f"There is no domain {domain[:64]!r} for you.", data={"domain": "unknown"})
         name = request.group or "default"
-        groups = await self._identities.groups(domain_name=domain, user_id=owner.user_id)
-        if caller.is_any_admin:
-            groups += await self._identities.groups(domain_name=domain)
+        groups = await self.identities.groups(domain_name=domain, user_id=owner.user_id)
+        if scope_of(caller, Operation.USE_GROUPS) is not Scope.OWN:
+            groups += await self.identities.groups(domain_name=domain)
         group = next((g for g in groups if name in (g.name, str(g.id))), None)
         if group is None or not group.is_active:
-            raise NotFound(f"There is no group {name[:64]!r} for you.", data={"group": "unknown"})
+            raise errors.NotFound(f"There is no group {name[:64]!r} for you.", data={"group": "unknown"})
         beneficiaries = (Beneficiary.domain(domain), Beneficiary.group(group.id), Beneficiary.keypair(owner.access_key))
-        allowed = await self._resource_groups.resource_groups(beneficiaries, is_active=True)
+        allowed = await self.resource_groups.resource_groups(beneficiaries, is_active=True)
         requested = request.scaling_group
         chosen = next((r for r in allowed if r.name == requested), None) if requested else next(iter(allowed), None)
         if chosen is None:
-            raise NotFound(
+            raise errors.NotFound(
                 f"There is no resource group {requested[:64]!r} for you."
                 if requested
                 else "No resource group is open to you.",
                 data={"config.scalingGroup": "unknown", "available": [r.name for r in allowed]},
             )
-        agents = await self._agents.agents(scaling_group=chosen.name)
+        agents = await self.agents.agents(scaling_group=chosen.name)
         agents = [a for a in agents if a.status is not AgentStatus.TERMINATED]
-        if request.agent_list and not caller.is_any_admin:
-            raise Forbidden("Only administrators choose agents.", data={"config.agentList": "not allowed"})
+        if request.agent_list and not is_permitted(caller, Operation.CHOOSE_AGENTS):
+            raise errors.Forbidden("Only administrators choose agents.", data={"config.agentList": "not allowed"})
         agent_ids = {a.id for a in agents}
         for agent in request.agent_list:
             if agent not in agent_ids:
-                raise NotFound(f"There is no agent {agent[:64]!r}.", data={"config.agentList": "unknown"})
+                raise errors.NotFound(f"There is no agent {agent[:64]!r}.", data={"config.agentList": "unknown"})
         open_groups = frozenset(r.name for r in allowed)
         designated = tuple(AgentId(a) for a in request.agent_list)
         priority = _check_options(caller, request, chosen)
@@ -178,12 +160,9 @@ class FeasibilityChecker:
     async def check_fits(
         self, request: CreateSession, planned: Sequence[PlannedKernel], candidates: Candidates
     ) -> None:
-        """Refuse a request that no agent could hold even if it were empty, as it would wait forever.
-
-        Raises:
-            ImageNotFound: no agent has this architecture. UnsupportedResource: no agent has such a slot.
-            InsufficientResource, or what the allocator raises: no agent has as much.
-        """
+        """Refuses a request that no agent could hold even if it were empty, as it would wait forever. Raises
+        ImageNotFound (no agent has this architecture), UnsupportedResource (no agent has such a slot),
+        InsufficientResource, or what the allocator raises."""
         total = sum((kernel.slots for kernel in planned), ResourceSlot())
         is_together = request.cluster_mode is ClusterMode.SINGLE_NODE
         for kernel in {kernel.role: kernel for kernel in planned}.values():
@@ -199,28 +178,29 @@ class FeasibilityChecker:
         ]
         large_enough = [a for a in agents if total <= a.capacity]
         if large_enough:
-            _check_devices(large_enough, slots, self._devices)
+            _check_devices(large_enough, slots, self.devices)
             return
         if not agents:
-            raise ImageNotFound(f"No agent of {candidates.resource_group} can run {image.name} ({image.architecture}).")
+            message = f"No agent of {candidates.resource_group} can run {image.name} ({image.architecture})."
+            raise errors.ImageNotFound(message)
         await self._check_offered(slots, agents, candidates)
         shortages = {a.id: total.shortage(a.capacity) for a in agents}
         closest, lack = min(shortages.items(), key=lambda item: (len(item[1]), sum(item[1].values()), item[0]))
         lacking = ", ".join(f"{name} ({amount} short)" for name, amount in lack.to_json().items())
-        raise InsufficientResource(
+        raise errors.InsufficientResource(
             f"No agent of {candidates.resource_group} could hold this even if it were empty; {closest} comes closest "
             f"and lacks {lacking}.",
             data={"config.resources": "larger than every agent", "shortage": lack.to_json()},
         )
 
     async def _check_offered(self, slots: ResourceSlot, agents: Sequence[Agent], candidates: Candidates) -> None:
-        """Refuse a slot that these agents lack; the error names other resource groups that the owner may use."""
-        offered = {name for a in agents for name in _slot_names(a, self._devices)}
+        """Refuses a slot that these agents lack; the error names other resource groups that the owner may use."""
+        offered = {name for a in agents for name in _slot_names(a, self.devices)}
         missing = next((name for name in sorted(slots.nonzero()) if name not in offered), None)
         if missing is None:
             return
         other_groups = sorted(
-            {a.scaling_group for a in await self._agents.agents() if missing in a.capacity} & candidates.open_groups
+            {a.scaling_group for a in await self.agents.agents() if missing in a.capacity} & candidates.open_groups
         )
         where = (
             f"agent {', '.join(candidates.designated)}"
@@ -228,7 +208,7 @@ class FeasibilityChecker:
             else f"resource group {candidates.resource_group}"
         )
         hint = f"it is in {', '.join(other_groups)}" if other_groups else "nor has any other that is open to you"
-        raise UnsupportedResource(
+        raise errors.UnsupportedResource(
             f"The {where} has no resource slot {missing}; {hint}.",
             data={"config.resources": f"not there: {missing}", "slot": missing, "resource_groups": other_groups},
         )

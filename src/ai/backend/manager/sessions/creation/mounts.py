@@ -21,7 +21,7 @@ class SessionMounts:
     async def resolve(
         self, owner: Caller, mounts: Sequence[str], mount_map: Mapping[str, str], options: Mapping[str, Any]
     ) -> tuple[FolderMount, ...]:
-        """Resolve mounts of every kind, as :meth:`MountResolver.resolve`."""
+        """Resolves mounts of every kind, as :meth:`MountResolver.resolve`."""
         if self._artifacts is None or not any(map(is_artifact, (*mounts, *mount_map, *options))):
             return await self._folders.resolve(owner, mounts, mount_map, options)
         references = [mount for mount in mounts if is_artifact(mount)]
@@ -37,7 +37,7 @@ class SessionMounts:
 
 
 def _without(values: Mapping[str, Any], references: Sequence[str]) -> dict[str, Any]:
-    """Return the values of other mounts than these; the folders refuse values of mounts that do not exist."""
+    """Returns the values of other mounts than these; the folders refuse values of mounts that do not exist."""
     return {name: value for name, value in values.items() if not any(_means(name, mount) for mount in references)}
 
 

@@ -22,11 +22,7 @@ _MAX_REQUIREMENTS = 32
 
 
 def parse_start(text: str, now: datetime) -> datetime:
-    """Parse ISO 8601 (UTC by default) or a duration from now, as ``90s`` or ``1.5h``.
-
-    Raises:
-        InvalidInput: neither.
-    """
+    """Parses ISO 8601 (UTC by default) or a duration from now, as ``90s`` or ``1.5h``. Raises InvalidInput."""
     match = _DURATION.fullmatch(text.strip())
     try:
         if match is not None:
@@ -38,7 +34,7 @@ def parse_start(text: str, now: datetime) -> datetime:
 
 
 def check_environ(environ: Mapping[str, str], *, max_bytes: int) -> dict[str, str]:
-    """Check that a shell accepts the names, that no value has a NUL, and that the total size is allowed."""
+    """Checks that a shell accepts the names, that no value has a NUL, and that the total size is allowed."""
     for name, value in environ.items():
         check_env_name(name)
         if "\0" in value:
@@ -49,14 +45,14 @@ def check_environ(environ: Mapping[str, str], *, max_bytes: int) -> dict[str, st
 
 
 def check_text(text: str | None, field: str, limit: int) -> str | None:
-    """Return ``text`` if it has no NUL and at most ``limit`` bytes. Raises InvalidInput with ``field``."""
+    """Returns ``text`` if it has no NUL and at most ``limit`` bytes. Raises InvalidInput with ``field``."""
     if text is not None and (len(text.encode()) > limit or "\0" in text):
         raise InvalidInput(f"{field} exceeds {limit} bytes or contains a NUL", data={field: "too large or malformed"})
     return text
 
 
 def check_callback(url: str | None) -> str | None:
-    """Return ``url`` if it is an HTTP URL. Raises InvalidInput."""
+    """Returns ``url`` if it is an HTTP URL. Raises InvalidInput."""
     if url is None:
         return None
     try:
@@ -74,12 +70,9 @@ _WORDS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0"
 
 
 def check_flags(request: CreateSession) -> dict[str, str]:
-    """Return the boolean resource options in one spelling: preemptible, restartable and the encryption of the network.
-
-    Raises:
-        InvalidInput: neither true nor false; or an interactive session is to start over, which would lose what its user
-            has done.
-    """
+    """Returns the boolean resource options in one spelling: preemptible, restartable and the encryption of the network.
+    Raises InvalidInput for other values, and if an interactive session is to start over, which would lose its user's
+    work."""
     flags: dict[str, str] = {}
     for name in ("preemptible", "restartable", ENCRYPTION):
         if (value := request.resource_opts.get(name)) is None:
@@ -88,25 +81,19 @@ def check_flags(request: CreateSession) -> dict[str, str]:
         if flag is None:
             raise InvalidInput(f"{name} is true or false", data={"config.resource_opts": f"{name}: malformed"})
         if flag and name == "restartable" and request.type is not SessionType.BATCH:
-            raise InvalidInput(
-                "Only a batch session can start over.",
-                data={"config.resource_opts": "restartable: not a batch session"},
-            )
+            message = "Only a batch session can start over."
+            raise InvalidInput(message, data={"config.resource_opts": "restartable: not a batch session"})
         flags[name] = str(flag).lower()
     return flags
 
 
 def check_requirements(texts: Sequence[str]) -> tuple[str, ...]:
-    """Requirements in their canonical form, each once. The scheduler decides if a device meets them.
-
-    Raises:
-        InvalidInput: too many of them, or one that is not ``namespace::feature::value`` of printable text.
-    """
+    """Returns requirements in their canonical form, each once; the scheduler decides if a device meets them. Raises
+    InvalidInput for too many, and for one that is not ``namespace::feature::value`` of printable text."""
     field = "config.variant_requirements"
     if len(texts) > _MAX_REQUIREMENTS:
-        raise InvalidInput(
-            f"a session may have {_MAX_REQUIREMENTS} variant requirements at most", data={field: "too many"}
-        )
+        message = f"a session may have {_MAX_REQUIREMENTS} variant requirements at most"
+        raise InvalidInput(message, data={field: "too many"})
     for text in texts:
         if not text.isprintable():
             raise InvalidInput(f"{text[:64]!r} has characters that do not print", data={field: "malformed"})
@@ -117,17 +104,15 @@ def check_requirements(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_ports(ports: Sequence[int]) -> tuple[int, ...]:
-    """``ports``, if a session may have them open from its start. Raises InvalidInput."""
+    """Returns the ports if a session may open them at its start. Raises InvalidInput."""
     if len(ports) > _MAX_PORTS or len(set(ports)) != len(ports) or any(not 1024 <= p <= 65535 for p in ports):
-        raise InvalidInput(
-            f"preopen_ports takes up to {_MAX_PORTS} different ports of 1024 to 65535",
-            data={"config.preopen_ports": "out of range"},
-        )
+        message = f"preopen_ports takes up to {_MAX_PORTS} different ports of 1024 to 65535"
+        raise InvalidInput(message, data={"config.preopen_ports": "out of range"})
     return tuple(ports)
 
 
 def check_shape(request: CreateSession, settings: SessionSettings) -> None:
-    """Refuse what no session may be, wherever it would go. Raises InvalidInput with the field."""
+    """Refuses a request that no cluster could serve. Raises InvalidInput with the field."""
     if request.name is not None:
         check_session_name(request.name)
     if not 1 <= request.cluster_size <= settings.max_cluster_size:
@@ -149,4 +134,4 @@ def check_shape(request: CreateSession, settings: SessionSettings) -> None:
     check_text(request.bootstrap_script, "bootstrap_script", settings.max_script_bytes)
 
 
-_OPTIONS = frozenset({"shmem", "allow_fractional_resource_fragmentation", "preemptible", "restartable", ENCRYPTION})
+OPTIONS = frozenset({"shmem", "allow_fractional_resource_fragmentation", "preemptible", "restartable", ENCRYPTION})

@@ -1,1 +1,1 @@
-"""Loops and reports that move sessions: launch, terminate, watchdog, reconcile."""
+"""Loops and reports that change the status of sessions."""

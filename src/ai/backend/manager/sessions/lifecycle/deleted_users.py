@@ -12,7 +12,6 @@ from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.sessions.model import SessionQuery
 from ai.backend.manager.sessions.store import SessionStore
-from ai.backend.manager.sessions.transitions import advance
 from ai.backend.manager.sessions.writer import SessionWriter
 
 log = logging.getLogger(__name__)
@@ -23,7 +22,7 @@ _REQUEST = SessionDestroyRequested(
 
 
 class DeletedUsersLoop(PeriodicLoop):
-    """Ends these sessions periodically, also when the manager died right after the deletion."""
+    """Ends sessions of deleted users periodically, also if the manager stopped right after the deletion."""
 
     period_s = 30.0
 
@@ -41,8 +40,6 @@ class DeletedUsersLoop(PeriodicLoop):
             for session in (await self._sessions.search(query)).items:
                 log.info("session %s ends: its owner was deleted", session.id)
                 try:
-                    await self._writer.transition(
-                        session.id, lambda s: advance(s, _REQUEST, now=self._clock.now()), point="commit-destroy"
-                    )
+                    await self._writer.apply(session.id, _REQUEST, self._clock, point="commit-destroy")
                 except BackendError as e:
                     log.warning("session %s could not be ended: %s", session.id, e)

@@ -5,6 +5,8 @@ The variables are those of peer facts 2.7 that only the manager knows; they over
 
 from __future__ import annotations
 
+from collections import Counter
+
 from ai.backend.common.slots import BinarySize
 from ai.backend.common.wire.agent import ClusterInfo, KernelSpec, MountSpec
 from ai.backend.common.wire.execution import FileBlob
@@ -14,17 +16,19 @@ from ai.backend.manager.sessions.networks import Derive, no_secret, overlay_info
 from ai.backend.manager.sessions.transitions import RELOCATED_FROM
 
 _NOTHING = InjectedFiles()
+_COPIED = (
+    *("attempt", "image", "architecture", "generation", "cluster_role", "cluster_idx", "cluster_hostname"),
+    "local_rank",
+)
+"""The fields of a specification that are those of its kernel."""
 
 
 def _replicas(session: Session) -> dict[str, int]:
-    replicas: dict[str, int] = {}
-    for kernel in session.kernels:
-        replicas[kernel.cluster_role] = replicas.get(kernel.cluster_role, 0) + 1
-    return replicas
+    return dict(Counter(kernel.cluster_role for kernel in session.kernels))
 
 
 def kernel_environ(session: Session, kernel: Kernel) -> dict[str, str]:
-    """Return the environment of one kernel."""
+    """Returns the environment of one kernel."""
     environ = {
         **session.environ,
         **kernel.role_options.get("environ", {}),
@@ -52,22 +56,19 @@ def kernel_environ(session: Session, kernel: Kernel) -> dict[str, str]:
 def kernel_spec(
     session: Session, kernel: Kernel, files: InjectedFiles = _NOTHING, derive: Derive = no_secret
 ) -> KernelSpec:
-    """Return what an agent needs to create the kernel's current attempt. ``derive``: for networks over agents."""
+    """Returns what an agent needs to create the kernel's current attempt; ``derive`` is for networks over agents."""
     is_main = kernel.id == session.main.id
     return KernelSpec(
+        **{name: getattr(kernel, name) for name in _COPIED},
         kernel_id=str(kernel.id),
         session_id=str(session.id),
-        attempt=kernel.attempt,
         session_name=session.name,
         session_type=session.type,
-        image=kernel.image,
-        architecture=kernel.architecture,
         access_key=session.access_key,
         user_id=str(session.user_id),
         user_email=session.user_email,
         slots=kernel.requested_slots.to_json(),
         devices={slot: dict(devices) for slot, devices in kernel.devices.items()},
-        generation=kernel.generation,
         variant_requirements=list(session.variant_requirements),
         shmem_bytes=int(BinarySize.parse(session.resource_opts.get("shmem", "0"))),
         environ=kernel_environ(session, kernel),
@@ -82,10 +83,6 @@ def kernel_spec(
             hosts=[k.cluster_hostname for k in session.kernels],
             overlay=overlay_info(session, kernel, derive),
         ),
-        cluster_role=kernel.cluster_role,
-        cluster_idx=kernel.cluster_idx,
-        cluster_hostname=kernel.cluster_hostname,
-        local_rank=kernel.local_rank,
         startup_command=session.startup_command if is_main else None,
         bootstrap_script=kernel.role_options.get("bootstrap_script") or session.bootstrap_script,
         dotfiles=[FileBlob(path=d.path, data=d.data.encode(), mode=int(d.permission, 8)) for d in files.dotfiles],

@@ -9,26 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
-from ai.backend.common.errors import (
-    BackendError,
-    CreationDeferred,
-    CreationDenied,
-    InvalidInput,
-    NotFound,
-    PluginError,
-    Unavailable,
-    UnsupportedResource,
-)
+from ai.backend.common import errors
 from ai.backend.common.ids import AgentId, KernelId, SessionId
 from ai.backend.common.states import KernelEventReason, KernelStatus, SessionStatus
 from ai.backend.common.wire.agent import CreateKernels, RestartKernel
 from ai.backend.core.lifecycle.events import SessionCreationFailed, SessionDispatched
 from ai.backend.infra.clock import Clock
-from ai.backend.infra.loop import PeriodicLoop
+from ai.backend.infra.loop import PeriodicLoop, cancel_all
 from ai.backend.infra.retry import Backoff
 from ai.backend.manager.agents.store import AgentGateway
 from ai.backend.manager.dotfiles.model import InjectedFiles
@@ -37,7 +28,7 @@ from ai.backend.manager.images.registries import ImagePulls
 from ai.backend.manager.sessions.changes import Change
 from ai.backend.manager.sessions.lifecycle.kernel_spec import kernel_spec
 from ai.backend.manager.sessions.model import Kernel, Session
-from ai.backend.manager.sessions.networks import Derive, no_secret
+from ai.backend.manager.sessions.networks import Derive
 from ai.backend.manager.sessions.settings import SessionSettings
 from ai.backend.manager.sessions.store import SessionStore
 from ai.backend.manager.sessions.transitions import MAX_RETRY_AFTER_S, advance
@@ -46,7 +37,7 @@ from ai.backend.plugin.crash_points import crash_point
 
 log = logging.getLogger(__name__)
 
-_FOR_GOOD = (CreationDenied, UnsupportedResource, InvalidInput, NotFound, PluginError)
+_FOR_GOOD = errors.CreationDenied, errors.UnsupportedResource, errors.InvalidInput, errors.NotFound, errors.PluginError
 """Refusals that another try cannot change. Any other one sends the session back to the scheduler, a few times."""
 _REQUIREMENTS = "requirements"
 """Key in the data of an UnsupportedResource if the slot exists, but no device meets the requirements any more; the
@@ -55,36 +46,24 @@ _CAUSE = "launch loop"
 _LAUNCHABLE = (SessionStatus.SCHEDULED, SessionStatus.RESTARTING)
 
 
+@dataclass(eq=False, repr=False)
 class LaunchLoop(PeriodicLoop):
     """Creates and restarts the kernels of scheduled and restarting sessions."""
 
     period_s = 2.0
 
-    def __init__(
-        self,
-        store: SessionStore,
-        writer: SessionWriter,
-        gateway: AgentGateway,
-        clock: Clock,
-        settings: SessionSettings,
-        defaults: DotfileService | None = None,
-        provision: ImagePulls | None = None,
-        derive: Derive = no_secret,
-    ) -> None:
-        super().__init__()
-        self._derive = derive
-        self._image_pulls = provision
-        self._dotfiles = defaults
-        self._store = store
-        self._writer = writer
-        self._gateway = gateway
-        self._clock = clock
-        first_s = min(settings.retry_backoff_s, MAX_RETRY_AFTER_S)
-        self._retry_backoff = Backoff(first_s, MAX_RETRY_AFTER_S)
-        self._running: dict[SessionId, asyncio.Task[None]] = {}
+    store: SessionStore
+    writer: SessionWriter
+    gateway: AgentGateway
+    clock: Clock
+    settings: SessionSettings
+    dotfiles: DotfileService
+    image_pulls: ImagePulls | None
+    derive: Derive
+    _running: dict[SessionId, asyncio.Task[None]] = field(default_factory=dict, init=False)
 
     def push(self, session: Session) -> None:
-        """Launch a session now, unless a launch is running."""
+        """Launches a session now, unless a launch is running."""
         if session.id in self._running:
             return
         task = asyncio.create_task(self._launch(session))
@@ -92,16 +71,13 @@ class LaunchLoop(PeriodicLoop):
         task.add_done_callback(lambda _: self._running.pop(session.id, None))
 
     async def once(self) -> None:
-        for session in await self._store.by_status(_LAUNCHABLE):
-            self._writer.note([session])
+        for session in await self.store.by_status(_LAUNCHABLE):
+            self.writer.cache([session])
             self.push(session)
 
     async def stop(self) -> None:
-        """Cancel running launches; the next start sends them again."""
-        tasks = list(self._running.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        """Cancels running launches; the next start sends them again."""
+        await cancel_all(*self._running.values())
 
     async def _launch(self, session: Session) -> None:
         try:
@@ -117,11 +93,8 @@ class LaunchLoop(PeriodicLoop):
         for kernel in session.kernels:
             if kernel.agent is not None and kernel.status is KernelStatus.SCHEDULED:
                 by_agent.setdefault(kernel.agent, []).append(kernel)
-        files = (
-            await self._dotfiles.injected_files(session.domain_name, session.group_id, session.access_key)
-            if self._dotfiles is not None
-            else InjectedFiles()
-        )
+        owner = session.domain_name, session.group_id, session.access_key
+        files = await self.dotfiles.injected_files(*owner)
         crash_point("before-agent-create")
         agents = list(by_agent)
         outcomes = await asyncio.gather(*(self._send(session, a, by_agent[a], files) for a in agents))
@@ -131,61 +104,61 @@ class LaunchLoop(PeriodicLoop):
         if not refused:
             await self._mark_dispatched(session.id, attempts)
             return
-        if all(isinstance(error, Unavailable) for error in refused.values()):
+        if all(isinstance(error, errors.Unavailable) for error in refused.values()):
             # They may have accepted, so the same attempt is sent until they answer or are lost.
             return
         failed = frozenset(
-            k.id for a, error in refused.items() if not isinstance(error, Unavailable) for k in by_agent[a]
+            k.id for a, error in refused.items() if not isinstance(error, errors.Unavailable) for k in by_agent[a]
         )
         await self._fail(session.id, attempts, failed, refused)
 
     async def _send(
         self, session: Session, agent_id: AgentId, kernels: Sequence[Kernel], files: InjectedFiles
-    ) -> BackendError | None:
-        """Send the kernels to an agent; return its error, or None if it accepted."""
-        specs = [kernel_spec(session, k, files, self._derive) for k in kernels]
+    ) -> errors.BackendError | None:
+        """Sends the kernels to an agent; returns its error, or None if it accepted."""
+        specs = [kernel_spec(session, k, files, self.derive) for k in kernels]
         try:
             request = CreateKernels(kernels=specs)
-            if self._image_pulls is not None:
-                request = await self._image_pulls.request(specs)
-            await self._gateway.agent(agent_id).create_kernels(request)
-        except BackendError as e:
+            if self.image_pulls is not None:
+                request = await self.image_pulls.request(specs)
+            await self.gateway.agent(agent_id).create_kernels(request)
+        except errors.BackendError as e:
             log.warning("agent %s refused session %s: %s: %s", agent_id, session.id, e.code, e.message)
             return e
         return None
 
     async def _mark_dispatched(self, session_id: SessionId, attempts: Mapping[KernelId, int]) -> None:
-        """Become PREPARING, unless the agents' observations were faster."""
+        """Moves the session to PREPARING, unless the agents' observations were faster."""
 
         def make(now: Session) -> Change | None:
             if now.status is not SessionStatus.SCHEDULED or not _same_attempts(now, attempts):
                 return None
-            return advance(now, SessionDispatched(stimulus_id=_CAUSE), now=self._clock.now())
+            return advance(now, SessionDispatched(stimulus_id=_CAUSE), now=self.clock.now())
 
         # An agent that starts at once has its observations on the way: one write less on the path to RUNNING.
         for _ in range(3):
             await asyncio.sleep(0.01)
-            recent = self._writer.written(session_id)
+            recent = self.writer.written(session_id)
             if recent is None or recent.status is not SessionStatus.SCHEDULED:
                 return
-        await self._writer.transition(session_id, make, point="commit-dispatch")
+        await self.writer.transition(session_id, make, point="commit-dispatch")
 
     async def _fail(
         self,
         session_id: SessionId,
         attempts: Mapping[KernelId, int],
         failed: frozenset[KernelId],
-        refused: Mapping[AgentId, BackendError],
+        refused: Mapping[AgentId, errors.BackendError],
     ) -> None:
-        """Record the refusals of agents: the worst on the session, its own on each of the ``failed`` kernels."""
+        """Records the refusals of agents: the worst on the session, each agent's on its ``failed`` kernels."""
         for_good = next(
             (a for a, e in refused.items() if isinstance(e, _FOR_GOOD) and _REQUIREMENTS not in e.data), None
         )
-        agent = for_good or next(a for a, e in refused.items() if not isinstance(e, Unavailable))
+        agent = for_good or next(a for a, e in refused.items() if not isinstance(e, errors.Unavailable))
         worst = refused[agent]
         reason = KernelEventReason.CREATION_DENIED if for_good is not None else KernelEventReason.CREATION_DEFERRED
         event = SessionCreationFailed(kernel_ids=failed, reason=reason, retryable=for_good is None, stimulus_id=_CAUSE)
-        now = self._clock.now()
+        now = self.clock.now()
 
         def make(session: Session) -> Change | None:
             if not _same_attempts(session, attempts):
@@ -210,12 +183,13 @@ class LaunchLoop(PeriodicLoop):
                 new = replace(new, not_before=now + timedelta(seconds=self._backoff(new, worst)))
             return replace(change, new=new)
 
-        await self._writer.transition(session_id, make, point="commit-dispatch")
+        await self.writer.transition(session_id, make, point="commit-dispatch")
 
-    def _backoff(self, session: Session, error: BackendError) -> float:
+    def _backoff(self, session: Session, error: errors.BackendError) -> float:
         tried = max(k.attempt for k in session.kernels)
-        requested_s = error.retry_after if isinstance(error, CreationDeferred) else 0.0
-        return min(max(self._retry_backoff.delay_s(tried - 1), requested_s), MAX_RETRY_AFTER_S)
+        requested_s = error.retry_after if isinstance(error, errors.CreationDeferred) else 0.0
+        backoff = Backoff(min(self.settings.retry_backoff_s, MAX_RETRY_AFTER_S), MAX_RETRY_AFTER_S)
+        return min(max(backoff.delay_s(tried - 1), requested_s), MAX_RETRY_AFTER_S)
 
     async def _restart(self, session: Session) -> None:
         for kernel in session.kernels:
@@ -223,19 +197,19 @@ class LaunchLoop(PeriodicLoop):
                 continue
             crash_point("before-agent-restart")
             try:
-                await self._gateway.agent(kernel.agent).restart_kernel(
+                await self.gateway.agent(kernel.agent).restart_kernel(
                     RestartKernel(kernel_id=str(kernel.id), attempt=kernel.attempt)
                 )
-            except BackendError as e:
+            except errors.BackendError as e:
                 log.warning("agent %s does not restart kernel %s (yet): %s", kernel.agent, kernel.id, e)
                 return  # sent again until the deadline of RESTARTING
             crash_point("after-agent-restart")
 
 
-def _evidence(agent: AgentId, error: BackendError) -> dict[str, Any]:
+def _evidence(agent: AgentId, error: errors.BackendError) -> dict[str, Any]:
     return {"error": {"code": error.code, "message": error.message, "agent": agent, "data": error.data}}
 
 
 def _same_attempts(session: Session, attempts: Mapping[KernelId, int]) -> bool:
-    """Return True if the session is still in these attempts."""
+    """Returns True if the session is still in these attempts."""
     return all(k.attempt == attempts.get(k.id) for k in session.kernels)

@@ -5,29 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from ai.backend.common.errors import StaleVersion
 from ai.backend.common.ids import AgentId, KernelId, SessionId
-from ai.backend.common.wire.reports import (
-    AgentReport,
-    HeartbeatReply,
-    KernelObservation,
-    ObservationReport,
-    StatReport,
-)
+from ai.backend.common.wire.reports import AgentReport, HeartbeatReply, KernelObservation, ObservationReport, StatReport
 from ai.backend.core.lifecycle.events import KernelObserved
 from ai.backend.infra.clock import Clock
 from ai.backend.manager.agents.registration import AgentRegistry
 from ai.backend.manager.metrics.live import LiveMetrics
-from ai.backend.manager.sessions.changes import Change, ObservationAck
-from ai.backend.manager.sessions.events import EventDraft
+from ai.backend.manager.sessions.changes import Change, EventDraft, ObservationAck
 from ai.backend.manager.sessions.model import Kernel, Session
 from ai.backend.manager.sessions.store import SessionStore
-from ai.backend.manager.sessions.transitions import advance, deferred, fold, note_health
+from ai.backend.manager.sessions.transitions import advance, deferred, fold, with_health
 from ai.backend.manager.sessions.writer import SessionWriter
 
 log = logging.getLogger(__name__)
@@ -44,46 +37,33 @@ def _as_kernel_id(text: str) -> KernelId | None:
         return None
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class ObservationService:
-    """Implements :class:`ai.backend.common.wire.link.ManagerReports`; heartbeats go to the registry of agents.
+    """Applies the reports of agents; heartbeats go to the registry of agents. Implements
+    :class:`ai.backend.common.wire.link.ManagerReports`. The transport has checked that ``agent_id`` is the peer's
+    before it calls."""
 
-    The transport has checked that ``agent_id`` is the peer's before it calls.
-    """
-
-    def __init__(
-        self,
-        *,
-        sessions: SessionStore,
-        registry: AgentRegistry,
-        writer: SessionWriter,
-        stats: LiveMetrics,
-        clock: Clock,
-        log_tail_bytes: int = 262_144,
-        is_shared: bool = False,
-    ) -> None:
-        self._is_shared = is_shared
-        self._log_tail_bytes = max(1, log_tail_bytes)
-        self._sessions = sessions
-        self._registry = registry
-        self._writer = writer
-        self._stats = stats
-        self._clock = clock
-        self._acked: dict[AgentId, tuple[int, int]] = {}
-        self._locks: dict[AgentId, asyncio.Lock] = {}
+    sessions: SessionStore
+    registry: AgentRegistry
+    writer: SessionWriter
+    stats: LiveMetrics
+    clock: Clock
+    log_tail_bytes: int = 262_144
+    is_shared: bool = False
+    _acked: dict[AgentId, tuple[int, int]] = field(default_factory=dict, init=False)
+    _locks: dict[AgentId, asyncio.Lock] = field(default_factory=dict, init=False)
 
     async def heartbeat(self, report: AgentReport) -> HeartbeatReply:
         """Registers or refreshes an agent. Raises as :meth:`AgentRegistry.heartbeat`."""
-        return await self._registry.heartbeat(report)
+        return await self.registry.heartbeat(report)
 
     # ---- observations ----
 
     async def observe(self, report: ObservationReport) -> int:
-        """Applies observations in order and returns the highest ``seq`` that is durably applied.
-
-        Repeated ones are skipped; those of kernels that are not on this agent are acknowledged and ignored.
-        """
+        """Applies observations in order and returns the highest ``seq`` that is durably applied. Repeated ones are
+        skipped; those of kernels that are not on this agent are acknowledged and ignored."""
         agent, epoch = AgentId(report.agent_id), report.epoch
-        self._registry.record_contact(agent)
+        self.registry.record_contact(agent)
         async with self._locks.setdefault(agent, asyncio.Lock()):
             done = await self._highest(agent, epoch)
             fresh = sorted((o for o in report.observations if o.seq > done), key=lambda o: o.seq)
@@ -97,9 +77,9 @@ class ObservationService:
 
     async def _highest(self, agent: AgentId, epoch: int) -> int:
         acked = self._acked.get(agent)
-        if acked is not None and acked[0] == epoch and not self._is_shared:
+        if acked is not None and acked[0] == epoch and not self.is_shared:
             return acked[1]
-        return await self._sessions.acked(agent, epoch)
+        return await self.sessions.acked(agent, epoch)
 
     async def _apply(self, agent: AgentId, fresh: Sequence[KernelObservation], ack: ObservationAck) -> None:
         for attempt in range(_MAX_TRIES):
@@ -108,7 +88,7 @@ class ObservationService:
             ends = any(c.new.status.is_final for c in changes)
             point = "commit-terminate" if ends else "commit-observe"
             try:
-                await self._writer.commit(changes, point=point, ack=ack)
+                await self.writer.commit(changes, point=point, ack=ack)
             except StaleVersion:
                 continue
             return
@@ -117,65 +97,39 @@ class ObservationService:
     async def _sessions_of(self, fresh: Sequence[KernelObservation], *, reload: bool) -> dict[KernelId, Session]:
         kernel_ids = {k for o in fresh if (k := _as_kernel_id(o.kernel_id)) is not None}
         sessions: dict[KernelId, Session] = {}
-        if not reload and not self._is_shared:  # with several managers, cached copies may be stale
-            for kernel_id in kernel_ids:
-                session = self._writer.recent_of_kernel(kernel_id)
-                if session is not None:
-                    sessions[kernel_id] = session
+        if not reload and not self.is_shared:  # with several managers, cached copies may be stale
+            recent = {kernel_id: self.writer.recent_of_kernel(kernel_id) for kernel_id in kernel_ids}
+            sessions = {kernel_id: session for kernel_id, session in recent.items() if session is not None}
         missing = kernel_ids - sessions.keys()
         if missing:
-            loaded = await self._sessions.of_kernels(missing)
-            self._writer.note(loaded)
+            loaded = await self.sessions.of_kernels(missing)
+            self.writer.cache(loaded)
             sessions.update((k.id, s) for s in loaded for k in s.kernels if k.id in missing)
         return sessions
 
     def _decide(
-        self, agent: AgentId, fresh: Sequence[KernelObservation], sessions: Mapping[KernelId, Session]
+        self, agent: AgentId, observations: Sequence[KernelObservation], sessions: Mapping[KernelId, Session]
     ) -> list[Change]:
         changes: dict[SessionId, Change] = {}
-        now = self._clock.now()
-        for observation in fresh:
+        now = self.clock.now()
+        for observation in observations:
             kernel_id = _as_kernel_id(observation.kernel_id)
             session = sessions.get(kernel_id) if kernel_id is not None else None
             if kernel_id is None or session is None:
                 continue
             before = changes.get(session.id)
             current = before.new if before is not None else session
-            change = self._observed(agent, kernel_id, observation, current, now)
+            change = _observed(agent, kernel_id, observation, current, now)
             if change is not None:
                 changes[session.id] = fold(before, change) if before is not None else change
         return list(changes.values())
-
-    def _observed(
-        self, agent: AgentId, kernel_id: KernelId, seen: KernelObservation, session: Session, now: datetime
-    ) -> Change | None:
-        kernel = next((k for k in session.kernels if k.id == kernel_id), None)
-        if kernel is None or kernel.agent != agent or kernel.attempt != seen.attempt:
-            return None
-        detailed = _with_details(session, kernel, seen)
-        health_events: tuple[EventDraft, ...] = ()
-        if seen.unhealthy_devices is not None:
-            detailed, health_events = note_health(detailed, kernel_id, seen.unhealthy_devices)
-        event = KernelObserved(
-            kernel_id=kernel_id,
-            attempt=seen.attempt,
-            status=seen.status,
-            reason=seen.reason,
-            exit_code=seen.exit_code,
-            stimulus_id=f"report {seen.seq} of {agent}",
-        )
-        change = advance(detailed, event, now=now)
-        if change is None:
-            return Change(old=session, new=detailed, events=health_events) if detailed != session else None
-        whole = replace(change, old=session, events=(*change.events, *health_events))
-        return deferred(whole, seen.retry_after_s, now)
 
     async def _store_logs(self, fresh: Sequence[KernelObservation]) -> None:
         for observation in fresh:
             kernel_id = _as_kernel_id(observation.kernel_id)
             if observation.log_tail and kernel_id is not None:
                 try:
-                    await self._sessions.put_log(kernel_id, observation.log_tail[-self._log_tail_bytes :])
+                    await self.sessions.put_log(kernel_id, observation.log_tail[-max(1, self.log_tail_bytes) :])
                 except Exception:  # a failure to store a log must not delay observations
                     log.exception("could not store the log of kernel %s", kernel_id)
 
@@ -185,46 +139,67 @@ class ObservationService:
         """Holds the latest statistics in memory; those of kernels that are not on the agent are ignored."""
         agent = AgentId(report.agent_id)
         named = {text: kernel_id for text in report.kernels if (kernel_id := _as_kernel_id(text)) is not None}
-        unknown = [k for k in named.values() if not self._writer.is_on(k, agent)]
+        unknown = [k for k in named.values() if not self.writer.is_on(k, agent)]
         if unknown:  # not cached: this process has just started, evicted them, or another manager placed them
-            self._writer.note(await self._sessions.of_kernels(unknown[:_STAT_LOADS]))
-        own = {text: kernel_id for text, kernel_id in named.items() if self._writer.is_on(kernel_id, agent)}
-        self._stats.put(report, own)
+            self.writer.cache(await self.sessions.of_kernels(unknown[:_STAT_LOADS]))
+        own = {text: kernel_id for text, kernel_id in named.items() if self.writer.is_on(kernel_id, agent)}
+        self.stats.put(report, own)
 
 
-def _troubles(seen: KernelObservation) -> dict[str, dict[str, Any]]:
+def _observed(
+    agent: AgentId, kernel_id: KernelId, observed: KernelObservation, session: Session, now: datetime
+) -> Change | None:
+    kernel = next((k for k in session.kernels if k.id == kernel_id), None)
+    if kernel is None or kernel.agent != agent or kernel.attempt != observed.attempt:
+        return None
+    detailed = _with_details(session, kernel, observed)
+    health_events: tuple[EventDraft, ...] = ()
+    if observed.unhealthy_devices is not None:
+        detailed, health_events = with_health(detailed, kernel_id, observed.unhealthy_devices)
+    event = KernelObserved(
+        kernel_id=kernel_id,
+        attempt=observed.attempt,
+        status=observed.status,
+        reason=observed.reason,
+        exit_code=observed.exit_code,
+        stimulus_id=f"report {observed.seq} of {agent}",
+    )
+    change = advance(detailed, event, now=now)
+    if change is None:
+        return Change(old=session, new=detailed, events=health_events) if detailed != session else None
+    complete = replace(change, old=session, events=(*change.events, *health_events))
+    return deferred(complete, observed.retry_after_s, now)
+
+
+def _troubles(observed: KernelObservation) -> dict[str, dict[str, Any]]:
     """Returns the latest trouble of each hook, by plugin and method."""
     return {
         f"{t.plugin}.{t.method}"[:200]: {"state": t.state, "message": t.message[:500], "since": t.since}
-        for t in seen.hook_troubles[:100]
+        for t in observed.hook_troubles[:100]
     }
 
 
-def _with_details(session: Session, kernel: Kernel, seen: KernelObservation) -> Session:
+def _with_details(session: Session, kernel: Kernel, observed: KernelObservation) -> Session:
     """Returns the session with the details of the observation besides the status."""
-    details: dict[str, Any] = {}
-    if seen.workload_id is not None:
-        details["container_id"] = seen.workload_id
-    if seen.devices is not None:
-        details["devices"] = seen.devices
-    if seen.attached_devices is not None:
-        details["attached_devices"] = seen.attached_devices
-    if seen.service_ports is not None:
-        details["service_ports"] = tuple(seen.service_ports)
-    if seen.last_stat is not None:
-        details["last_stat"] = seen.last_stat
+    details: dict[str, Any] = {
+        "container_id": observed.workload_id,
+        "devices": observed.devices,
+        "attached_devices": observed.attached_devices,
+        "service_ports": tuple(observed.service_ports) if observed.service_ports is not None else None,
+        "last_stat": observed.last_stat,
+    }
     data = dict(kernel.status_data)
-    if seen.message:
-        data["message"] = seen.message[:2000]
-    if seen.hook_troubles:
-        data["hooks"] = {**data.get("hooks", {}), **_troubles(seen)}
+    if observed.message:
+        data["message"] = observed.message[:2000]
+    if observed.hook_troubles:
+        data["hooks"] = {**data.get("hooks", {}), **_troubles(observed)}
     details["status_data"] = data
-    changed = {name: value for name, value in details.items() if getattr(kernel, name) != value}
+    changed = {name: value for name, value in details.items() if value is not None and getattr(kernel, name) != value}
     if not changed:
         return session
     after = replace(kernel, **changed)
     detailed = replace(session, kernels=tuple(after if k.id == kernel.id else k for k in session.kernels))
-    if seen.message and (seen.status.is_final or seen.status == "PENDING"):
-        error = {"error": {"kernel": str(kernel.id), "reason": seen.reason.value, "message": seen.message[:2000]}}
-        detailed = replace(detailed, status_data={**session.status_data, **error})
+    if observed.message and (observed.status.is_final or observed.status == "PENDING"):
+        error = {"kernel": str(kernel.id), "reason": observed.reason.value, "message": observed.message[:2000]}
+        detailed = replace(detailed, status_data={**session.status_data, "error": error})
     return detailed

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class KernelReconciler:
-    """Compares kernels at each heartbeat; remembers which were missing the last time."""
+    """Compares kernels at each heartbeat; remembers those that were missing at the last one."""
 
     def __init__(self, store: SessionStore, writer: SessionWriter, clock: Clock, settings: AgentSettings) -> None:
         self._store = store
@@ -39,7 +39,7 @@ class KernelReconciler:
         self._missing: dict[AgentId, set[tuple[KernelId, int]]] = {}
 
     async def compare(self, agent_id: AgentId, reported: Sequence[KernelPresence]) -> list[KernelPresence]:
-        """Act on missing kernels and return the orphans."""
+        """Handles missing kernels and returns the orphans."""
         expected = {str(h.kernel_id): h for h in await self._store.held([agent_id])}
         present = {p.kernel_id for p in reported}
         missing = {(h.kernel_id, h.attempt) for text, h in expected.items() if text not in present and self._is_due(h)}
@@ -55,17 +55,17 @@ class KernelReconciler:
         return await self._orphans(agent_id, suspects) if suspects else []
 
     def forget(self) -> None:
-        """Forget which kernels were missing in earlier heartbeats, so that a kernel must be missing twice again."""
+        """Forgets missing kernels, so that a kernel must be missing twice again."""
         self._missing.clear()
 
     def _is_due(self, holding: KernelOccupancy) -> bool:
-        """Return True if the agent should have the kernel by now. SCHEDULED kernels belong to the launch loop. A time
-        in the future means that the wall clock was set back."""
+        """Returns True if the agent should have the kernel by now; SCHEDULED kernels belong to the launch loop."""
+        # An age below zero means that the wall clock was set back.
         grace, age = timedelta(seconds=self._settings.presence_grace_s), self._clock.now() - holding.status_changed
         return holding.status is not KernelStatus.SCHEDULED and not timedelta() <= age <= grace
 
     async def _orphans(self, agent_id: AgentId, suspects: Sequence[KernelPresence]) -> list[KernelPresence]:
-        """Return the orphans by the newest rows: a session may have been placed since the first read."""
+        """Returns the orphans by the newest rows: a session may have been placed since the first read."""
         ids = [k for p in suspects if (k := _kernel_id(p)) is not None]
         kernels = {str(k.id): k for s in await self._store.of_kernels(ids) for k in s.kernels}
         return [p for p in suspects if _is_orphan(kernels.get(p.kernel_id), agent_id, p.attempt)]

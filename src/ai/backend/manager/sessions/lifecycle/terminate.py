@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Iterable, Sequence
+from dataclasses import dataclass, field
 
 from ai.backend.common.errors import BackendError, Unavailable
 from ai.backend.common.ids import KernelId, SessionId
@@ -17,12 +18,11 @@ from ai.backend.common.wire.agent import DestroyKernel
 from ai.backend.core.lifecycle.effects import DestroyKernels, KernelTarget
 from ai.backend.core.lifecycle.events import KernelsAbandoned
 from ai.backend.infra.clock import Ages, Clock
-from ai.backend.infra.loop import PeriodicLoop
+from ai.backend.infra.loop import PeriodicLoop, cancel_all
 from ai.backend.manager.agents.settings import AgentSettings
 from ai.backend.manager.agents.store import AgentGateway, AgentStore
 from ai.backend.manager.sessions.settings import SessionSettings
 from ai.backend.manager.sessions.store import SessionStore
-from ai.backend.manager.sessions.transitions import advance
 from ai.backend.manager.sessions.writer import SessionWriter
 from ai.backend.plugin.crash_points import crash_point
 
@@ -31,66 +31,55 @@ _AGAIN_S = 1.0
 """Minimum time before a round sends a request again."""
 
 
+@dataclass(eq=False, repr=False)
 class TerminateLoop(PeriodicLoop):
     """Ends the kernels of TERMINATING sessions and gives up those whose agents do not answer."""
 
     period_s = 5.0
 
-    def __init__(
-        self,
-        store: SessionStore,
-        agents: AgentStore,
-        writer: SessionWriter,
-        gateway: AgentGateway,
-        clock: Clock,
-        sessions: SessionSettings,
-        agent_settings: AgentSettings,
-    ) -> None:
-        super().__init__()
-        self._store = store
-        self._agents = agents
-        self._writer = writer
-        self._gateway = gateway
-        self._clock = clock
-        self._ages = Ages(clock)
-        self._sessions = sessions
-        self._agent_settings = agent_settings
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._sent: dict[KernelTarget, float] = {}
+    store: SessionStore
+    agents: AgentStore
+    writer: SessionWriter
+    gateway: AgentGateway
+    clock: Clock
+    sessions: SessionSettings
+    agent_settings: AgentSettings
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
+    _sent: dict[KernelTarget, float] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self._ages = Ages(self.clock)
 
     def push(self, effect: DestroyKernels) -> None:
-        """Send the requests to end kernels now."""
+        """Sends the requests to end kernels now."""
         self._record_sent(effect.targets)
         task = asyncio.create_task(self._destroy(effect.targets, effect.reason, forced=effect.forced))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def stop(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(*self._tasks)
 
     async def once(self) -> None:
-        lately = self._clock.monotonic() - _AGAIN_S
+        lately = self.clock.monotonic() - _AGAIN_S
         self._sent = {target: at for target, at in self._sent.items() if at > lately}
-        sessions = await self._store.by_status([SessionStatus.TERMINATING])
+        sessions = await self.store.by_status([SessionStatus.TERMINATING])
         if not sessions:
             return
-        agents = {a.id: a for a in await self._agents.agents()}
+        agents = {a.id: a for a in await self.agents.agents()}
         self._ages.next_round()
         requests: list[Awaitable[None]] = []
         for session in sessions:
             age = self._ages.of(session.id, session.status_changed)
-            overdue = age > self._sessions.terminate_timeout_s
-            hopeless = age > 3 * self._sessions.terminate_timeout_s
+            overdue = age > self.sessions.terminate_timeout_s
+            hopeless = age > 3 * self.sessions.terminate_timeout_s
             given_up: set[KernelId] = set()
             for kernel in session.kernels:
                 if kernel.status is not KernelStatus.TERMINATING or kernel.agent is None:
                     continue
                 agent = agents.get(kernel.agent)
                 is_lost = agent is None or agent.status is not AgentStatus.ALIVE
-                if hopeless or (is_lost and age > self._agent_settings.abandon_terminating_s):
+                if hopeless or (is_lost and age > self.agent_settings.abandon_terminating_s):
                     given_up.add(kernel.id)
                     continue
                 target = KernelTarget(kernel_id=kernel.id, agent_id=kernel.agent, attempt=kernel.attempt)
@@ -102,16 +91,14 @@ class TerminateLoop(PeriodicLoop):
         await asyncio.gather(*requests)
 
     def _record_sent(self, targets: Iterable[KernelTarget]) -> None:
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         self._sent.update((target, now) for target in targets)
 
     async def _abandon(self, session_id: SessionId, kernels: frozenset[KernelId]) -> None:
         log.warning("giving up %d kernels of session %s: their agents do not end them", len(kernels), session_id)
         event = KernelsAbandoned(kernel_ids=kernels, reason=KernelEventReason.AGENT_LOST, stimulus_id="terminate loop")
         try:
-            await self._writer.transition(
-                session_id, lambda s: advance(s, event, now=self._clock.now()), point="commit-abandon"
-            )
+            await self.writer.apply(session_id, event, self.clock, point="commit-abandon")
         except BackendError as e:  # the next round tries again; the other sessions do not wait for this one
             log.warning("kernels of session %s could not be given up: %s", session_id, e)
 
@@ -122,7 +109,7 @@ class TerminateLoop(PeriodicLoop):
             )
             crash_point("before-agent-destroy")
             try:
-                await self._gateway.agent(target.agent_id).destroy_kernel(request)
+                await self.gateway.agent(target.agent_id).destroy_kernel(request)
             except Unavailable:
                 continue  # sent again by the next round, or given up with its agent
             except BackendError as e:

@@ -1,28 +1,15 @@
-"""Handles what nobody reports: silent agents, and sessions that stay in a transient state too long."""
+"""Detects silent agents, and sessions that stay in a transient state too long."""
 
 from __future__ import annotations
 
 import logging
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from ai.backend.common import states
 from ai.backend.common.errors import BackendError
 from ai.backend.common.ids import AgentId, KernelId
-from ai.backend.common.states import (
-    STARTING_SESSION_STATUSES,
-    AgentStatus,
-    KernelEventReason,
-    KernelStatus,
-    SessionStatus,
-)
-from ai.backend.core.lifecycle.events import (
-    KernelsAbandoned,
-    SessionCreationFailed,
-    SessionDegraded,
-    SessionDestroyRequested,
-    SessionEvent,
-    SessionRecovered,
-)
+from ai.backend.core.lifecycle import events
 from ai.backend.core.scheduling.options import read
 from ai.backend.infra.clock import Ages, Clock
 from ai.backend.infra.loop import PeriodicLoop
@@ -40,51 +27,41 @@ from ai.backend.manager.sessions.writer import SessionWriter
 
 log = logging.getLogger(__name__)
 
-S = SessionStatus
-_TRANSIENT = (*STARTING_SESSION_STATUSES, S.RUNNING_DEGRADED, S.RESTARTING)
+S = states.SessionStatus
+_TRANSIENT = (*states.STARTING_SESSION_STATUSES, S.RUNNING_DEGRADED, S.RESTARTING)
 """Statuses that every round checks. PENDING is added where there is a limit, RUNNING while an agent is lost."""
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class WatchdogLoop(PeriodicLoop):
     """Marks silent agents as lost and moves sessions whose state lasts too long."""
 
     period_s = 3.0
 
-    def __init__(
-        self,
-        *,
-        sessions: SessionStore,
-        agents: AgentStore,
-        resource_groups: ResourceGroupStore,
-        writer: SessionWriter,
-        registry: AgentRegistry,
-        clock: Clock,
-        session_settings: SessionSettings,
-        agent_settings: AgentSettings,
-    ) -> None:
-        super().__init__()
-        self._sessions = sessions
-        self._agents = agents
-        self._resource_groups = resource_groups
-        self._writer = writer
-        self._registry = registry
-        self._clock = clock
-        self._limits = session_settings
-        self._agent_settings = agent_settings
-        self._resumed_at = self._last_round_at = clock.monotonic()
-        self._ages = Ages(clock)
+    sessions: SessionStore
+    agents: AgentStore
+    resource_groups: ResourceGroupStore
+    writer: SessionWriter
+    registry: AgentRegistry
+    clock: Clock
+    session_settings: SessionSettings
+    agent_settings: AgentSettings
+
+    def __post_init__(self) -> None:
+        self._resumed_at = self._last_round_at = self.clock.monotonic()
+        self._ages = Ages(self.clock)
 
     async def once(self) -> None:
         self._ages.next_round()
         self._notice_sleep()
-        agents = {a.id: a for a in [await self._watch(a) for a in await self._agents.agents()]}
+        agents = {a.id: a for a in [await self._watch(a) for a in await self.agents.agents()]}
         pending_limits = await self._pending_limits()
         watched = set(_TRANSIENT)
         if pending_limits:
             watched.add(S.PENDING)
         if any(_is_lost(a) for a in agents.values()):
             watched.add(S.RUNNING)
-        for session in await self._sessions.by_status(watched):
+        for session in await self.sessions.by_status(watched):
             event = self._due(session, agents, pending_limits)
             if event is not None:
                 await self._advance(session, event, agents, pending_limits)
@@ -92,41 +69,40 @@ class WatchdogLoop(PeriodicLoop):
     # ---- agents ----
 
     def _notice_sleep(self) -> None:
-        """Detect that this process was suspended, so that agents do not count as silent for that time."""
-        now = self._clock.monotonic()
-        if now - self._last_round_at > self._agent_settings.heartbeat_timeout_s + self.period_s:
+        """Detects that this process was suspended, so that agents do not count as silent for that time."""
+        now = self.clock.monotonic()
+        if now - self._last_round_at > self.agent_settings.heartbeat_timeout_s + self.period_s:
             self._resumed_at = now
         self._last_round_at = now
 
     def _silence(self, agent_id: AgentId) -> float:
-        """Return seconds since the last heartbeat; time in which this process was suspended does not count."""
-        return self._clock.monotonic() - max(self._registry.last_seen.get(agent_id, 0.0), self._resumed_at)
+        """Returns the seconds since the last heartbeat, without time in which this process was suspended."""
+        return self.clock.monotonic() - max(self.registry.last_seen.get(agent_id, 0.0), self._resumed_at)
 
     async def _watch(self, agent: Agent) -> Agent:
-        is_silent = self._silence(agent.id) > self._agent_settings.heartbeat_timeout_s
-        if agent.status is AgentStatus.LOST and not is_silent:
+        is_silent = self._silence(agent.id) > self.agent_settings.heartbeat_timeout_s
+        if agent.status is states.AgentStatus.LOST and not is_silent:
             # A slow transaction has stored LOST after a heartbeat; the next heartbeat registers the agent again.
-            self._registry.mark_lost(agent.id)
-        if agent.status is AgentStatus.ALIVE and is_silent:
+            self.registry.mark_lost(agent.id)
+        if agent.status is states.AgentStatus.ALIVE and is_silent:
             log.warning("agent %s is silent and counts as lost", agent.id)
-            self._registry.mark_lost(agent.id)
-            await self._agents.set_status(agent.id, AgentStatus.LOST, at=self._clock.now())
-            return await self._agents.agent(agent.id) or agent
+            self.registry.mark_lost(agent.id)
+            await self.agents.set_status(agent.id, states.AgentStatus.LOST, at=self.clock.now())
+            return await self.agents.agent(agent.id) or agent
         return agent
 
     # ---- sessions ----
 
     async def _pending_limits(self) -> dict[str, float]:
-        """Return resource group -> limit of the waiting time in seconds; groups without a limit are left out."""
-        limits: dict[str, float] = {}
-        for group in await self._resource_groups.resource_groups():
-            limit = read(group.scheduler_opts).pending_timeout_s
-            if limit > 0:
-                limits[group.name] = limit
-        return limits
+        """Returns resource group -> limit of the waiting time in seconds; groups without a limit are left out."""
+        groups = await self.resource_groups.resource_groups()
+        limits = {group.name: read(group.scheduler_opts).pending_timeout_s for group in groups}
+        return {name: limit for name, limit in limits.items() if limit > 0}
 
-    def _due(self, session: Session, agents: dict[AgentId, Agent], pending: dict[str, float]) -> SessionEvent | None:
-        """Return the event that is due for a session, or None."""
+    def _due(
+        self, session: Session, agents: dict[AgentId, Agent], pending: dict[str, float]
+    ) -> events.SessionEvent | None:
+        """Returns the event that is due for a session, or None."""
         age = self._ages.of(session.id, session.status_changed)
         if session.status is S.PENDING:
             since = max(session.created_at, session.starts_at or session.created_at)
@@ -134,33 +110,36 @@ class WatchdogLoop(PeriodicLoop):
                 since = max(since, session.status_changed)
             limit = pending.get(session.scaling_group)
             if limit is not None and self._ages.of(session.id, since) > limit:
-                return SessionDestroyRequested(reason=KernelEventReason.PENDING_TIMEOUT)
+                return events.SessionDestroyRequested(reason=states.KernelEventReason.PENDING_TIMEOUT)
             return None
         lost = [k for k in session.kernels if k.agent is not None and _is_lost(agents.get(k.agent))]
-        if session.status in STARTING_SESSION_STATUSES:
+        if session.status in states.STARTING_SESSION_STATUSES:
             return self._starting(session, age, frozenset(k.id for k in lost))
-        if session.status is S.RESTARTING and age > self._limits.restart_timeout_s:
-            return SessionDestroyRequested(reason=KernelEventReason.RESTART_TIMEOUT)
+        if session.status is S.RESTARTING and age > self.session_settings.restart_timeout_s:
+            return events.SessionDestroyRequested(reason=states.KernelEventReason.RESTART_TIMEOUT)
         given_up = frozenset(
             k.id
             for k in lost
-            if k.agent is not None and self._lost_for(agents.get(k.agent)) > self._agent_settings.abandon_s
+            if k.agent is not None and self._lost_for(agents.get(k.agent)) > self.agent_settings.abandon_s
         )
         if given_up:
-            return KernelsAbandoned(kernel_ids=given_up)
+            return events.KernelsAbandoned(kernel_ids=given_up)
         if session.status is S.RUNNING and lost:
-            return SessionDegraded()
+            return events.SessionDegraded()
         if session.status is S.RUNNING_DEGRADED and not lost:
-            return SessionRecovered()
+            return events.SessionRecovered()
         return None
 
-    def _starting(self, session: Session, age: float, lost: frozenset[KernelId]) -> SessionEvent | None:
+    def _starting(self, session: Session, age: float, lost: frozenset[KernelId]) -> events.SessionEvent | None:
         if lost:
-            return SessionCreationFailed(kernel_ids=lost, reason=KernelEventReason.AGENT_LOST, retryable=True)
-        limit = self._limits.pull_timeout_s if session.status is S.PULLING else self._limits.start_timeout_s
-        if age > limit:
-            late = frozenset(k.id for k in session.kernels if k.status is not KernelStatus.RUNNING)
-            return SessionCreationFailed(kernel_ids=late, reason=KernelEventReason.FAILED_TO_START, retryable=False)
+            return events.SessionCreationFailed(
+                kernel_ids=lost, reason=states.KernelEventReason.AGENT_LOST, retryable=True
+            )
+        limits = self.session_settings
+        if age > (limits.pull_timeout_s if session.status is S.PULLING else limits.start_timeout_s):
+            late = frozenset(k.id for k in session.kernels if k.status is not states.KernelStatus.RUNNING)
+            reason = states.KernelEventReason.FAILED_TO_START
+            return events.SessionCreationFailed(kernel_ids=late, reason=reason, retryable=False)
         return None
 
     def _lost_for(self, agent: Agent | None) -> float:
@@ -169,21 +148,19 @@ class WatchdogLoop(PeriodicLoop):
         return self._ages.of(agent.id, agent.lost_at) if agent.lost_at is not None else 0.0
 
     async def _advance(
-        self, session: Session, event: SessionEvent, agents: dict[AgentId, Agent], pending: dict[str, float]
+        self, session: Session, event: events.SessionEvent, agents: dict[AgentId, Agent], pending: dict[str, float]
     ) -> None:
         log.info("session %s is %s: %s", session.id, session.status, type(event).__name__)
 
         def make(now: Session) -> Change | None:
             due = self._due(now, agents, pending)
-            return (
-                advance(now, replace(due, stimulus_id="watchdog"), now=self._clock.now()) if due is not None else None
-            )
+            return advance(now, replace(due, stimulus_id="watchdog"), now=self.clock.now()) if due is not None else None
 
         try:
-            await self._writer.transition(session.id, make, point="commit-abandon")
+            await self.writer.transition(session.id, make, point="commit-abandon")
         except BackendError as e:
             log.warning("the watchdog could not change session %s: %s", session.id, e)
 
 
 def _is_lost(agent: Agent | None) -> bool:
-    return agent is None or agent.status in (AgentStatus.LOST, AgentStatus.TERMINATED)
+    return agent is None or agent.status in (states.AgentStatus.LOST, states.AgentStatus.TERMINATED)

@@ -1,0 +1,114 @@
+"""All loops of the manager, and the messages that wake them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Coroutine, Iterator
+from typing import Any
+
+from ai.backend.core.lifecycle.effects import DestroyKernels
+from ai.backend.infra.loop import PeriodicLoop
+from ai.backend.manager.composition.services import Services
+from ai.backend.manager.events.webhook_gateway import WebhookSender
+from ai.backend.manager.events.webhook_loop import WebhookLoop
+from ai.backend.manager.idle.loop import IdleLoop
+from ai.backend.manager.maintenance.loop import RetentionLoop
+from ai.backend.manager.scheduling.loop import ScheduleLoop
+from ai.backend.manager.sessions.lifecycle.launch import LaunchLoop
+from ai.backend.manager.sessions.lifecycle.terminate import TerminateLoop
+from ai.backend.manager.sessions.lifecycle.watchdog import WatchdogLoop
+from ai.backend.manager.topics import CALLBACK, LAUNCH, SCHEDULE, TERMINATE
+
+_MAX_MESSAGES = 10_000
+
+
+class Loops:
+    """The loops of a manager, which run while it is the leader, and what wakes them. A lost message of the bus only
+    costs time, as every loop also runs periodically."""
+
+    def __init__(self, services: Services, sender: WebhookSender, rng: random.Random) -> None:
+        stores, settings, clock, writer = services.stores, services.settings, services.clock, services.writer
+        images, gateway = services.images, services.gateway
+        self._bus = services.bus
+        self._writer = writer
+        self.launch = LaunchLoop(
+            stores.sessions,
+            writer,
+            gateway,
+            clock,
+            settings.sessions,
+            services.dotfiles,
+            images.pulls if images is not None else None,
+            services.sealer.derive,
+        )
+        self.schedule = ScheduleLoop(
+            stores.sessions,
+            stores.agents,
+            stores.identities,
+            stores.resource_groups,
+            writer,
+            clock,
+            settings.sessions,
+            stores.shares,
+            services.devices,
+            rng,
+            images=images.service if images is not None else None,
+            key_id=services.sealer.newest_id,
+        )
+        services.resource_groups.after_change.append(self.schedule)
+        services.agents.after_change.append(self.schedule)
+        self.terminate = TerminateLoop(
+            stores.sessions, stores.agents, writer, gateway, clock, settings.sessions, settings.agents
+        )
+        self.watchdog = WatchdogLoop(
+            sessions=stores.sessions,
+            agents=stores.agents,
+            resource_groups=stores.resource_groups,
+            writer=writer,
+            registry=services.registry,
+            clock=clock,
+            session_settings=settings.sessions,
+            agent_settings=settings.agents,
+        )
+        self.idle = IdleLoop(stores.sessions, services.idle, writer, clock)
+        self.deleted_users = services.deleted_users
+        self.webhooks = WebhookLoop(stores.sessions, sender, clock, settings.callbacks)
+        retention = RetentionLoop(stores.sessions, stores.answers, clock, settings.retention, stores.errors)
+        folders, artifacts = services.folders, services.artifacts
+        self._others: list[PeriodicLoop] = [retention]
+        self._stopping = [self.launch.stop, self.terminate.stop, self.webhooks.stop]
+        if folders is not None:
+            self._others += [folders.loop, folders.quota_loop]
+            self._stopping.append(folders.loop.stop)
+        if artifacts is not None:
+            self._others.append(artifacts.loop)
+            self._stopping.append(artifacts.loop.stop)
+
+    def __iter__(self) -> Iterator[PeriodicLoop]:
+        yield from (self.schedule, self.launch, self.terminate, self.watchdog, self.idle, self.deleted_users)
+        yield self.webhooks
+        yield from self._others
+
+    def run(self) -> list[Coroutine[Any, Any, None]]:
+        """Returns what is to be run until it is cancelled: the loops, and the reader of the bus."""
+        return [self._wake_by_messages(), *(loop.run() for loop in self)]
+
+    async def stop(self) -> None:
+        """Cancels the work in progress; the next leader continues it."""
+        for stop in self._stopping:
+            await stop()
+
+    async def _wake_by_messages(self) -> None:
+        with self._bus.subscribe(SCHEDULE, LAUNCH, TERMINATE, CALLBACK, limit=_MAX_MESSAGES) as messages:
+            while True:
+                self._dispatch(*await messages.get())
+
+    def _dispatch(self, topic: str, payload: Any) -> None:
+        launched = self._writer.written(payload) if topic == LAUNCH and payload is not None else None
+        if launched is not None:
+            self.launch.push(launched)
+        elif topic == TERMINATE and isinstance(payload, DestroyKernels):
+            self.terminate.push(payload)
+        else:
+            by_topic = {SCHEDULE: self.schedule, LAUNCH: self.launch, CALLBACK: self.webhooks}
+            by_topic.get(topic, self.terminate).wake()
