@@ -62,6 +62,7 @@ class Node:
         process: everything that runs on the node besides the agent; it does not die.
         owed: kernel, attempt and plugin whose ``pre_create`` has begun and whose ``post_terminate`` has not succeeded.
         removed: workloads that were ended; each attempt of a kernel runs once at most.
+        unwanted: workloads whose removal was called, also before a slow creation of a dead agent made them.
         ended_alive: workloads that the agent has ended while they ran.
     """
 
@@ -74,6 +75,7 @@ class Node:
         self.owed: dict[tuple[KernelId, int, str], None] = {}
         self.allocations: dict[tuple[KernelId, int], dict[str, DeviceAllocation]] = {}
         self.removed: set[WorkloadKey] = set()
+        self.unwanted: set[WorkloadKey] = set()
         self.ended_alive: set[WorkloadKey] = set()
         self.broken: list[str] = []
         self.is_plugin_broken = False
@@ -194,6 +196,7 @@ class SimulatedRuntime(FakeRuntime):
         async def work() -> None:
             if key in node.fake.workloads:
                 node.removed.add(key)
+            node.unwanted.add(key)
             await remove(key, keep_home=keep_home)
             self._world.trace("removed", key)
 
@@ -216,7 +219,12 @@ class SimulatedRuntime(FakeRuntime):
         remove, node = super().remove_network, self._node
 
         async def work() -> None:
-            if any(w.spec.session_id == session_id for w in node.fake.workloads.values() if w.exit is None):
+            used = {
+                w.spec.session_id
+                for key, w in node.fake.workloads.items()
+                if w.exit is None and key not in node.unwanted
+            }
+            if session_id in used:
                 node.broken.append(f"{node.name} removes the network of {session_id}, which is in use")
             await remove(session_id)
 
