@@ -11,7 +11,7 @@ from ai.backend.manager.access.permissions import PERMISSIONS, SPARED_ROLES, Ope
 
 
 def scope_of(caller: Caller, operation: Operation) -> Scope:
-    """Returns on which objects the caller may perform an operation."""
+    """Returns the scope of the objects on which the caller may perform an operation."""
     return PERMISSIONS[caller.role, operation]
 
 
@@ -47,7 +47,7 @@ def bounds_of(caller: Caller, operation: Operation) -> dict[str, Any]:
 
 
 def is_spared(operation: Operation, owner_role: UserRole | None) -> bool:
-    """Returns whether admins of a domain may not perform an operation on the objects of owners of this role."""
+    """Returns whether an operation by admins of a domain spares the objects of owners of this role."""
     return owner_role in SPARED_ROLES.get(operation, ())
 
 

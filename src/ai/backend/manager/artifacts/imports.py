@@ -22,7 +22,7 @@ from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.artifacts.gateway import ArtifactGateway
 from ai.backend.manager.artifacts.loop import ArtifactLoop, RevisionWriter
 from ai.backend.manager.artifacts.model import (
-    MAX_WORD,
+    MAX_NAME,
     ArtifactRegistry,
     ImportProgress,
     Revision,
@@ -35,7 +35,7 @@ from ai.backend.manager.artifacts.service import ArtifactService
 from ai.backend.manager.artifacts.store import ArtifactStore
 
 log = logging.getLogger(__name__)
-_TRIES = 10
+_MAX_TRIES = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +114,7 @@ class ImportService:
         **options: Any,
     ) -> RevisionRow:
         """Applies a trigger to a revision and retries if the revision changes meanwhile."""
-        for _ in range(_TRIES):
+        for _ in range(_MAX_TRIES):
             try:
                 moved = await self.writer.apply(row.revision, trigger, cause=cause, **options, **values(row))
             except Conflict as e:
@@ -134,9 +134,9 @@ def _check_word(word: str, field: str) -> None:
         UUID(word)
         raise InvalidName(f"The {field} of an artifact is no id.", data={field: "reserved"})
     dots = {"", ".", ".."} & set(word.split("/"))
-    if not 1 <= len(word) <= MAX_WORD or not word.isprintable() or "@" in word or word != word.strip() or dots:
+    if not 1 <= len(word) <= MAX_NAME or not word.isprintable() or "@" in word or word != word.strip() or dots:
         raise InvalidName(
-            f"The {field} of an artifact is 1 to {MAX_WORD} characters, without @, without a blank at either end, "
+            f"The {field} of an artifact is 1 to {MAX_NAME} characters, without @, without a blank at either end, "
             "and not a path with empty parts or dots.",
             data={field: "malformed"},
         )

@@ -13,14 +13,14 @@ import msgspec
 
 from ai.backend.common.images import architecture_name, is_digest
 
-_INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
-_MANIFESTS = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json")
-_CONFIGS = ("application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json")
+_INDEX_TYPES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
+_MANIFEST_TYPES = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json")
+_CONFIG_TYPES = ("application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json")
 T = TypeVar("T")
-ACCEPT = ", ".join((*_INDEXES, *_MANIFESTS))
-MAX_MANIFEST = 4 << 20
-MAX_LABELS = 1 << 18
-_MAX_SIZE = 1 << 50
+ACCEPTED_TYPES = ", ".join((*_INDEX_TYPES, *_MANIFEST_TYPES))
+MAX_MANIFEST_BYTES = 4 << 20
+MAX_LABELS_LENGTH = 1 << 18
+_MAX_IMAGE_BYTES = 1 << 50
 
 
 class Unreadable(Exception):
@@ -54,14 +54,14 @@ class _Document(msgspec.Struct):
     layers: list[_Descriptor] | None = None
 
 
-class _Inner(msgspec.Struct):
+class _ContainerConfig(msgspec.Struct):
     Labels: dict[str, Any] | None = None
 
 
 class _Config(msgspec.Struct):
     architecture: str = ""
     os: str = "linux"
-    config: _Inner | None = None
+    config: _ContainerConfig | None = None
 
 
 def digest_of(body: bytes) -> str:
@@ -83,10 +83,10 @@ def read_manifest(body: bytes) -> Manifest | list[Child]:
         return _children(document.manifests)
     if document.config is None or document.layers is None:
         raise Unreadable("its manifest has no configuration")
-    if document.config.mediaType not in _CONFIGS:
+    if document.config.mediaType not in _CONFIG_TYPES:
         raise Unreadable(f"it is no image but {document.config.mediaType[:64] or 'something else'}")
     size = sum(layer.size for layer in document.layers) + document.config.size
-    if not is_digest(document.config.digest) or not 0 <= size <= _MAX_SIZE:
+    if not is_digest(document.config.digest) or not 0 <= size <= _MAX_IMAGE_BYTES:
         raise Unreadable("its manifest is not readable")
     return Manifest(document.config.digest, size)
 
@@ -123,6 +123,6 @@ def read_config(body: bytes) -> tuple[str, dict[str, str]]:
 def clean_labels(labels: dict[str, Any]) -> dict[str, str]:
     """Returns the labels with text values. Raises Unreadable if they are too large."""
     clean = {key: text for key, text in labels.items() if isinstance(text, str)}
-    if sum(len(key) + len(text) for key, text in clean.items()) > MAX_LABELS:
+    if sum(len(key) + len(text) for key, text in clean.items()) > MAX_LABELS_LENGTH:
         raise Unreadable("its labels are too large")
     return clean
