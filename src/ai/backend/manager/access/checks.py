@@ -54,15 +54,15 @@ def is_spared(operation: Operation, owner_role: UserRole | None) -> bool:
 def require(caller: Caller, operation: Operation, *, domain_name: str | None = None, is_own: bool = False) -> None:
     """Raises Forbidden unless the caller may perform an operation; the arguments are those of :func:`is_permitted`."""
     if not is_permitted(caller, operation, domain_name=domain_name, is_own=is_own):
-        raise _refused(operation)
+        raise _forbidden(operation)
 
 
 def require_any(caller: Caller, operation: Operation) -> None:
     """Raises Forbidden if the caller may perform an operation on no object at all."""
     if scope_of(caller, operation) is Scope.NONE:
-        raise _refused(operation)
+        raise _forbidden(operation)
 
 
-def _refused(operation: Operation) -> Forbidden:
+def _forbidden(operation: Operation) -> Forbidden:
     is_for_admins = PERMISSIONS[UserRole.ADMIN, operation] is not Scope.NONE
     return Forbidden(f"Only {'administrators' if is_for_admins else 'superadmins'} {operation.value}.")

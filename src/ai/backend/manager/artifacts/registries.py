@@ -243,11 +243,11 @@ class ScanService:
                     await progress.update(done, total, f"{registry.name} scans {delegate_to}")
 
                 await self.reservoirs.delegate_scan(registry, delegate_to, request, report)
-            return await self._record(registry, request, progress)
+            return await self._record_scan(registry, request, progress)
 
         return await self.tasks.start(caller, f"scan the artifact registry {registry.name}", work)
 
-    async def _pages(self, registry: ArtifactRegistry, request: ScanRequest) -> Pages:
+    async def _scan_pages(self, registry: ArtifactRegistry, request: ScanRequest) -> Pages:
         if registry.type is RegistryType.RESERVOIR:
             source = self.reservoirs.scan(registry, request)
         else:
@@ -256,10 +256,10 @@ class ScanService:
         async for page in source:
             yield page
 
-    async def _record(self, registry: ArtifactRegistry, request: ScanRequest, progress: TaskProgress) -> str:
+    async def _record_scan(self, registry: ArtifactRegistry, request: ScanRequest, progress: TaskProgress) -> str:
         seen: set[tuple[ArtifactType, str, str | None]] = set()
         new_artifacts = new_revisions = 0
-        async for batch in self._pages(registry, request):
+        async for batch in self._scan_pages(registry, request):
             page = [
                 replace(
                     artifact, revisions=[revision for revision in artifact.revisions if _is_storable(revision.version)]

@@ -71,8 +71,8 @@ class ArtifactService:
             Conflict: the reference is ambiguous, or the revision is not available.
         """
         available_only = _sees_available_only(caller)
-        row = await self._by_id(ref, available_only=available_only)
-        row = row or await self._by_name(ref, available_only=available_only, usable=usable)
+        row = await self._revision_by_id(ref, available_only=available_only)
+        row = row or await self._revision_by_name(ref, available_only=available_only, usable=usable)
         if usable and row.revision.status is not RevisionStatus.AVAILABLE:
             status = row.revision.status.value
             raise Conflict(f"{row.ref} is {status}, and not AVAILABLE.", data={"status": status})
@@ -85,7 +85,7 @@ class ArtifactService:
             raise NotFound(f"{row.ref} is gone.", data={"revision": "gone"})
         return rows[0]
 
-    async def _by_id(self, ref: str, *, available_only: bool) -> RevisionRow | None:
+    async def _revision_by_id(self, ref: str, *, available_only: bool) -> RevisionRow | None:
         try:
             rows = await self.store.revisions([RevisionId(UUID(ref))])
         except ValueError:
@@ -93,7 +93,7 @@ class ArtifactService:
         visible = [row for row in rows if not available_only or row.revision.status is RevisionStatus.AVAILABLE]
         return visible[0] if visible else None
 
-    async def _by_name(self, ref: str, *, available_only: bool, usable: bool) -> RevisionRow:
+    async def _revision_by_name(self, ref: str, *, available_only: bool, usable: bool) -> RevisionRow:
         name, version = split_reference(ref)
         row = await self._find_artifact(name, available_only=available_only)
         revisions = row.revisions

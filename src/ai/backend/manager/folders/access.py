@@ -62,7 +62,7 @@ class FolderFinder:
         rows = await self._store.accessible(caller.user_id, scope.all_groups, name=name)
         return [access for row in rows if (access := access_of(caller, scope, row)) is not None]
 
-    async def _by_id(self, caller: Caller, folder_id: FolderId) -> list[FolderAccess]:
+    async def _access_by_id(self, caller: Caller, folder_id: FolderId) -> list[FolderAccess]:
         row = await self._store.get(folder_id, user_id=caller.user_id)
         access = access_of(caller, await self._scopes.of(caller, row.folder.group_id), row) if row is not None else None
         return [access] if access is not None else []
@@ -89,7 +89,7 @@ class FolderFinder:
         folder_id = parse_folder_id(ref)
         statuses = sources_of(trigger) if trigger is not None else statuses
         if folder_id is not None:
-            matches = await self._by_id(caller, folder_id)
+            matches = await self._access_by_id(caller, folder_id)
         else:
             name = unicodedata.normalize("NFC", ref)
             matches = _preferred(caller, await self.accessible(caller, name=name), statuses)

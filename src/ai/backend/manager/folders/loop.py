@@ -104,7 +104,7 @@ class FolderLoop(PeriodicLoop):
         LimitExceeded; and BackendError if the storage proxy failed, whereupon the folder is removed."""
         self._under_way.add(folder.id)
         try:
-            await self._insert(folder, max_count, begun)
+            await self._insert_row(folder, max_count, begun)
             await (self._create_directory(folder) if folder.cloned_from is None else self._copy_files(folder, progress))
         except BackendError as e:
             if await self._give_up(folder, e.message):
@@ -113,7 +113,7 @@ class FolderLoop(PeriodicLoop):
         finally:
             self._under_way.discard(folder.id)
 
-    async def _insert(self, folder: Folder, max_count: int, begun: asyncio.Future[None] | None) -> None:
+    async def _insert_row(self, folder: Folder, max_count: int, begun: asyncio.Future[None] | None) -> None:
         try:
             crash_point("before-commit-folder")
             await self._store.insert(folder, max_count=max_count)

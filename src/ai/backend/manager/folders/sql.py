@@ -138,14 +138,14 @@ class SqlFolderStore(SqlFolderSharing, SqlQuotaLimits):
 
     async def expire(self, before: datetime, *, at: datetime, info: str) -> int:
         trashed, trigger = FolderStatus.DELETE_PENDING, FolderTrigger.EXPIRED
-        old = and_(folders.c.status == trashed, folders.c.status_changed < before)
+        is_expired = and_(folders.c.status == trashed, folders.c.status_changed < before)
         values = {"status": step(trashed, trigger)[0], "status_changed": at, "status_info": info}
-        return await self._db.execute(update(folders).where(old).values(values))
+        return await self._db.execute(update(folders).where(is_expired).values(values))
 
     async def hand_over(self, folder_id: FolderId, to: User, *, max_count: int = 0) -> None:
-        names: list[str] = []
+        folder_names: list[str] = []
         columns = folder_invitations.c
-        answered = and_(
+        is_answered = and_(
             columns.folder_id == folder_id, columns.invitee == to.email, columns.state == InvitationState.PENDING
         )
 
@@ -153,17 +153,17 @@ class SqlFolderStore(SqlFolderSharing, SqlQuotaLimits):
             row = s.execute(select(folders).where(folders.c.id == folder_id).with_for_update()).one_or_none()
             if row is None or row.user_id is None or row.status is not FolderStatus.READY:
                 raise Conflict("Only a user's folder that is ready can change hands.", data={"vfolder": "not ready"})
-            names.append(row.name)
+            folder_names.append(row.name)
             self._check_unused(s, row)
             if r.uses_name(s, to.uuid, row.name, except_id=folder_id):
                 raise r.name_taken(row.name)
             values = {"user_id": to.uuid, "domain_name": to.domain_name}
             s.execute(update(folders).where(folders.c.id == folder_id).values(values))
             r.set_share(s, folder_id, to.uuid, None)
-            s.execute(delete(folder_invitations).where(answered))
+            s.execute(delete(folder_invitations).where(is_answered))
             r.check_count(s, to.uuid, None, max_count)
 
-        await self._write(lambda: names[0], work)
+        await self._write(lambda: folder_names[0], work)
 
     async def move(
         self,
@@ -179,26 +179,26 @@ class SqlFolderStore(SqlFolderSharing, SqlQuotaLimits):
         values: dict[str, Any] = {"status": to, "status_changed": at, "status_info": info}
         if to is not FolderStatus.CLONING:
             values["cloned_from"] = None
-        names: list[str] = []
+        folder_names: list[str] = []
         restores = to.is_live and not all(status.is_live for status in allowed)
-        change = update(folders).where(folders.c.id == folder_id, folders.c.status.in_(allowed)).values(values)
+        status_update = update(folders).where(folders.c.id == folder_id, folders.c.status.in_(allowed)).values(values)
 
         def work(s: Connection) -> bool:
             if not unless_used and not restores:
-                return s.execute(change).rowcount == 1
+                return s.execute(status_update).rowcount == 1
             row = s.execute(select(folders).where(folders.c.id == folder_id).with_for_update()).one_or_none()
             if row is None or row.status not in allowed:
                 return False
             if unless_used:
                 self._check_unused(s, row)
-            names.append(row.name)
+            folder_names.append(row.name)
             if restores and row.user_id is not None and r.uses_name(s, row.user_id, row.name, except_id=folder_id):
                 raise r.name_taken(row.name)
-            s.execute(change)
+            s.execute(status_update)
             r.check_count(s, row.user_id, row.group_id, max_count)
             return True
 
-        return await self._write(lambda: names[0], work)
+        return await self._write(lambda: folder_names[0], work)
 
     async def change(self, folder_id: FolderId, **values: Any) -> None:
         name = values.get("name")

@@ -127,7 +127,7 @@ class SqlQuotaLimits:
 
 def _read_limits(s: Connection, scopes: Sequence[tuple[str, QuotaScopeId]]) -> list[ScopeLimit]:
     """Returns the limit of each (host, scope): the scope's own, else that of its owner's policy."""
-    own = {(row.host, row.quota_scope): row.limit_bytes for row in s.execute(select(quota_limits))}
+    own_limits = {(row.host, row.quota_scope): row.limit_bytes for row in s.execute(select(quota_limits))}
     stored_policies = s.execute(select(identity_tables.storage_policies))
     sizes = {(row.kind, row.name): row.max_quota_scope_size for row in stored_policies}
     owners = {
@@ -141,8 +141,8 @@ def _read_limits(s: Connection, scopes: Sequence[tuple[str, QuotaScopeId]]) -> l
             policies |= {QuotaScopeId(kind, row[0]): row[1] for row in s.execute(named)}
     limits = []
     for host, scope in scopes:
-        explicit = own.get((host, str(scope)))
-        size = explicit if explicit is not None else sizes.get((scope.kind, policies.get(scope)), -1)
-        limit = size if size >= 0 else None
-        limits.append(ScopeLimit(host=host, scope=scope, limit_bytes=limit, is_own=explicit is not None))
+        own_limit = own_limits.get((host, str(scope)))
+        limit_bytes = own_limit if own_limit is not None else sizes.get((scope.kind, policies.get(scope)), -1)
+        limit = limit_bytes if limit_bytes >= 0 else None
+        limits.append(ScopeLimit(host=host, scope=scope, limit_bytes=limit, is_own=own_limit is not None))
     return limits

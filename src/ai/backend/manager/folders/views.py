@@ -73,14 +73,14 @@ def listing_reply(files: Sequence[FileInfo], cursor: str | None, *, is_page: boo
         }
         for file, time in zip(files, times, strict=True)
     ]
-    legacy = [
+    legacy_files = [
         {"filename": file.name, "size": file.size, "mode": file.mode, "mtime": file.modified, "ctime": file.created}
         for file in files
     ]
     too_long = cursor is not None and not is_page
     return {
         "items": items,
-        "files": json.dumps(legacy),
+        "files": json.dumps(legacy_files),
         "cursor": cursor,
         **({"error_msg": f"only the first {len(items)} entries are shown"} if too_long else {}),
     }

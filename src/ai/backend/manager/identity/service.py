@@ -147,9 +147,9 @@ class IdentityService:
 
     async def flush(self) -> None:
         """Writes what :meth:`touch` recorded."""
-        used, self._used = self._used, {}
-        if used:
-            await self._store.touch(used)
+        uses_by_key, self._used = self._used, {}
+        if uses_by_key:
+            await self._store.touch(uses_by_key)
 
     async def resolve_owner(self, caller: Caller, owner_access_key: str | None) -> Caller:
         """Returns the caller without a key, else the owner of the key. Raises Forbidden if the caller may not act for

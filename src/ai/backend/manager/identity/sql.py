@@ -117,7 +117,7 @@ class SqlIdentityStore(SqlUserStore):
 
     async def change(self, model: type[Tenant], /, *key: Any, **values: Any) -> Tenant | None:
         table = _TABLES_AND_NOUNS[model][0]
-        has_key = and_(*(column == part for column, part in zip(table.primary_key, key, strict=True)))
+        has_key = and_(*(column == key_part for column, key_part in zip(table.primary_key, key, strict=True)))
 
         def work(s: Connection) -> Row[Any] | None:
             try:

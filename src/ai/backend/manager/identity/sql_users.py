@@ -202,11 +202,11 @@ class SqlUserStore:
 
     async def delete_domain(self, name: str) -> bool:
         def work(s: Connection) -> bool:
-            for what, table in (("users", tables.users), ("groups", tables.groups)):
+            for noun, table in (("users", tables.users), ("groups", tables.groups)):
                 query = select(func.count()).select_from(table).where(table.c.domain_name == name)
                 count = s.execute(query).scalar_one()
                 if count:
-                    raise Conflict(f"The domain {name!r} has {count} {what}.", data={"name": "in use", what: count})
+                    raise Conflict(f"The domain {name!r} has {count} {noun}.", data={"name": "in use", noun: count})
             self._on_removal(s, "domain", [name])
             return bool(s.execute(delete(tables.domains).where(tables.domains.c.name == name)).rowcount)
 

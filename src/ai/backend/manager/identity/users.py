@@ -117,7 +117,7 @@ class UserService:
             modified_at=self._clock.now(),
             **fields,
         )
-        await self._propagate(user)
+        await self._refresh_keypairs(user)
         return existing(changed, "user")
 
     async def delete_user(self, caller: Caller, email: str) -> None:
@@ -133,7 +133,7 @@ class UserService:
             status_info="admin-requested",
             modified_at=self._clock.now(),
         )
-        await self._propagate(user)
+        await self._refresh_keypairs(user)
 
     async def purge_user(self, caller: Caller, email: str, *, purge_shared: bool = False) -> None:
         """Deletes a user with sessions and folders; may be repeated. Shared folders go to the caller, unless
@@ -158,7 +158,7 @@ class UserService:
         require_any(caller, Operation.CHANGE_USERS)
         return await self._identity.user(caller, email=email)
 
-    async def _propagate(self, user: User) -> None:
+    async def _refresh_keypairs(self, user: User) -> None:
         for key in await self._store.keys_of(user_id=user.uuid):
             self._identity.invalidate(key)
         self._owner_loop.wake()

@@ -147,7 +147,9 @@ class ImageResolvers:
 
     @mutation("preload_image")
     @mutation("unload_image")
-    async def spread(self, info: Info, reference: str, target_agents: str, architecture: str | None = None) -> View:
+    async def preload_or_unload(
+        self, info: Info, reference: str, target_agents: str, architecture: str | None = None
+    ) -> View:
         caller = context_of(info).caller
 
         def work(images: Images) -> Awaitable[TaskId]:

@@ -156,7 +156,7 @@ class ImagePreloader:
         failures: dict[str, BackendError] = {}
         done, total = 0, len(agents)
 
-        async def run(agent: Agent) -> AgentId:
+        async def run_on(agent: Agent) -> AgentId:
             async def report(state: ImageJobState) -> None:
                 if state.total:
                     await progress.update(done, total, f"{agent.id}: {state.current * 100 // state.total} %")
@@ -168,7 +168,7 @@ class ImagePreloader:
             return agent.id
 
         await progress.update(0, total, title)
-        async for agent_id in bounded(agents, run, _MAX_CONCURRENT_AGENTS):
+        async for agent_id in bounded(agents, run_on, _MAX_CONCURRENT_AGENTS):
             done += 1
             outcome = failures[agent_id].message if agent_id in failures else "done"
             await progress.update(done, total, f"{agent_id}: {outcome}")

@@ -57,12 +57,16 @@ class ContainerRegistries:
 
     async def all(self) -> Mapping[str, ContainerRegistry]:
         """Returns name -> registry; malformed entries are omitted."""
-        grouped: dict[str, dict[str, str]] = {}
+        values_by_name: dict[str, dict[str, str]] = {}
         for path, value in (await self._config.get_prefix(REGISTRIES_PREFIX)).items():
             name, _, field = path.removeprefix(REGISTRIES_PREFIX).lstrip("/").partition("/")
             if name:
-                grouped.setdefault(unquote(name), {})[field] = value
-        return {name: registry for name in sorted(grouped) if (registry := self._read(name, grouped[name])) is not None}
+                values_by_name.setdefault(unquote(name), {})[field] = value
+        return {
+            name: registry
+            for name in sorted(values_by_name)
+            if (registry := self._read(name, values_by_name[name])) is not None
+        }
 
     @staticmethod
     def _read(name: str, values: Mapping[str, str]) -> ContainerRegistry | None:

@@ -29,7 +29,7 @@ _PROGRESS_PERIOD_S = 0.25
 
 
 @dataclass(slots=True)
-class Outcome:
+class ScanOutcome:
     """Counts the results of a scan, and the problems with the first few tags of each kind."""
 
     images: int = 0
@@ -105,7 +105,7 @@ class Rescan:
         on_step: Callable[[ScanStep], None] | None = None,
     ) -> str:
         """Scans one registry and returns a summary. Raises BackendError; images found until then are stored."""
-        began, outcome = self.clock.now(), Outcome()
+        began, outcome = self.clock.now(), ScanOutcome()
         pending: list[ScannedImage] = []
         unread: set[str] = set()
         reported_at = began
@@ -117,19 +117,21 @@ class Rescan:
             if step.failed is not None:
                 unread.add(f"{registry.name}/{step.current}")
             if len(pending) >= _IMAGES_PER_WRITE:
-                await self._write(registry, pending, outcome)
+                await self._write_pending(registry, pending, outcome)
             now = self.clock.now()
             if progress is not None and (
                 (now - reported_at).total_seconds() >= _PROGRESS_PERIOD_S or step.done == step.total
             ):
                 reported_at = now
                 await progress.update(step.done, step.total, f"{registry.name}/{step.current}")
-        await self._write(registry, pending, outcome)
+        await self._write_pending(registry, pending, outcome)
         if outcome.images:
             outcome.removed = await self.store.sweep(registry.name, before=began, keep=unread)
         return outcome.summary(registry.name)
 
-    async def _write(self, registry: ContainerRegistry, pending: list[ScannedImage], outcome: Outcome) -> None:
+    async def _write_pending(
+        self, registry: ContainerRegistry, pending: list[ScannedImage], outcome: ScanOutcome
+    ) -> None:
         images, pending[:] = list(pending), []
         if images:
             outcome.new += await self.store.record(registry.name, images, at=self.clock.now())

@@ -90,15 +90,15 @@ class SqlImageStore:
 
     async def record(self, registry: str, scanned: Sequence[ScannedImage], *, at: datetime) -> int:
         def work(s: Connection) -> int:
-            new = 0
+            new_count = 0
             for image in scanned:
                 changed = {**asdict(image), "labels": dict(image.labels), "scanned_at": at}
                 if s.execute(update(images).where(_has_key(image.name, image.architecture)).values(changed)).rowcount:
                     continue
                 repository = ImageName.parse(image.name).repository
                 s.execute(insert(images), {**changed, "registry": registry, "repository": repository, "created_at": at})
-                new += 1
-            return new
+                new_count += 1
+            return new_count
 
         return await self._db.run_write(work)
 
@@ -108,8 +108,8 @@ class SqlImageStore:
             removed = [row.name for row in s.execute(stale) if row.name not in keep]
             count = 0
             for chunk in chunks(set(removed)):
-                where = (images.c.name.in_(chunk), images.c.registry == registry, images.c.scanned_at < before)
-                count += s.execute(delete(images).where(*where)).rowcount
+                clauses = (images.c.name.in_(chunk), images.c.registry == registry, images.c.scanned_at < before)
+                count += s.execute(delete(images).where(*clauses)).rowcount
             _drop_dangling(s, set(removed))
             return count
 
@@ -123,8 +123,8 @@ class SqlImageStore:
 
     async def lookup(self, reference: str) -> list[RegisteredImage]:
         def work(s: Connection) -> list[RegisteredImage]:
-            where = or_(images.c.name == reference, images.c.repository == reference)
-            matches = [_image_of(row) for row in s.execute(select(images).where(where).order_by(images.c.name))]
+            clauses = or_(images.c.name == reference, images.c.repository == reference)
+            matches = [_image_of(row) for row in s.execute(select(images).where(clauses).order_by(images.c.name))]
             alias = s.execute(select(image_aliases).where(image_aliases.c.alias == reference)).one_or_none()
             if not matches and alias is not None:
                 query = select(images).where(images.c.name == alias.image)
@@ -141,8 +141,8 @@ class SqlImageStore:
 
     async def forget(self, name: str, architecture: str | None = None) -> int:
         def work(s: Connection) -> int:
-            where = images.c.name == name if architecture is None else _has_key(name, architecture)
-            count = s.execute(delete(images).where(where)).rowcount
+            clauses = images.c.name == name if architecture is None else _has_key(name, architecture)
+            count = s.execute(delete(images).where(clauses)).rowcount
             if count:
                 _drop_dangling(s, [name])
             return count

@@ -25,7 +25,7 @@ _MAX_LABEL_LENGTH = 256
 def check_families(agent_id: AgentId, families: Sequence[MetricFamily]) -> list[MetricFamily]:
     """Returns the families and samples that are valid, labelled ``agent``: names that are not reserved, known labels,
     finite values, no duplicates, at most SAMPLES_LIMIT samples."""
-    valid: list[MetricFamily] = []
+    valid_families: list[MetricFamily] = []
     remaining = SAMPLES_LIMIT
     for family in families:
         if (
@@ -46,10 +46,12 @@ def check_families(agent_id: AgentId, families: Sequence[MetricFamily]) -> list[
         accepted = list(samples.values())[:remaining]
         remaining -= len(accepted)
         if accepted:
-            valid.append(MetricFamily(name=family.name, kind=family.kind, help=family.help[:500], samples=accepted))
+            valid_families.append(
+                MetricFamily(name=family.name, kind=family.kind, help=family.help[:500], samples=accepted)
+            )
     if remaining == 0:
         log.warning("the agent %s reports more than %d samples; the rest is dropped", agent_id, SAMPLES_LIMIT)
-    return valid
+    return valid_families
 
 
 def merge_families(agent_families: Mapping[AgentId, Sequence[MetricFamily]]) -> list[MetricFamily]:

@@ -21,7 +21,7 @@ STALE_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Node:
-    at: float
+    reported_at: float
     live_stat: Mapping[str, Any]
     families: Sequence[MetricFamily]
 
@@ -49,7 +49,7 @@ class LiveMetrics:
         """Records a report. ``kernels`` maps the ids of the report that belong to the agent."""
         agent_id = AgentId(report.agent_id)
         self._nodes[agent_id] = _Node(
-            at=self._clock(),
+            reported_at=self._clock(),
             live_stat={"node": report.node, "devices": report.devices},
             families=check_families(agent_id, report.families),
         )
@@ -89,7 +89,7 @@ class LiveMetrics:
     def _fresh(self) -> dict[AgentId, _Node]:
         """Drops the nodes of agents that have not reported lately, and returns the others."""
         oldest_time = self._clock() - STALE_S
-        self._nodes = {agent_id: node for agent_id, node in self._nodes.items() if node.at >= oldest_time}
+        self._nodes = {agent_id: node for agent_id, node in self._nodes.items() if node.reported_at >= oldest_time}
         return self._nodes
 
     async def flush(self) -> None:

@@ -57,11 +57,11 @@ def _matches_like(value: object, pattern: str, *, ignore_case: bool) -> bool:
 @lru_cache(64)
 def _compile_like(pattern: str, ignore_case: bool) -> re.Pattern[str]:
     """Compiles a LIKE pattern to a regular expression; atomic groups bound its time by the product of both lengths."""
-    first, *others = (
+    first_part, *other_parts = (
         "".join("." if character == "_" else re.escape(character) for character in part) for part in pattern.split("%")
     )
-    parts = [*(f"(?>.*?{part})" for part in others[:-1] if part), *(f".*{part}" for part in others[-1:])]
-    return re.compile(first + "".join(parts), re.DOTALL | (re.IGNORECASE if ignore_case else 0))
+    parts = [*(f"(?>.*?{part})" for part in other_parts[:-1] if part), *(f".*{part}" for part in other_parts[-1:])]
+    return re.compile(first_part + "".join(parts), re.DOTALL | (re.IGNORECASE if ignore_case else 0))
 
 
 def _meets(item: object, condition: Condition) -> bool:

@@ -55,7 +55,9 @@ class QuotaUsage:
         return quotas
 
     async def _add_keypairs(self, quotas: dict[str, Quota], keys: set[AccessKey], slots: set[str]) -> None:
-        limits = {policy.name: _finite(policy_limits(slots, policy)) for policy in await self.identities.policies()}
+        limits = {
+            policy.name: _finite_limits(policy_limits(slots, policy)) for policy in await self.identities.policies()
+        }
         if not any(map(len, limits.values())):
             return
         for key in keys:
@@ -69,16 +71,18 @@ class QuotaUsage:
         self, quotas: dict[str, Quota], name: DomainName, slots: set[str], group_ids: set[GroupId]
     ) -> None:
         domain = await self.identities.domain(name)
-        limit = _finite(scope_limits(slots, domain.total_resource_slots)) if domain is not None else ResourceSlot()
+        limit = (
+            _finite_limits(scope_limits(slots, domain.total_resource_slots)) if domain is not None else ResourceSlot()
+        )
         if len(limit):
             used = await self.sessions.occupied(domain_name=name)
             quotas[f"domain:{name}"] = Quota(label=f"the domain {name}", limit=limit, used=used)
         for group in await self.identities.groups(domain_name=name):
-            limit = _finite(scope_limits(slots, group.total_resource_slots))
+            limit = _finite_limits(scope_limits(slots, group.total_resource_slots))
             if group.id in group_ids and len(limit):
                 used = await self.sessions.occupied(group_id=group.id)
                 quotas[f"group:{group.id}"] = Quota(label=f"the group {group.name}", limit=limit, used=used)
 
 
-def _finite(limits: ResourceSlot) -> ResourceSlot:
+def _finite_limits(limits: ResourceSlot) -> ResourceSlot:
     return ResourceSlot({name: amount for name, amount in limits.items() if amount.is_finite()})

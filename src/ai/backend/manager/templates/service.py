@@ -58,7 +58,7 @@ class TemplateService:
             Template(
                 id=TemplateId(self._id_generator.uuid()),
                 kind=kind,
-                name=await self._check(caller, kind, document),
+                name=await self._check_document(caller, kind, document),
                 domain_name=project.domain_name,
                 group_id=project.id,
                 group_name=project.name,
@@ -85,7 +85,7 @@ class TemplateService:
                 return group
         raise NotFound(f"There is no group {name[:64]!r} for you.", data={"group_name": "unknown"})
 
-    async def _check(self, caller: Caller, kind: TemplateKind, document: Mapping[str, Any]) -> str:
+    async def _check_document(self, caller: Caller, kind: TemplateKind, document: Mapping[str, Any]) -> str:
         """Checks a document and the templates that the document refers to; returns the name of the template."""
         if kind is TemplateKind.SESSION:
             return read_template(document, SessionTemplate).metadata.name
@@ -124,7 +124,7 @@ class TemplateService:
             raise InvalidInput("One template is replaced by one.", data={"payload": "more than one template"})
         changed = replace(
             template,
-            name=await self._check(caller, kind, documents[0]),
+            name=await self._check_document(caller, kind, documents[0]),
             document=documents[0],
             modified_at=self._clock.now(),
         )
@@ -161,7 +161,7 @@ class TemplateService:
             caller, TemplateKind.SESSION, template_id, overrides.get("owner_access_key")
         )
         template = read_template(stored.document, SessionTemplate)
-        values = {**_placement(stored), **_creation_values(template)}
+        values = {**_placement_values(stored), **_creation_values(template)}
         return await self._sessions.create(caller, _session_request(values, overrides), call_id=call_id)
 
     async def create_cluster(
@@ -184,7 +184,7 @@ class TemplateService:
             for node, template in zip(cluster.nodes, templates, strict=True)
         ]
         values = {
-            **_placement(stored),
+            **_placement_values(stored),
             **_creation_values(templates[0]),
             "cluster_mode": cluster.mode,
             "cluster_size": sum(role.replicas for role in roles),
@@ -216,7 +216,7 @@ def _permits(caller: Caller, operation: Operation, template: Template) -> bool:
     return is_permitted(caller, operation, domain_name=template.domain_name, is_own=is_own)
 
 
-def _placement(template: Template) -> dict[str, Any]:
+def _placement_values(template: Template) -> dict[str, Any]:
     return {"domain": template.domain_name, "group": str(template.group_id)}
 
 

@@ -21,11 +21,11 @@ _MAX_PAGES = 10_000
 _API_PATH = "/api/v2.0"
 
 
-class _Named(msgspec.Struct):
+class _NamedItem(msgspec.Struct):
     name: str
 
 
-class _Reference(msgspec.Struct):
+class _ChildReference(msgspec.Struct):
     child_digest: str = ""
     platform: dict[str, Any] | None = None
 
@@ -34,8 +34,8 @@ class _Artifact(msgspec.Struct):
     digest: str
     type: str = "IMAGE"
     size: int = 0
-    tags: list[_Named] | None = None
-    references: list[_Reference] | None = None
+    tags: list[_NamedItem] | None = None
+    references: list[_ChildReference] | None = None
     extra_attrs: dict[str, Any] | None = None
 
 
@@ -49,11 +49,11 @@ class HarborTags:
     async def tags(self) -> list[Tag]:
         """Returns all tags. Raises BackendError."""
         projects = list(self.registry.projects) or [
-            listed_project.name for listed_project in await self._pages(f"{_API_PATH}/projects", _Named)
+            listed_project.name for listed_project in await self._pages(f"{_API_PATH}/projects", _NamedItem)
         ]
         repositories: list[tuple[str, str]] = []
         for project in projects:
-            listed = await self._pages(f"{_API_PATH}/projects/{quote(project, safe='')}/repositories", _Named)
+            listed = await self._pages(f"{_API_PATH}/projects/{quote(project, safe='')}/repositories", _NamedItem)
             names = {one.name.removeprefix(f"{project}/") for one in listed if one.name.startswith(f"{project}/")}
             repositories += [(project, name) for name in sorted(names) if is_path(f"{project}/{name}")]
         tags: list[Tag] = []

@@ -209,7 +209,7 @@ class RegistryHttp:
                 raise RegistryRefused(f"The password of {self._registry.name} is not sent to {url.host} in the clear.")
             headers["Authorization"] = self._basic_authorization()
         reply = await self._send(url.update_query(query), headers, _MAX_TOKEN_BYTES)
-        document = self._checked_reply(url, reply).json(_Token)
+        document = self._checked_reply(url, reply).json(_TokenReply)
         token = document.token or document.access_token
         if not token or not token.isprintable():
             raise RegistryRefused(f"The token server of {self._registry.name} gives no token.")
@@ -218,7 +218,7 @@ class RegistryHttp:
         return self._tokens[scope][1]
 
 
-class _Token(msgspec.Struct):
+class _TokenReply(msgspec.Struct):
     token: str = ""
     access_token: str = ""
     expires_in: float | None = None

@@ -46,7 +46,7 @@ class _Descriptor(msgspec.Struct):
     platform: dict[str, Any] | None = None
 
 
-class _Document(msgspec.Struct):
+class _ManifestDocument(msgspec.Struct):
     schemaVersion: int = 0  # noqa: N815  # the wire's name
     mediaType: str = ""  # noqa: N815  # the wire's name
     manifests: list[_Descriptor] | None = None
@@ -58,7 +58,7 @@ class _ContainerConfig(msgspec.Struct):
     Labels: dict[str, Any] | None = None
 
 
-class _Config(msgspec.Struct):
+class _ImageConfig(msgspec.Struct):
     architecture: str = ""
     os: str = "linux"
     config: _ContainerConfig | None = None
@@ -76,7 +76,7 @@ def check_digest(body: bytes, digest: str) -> None:
 
 def read_manifest(body: bytes) -> Manifest | list[Child]:
     """Returns an image, or the images of an index that Linux can run. Raises Unreadable."""
-    document = _decode(body, _Document, "manifest")
+    document = _decode(body, _ManifestDocument, "manifest")
     if document.schemaVersion == 1:
         raise Unreadable("its manifest is of schema 1, which engines do not read any more")
     if document.manifests is not None:
@@ -113,7 +113,7 @@ def _children(descriptors: list[_Descriptor]) -> list[Child]:
 
 def read_config(body: bytes) -> tuple[str, dict[str, str]]:
     """Returns architecture and labels. Raises Unreadable."""
-    document = _decode(body, _Config, "configuration")
+    document = _decode(body, _ImageConfig, "configuration")
     if document.os != "linux":
         raise Unreadable(f"it is for {document.os[:32]}")
     labels = document.config.Labels if document.config else None
