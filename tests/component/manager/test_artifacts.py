@@ -492,7 +492,7 @@ async def test_an_artifact_and_a_folder_are_not_mounted_into_each_other(house: H
     await house.begin("acme/small")
     await house.until("acme/small", S.AVAILABLE)
     assert house.manager.services.folders is not None
-    await house.manager.services.folders.life.create(house.user, CreateFolder(name="small"))
+    await house.manager.services.folders.service.create(house.user, CreateFolder(name="small"))
     with pytest.raises(InvalidInput, match="inside of"):
         await _session(house, "both", "artifact:acme/small", "small")
 

@@ -96,11 +96,11 @@ async def doomed(path: Path) -> None:
     """Everything that passes a crash point."""
     async with Life(path) as life:
         user = await life.caller()
-        await life.folders.life.create(user, CreateFolder(name="first", cloneable=True))
-        _, task = await life.folders.life.clone(user, "first", CreateFolder(name="copy"))
+        await life.folders.service.create(user, CreateFolder(name="first", cloneable=True))
+        _, task = await life.folders.service.clone(user, "first", CreateFolder(name="copy"))
         async for _ in life.manager.services.tasks.subscribe(user, task):
             pass
-        await life.folders.life.trash(user, "first")
+        await life.folders.service.trash(user, "first")
         await life.throw_away_long_ago("first")
         await life.folders.loop.once()
         await life.settled()
@@ -124,9 +124,9 @@ async def test_the_next_life_finishes_what_was_begun(tmp_path: Path, point: str,
         assert there == {key.folder_id.hex for key in kept}
         for folder in rows:
             if folder.status is FolderStatus.READY:
-                await life.folders.life.trash(user, str(folder.id))
-                await life.folders.life.purge(user, str(folder.id))
-        await life.folders.life.create(user, CreateFolder(name="first"))
+                await life.folders.service.trash(user, str(folder.id))
+                await life.folders.service.purge(user, str(folder.id))
+        await life.folders.service.create(user, CreateFolder(name="first"))
         assert [f.name for f in await life.settled() if f.status is FolderStatus.READY] == ["first"]
         assert len(list((tmp_path / "storage").glob("*/*/*"))) == 1
 
@@ -134,10 +134,10 @@ async def test_the_next_life_finishes_what_was_begun(tmp_path: Path, point: str,
 async def test_what_the_proxy_cannot_remove_now_is_removed_later(tmp_path: Path) -> None:
     async with Life(tmp_path) as life:
         user = await life.caller()
-        await life.folders.life.create(user, CreateFolder(name="data"))
-        await life.folders.life.trash(user, "data")
+        await life.folders.service.create(user, CreateFolder(name="data"))
+        await life.folders.service.trash(user, "data")
         life.storage.down = True
-        await life.folders.life.purge(user, "data")
+        await life.folders.service.purge(user, "data")
         await life.folders.loop.once()
         [row] = await life.rows()
         assert row.status is FolderStatus.DELETE_ONGOING
@@ -151,15 +151,15 @@ async def test_what_the_proxy_cannot_remove_now_is_removed_later(tmp_path: Path)
 async def test_a_resumed_clone_keeps_no_other_folder_waiting(tmp_path: Path) -> None:
     async with Life(tmp_path) as life:
         user = await life.caller()
-        await life.folders.life.create(user, CreateFolder(name="source", cloneable=True))
-        await life.folders.life.create(user, CreateFolder(name="data"))
+        await life.folders.service.create(user, CreateFolder(name="source", cloneable=True))
+        await life.folders.service.create(user, CreateFolder(name="data"))
         life.storage.clone_gate.clear()
-        await life.folders.life.clone(user, "source", CreateFolder(name="copy"))
+        await life.folders.service.clone(user, "source", CreateFolder(name="copy"))
     again = Life(tmp_path)
     again.storage.clone_gate.clear()
     async with again as life:
-        await life.folders.life.trash(user, "data")
-        await life.folders.life.purge(user, "data")
+        await life.folders.service.trash(user, "data")
+        await life.folders.service.purge(user, "data")
         async with asyncio.timeout(30):
             while True:
                 statuses = {f.name: f.status for f in await life.rows()}
@@ -183,7 +183,7 @@ async def test_a_proxy_that_fails_in_the_middle_leaves_nothing(tmp_path: Path) -
 
         life.storage.create_folder = made_but_not_told  # type: ignore[method-assign]  # the fault under test
         with pytest.raises(Exception, match="does not answer"):
-            await life.folders.life.create(user, CreateFolder(name="data"))
+            await life.folders.service.create(user, CreateFolder(name="data"))
         assert len(list((tmp_path / "storage").glob("*/*/*"))) == 1
         life.storage.down = False
         life.folders.loop.wake()
@@ -196,7 +196,7 @@ async def test_two_managers_on_one_database_do_each_step_once(tmp_path: Path) ->
     async with Life(tmp_path) as one, Life(tmp_path) as two:
         user = await one.caller()
         lives = [one, two]
-        await one.folders.life.create(user, CreateFolder(name="source", cloneable=True))
+        await one.folders.service.create(user, CreateFolder(name="source", cloneable=True))
 
         async def loops() -> None:
             while True:
@@ -207,15 +207,15 @@ async def test_two_managers_on_one_database_do_each_step_once(tmp_path: Path) ->
         try:
             for n in range(8):
                 life, other = lives[n % 2], lives[1 - n % 2]
-                await life.folders.life.create(user, CreateFolder(name="data"))
-                await other.folders.life.clone(user, "source", CreateFolder(name="copy"))
-                await other.folders.life.trash(user, "data")
+                await life.folders.service.create(user, CreateFolder(name="data"))
+                await other.folders.service.clone(user, "source", CreateFolder(name="copy"))
+                await other.folders.service.trash(user, "data")
                 rows = await life.settled_but_trash()
                 await life.throw_away_long_ago("data")
                 for folder in rows:
                     if folder.name == "copy" and folder.status is FolderStatus.READY:
-                        await life.folders.life.trash(user, str(folder.id))
-                        await other.folders.life.purge(user, str(folder.id))
+                        await life.folders.service.trash(user, str(folder.id))
+                        await other.folders.service.purge(user, str(folder.id))
             rows = await one.settled()
         finally:
             running.cancel()

@@ -305,7 +305,7 @@ class FolderMachine(RuleBasedStateMachine):
         assert isinstance(store, SqlFolderStore)
         c, me = folder_invitations.c, self.users[op.user]
         mine = (c.folder_id == self.ids[op.folder], c.invitee == me.email, c.state == InvitationState.PENDING)
-        found = await store._invitations(*mine)
+        found = await store._select_invitations(*mine)
         return found[0].id if found else UUID(int=0)
 
     async def _do(self, op: Op) -> tuple[str, UUID | None]:
@@ -317,12 +317,12 @@ class FolderMachine(RuleBasedStateMachine):
             match op.kind:
                 case "create":
                     host = HOSTS[op.folder % 2]
-                    made = await folders.life.create(me, CreateFolder(name=op.name, host=host))
+                    made = await folders.service.create(me, CreateFolder(name=op.name, host=host))
                     return "ok", made.folder.id
                 case "rename":
-                    await folders.life.rename(me, ref, op.name)
+                    await folders.service.rename(me, ref, op.name)
                 case "trash" | "restore" | "purge":
-                    await getattr(folders.life, op.kind)(me, ref)
+                    await getattr(folders.service, op.kind)(me, ref)
                 case "invite":
                     await folders.sharing.invite(me, ref, op.permission, [other.email])
                 case "accept" | "reject":
@@ -335,7 +335,7 @@ class FolderMachine(RuleBasedStateMachine):
                 case "leave":
                     await folders.sharing.leave(me, ref)
                 case "hand_over":
-                    await folders.life.change_owner(self.server.admin, ref, other.email)
+                    await folders.service.change_owner(self.server.admin, ref, other.email)
                 case "mkdir":
                     await folders.files.make_directories(me, ref, [op.name], exist_ok=True)
                 case _:
@@ -387,7 +387,7 @@ class FolderMachine(RuleBasedStateMachine):
         async def look() -> list[dict[UUID, tuple[str, FolderPermission, str]]]:
             states = {FolderStatus.READY: "live", FolderStatus.DELETE_PENDING: "trash"}
             removed = (FolderStatus.DELETE_ONGOING, FolderStatus.DELETE_COMPLETE)
-            lists = [await self.server.folders.life.list(user) for user in self.users]
+            lists = [await self.server.folders.service.list(user) for user in self.users]
             return [
                 {
                     UUID(str(a.folder.id)): (a.folder.name, a.permission, states.get(a.folder.status, a.folder.status))

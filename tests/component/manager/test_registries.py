@@ -15,7 +15,7 @@ from aiohttp import web
 
 from ai.backend.common.errors import AddressRefused, BackendError, NotFound, RegistryRefused, RegistryUnavailable
 from ai.backend.manager.images.client import http
-from ai.backend.manager.images.client.manifests import MAX_MANIFEST
+from ai.backend.manager.images.client.manifests import MAX_MANIFEST_BYTES
 from ai.backend.manager.images.client.scanner import scan_registry
 from ai.backend.manager.images.model import ContainerRegistry, ContainerRegistryType, ScannedImage, ScanStep
 from tests.support.docker_registry import CONFIG, INDEX, MANIFEST, PASSWORD, USER, DockerRegistry, running_registry
@@ -26,7 +26,7 @@ LABELS = {"ai.backend.kernelspec": "1", "ai.backend.resource.min.cpu": "2"}
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "_PAUSE_S", 0.001)
+    monkeypatch.setattr(http, "_FIRST_PAUSE_S", 0.001)
     monkeypatch.setattr(http, "_MAX_PAUSE_S", 0.001)
 
 
@@ -203,7 +203,7 @@ async def test_an_image_that_makes_no_sense_is_skipped(answers: dict[str, Any], 
     "answers",
     [
         {"manifests": lambda *_: web.Response(status=404)},
-        {"manifests": raw(b"x" * (MAX_MANIFEST + 1))},
+        {"manifests": raw(b"x" * (MAX_MANIFEST_BYTES + 1))},
         {"blobs": lambda *_: web.Response(status=500)},
         {"blobs": away("http://169.254.169.254/latest/meta-data")},
         {"blobs": lambda server, _: web.Response(status=302, headers={"Location": f"{server.url}/v2/a/blobs/again"})},

@@ -90,7 +90,7 @@ async def test_unmanaged_paths_are_refused_until_a_setting_opens_them(
     wanted = {"name": "raw", "unmanaged_path": "/mnt/scratch/set/one"}
     closed = await call(api, "POST", "", wanted, by=api.admin)
     assert (closed.status, "folders.unmanaged-roots" in closed.json()["msg"]) == (403, True)
-    monkeypatch.setattr(folders_of(api).life._unmanaged, "_roots", ["/mnt/scratch"])
+    monkeypatch.setattr(folders_of(api).service._unmanaged, "_roots", ["/mnt/scratch"])
     assert (await call(api, "POST", "", wanted)).status == 403, "superadmins only"
     for path in (
         "/mnt",
@@ -119,7 +119,7 @@ async def test_unmanaged_paths_are_refused_until_a_setting_opens_them(
     assert (await api.admin.request("POST", "/session", json=session)).status == 201
     sources = [m.source for m in api.agent.created[0].mounts]
     assert sources == ["/mnt/scratch/./set/one", "/mnt/scratch/./set/one/deep"], "resolved beneath the root"
-    monkeypatch.setattr(folders_of(api).life._unmanaged, "_roots", [])
+    monkeypatch.setattr(folders_of(api).service._unmanaged, "_roots", [])
     again = await api.admin.request("POST", "/session", json={"image": "python", "config": {"mounts": ["raw"]}})
     assert (again.status, "'raw' cannot be mounted" in again.json()["msg"]) == (403, True)
 

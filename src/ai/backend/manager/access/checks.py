@@ -11,7 +11,7 @@ from ai.backend.manager.access.permissions import PERMISSIONS, SPARED_ROLES, Ope
 
 
 def scope_of(caller: Caller, operation: Operation) -> Scope:
-    """Returns on which objects the caller may perform an operation."""
+    """Returns the scope of the objects on which the caller may perform an operation."""
     return PERMISSIONS[caller.role, operation]
 
 
@@ -47,22 +47,22 @@ def bounds_of(caller: Caller, operation: Operation) -> dict[str, Any]:
 
 
 def is_spared(operation: Operation, owner_role: UserRole | None) -> bool:
-    """Returns whether admins of a domain may not perform an operation on the objects of owners of this role."""
+    """Returns whether an operation by admins of a domain spares the objects of owners of this role."""
     return owner_role in SPARED_ROLES.get(operation, ())
 
 
 def require(caller: Caller, operation: Operation, *, domain_name: str | None = None, is_own: bool = False) -> None:
     """Raises Forbidden unless the caller may perform an operation; the arguments are those of :func:`is_permitted`."""
     if not is_permitted(caller, operation, domain_name=domain_name, is_own=is_own):
-        raise _refused(operation)
+        raise _forbidden(operation)
 
 
 def require_any(caller: Caller, operation: Operation) -> None:
     """Raises Forbidden if the caller may perform an operation on no object at all."""
     if scope_of(caller, operation) is Scope.NONE:
-        raise _refused(operation)
+        raise _forbidden(operation)
 
 
-def _refused(operation: Operation) -> Forbidden:
+def _forbidden(operation: Operation) -> Forbidden:
     is_for_admins = PERMISSIONS[UserRole.ADMIN, operation] is not Scope.NONE
     return Forbidden(f"Only {'administrators' if is_for_admins else 'superadmins'} {operation.value}.")

@@ -121,17 +121,17 @@ PERMISSIONS: Mapping[tuple[UserRole, Operation], Scope] = {
 
 
 def page() -> str:
-    """Returns the table as a page of the reference."""
-    head = f"| Operation | {' | '.join(role.value for role in _ROLES)} |\n| --- |{' --- |' * len(_ROLES)}"
+    """Returns the table of permissions as a page of the reference."""
+    table_head = f"| Operation | {' | '.join(role.value for role in _ROLES)} |\n| --- |{' --- |' * len(_ROLES)}"
     rows = [f"| {operation.value} | {' | '.join(operation.scopes.values())} |" for operation in Operation]
-    spared = [
+    spared_lines = [
         f"- {operation.value}: {', '.join(role.value for role in _ROLES if role in roles)}"
         for operation, roles in SPARED_ROLES.items()
     ]
-    return "\n".join([_HEAD, head, *rows, _SPARED_HEAD, *spared, ""])
+    return "\n".join([_PAGE_HEAD, table_head, *rows, _SPARED_ROLES_HEAD, *spared_lines, ""])
 
 
-_HEAD = """<!-- Generated from manager/access/permissions.py; do not edit. -->
+_PAGE_HEAD = """<!-- Generated from manager/access/permissions.py; do not edit. -->
 
 # Permissions
 
@@ -144,6 +144,6 @@ What each role may do, and on which objects.
 
 Rights on storage hosts and on single virtual folders are granted per domain, group, policy and folder, not by role.
 """
-_SPARED_HEAD = """
+_SPARED_ROLES_HEAD = """
 The scope `domain` leaves out the objects of these roles:
 """

@@ -35,7 +35,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 ProgressOf: TypeAlias = Callable[[Revision], ImportProgress | None]
 
 
-def _text(value: Any) -> Any:
+def _wire_value(value: Any) -> Any:
     """Returns ids, words of an enumeration and times as text, and other values as they are."""
     if isinstance(value, datetime):
         return iso(value)
@@ -44,33 +44,33 @@ def _text(value: Any) -> Any:
     return str(value) if isinstance(value, UUID) else value
 
 
-def _item(kind: type[T], value: Any, **others: Any) -> T:
-    """Builds a reply from the attributes of a value that have the names of its fields, and others."""
+def _reply_of(kind: type[T], value: Any, **others: Any) -> T:
+    """Builds a reply of type ``kind`` from the equally named attributes of a value, and from ``others``."""
     names = [name for name in kind.__struct_fields__ if name not in others]
-    return kind(**{name: _text(getattr(value, name)) for name in names}, **others)
+    return kind(**{name: _wire_value(getattr(value, name)) for name in names}, **others)
 
 
 def registry_item(registry: ArtifactRegistry) -> schema.RegistryItem:
-    return _item(schema.RegistryItem, registry, credentials=sorted(registry.credentials))
+    return _reply_of(schema.RegistryItem, registry, credentials=sorted(registry.credentials))
 
 
-def _revision(kind: type[T], revision: Revision, progress_of: ProgressOf, **others: Any) -> T:
+def _revision_reply(kind: type[T], revision: Revision, progress_of: ProgressOf, **others: Any) -> T:
     stages = revision.stages
     storage = f"{stages.proxy}:{stages.archive}" if stages is not None and stages.archive else None
-    return _item(kind, revision, storage=storage, progress=progress_of(revision), **others)
+    return _reply_of(kind, revision, storage=storage, progress=progress_of(revision), **others)
 
 
 def artifact_item(
     row: ArtifactRow, progress_of: ProgressOf, kind: type[schema.ArtifactItem] = schema.ArtifactItem
 ) -> schema.ArtifactItem:
-    revisions = [_revision(schema.RevisionItem, revision, progress_of) for revision in row.revisions]
+    revisions = [_revision_reply(schema.RevisionItem, revision, progress_of) for revision in row.revisions]
     registry, registry_type = row.registry.name, row.registry.type.value
-    return _item(kind, row.artifact, registry=registry, registry_type=registry_type, revisions=revisions)
+    return _reply_of(kind, row.artifact, registry=registry, registry_type=registry_type, revisions=revisions)
 
 
 def revision_info(row: RevisionRow, progress_of: ProgressOf) -> schema.RevisionInfo:
     names = {"artifact": row.artifact.name, "type": row.artifact.type.value, "registry": row.registry.name}
-    return _revision(schema.RevisionInfo, row.revision, progress_of, **names)
+    return _revision_reply(schema.RevisionInfo, row.revision, progress_of, **names)
 
 
 def revision_list(rows: Iterable[RevisionRow], progress_of: ProgressOf) -> schema.RevisionList:
@@ -94,7 +94,7 @@ class ArtifactRegistriesApi:
     @route("GET", "/artifact-registries", reply=list[schema.RegistryItem])
     async def list_registries(self, call: Call) -> list[schema.RegistryItem]:
         """Lists the registries of artifacts."""
-        return [registry_item(r) for r in await self.artifacts.registries.list(caller_of(call))]
+        return [registry_item(registry) for registry in await self.artifacts.registries.list(caller_of(call))]
 
     @route("POST", "/artifact-registries", body=schema.AddRegistryBody, reply=schema.RegistryItem, status=201)
     async def add_registry(self, call: Call[schema.AddRegistryBody]) -> Reply:
@@ -194,7 +194,7 @@ class ArtifactsApi:
             name=body.name,
             version=body.version,
             description=body.description,
-            files=[UploadFile(path=f.path, size=f.size, sha256=f.sha256) for f in body.files],
+            files=[UploadFile(path=file.path, size=file.size, sha256=file.sha256) for file in body.files],
         )
         return schema.UploadReply(
             revision=revision_info(row, self.artifacts.imports.progress),

@@ -39,7 +39,7 @@ class StorageProxyArtifacts:
         self._proxies = proxies
         self._url_s = settings.url_s
 
-    async def _ask(self, proxy: str, path: str, body: Any, kind: type[A], **options: Any) -> A:
+    async def _ask_proxy(self, proxy: str, path: str, body: Any, kind: type[A], **options: Any) -> A:
         reply = await self._proxies.ask(proxy, "POST", f"/artifacts/{path}", body, **options)
         try:
             return msgspec.convert(reply, kind)
@@ -58,8 +58,13 @@ class StorageProxyArtifacts:
             log.warning("cannot list the artifact storages of the storage proxy %s: %s", proxy, e)
             return []
         return [
-            ArtifactStorage(host=f"{proxy}:{s.name}", backend=s.backend, capabilities=s.capabilities, stages=s.stages)
-            for s in reply.storages
+            ArtifactStorage(
+                host=f"{proxy}:{storage.name}",
+                backend=storage.backend,
+                capabilities=storage.capabilities,
+                stages=storage.stages,
+            )
+            for storage in reply.storages
         ]
 
     async def scan(self, proxy: str, registry: ArtifactRegistry, request: ScanRequest) -> Pages:
@@ -80,7 +85,7 @@ class StorageProxyArtifacts:
 
     async def _scan(self, proxy: str, registry: ArtifactRegistry, **options: Any) -> wire.ScanAnswer:
         body = wire.ScanRequest(url=registry.url, token=registry.credentials.get("token"), **options)
-        return await self._ask(proxy, "scan", body, wire.ScanAnswer, timeout=_SCAN_TIMEOUT)
+        return await self._ask_proxy(proxy, "scan", body, wire.ScanAnswer, timeout=_SCAN_TIMEOUT)
 
     async def begin_import(self, row: RevisionRow, *, ticket: str | None = None) -> wire.ImportState:
         revision, stages = row.revision, _stages(row)
@@ -108,7 +113,7 @@ class StorageProxyArtifacts:
             stages=_wire_stages(stages),
             verify=stages.check,
         )
-        return await self._ask(stages.proxy, "import", body, wire.ImportState)
+        return await self._ask_proxy(stages.proxy, "import", body, wire.ImportState)
 
     async def upload(self, row: RevisionRow, files: Sequence[wire.UploadFile]) -> Sequence[tuple[str, str]]:
         stages = _stages(row)
@@ -119,13 +124,13 @@ class StorageProxyArtifacts:
             stages=_wire_stages(stages),
             expires_s=self._url_s,
         )
-        reply = await self._ask(stages.proxy, "upload", body, wire.UploadAnswer)
+        reply = await self._ask_proxy(stages.proxy, "upload", body, wire.UploadAnswer)
         return [(file.path, file.url) for file in reply.files]
 
     async def import_state(self, row: RevisionRow) -> wire.ImportState | None:
         body = wire.ImportKey(revision_id=row.revision.id, attempt=row.revision.attempt)
         try:
-            return await self._ask(_stages(row).proxy, "import/status", body, wire.ImportState)
+            return await self._ask_proxy(_stages(row).proxy, "import/status", body, wire.ImportState)
         except ArtifactNotFound:
             return None
 
@@ -139,22 +144,22 @@ class StorageProxyArtifacts:
         cursor: str | None = None
         while True:
             body = wire.FilesRequest(**_location(row), limit=10_000, cursor=cursor)
-            reply = await self._ask(_stages(row).proxy, "files", body, wire.FilesAnswer)
-            files += [ArtifactFile(path=f.path, size=f.size, sha256=f.sha256) for f in reply.files]
+            reply = await self._ask_proxy(_stages(row).proxy, "files", body, wire.FilesAnswer)
+            files += [ArtifactFile(path=file.path, size=file.size, sha256=file.sha256) for file in reply.files]
             cursor = reply.cursor
             if cursor is None:
                 return files
 
     async def presign(self, row: RevisionRow, path: str) -> str:
         body = wire.PresignRequest(**_location(row), path=path, expires_s=self._url_s)
-        return (await self._ask(_stages(row).proxy, "presign", body, wire.PresignedFile)).url
+        return (await self._ask_proxy(_stages(row).proxy, "presign", body, wire.PresignedFile)).url
 
     async def ticket(self, row: RevisionRow) -> str:
-        reply = await self._ask(_stages(row).proxy, "ticket", wire.ArtifactPlace(**_location(row)), wire.Ticket)
+        reply = await self._ask_proxy(_stages(row).proxy, "ticket", wire.ArtifactPlace(**_location(row)), wire.Ticket)
         return f"{reply.url}?token={reply.token}"
 
     async def mount(self, row: RevisionRow) -> wire.MountState:
-        return await self._ask(_stages(row).proxy, "mount", wire.ArtifactPlace(**_location(row)), wire.MountState)
+        return await self._ask_proxy(_stages(row).proxy, "mount", wire.ArtifactPlace(**_location(row)), wire.MountState)
 
 
 def _stages(row: RevisionRow) -> Stages:

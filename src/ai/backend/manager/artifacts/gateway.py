@@ -53,7 +53,7 @@ class ArtifactGateway(Protocol):
         """Returns host -> storage for every proxy that answers; first those of the default volume's proxy."""
 
     def scan(self, proxy: str, registry: ArtifactRegistry, request: ScanRequest) -> Pages:
-        """Yields pages of a hub's artifacts; one may come again with more details."""
+        """Yields pages of a hub's artifacts; an artifact may come again with more details."""
 
     async def begin_import(self, row: RevisionRow, *, ticket: str | None = None) -> ImportState:
         """Starts fetching, verifying and archiving, or joins the running import of this attempt. ``ticket``: the URL
@@ -63,7 +63,7 @@ class ArtifactGateway(Protocol):
         """Returns path and upload URL of each file; a repeated call returns new URLs."""
 
     async def import_state(self, row: RevisionRow) -> ImportState | None:
-        """Returns the state of an import, or None if the proxy has none and the import must begin again."""
+        """Returns the state of an import, or None if the proxy does not know the import, which must begin again."""
 
     async def remove(self, row: RevisionRow) -> None:
         """Cancels the import and removes the files from all storages; does nothing if there are none."""
@@ -99,11 +99,11 @@ class Reservoirs(Protocol):
     async def delegate_scan(
         self, registry: ArtifactRegistry, remote_registry: str, request: ScanRequest, progress: Progress
     ) -> None:
-        """Makes it scan one of its own registries and waits for the end."""
+        """Makes another installation scan one of its own registries and waits for the end."""
 
     async def revision(self, row: RevisionRow) -> RemoteRevision: ...
     async def delegate_import(self, row: RevisionRow) -> None:
-        """Makes it import a revision; returns at once and may be repeated."""
+        """Makes another installation import a revision; returns at once and may be repeated."""
 
     async def ticket(self, row: RevisionRow) -> str:
         """Returns a URL by which our storage proxy can fetch a revision that is available there."""

@@ -22,7 +22,7 @@ from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.artifacts.gateway import ArtifactGateway
 from ai.backend.manager.artifacts.loop import ArtifactLoop, RevisionWriter
 from ai.backend.manager.artifacts.model import (
-    MAX_WORD,
+    MAX_NAME,
     ArtifactRegistry,
     ImportProgress,
     Revision,
@@ -35,7 +35,7 @@ from ai.backend.manager.artifacts.service import ArtifactService
 from ai.backend.manager.artifacts.store import ArtifactStore
 
 log = logging.getLogger(__name__)
-_TRIES = 10
+_MAX_TRIES = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class ImportService:
         """Begins to import revisions; ignores those that are being imported or are available. ``delegate``: the other
         installation imports missing revisions first (spec 03-17, "Delegate Import")."""
         require(caller, Operation.CHANGE_ARTIFACTS)
-        rows = await self._resolve(caller, refs)
+        rows = await self._find_revisions(caller, refs)
         stages = {}
         for row in rows:
             if delegate and row.registry.type is not RegistryType.RESERVOIR:
@@ -76,34 +76,34 @@ class ImportService:
 
         cause = caller.stimulus_id
         return [
-            await self._apply(row, RevisionTrigger.IMPORT_REQUESTED, "imported", values=values, cause=cause)
+            await self._apply_trigger(row, RevisionTrigger.IMPORT_REQUESTED, "imported", values=values, cause=cause)
             for row in rows
         ]
 
     async def cancel(self, caller: Caller, refs: Sequence[str]) -> list[RevisionRow]:
         """Cancels imports. Raises Conflict where none is running."""
         require(caller, Operation.CHANGE_ARTIFACTS)
-        rows = await self._resolve(caller, refs)
+        rows = await self._find_revisions(caller, refs)
         trigger, cause = RevisionTrigger.CANCEL_REQUESTED, caller.stimulus_id
-        return [await self._apply(row, trigger, "cancelled", info="cancelled", cause=cause) for row in rows]
+        return [await self._apply_trigger(row, trigger, "cancelled", info="cancelled", cause=cause) for row in rows]
 
     async def clean_up(self, caller: Caller, refs: Sequence[str]) -> list[RevisionRow]:
         """Removes the files of revisions but keeps their rows. Raises Conflict while a session mounts them."""
         require(caller, Operation.CHANGE_ARTIFACTS)
-        rows = await self._resolve(caller, refs)
+        rows = await self._find_revisions(caller, refs)
         trigger, cause = RevisionTrigger.CLEANUP_REQUESTED, caller.stimulus_id
-        return [await self._apply(row, trigger, "cleaned up", unless_mounted=True, cause=cause) for row in rows]
+        return [await self._apply_trigger(row, trigger, "cleaned up", unless_mounted=True, cause=cause) for row in rows]
 
     async def delete(self, caller: Caller, ref: str) -> None:
         """Removes an artifact until the next scan. Raises Conflict while files of it are stored."""
         require(caller, Operation.CHANGE_ARTIFACTS)
         await self.store.remove_artifact((await self.artifacts.artifact(caller, ref)).artifact.id)
 
-    async def _resolve(self, caller: Caller, refs: Sequence[str]) -> list[RevisionRow]:
+    async def _find_revisions(self, caller: Caller, refs: Sequence[str]) -> list[RevisionRow]:
         rows = [await self.artifacts.revision(caller, ref) for ref in refs]
         return list({row.revision.id: row for row in rows}.values())
 
-    async def _apply(
+    async def _apply_trigger(
         self,
         row: RevisionRow,
         trigger: RevisionTrigger,
@@ -114,7 +114,7 @@ class ImportService:
         **options: Any,
     ) -> RevisionRow:
         """Applies a trigger to a revision and retries if the revision changes meanwhile."""
-        for _ in range(_TRIES):
+        for _ in range(_MAX_TRIES):
             try:
                 moved = await self.writer.apply(row.revision, trigger, cause=cause, **options, **values(row))
             except Conflict as e:
@@ -129,14 +129,14 @@ class ImportService:
         raise Conflict(f"{row.ref} changes all the time; try again.")
 
 
-def _check_word(word: str, field: str) -> None:
+def _check_name(word: str, field: str) -> None:
     with suppress(ValueError):
         UUID(word)
         raise InvalidName(f"The {field} of an artifact is no id.", data={field: "reserved"})
-    dots = {"", ".", ".."} & set(word.split("/"))
-    if not 1 <= len(word) <= MAX_WORD or not word.isprintable() or "@" in word or word != word.strip() or dots:
+    bad_parts = {"", ".", ".."} & set(word.split("/"))
+    if not 1 <= len(word) <= MAX_NAME or not word.isprintable() or "@" in word or word != word.strip() or bad_parts:
         raise InvalidName(
-            f"The {field} of an artifact is 1 to {MAX_WORD} characters, without @, without a blank at either end, "
+            f"The {field} of an artifact is 1 to {MAX_NAME} characters, without @, without a blank at either end, "
             "and not a path with empty parts or dots.",
             data={field: "malformed"},
         )
@@ -176,8 +176,8 @@ class UploadService:
                 f"Only a local registry takes uploads, and {registry.name!r} is of type {registry.type.value}.",
                 data={"registry": "not local"},
             )
-        _check_word(name, "name")
-        _check_word(version, "version")
+        _check_name(name, "name")
+        _check_name(version, "version")
         for file in files:
             FolderPath.parse(file.path)
         ref = await self._record(registry, kind, name, version, description)

@@ -82,15 +82,15 @@ class RevisionWriter:
         return moved
 
     async def update(self, seen: Revision, **values: Any) -> Revision | None:
-        """Writes values other than the status; returns None as :meth:`apply` does."""
+        """Writes a revision's values other than the status; returns None as :meth:`apply` does."""
         return await self._store.move(seen, at=self._clock.now(), **values)
 
 
 log = logging.getLogger(__name__)
 
 _FIRST_POLL_S, _LAST_POLL_S = 0.05, 2.0
-_DAMAGED_TRIES = 3
-_RETRIED = " (It is tried again.)"
+_MAX_FAILURES = 3
+_RETRY_NOTE = " (It is tried again.)"
 
 
 def problem_of(state: ImportState) -> BackendError:
@@ -141,7 +141,7 @@ class ArtifactLoop(PeriodicLoop):
         self.wake()
 
     async def stop(self) -> None:
-        """Cancels all work; the next process resumes it."""
+        """Cancels running imports and removals; the next process resumes them."""
         drivers = list(self._drivers.values())
         for driver in drivers:
             driver.cancel()
@@ -149,7 +149,7 @@ class ArtifactLoop(PeriodicLoop):
 
     async def once(self) -> None:
         rows = await self._store.under_way()
-        self._forget({row.revision.id for row in rows})
+        self._forget_inactive({row.revision.id for row in rows})
         for row in rows:
             key = row.revision.id
             if key not in self._drivers:
@@ -161,7 +161,7 @@ class ArtifactLoop(PeriodicLoop):
         if driver.cancelled():
             self.wake()  # restarted: read the revision again
 
-    def _forget(self, active: set[RevisionId]) -> None:
+    def _forget_inactive(self, active: set[RevisionId]) -> None:
         self._progress = {key: progress for key, progress in self._progress.items() if key in active}
         self._delegated = {key for key in self._delegated if key[0] in active}
         self._failures = {key: count for key, count in self._failures.items() if key[0] in active}
@@ -174,12 +174,12 @@ class ArtifactLoop(PeriodicLoop):
                 if not await self._advance(row):
                     return
         except BackendError as error:
-            await self._failed(row, error)
+            await self._handle_failure(row, error)
         except Exception:  # the next round starts from the stored row
             log.exception("the revision %s of an artifact stays %s for now", row.ref, row.revision.status)
 
     async def _advance(self, row: RevisionRow) -> bool:
-        """Executes one step; returns whether there is another one."""
+        """Executes the next step of a revision; returns whether another step follows."""
         revision = row.revision
         if revision.residue:
             await self._gateway.remove(row)
@@ -198,13 +198,13 @@ class ArtifactLoop(PeriodicLoop):
 
     async def _import(self, row: RevisionRow) -> None:
         state = await self._begin(row)
-        poll = Backoff(_FIRST_POLL_S, _LAST_POLL_S, factor=1.5)
+        backoff = Backoff(_FIRST_POLL_S, _LAST_POLL_S, factor=1.5)
         while state is not None:
-            followed = await self._follow(row, state)
+            followed = await self._store_progress(row, state)
             if followed is None:
                 return
             row = followed
-            await poll.wait()
+            await backoff.wait()
             state = await self._gateway.import_state(row) or await self._begin(row)
 
     async def _begin(self, row: RevisionRow) -> ImportState | None:
@@ -239,7 +239,7 @@ class ArtifactLoop(PeriodicLoop):
         await self._update(row, status_info=f"waiting for {row.registry.name} to import it")
         return False
 
-    async def _follow(self, row: RevisionRow, state: ImportState) -> RevisionRow | None:
+    async def _store_progress(self, row: RevisionRow, state: ImportState) -> RevisionRow | None:
         """Stores the progress of an import; returns None at its end. Raises BackendError: the import failed."""
         phase, revision = state.phase, row.revision
         progress = ImportProgress(phase=phase.value, current=state.current, total=state.total)
@@ -274,10 +274,10 @@ class ArtifactLoop(PeriodicLoop):
             return row.revision
         return await self._writer.update(row.revision, **values)
 
-    async def _failed(self, row: RevisionRow, error: BackendError) -> None:
+    async def _handle_failure(self, row: RevisionRow, error: BackendError) -> None:
         """Schedules a retry or fails the import with the reason; removals are retried for ever."""
         for current in await self._store.revisions([row.revision.id]):
-            revision, info = current.revision, error.message + _RETRIED
+            revision, info = current.revision, error.message + _RETRY_NOTE
             if revision.status_info != info:
                 log.warning("the revision %s of an artifact is still %s: %s", row.ref, revision.status, error)
             if revision.status is RevisionStatus.SCANNED or revision.attempt != row.revision.attempt:
@@ -292,7 +292,7 @@ class ArtifactLoop(PeriodicLoop):
         key = row.revision.id, row.revision.attempt
         self._failures[key] = self._failures.get(key, 0) + 1
         if isinstance(error, Unavailable | ArtifactIncomplete):
-            began = row.revision.began_at or row.revision.status_changed
-            return self._clock.now() - began < self._give_up
-        is_ticket = isinstance(error, RegistryRefused) and row.registry.type is RegistryType.RESERVOIR
-        return (error.retryable or is_ticket) and self._failures[key] < _DAMAGED_TRIES
+            began_at = row.revision.began_at or row.revision.status_changed
+            return self._clock.now() - began_at < self._give_up
+        is_ticket_refusal = isinstance(error, RegistryRefused) and row.registry.type is RegistryType.RESERVOIR
+        return (error.retryable or is_ticket_refusal) and self._failures[key] < _MAX_FAILURES

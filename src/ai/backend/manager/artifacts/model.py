@@ -13,7 +13,7 @@ from ai.backend.common.artifacts import ArtifactType, RegistryType, RevisionStat
 from ai.backend.common.ids import ArtifactId, RegistryId, RevisionId
 from ai.backend.infra.settings import Settings
 
-MAX_WORD = 256
+MAX_NAME = 256
 """The largest number of characters of a name or version."""
 
 
@@ -214,7 +214,7 @@ class ArtifactStorage:
 
 
 class ArtifactSettings(Settings):
-    """Importing artifacts. Storages are written proxy:storage; a registry may have others."""
+    """Settings of imports of artifacts. Storages are written proxy:storage; a registry may have others."""
 
     download_storage: str | None = Field(None, description="Where imports are fetched to; unset: as its proxy says.")
     verify_storage: str | None = Field(None, description="Where they are verified; unset: as its proxy says.")

@@ -21,7 +21,7 @@ from ai.backend.manager.artifacts.service import ArtifactService
 from ai.backend.manager.folders.model import FolderMount, MountKind
 from ai.backend.manager.folders.mounts import check_target
 
-_PAUSE_S = 0.2
+_POLL_PAUSE_S = 0.2
 
 
 def is_artifact(mount: str) -> bool:
@@ -29,7 +29,7 @@ def is_artifact(mount: str) -> bool:
 
 
 @contextmanager
-def _naming(ref: str) -> Iterator[None]:
+def _with_artifact_name(ref: str) -> Iterator[None]:
     """Adds the name of the artifact to errors; a missing or unavailable one becomes InvalidInput."""
     try:
         yield
@@ -63,7 +63,7 @@ class ArtifactMounts:
             key = REFERENCE + ref
             target = mount_map.get(mount) or mount_map.get(key) or alias
             permission = (options.get(key) or options.get(mount) or {}).get("permission")
-            with _naming(ref):
+            with _with_artifact_name(ref):
                 require(owner, Operation.USE_ARTIFACTS)
                 if key in resolved:
                     raise InvalidInput("it is named twice")
@@ -90,4 +90,4 @@ class ArtifactMounts:
             if time.monotonic() > deadline:
                 share = f", {state.current / state.total:.0%} of it" if state.total else ""
                 raise Unavailable(f"it is still being brought to where nodes can mount it{share}; try again.")
-            await asyncio.sleep(_PAUSE_S)
+            await asyncio.sleep(_POLL_PAUSE_S)

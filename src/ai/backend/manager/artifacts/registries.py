@@ -16,14 +16,14 @@ from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import require
 from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.artifacts.gateway import ArtifactGateway, Pages, Reservoirs, ScanRequest
-from ai.backend.manager.artifacts.model import MAX_WORD, ArtifactRegistry, ArtifactSettings, ArtifactStorage, Stages
+from ai.backend.manager.artifacts.model import MAX_NAME, ArtifactRegistry, ArtifactSettings, ArtifactStorage, Stages
 from ai.backend.manager.artifacts.store import ArtifactStore
 from ai.backend.manager.tasks.service import TaskProgress, TaskService
 from ai.backend.plugin.crash_points import crash_point
 
 STAGES = ("download", "verify", "archive")
-_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
-_CREDENTIALS: Mapping[RegistryType, tuple[frozenset[str], frozenset[str]]] = {
+_NAME_PATTERN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
+_CREDENTIAL_NAMES: Mapping[RegistryType, tuple[frozenset[str], frozenset[str]]] = {
     RegistryType.HUGGINGFACE: (frozenset(), frozenset({"token"})),
     RegistryType.RESERVOIR: (frozenset({"access_key", "secret_key"}),) * 2,
     RegistryType.LOCAL: (frozenset(), frozenset()),
@@ -52,7 +52,7 @@ def check_url(kind: RegistryType, url: str) -> str:
 
 def check_credentials(kind: RegistryType, credentials: Mapping[str, str]) -> dict[str, str]:
     """Returns the non-empty credentials. Raises InvalidInput, whose message never has values."""
-    required, allowed = _CREDENTIALS[kind]
+    required, allowed = _CREDENTIAL_NAMES[kind]
     filled = {name: value for name, value in credentials.items() if value}
     problems = dict.fromkeys(required - filled.keys(), "required")
     problems |= dict.fromkeys(credentials.keys() - allowed, f"unknown for {kind.value}")
@@ -115,7 +115,7 @@ class RegistryService:
     ) -> ArtifactRegistry:
         """Adds a registry. Raises InvalidName, InvalidInput, Conflict (name taken) or NotFound (storage)."""
         require(caller, Operation.CHANGE_ARTIFACTS)
-        if not _NAME.fullmatch(name):
+        if not _NAME_PATTERN.fullmatch(name):
             raise InvalidName(
                 "A registry's name is 1 to 64 ASCII letters, digits and . _ - with a letter or digit at either end.",
                 data={"name": "malformed"},
@@ -201,12 +201,12 @@ class RegistryService:
         return Stages(proxy=proxies[0], check=self.settings.verify, **names)
 
 
-_AT_ONCE = 100
+_ARTIFACTS_PER_WRITE = 100
 """Artifacts per transaction; small, so that other writers need not wait."""
 
 
-def _is_valid(word: str) -> bool:
-    return 1 <= len(word) <= MAX_WORD and word.isprintable()
+def _is_storable(word: str) -> bool:
+    return 1 <= len(word) <= MAX_NAME and word.isprintable()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,11 +243,11 @@ class ScanService:
                     await progress.update(done, total, f"{registry.name} scans {delegate_to}")
 
                 await self.reservoirs.delegate_scan(registry, delegate_to, request, report)
-            return await self._record(registry, request, progress)
+            return await self._record_scan(registry, request, progress)
 
         return await self.tasks.start(caller, f"scan the artifact registry {registry.name}", work)
 
-    async def _pages(self, registry: ArtifactRegistry, request: ScanRequest) -> Pages:
+    async def _scan_pages(self, registry: ArtifactRegistry, request: ScanRequest) -> Pages:
         if registry.type is RegistryType.RESERVOIR:
             source = self.reservoirs.scan(registry, request)
         else:
@@ -256,23 +256,29 @@ class ScanService:
         async for page in source:
             yield page
 
-    async def _record(self, registry: ArtifactRegistry, request: ScanRequest, progress: TaskProgress) -> str:
+    async def _record_scan(self, registry: ArtifactRegistry, request: ScanRequest, progress: TaskProgress) -> str:
         seen: set[tuple[ArtifactType, str, str | None]] = set()
         new_artifacts = new_revisions = 0
-        async for batch in self._pages(registry, request):
+        async for batch in self._scan_pages(registry, request):
             page = [
-                replace(artifact, revisions=[r for r in artifact.revisions if _is_valid(r.version)])
+                replace(
+                    artifact, revisions=[revision for revision in artifact.revisions if _is_storable(revision.version)]
+                )
                 for artifact in batch
-                if _is_valid(artifact.name)
+                if _is_storable(artifact.name)
             ]
-            for start in range(0, len(page), _AT_ONCE):
-                chunk = page[start : start + _AT_ONCE]
+            for start in range(0, len(page), _ARTIFACTS_PER_WRITE):
+                chunk = page[start : start + _ARTIFACTS_PER_WRITE]
                 now, new_id = self.clock.now(), self.id_generator.uuid
                 artifact_count, revision_count = await self.store.record(registry.id, chunk, at=now, new_id=new_id)
                 crash_point("after-artifact-scan-page")
                 new_artifacts, new_revisions = new_artifacts + artifact_count, new_revisions + revision_count
             # Artifacts of a hub come twice, listed and then in detail, and count once.
-            seen |= {(a.type, a.name, version) for a in page for version in (None, *(r.version for r in a.revisions))}
+            seen |= {
+                (artifact.type, artifact.name, version)
+                for artifact in page
+                for version in (None, *(revision.version for revision in artifact.revisions))
+            }
             artifacts = sum(version is None for _, _, version in seen)
             await progress.update(artifacts, 0, f"scanning {registry.name}")
         artifacts = sum(version is None for _, _, version in seen)

@@ -20,7 +20,7 @@ from ai.backend.manager.artifacts.model import ArtifactRegistry, RevisionRow, Sc
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
 
-_PAGE = 100
+_PAGE_ARTIFACTS = 100
 _TIMEOUT_S = 30.0
 
 
@@ -81,29 +81,29 @@ class SdkReservoirs:
         seen: set[tuple[ArtifactType, str]] = set()
         async with self._session(registry) as api:
             async for page in self._pages(api, request):
-                new = [artifact for artifact in page if (artifact.type, artifact.name) not in seen]
-                if not new:
+                new_artifacts = [artifact for artifact in page if (artifact.type, artifact.name) not in seen]
+                if not new_artifacts:
                     continue
                 # Equal names from several registries of the other installation become one artifact.
-                seen |= {(artifact.type, artifact.name) for artifact in new}
-                yield [_scanned_artifact(artifact) for artifact in new]
+                seen |= {(artifact.type, artifact.name) for artifact in new_artifacts}
+                yield [_scanned_artifact(artifact) for artifact in new_artifacts]
                 if len(seen) >= request.limit and not request.names:
                     return
 
     async def _pages(self, api: AsyncSession, request: ScanRequest) -> AsyncIterator[list[_Artifact]]:
         if request.names:
-            for start in range(0, len(request.names), _PAGE):
-                names = request.names[start : start + _PAGE]
+            for start in range(0, len(request.names), _PAGE_ARTIFACTS):
+                names = request.names[start : start + _PAGE_ARTIFACTS]
                 yield [msgspec.convert(await api.Artifact.info(name), _Artifact) for name in names]
             return
         offset = 0
         while True:
-            size = min(_PAGE, request.limit)
+            page_size = min(_PAGE_ARTIFACTS, request.limit)
             page = await api.Artifact.list(
-                artifact_type=request.type and request.type.value, search=request.search, limit=size, offset=offset
+                artifact_type=request.type and request.type.value, search=request.search, limit=page_size, offset=offset
             )
             yield msgspec.convert(page["items"], list[_Artifact])
-            offset += size
+            offset += page_size
             if offset >= min(int(page["total_count"]), request.limit):
                 return
 
@@ -158,14 +158,14 @@ def _scanned_artifact(artifact: _Artifact) -> ScannedArtifact:
         extra={**artifact.extra, "origin": artifact.registry},
         revisions=[
             ScannedRevision(
-                version=r.version,
-                size=r.size,
-                file_count=r.file_count,
-                digest=r.digest,
-                source={"revision_id": r.id},
-                remote_status=r.status,
+                version=revision.version,
+                size=revision.size,
+                file_count=revision.file_count,
+                digest=revision.digest,
+                source={"revision_id": revision.id},
+                remote_status=revision.status,
             )
-            for r in revisions
+            for revision in revisions
         ],
     )
 

@@ -49,13 +49,13 @@ class ScanBody(Schema, frozen=True):
 
 
 class DelegateScanBody(ScanBody, frozen=True, kw_only=True):
-    """``remote_registry`` is a registry of the other installation."""
+    """A scan by another installation, of its registry ``remote_registry``."""
 
     remote_registry: Word
 
 
 class ListQuery(Schema, frozen=True):
-    """``registry`` is a name or an id; ``status`` is that of any revision; ``search`` is a part of the name."""
+    """Filters: ``registry`` is a name or id; ``status`` is that of any revision; ``search`` is a part of the name."""
 
     artifact_type: ArtifactType | None = None
     registry: Word | None = None
@@ -72,13 +72,13 @@ class RevisionsBody(Schema, frozen=True):
 
 
 class ImportBody(RevisionsBody, frozen=True):
-    """``delegate``: the other installation imports missing revisions first."""
+    """Revisions to import; ``delegate``: the other installation imports missing ones first."""
 
     delegate: bool = False
 
 
 class UploadFile(Schema, frozen=True, kw_only=True):
-    """``path`` is relative to the artifact."""
+    """A file to upload; ``path`` is relative to the artifact."""
 
     path: Annotated[str, Meta(min_length=1, max_length=4_096)]
     size: Annotated[int, Meta(ge=0, le=2**53)]
@@ -97,7 +97,7 @@ class UploadBody(Schema, frozen=True, kw_only=True):
 
 
 class PresignBody(Schema, frozen=True):
-    """Paths of files; none selects all."""
+    """Paths of the files to presign; none selects all files."""
 
     paths: Annotated[list[Annotated[str, Meta(max_length=4_096)]], Meta(max_length=1_000)] = msgspec.field(
         default_factory=list
@@ -118,7 +118,7 @@ class RegistryItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RevisionItem(msgspec.Struct, frozen=True, kw_only=True):
-    """``is_outdated``: the registry has newer content of this version."""
+    """A revision; ``is_outdated``: the registry has newer content of this version."""
 
     id: str
     artifact_id: str
@@ -193,6 +193,6 @@ class TaskStarted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TicketReply(msgspec.Struct, frozen=True, kw_only=True):
-    """The complete URL, including the token."""
+    """The temporary URL of a revision, including the token."""
 
     ticket: str

@@ -45,9 +45,9 @@ class ArtifactService:
     async def artifact(self, caller: Caller, ref: str) -> ArtifactRow:
         """Returns an artifact by id or name. Raises NotFound; Conflict: several artifacts have the name;
         ``data.matches`` has their ids."""
-        return await self._one(ref, available_only=_sees_available_only(caller))
+        return await self._find_artifact(ref, available_only=_sees_available_only(caller))
 
-    async def _one(self, ref: str, *, available_only: bool) -> ArtifactRow:
+    async def _find_artifact(self, ref: str, *, available_only: bool) -> ArtifactRow:
         rows = await self.store.find(ref, available_only=available_only)
         if not rows:
             raise NotFound(f"There is no artifact {ref[:256]!r}.", data={"artifact": "unknown"})
@@ -71,8 +71,8 @@ class ArtifactService:
             Conflict: the reference is ambiguous, or the revision is not available.
         """
         available_only = _sees_available_only(caller)
-        row = await self._by_id(ref, available_only=available_only)
-        row = row or await self._by_name(ref, available_only=available_only, usable=usable)
+        row = await self._revision_by_id(ref, available_only=available_only)
+        row = row or await self._revision_by_name(ref, available_only=available_only, usable=usable)
         if usable and row.revision.status is not RevisionStatus.AVAILABLE:
             status = row.revision.status.value
             raise Conflict(f"{row.ref} is {status}, and not AVAILABLE.", data={"status": status})
@@ -85,30 +85,35 @@ class ArtifactService:
             raise NotFound(f"{row.ref} is gone.", data={"revision": "gone"})
         return rows[0]
 
-    async def _by_id(self, ref: str, *, available_only: bool) -> RevisionRow | None:
+    async def _revision_by_id(self, ref: str, *, available_only: bool) -> RevisionRow | None:
         try:
             rows = await self.store.revisions([RevisionId(UUID(ref))])
         except ValueError:
             return None
-        visible = [r for r in rows if not available_only or r.revision.status is RevisionStatus.AVAILABLE]
+        visible = [row for row in rows if not available_only or row.revision.status is RevisionStatus.AVAILABLE]
         return visible[0] if visible else None
 
-    async def _by_name(self, ref: str, *, available_only: bool, usable: bool) -> RevisionRow:
+    async def _revision_by_name(self, ref: str, *, available_only: bool, usable: bool) -> RevisionRow:
         name, version = split_reference(ref)
-        row = await self._one(name, available_only=available_only)
+        row = await self._find_artifact(name, available_only=available_only)
         revisions = row.revisions
         if version is not None:
-            revisions = [r for r in revisions if r.version == version]
+            revisions = [revision for revision in revisions if revision.version == version]
         else:
-            available = [r for r in revisions if r.status is RevisionStatus.AVAILABLE]
+            available = [revision for revision in revisions if revision.status is RevisionStatus.AVAILABLE]
             revisions = available if usable and available else revisions  # the same for callers that see more
         if len(revisions) > 1:
-            defaults = [r for v in _DEFAULT_VERSIONS for r in revisions if r.version == v]
+            defaults = [
+                revision
+                for default_version in _DEFAULT_VERSIONS
+                for revision in revisions
+                if revision.version == default_version
+            ]
             revisions = defaults[:1] or revisions
         if not revisions:
             raise NotFound(f"The artifact {name[:256]!r} has no revision {version!r}.", data={"revision": "unknown"})
         if len(revisions) > 1:
-            versions = [r.version for r in revisions[:20]]
+            versions = [revision.version for revision in revisions[:20]]
             raise Conflict(f"Say which revision of {name[:256]!r}: {', '.join(versions)}.", data={"matches": versions})
         return RevisionRow(revision=revisions[0], artifact=row.artifact, registry=row.registry)
 

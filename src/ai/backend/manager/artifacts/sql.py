@@ -58,52 +58,54 @@ def _new_or_old(column: Column[Any]) -> ColumnElement[Any]:
 
 
 def _unless_available(column: Column[Any]) -> ColumnElement[Any]:
-    """Keeps the size of an available revision, whatever the registry reports."""
+    """Returns the SQL value that keeps a column of available revisions, whatever the registry reports."""
     return case((revisions.c.status == RevisionStatus.AVAILABLE, column), else_=_new_or_old(column))
 
 
-_A, _R = artifacts.c, revisions.c
+_ARTIFACT, _REVISION = artifacts.c, revisions.c
 _UPDATE_ARTIFACT = (
     update(artifacts)
-    .where(_A.id == _new_value(_A.id))
+    .where(_ARTIFACT.id == _new_value(_ARTIFACT.id))
     .values(
-        description=_new_value(_A.description),
-        extra=_new_value(_A.extra),
-        scanned_at=_new_value(_A.scanned_at),
-        readme=_new_or_old(_A.readme),
+        description=_new_value(_ARTIFACT.description),
+        extra=_new_value(_ARTIFACT.extra),
+        scanned_at=_new_value(_ARTIFACT.scanned_at),
+        readme=_new_or_old(_ARTIFACT.readme),
     )
 )
 _UPDATE_REVISION = (
     update(revisions)
-    .where(_R.id == _new_value(_R.id))
+    .where(_REVISION.id == _new_value(_REVISION.id))
     .values(
-        source=_new_value(_R.source),
-        remote_status=_new_value(_R.remote_status),
-        digest=_new_or_old(_R.digest),
-        size=_unless_available(_R.size),
-        file_count=_unless_available(_R.file_count),
+        source=_new_value(_REVISION.source),
+        remote_status=_new_value(_REVISION.remote_status),
+        digest=_new_or_old(_REVISION.digest),
+        size=_unless_available(_REVISION.size),
+        file_count=_unless_available(_REVISION.file_count),
     )
 )
 
 
-def _parameters(**values: Any) -> dict[str, Any]:
+def _update_parameters(**values: Any) -> dict[str, Any]:
     return {f"new_{name}": value for name, value in values.items()}
 
 
 def _record_scan(
     s: Connection, registry_id: RegistryId, scanned: Sequence[ScannedArtifact], at: datetime, new_id: Callable[[], UUID]
 ) -> tuple[int, int]:
-    """Writes a page, of whose duplicates the last one counts; returns how many artifacts and revisions are new."""
-    page = {(one.type, one.name): one for one in scanned}
+    """Writes a page of a scan, the last of duplicates; returns how many artifacts and revisions are new."""
+    page = {(artifact.type, artifact.name): artifact for artifact in scanned}
     names = sorted({name for _, name in page})
-    query = select(_A.id, _A.type, _A.name).where(_A.registry_id == registry_id, _A.name.in_(names))
+    query = select(_ARTIFACT.id, _ARTIFACT.type, _ARTIFACT.name).where(
+        _ARTIFACT.registry_id == registry_id, _ARTIFACT.name.in_(names)
+    )
     ids = {(row.type, row.name): row.id for row in s.execute(query) if (row.type, row.name) in page}
     created, changed = [], []
-    for key, one in page.items():
-        values = row_of(one, without=["revisions"]) | {"extra": dict(one.extra), "scanned_at": at}
+    for key, artifact in page.items():
+        values = row_of(artifact, without=["revisions"]) | {"extra": dict(artifact.extra), "scanned_at": at}
         if key in ids:
             del values["type"], values["name"]
-            changed.append(_parameters(id=ids[key], **values))
+            changed.append(_update_parameters(id=ids[key], **values))
         else:
             ids[key] = new_id()
             created.append(row_of(Artifact(id=ids[key], registry_id=registry_id, created_at=at, **values)))
@@ -111,7 +113,9 @@ def _record_scan(
         s.execute(insert(artifacts), created)
     if changed:
         s.execute(_UPDATE_ARTIFACT, changed)
-    scanned_revisions = {(ids[key], r.version): r for key, one in page.items() for r in one.revisions}
+    scanned_revisions = {
+        (ids[key], revision.version): revision for key, artifact in page.items() for revision in artifact.revisions
+    }
     return len(created), _record_revisions(s, scanned_revisions, at, new_id)
 
 
@@ -123,13 +127,15 @@ def _record_revisions(
 ) -> int:
     """Writes revisions and returns the number of new ones."""
     artifact_ids = sorted({artifact_id for artifact_id, _ in scanned_revisions}, key=str)
-    query = select(_R.id, _R.artifact_id, _R.version).where(_R.artifact_id.in_(artifact_ids))
+    query = select(_REVISION.id, _REVISION.artifact_id, _REVISION.version).where(
+        _REVISION.artifact_id.in_(artifact_ids)
+    )
     existing = {(row.artifact_id, row.version): row.id for row in s.execute(query)}
     created, changed = [], []
-    for (artifact_id, version), one in scanned_revisions.items():
-        values = row_of(one, without=["version"]) | {"source": dict(one.source)}
+    for (artifact_id, version), revision in scanned_revisions.items():
+        values = row_of(revision, without=["version"]) | {"source": dict(revision.source)}
         if (artifact_id, version) in existing:
-            changed.append(_parameters(id=existing[artifact_id, version], **values))
+            changed.append(_update_parameters(id=existing[artifact_id, version], **values))
         else:
             values |= {"id": RevisionId(new_id()), "artifact_id": artifact_id, "version": version}
             created.append(row_of(Revision(status_changed=at, created_at=at, **values)))
@@ -140,28 +146,28 @@ def _record_revisions(
     return len(created)
 
 
-_USABLE = revisions.c.status == RevisionStatus.AVAILABLE
+_IS_AVAILABLE = revisions.c.status == RevisionStatus.AVAILABLE
 _HAS_FILES = or_(revisions.c.status != RevisionStatus.SCANNED, revisions.c.residue)
 R = TypeVar("R", ArtifactRow, RevisionRow)
 
 
-def _of(kind: type[Any], row: Row[Any], prefix: str) -> Any:
-    return kind(**{f.name: row._mapping[f"{prefix}_{f.name}"] for f in fields(kind)})
+def _model(kind: type[Any], row: Row[Any], prefix: str) -> Any:
+    return kind(**{field.name: row._mapping[f"{prefix}_{field.name}"] for field in fields(kind)})
 
 
-def _columns(table: Table, prefix: str) -> list[ColumnElement[Any]]:
+def _labelled(table: Table, prefix: str) -> list[ColumnElement[Any]]:
     return [column.label(f"{prefix}_{column.name}") for column in table.c]
 
 
 def _artifacts() -> Select[Any]:
-    return select(*_columns(artifacts, "a"), *_columns(registries, "g")).join(
+    return select(*_labelled(artifacts, "a"), *_labelled(registries, "g")).join(
         registries, registries.c.id == artifacts.c.registry_id
     )
 
 
-def _rows() -> Select[Any]:
+def _revisions() -> Select[Any]:
     return (
-        select(*_columns(revisions, "r"), *_columns(artifacts, "a"), *_columns(registries, "g"))
+        select(*_labelled(revisions, "r"), *_labelled(artifacts, "a"), *_labelled(registries, "g"))
         .join(artifacts, artifacts.c.id == revisions.c.artifact_id)
         .join(registries, registries.c.id == artifacts.c.registry_id)
     )
@@ -169,21 +175,23 @@ def _rows() -> Select[Any]:
 
 def _revision_row(row: Row[Any]) -> RevisionRow:
     return RevisionRow(
-        revision=_of(Revision, row, "r"), artifact=_of(Artifact, row, "a"), registry=_of(ArtifactRegistry, row, "g")
+        revision=_model(Revision, row, "r"),
+        artifact=_model(Artifact, row, "a"),
+        registry=_model(ArtifactRegistry, row, "g"),
     )
 
 
 def _with_revisions(s: Connection, query: Select[Any], *, available_only: bool) -> list[ArtifactRow]:
     rows = s.execute(query).all()
     of_artifacts = revisions.c.artifact_id.in_([row.a_id for row in rows])
-    revisions_query = select(revisions).where(of_artifacts, *([_USABLE] if available_only else []))
+    revisions_query = select(revisions).where(of_artifacts, *([_IS_AVAILABLE] if available_only else []))
     by_artifact: dict[UUID, list[Revision]] = {}
     for row in s.execute(revisions_query.order_by(revisions.c.created_at.desc(), revisions.c.version)):
         by_artifact.setdefault(row.artifact_id, []).append(Revision(**row._mapping))
     return [
         ArtifactRow(
-            artifact=_of(Artifact, row, "a"),
-            registry=_of(ArtifactRegistry, row, "g"),
+            artifact=_model(Artifact, row, "a"),
+            registry=_model(ArtifactRegistry, row, "g"),
             revisions=by_artifact.get(row.a_id, ()),
         )
         for row in rows
@@ -196,7 +204,7 @@ def _with_revision(*where: ColumnElement[bool]) -> ColumnElement[bool]:
 
 def _check_no_files(s: Connection, *where: ColumnElement[bool]) -> None:
     """Raises Conflict while a matching revision has files or is being imported."""
-    row = s.execute(_rows().where(_HAS_FILES, *where).limit(1)).one_or_none()
+    row = s.execute(_revisions().where(_HAS_FILES, *where).limit(1)).one_or_none()
     if row is not None:
         match = _revision_row(row)
         status = match.revision.status
@@ -207,8 +215,8 @@ def _check_no_files(s: Connection, *where: ColumnElement[bool]) -> None:
 def link_artifacts(s: Connection, session_id: UUID, mounts: Sequence[FolderMount], at: datetime) -> None:
     """Records the revisions that a session mounts, in the transaction that inserts the session. Raises InvalidInput: a
     revision is no longer available."""
-    for mount in {m.folder_id: m for m in mounts if m.kind is MountKind.ARTIFACT}.values():
-        usable = and_(revisions.c.id == mount.folder_id, _USABLE)
+    for mount in {mount.folder_id: mount for mount in mounts if mount.kind is MountKind.ARTIFACT}.values():
+        usable = and_(revisions.c.id == mount.folder_id, _IS_AVAILABLE)
         if s.execute(update(revisions).where(usable).values(last_used=at)).rowcount != 1:
             raise InvalidInput(
                 f"The artifact {mount.name!r} cannot be mounted: it is not available any more.",
@@ -226,7 +234,7 @@ class SqlArtifactStore:
         self._live_sessions = live_sessions.subquery()
         self._sealer = sealer or Sealer()
 
-    def _opened(self, row: R) -> R:
+    def _unsealed(self, row: R) -> R:
         return replace(row, registry=self._opened_registry(row.registry))
 
     def _opened_registry(self, registry: ArtifactRegistry) -> ArtifactRegistry:
@@ -269,26 +277,26 @@ class SqlArtifactStore:
         return await self._db.run_write(work)
 
     async def page(self, query: ArtifactQuery) -> Page[ArtifactRow]:
-        where: list[ColumnElement[bool]] = []
+        clauses: list[ColumnElement[bool]] = []
         if query.type is not None:
-            where.append(artifacts.c.type == query.type)
+            clauses.append(artifacts.c.type == query.type)
         if query.registry_id is not None:
-            where.append(artifacts.c.registry_id == query.registry_id)
+            clauses.append(artifacts.c.registry_id == query.registry_id)
         if query.search:
-            where.append(artifacts.c.name.icontains(query.search, autoescape=True))
+            clauses.append(artifacts.c.name.icontains(query.search, autoescape=True))
         if query.status is not None:
-            where.append(_with_revision(revisions.c.status == query.status))
+            clauses.append(_with_revision(revisions.c.status == query.status))
         if query.available_only:
-            where.append(_with_revision(_USABLE))
+            clauses.append(_with_revision(_IS_AVAILABLE))
 
         def work(s: Connection) -> Page[ArtifactRow]:
-            total = s.execute(select(func.count()).select_from(artifacts).where(*where)).scalar_one()
-            ordered = _artifacts().where(*where).order_by(artifacts.c.name, artifacts.c.type, artifacts.c.id)
+            total = s.execute(select(func.count()).select_from(artifacts).where(*clauses)).scalar_one()
+            ordered = _artifacts().where(*clauses).order_by(artifacts.c.name, artifacts.c.type, artifacts.c.id)
             page = ordered.limit(query.limit).offset(query.offset)
             return Page(items=_with_revisions(s, page, available_only=query.available_only), total_count=total)
 
         page = await self._db.run_read(work)
-        return replace(page, items=[self._opened(row) for row in page.items])
+        return replace(page, items=[self._unsealed(row) for row in page.items])
 
     async def find(self, ref: str, *, available_only: bool = False) -> Sequence[ArtifactRow]:
         try:
@@ -297,9 +305,9 @@ class SqlArtifactStore:
             named = artifacts.c.name == ref
         query = _artifacts().where(named).order_by(artifacts.c.created_at, artifacts.c.id)
         if available_only:
-            query = query.where(_with_revision(_USABLE))
+            query = query.where(_with_revision(_IS_AVAILABLE))
         rows = await self._db.run_read(lambda s: _with_revisions(s, query, available_only=available_only))
-        return [self._opened(row) for row in rows]
+        return [self._unsealed(row) for row in rows]
 
     async def remove_artifact(self, artifact_id: ArtifactId) -> None:
         def work(s: Connection) -> None:
@@ -310,32 +318,34 @@ class SqlArtifactStore:
         await self._db.run_write(work)
 
     async def revisions(self, ids: Collection[RevisionId]) -> Sequence[RevisionRow]:
-        return await self._read_revisions(*(_rows().where(revisions.c.id.in_(chunk)) for chunk in chunks(ids)))
+        return await self._read_revisions(*(_revisions().where(revisions.c.id.in_(chunk)) for chunk in chunks(ids)))
 
     async def under_way(self) -> Sequence[RevisionRow]:
-        moving = or_(revisions.c.status.in_((RevisionStatus.PULLING, RevisionStatus.PULLED)), revisions.c.residue)
-        return await self._read_revisions(_rows().where(moving).order_by(revisions.c.status_changed, revisions.c.id))
+        is_moving = or_(revisions.c.status.in_((RevisionStatus.PULLING, RevisionStatus.PULLED)), revisions.c.residue)
+        return await self._read_revisions(
+            _revisions().where(is_moving).order_by(revisions.c.status_changed, revisions.c.id)
+        )
 
     async def _read_revisions(self, *queries: Select[Any]) -> list[RevisionRow]:
         rows = await self._db.run_read(lambda s: [row for query in queries for row in s.execute(query)])
-        return [self._opened(_revision_row(row)) for row in rows]
+        return [self._unsealed(_revision_row(row)) for row in rows]
 
     async def move(
         self, seen: Revision, *, at: datetime, unless_mounted: bool = False, **values: Any
     ) -> Revision | None:
-        c = revisions.c
-        same = and_(c.id == seen.id, c.generation == seen.generation)
+        columns = revisions.c
+        is_unchanged = and_(columns.id == seen.id, columns.generation == seen.generation)
         changed = {"generation": seen.generation + 1, **values}
         if values.get("status", seen.status) is not seen.status:
             changed["status_changed"] = at
 
         def work(s: Connection) -> Revision | None:
-            if not s.execute(update(revisions).where(same).values(changed)).rowcount:
+            if not s.execute(update(revisions).where(is_unchanged).values(changed)).rowcount:
                 return None
             session = self._mounted_by(s, seen.id) if unless_mounted else None
             if session is not None:
                 raise Conflict(f"the session {session!r} mounts it", data={"session": session})
-            return Revision(**s.execute(select(revisions).where(c.id == seen.id)).one()._mapping)
+            return Revision(**s.execute(select(revisions).where(columns.id == seen.id)).one()._mapping)
 
         return await self._db.run_write(work)
 

@@ -42,7 +42,7 @@ class ArtifactStore(Protocol):
 
     async def page(self, query: ArtifactQuery) -> Page[ArtifactRow]: ...
     async def find(self, ref: str, *, available_only: bool = False) -> Sequence[ArtifactRow]:
-        """Returns the artifacts of that id or name, of any registry and type."""
+        """Returns the artifacts whose id or name is ``ref``, of any registry and type."""
 
     async def remove_artifact(self, artifact_id: ArtifactId) -> None:
         """Removes an artifact with its revisions. Raises Conflict while files of it are stored."""

@@ -21,7 +21,7 @@ from ai.backend.manager.sessions.settings import FileSettings, SessionSettings
 
 
 class ListenSettings(Settings):
-    """The address of the API."""
+    """Settings of the address of the API."""
 
     host: str = Field("127.0.0.1", description="Address that the API listens on.")
     port: int = Field(
@@ -30,7 +30,7 @@ class ListenSettings(Settings):
 
 
 class AgentLinkSettings(Settings):
-    """The endpoint of agents, and its keys."""
+    """Settings of the endpoint of agents, and its keys."""
 
     bind: str = Field(
         "tcp://127.0.0.1:6011", description="ZeroMQ endpoint that agents connect to, their `link.manager-addr`."
@@ -50,7 +50,7 @@ class AgentLinkSettings(Settings):
 
 
 class DatabaseSettings(Settings):
-    """The database."""
+    """Settings of the database."""
 
     url: str | None = Field(
         None,
@@ -70,7 +70,7 @@ class SecretSettings(Settings):
 
 
 class ApiSettings(Settings):
-    """Limits and texts of the API."""
+    """Settings of the API's limits and texts."""
 
     anonymous_rate_limit: int = Field(
         5_000, ge=0, description="Unsigned requests from one address in 15 minutes; 0 allows any number."

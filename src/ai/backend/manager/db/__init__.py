@@ -1,4 +1,4 @@
-"""SQL store."""
+"""The migrations of the manager's database, and the tables' metadata."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ Permission = Annotated[str, Meta(pattern="^[0-7]{3}$")]
 
 
 class DotfileBody(Schema, frozen=True):
-    """``permission`` is octal. ``group`` and ``domain`` name the owner of a dotfile that is not a user's."""
+    """A dotfile; ``permission`` is octal. ``group`` and ``domain`` name the owner of a dotfile that is not a user's."""
 
     path: Path
     data: LongText
@@ -28,7 +28,7 @@ class DotfileBody(Schema, frozen=True):
 
 
 class DotfileQuery(Schema, frozen=True):
-    """Lists all without ``path``. The published client sends ``onwer_access_key``."""
+    """Selects a dotfile, or all without ``path``. The published client sends ``onwer_access_key``."""
 
     path: Path | None = None
     group: Word | None = None

@@ -48,7 +48,7 @@ class InjectedFiles:
 
 
 def merged(dotfiles: Iterable[tuple[DotfileScope, Dotfile]]) -> tuple[Dotfile, ...]:
-    """Returns one file for each path, that of the narrowest scope, by path. Files below another file are left out."""
+    """Merges dotfiles to one for each path, of the narrowest scope, by path. Paths below another file are left out."""
     rank = {scope: i for i, scope in enumerate(DotfileScope)}
     by_path = {dotfile.path: dotfile for _, dotfile in sorted(dotfiles, key=lambda item: rank[item[0]])}
     return tuple(by_path[path] for path in sorted(by_path) if by_path.keys().isdisjoint(_parents(path)))
@@ -56,11 +56,11 @@ def merged(dotfiles: Iterable[tuple[DotfileScope, Dotfile]]) -> tuple[Dotfile, .
 
 def _parents(path: str) -> list[str]:
     parts = path.split("/")
-    return ["/".join(parts[:i]) for i in range(1, len(parts))]
+    return ["/".join(parts[:length]) for length in range(1, len(parts))]
 
 
 def with_dotfile(stored: Iterable[Dotfile], dotfile: Dotfile, *, is_new: bool) -> list[Dotfile]:
-    """Returns the dotfiles of an owner with one added or replaced, by path.
+    """Returns the dotfiles of an owner with ``dotfile`` added or replaced, sorted by path.
 
     Raises:
         Conflict: a new one has the path of another, or a path would be both a file and a directory.

@@ -17,10 +17,10 @@ from ai.backend.manager.folders.model import FolderMount
 from ai.backend.manager.identity.service import IdentityService
 
 _HOME = "/home/work"
-_MAX_PATH = 255
-_MAX_DEPTH = 16
-_PERMISSION = re.compile(r"[0-7]{3}")
-_RESERVED = (".ssh/authorized_keys", ".terminfo", ".jupyter", ".tmux.conf")
+_MAX_PATH_BYTES = 255
+_MAX_PATH_DEPTH = 16
+_PERMISSION_PATTERN = re.compile(r"[0-7]{3}")
+_RESERVED_PATHS = (".ssh/authorized_keys", ".terminfo", ".jupyter", ".tmux.conf")
 """Paths that the platform writes itself, with everything below them."""
 
 
@@ -28,14 +28,14 @@ def check_dotfile(path: str, permission: str, data: str) -> Dotfile:
     """Returns a dotfile with its path normalized. Raises InvalidInput, whose ``data`` names the field."""
     clean = posixpath.normpath(path)
     is_plain = path.isprintable() and "\0" not in path and ".." not in path.split("/")
-    if not is_plain or not clean.startswith(".") or clean in (".", "..") or clean.count("/") >= _MAX_DEPTH:
+    if not is_plain or not clean.startswith(".") or clean in (".", "..") or clean.count("/") >= _MAX_PATH_DEPTH:
         message = "The path of a dotfile begins with a dot and stays in the home directory."
         raise InvalidInput(message, data={"path": "malformed"})
-    if len(clean.encode()) > _MAX_PATH:
-        raise InvalidInput(f"The path of a dotfile has {_MAX_PATH} bytes at most.", data={"path": "too long"})
-    if any(clean == reserved or clean.startswith(reserved + "/") for reserved in _RESERVED):
+    if len(clean.encode()) > _MAX_PATH_BYTES:
+        raise InvalidInput(f"The path of a dotfile has {_MAX_PATH_BYTES} bytes at most.", data={"path": "too long"})
+    if any(clean == reserved or clean.startswith(reserved + "/") for reserved in _RESERVED_PATHS):
         raise InvalidInput(f"{clean!r} is reserved for the platform.", data={"path": "reserved"})
-    if not _PERMISSION.fullmatch(permission) or int(permission[0]) & 4 == 0:
+    if not _PERMISSION_PATTERN.fullmatch(permission) or int(permission[0]) & 4 == 0:
         message = "The permission is three octal digits, and its owner may read it."
         raise InvalidInput(message, data={"permission": "malformed"})
     if "\0" in data:
@@ -65,7 +65,7 @@ class DotfileService:
         self._max_script_bytes = max_script_bytes
 
     async def of_user(self, caller: Caller, owner_access_key: str | None) -> DotfileOwner:
-        """Returns a keypair as owner. Raises Forbidden for a key that the caller may not act for."""
+        """Returns a keypair as an owner of dotfiles. Raises Forbidden for a key that the caller may not act for."""
         owner = await self._identity.resolve_owner(caller, owner_access_key)
         return DotfileOwner(scope=DotfileScope.USER, name=owner.access_key)
 
@@ -73,9 +73,13 @@ class DotfileService:
         """Returns a group, by its name or id, as owner. Raises NotFound, or Forbidden if the caller may not change its
         dotfiles."""
         visible = await self._identity.groups(caller)
-        matches = [g for g in visible if group in (g.name, str(g.id)) and domain in (None, g.domain_name)]
+        matches = [
+            candidate
+            for candidate in visible
+            if group in (candidate.name, str(candidate.id)) and domain in (None, candidate.domain_name)
+        ]
         if len(matches) > 1:
-            matches = [g for g in matches if g.domain_name == caller.domain_name]
+            matches = [candidate for candidate in matches if candidate.domain_name == caller.domain_name]
         if not matches:
             raise NotFound("There is no such group.", data={"group": "unknown"})
         if to_change:
@@ -83,7 +87,7 @@ class DotfileService:
         return DotfileOwner(scope=DotfileScope.GROUP, name=str(matches[0].id))
 
     async def of_domain(self, caller: Caller, domain: str, *, to_change: bool) -> DotfileOwner:
-        """Returns a domain as owner. Raises as :meth:`of_group`."""
+        """Returns a domain as an owner of dotfiles. Raises as :meth:`of_group`."""
         await self._identity.domain(caller, domain)
         if to_change:
             require(caller, Operation.CHANGE_SHARED_DOTFILES, domain_name=domain)
@@ -110,7 +114,7 @@ class DotfileService:
             raise NotFound("There is no such dotfile.", data={"path": "unknown"})
 
     async def bootstrap_script(self, caller: Caller, owner_access_key: str | None = None) -> str:
-        """Returns the script of sessions that request none; empty if there is none."""
+        """Returns the bootstrap script of sessions that request none; empty without such a script."""
         owner = await self._identity.resolve_owner(caller, owner_access_key)
         return await self._store.bootstrap_script(owner.access_key)
 
@@ -135,7 +139,7 @@ class DotfileService:
         """Returns the requested script of a new session, or else the owner's. Raises InvalidInput if a dotfile and a
         mount exclude each other."""
         if mounts:
-            check_no_mount_covers(await self._of(domain, group, owner.access_key, owner), mounts)
+            check_no_mount_covers(await self._dotfiles_of(domain, group, owner.access_key, owner), mounts)
         return requested or await self._store.bootstrap_script(owner.access_key) or None
 
     async def injected_files(self, domain: DomainName, group: GroupId, access_key: AccessKey) -> InjectedFiles:
@@ -143,14 +147,14 @@ class DotfileService:
         SSH key."""
         credentials = await self._identity.credentials(access_key)
         return InjectedFiles(
-            dotfiles=await self._of(domain, group, access_key, credentials.caller if credentials else None),
+            dotfiles=await self._dotfiles_of(domain, group, access_key, credentials.caller if credentials else None),
             ssh_public_key=credentials.ssh_public_key if credentials else None,
         )
 
-    async def _of(
+    async def _dotfiles_of(
         self, domain: DomainName, group: GroupId, access_key: AccessKey, owner: Caller | None
     ) -> tuple[Dotfile, ...]:
-        """Returns the merged dotfiles of a session; superadmins and monitors get their own ones only."""
+        """Returns the merged dotfiles of a session; superadmins and monitors get their own dotfiles only."""
         owners = [DotfileOwner(scope=DotfileScope.USER, name=access_key)]
         if owner is not None and not is_spared(Operation.CHANGE_SHARED_DOTFILES, owner.role):
             owners.append(DotfileOwner(scope=DotfileScope.DOMAIN, name=domain))

@@ -15,7 +15,7 @@ from ai.backend.manager.db.metadata import metadata, required
 from ai.backend.manager.dotfiles.model import Dotfile, DotfileOwner, DotfileScope, with_dotfile
 from ai.backend.manager.identity.tables import domains, groups, keypairs
 
-_DOTFILES = Table(
+_DOTFILE_TABLE = Table(
     "dotfiles",
     metadata,
     Column("scope", EnumText(DotfileScope), primary_key=True),
@@ -25,14 +25,14 @@ _DOTFILES = Table(
     required("data", Text),
 )
 
-_SCRIPTS = Table(
+_SCRIPT_TABLE = Table(
     "bootstrap_scripts",
     metadata,
     Column("access_key", String(20), primary_key=True),
     required("script", Text),
 )
 
-c = _DOTFILES.c
+_COLUMNS = _DOTFILE_TABLE.c
 _OWNER_KEYS: Mapping[DotfileScope, Column[Any]] = {
     DotfileScope.DOMAIN: domains.c.name,
     DotfileScope.GROUP: groups.c.id,
@@ -53,43 +53,48 @@ class SqlDotfileStore:
         row = {"scope": owner.scope, "owner": owner.name, **row_of(dotfile)}
 
         def work(s: Connection) -> None:
-            _lock(s, owner)
+            _lock_owner(s, owner)
             stored = [
-                Dotfile(**r._mapping) for r in s.execute(select(c.path, c.permission, c.data).where(_is_of(owner)))
+                Dotfile(**stored_row._mapping)
+                for stored_row in s.execute(
+                    select(_COLUMNS.path, _COLUMNS.permission, _COLUMNS.data).where(_is_of_owner(owner))
+                )
             ]
             with_dotfile(stored, dotfile, is_new=is_new)
-            s.execute(delete(_DOTFILES).where(_is_of(owner), c.path == dotfile.path))
-            s.execute(insert(_DOTFILES), row)
+            s.execute(delete(_DOTFILE_TABLE).where(_is_of_owner(owner), _COLUMNS.path == dotfile.path))
+            s.execute(insert(_DOTFILE_TABLE), row)
 
         await self._db.run_write(work)
 
     async def drop_dotfile(self, owner: DotfileOwner, path: str) -> bool:
-        return bool(await self._db.execute(delete(_DOTFILES).where(_is_of(owner), c.path == path)))
+        return bool(await self._db.execute(delete(_DOTFILE_TABLE).where(_is_of_owner(owner), _COLUMNS.path == path)))
 
     async def dotfiles_of(self, owners: Sequence[DotfileOwner]) -> list[tuple[DotfileScope, Dotfile]]:
-        query = select(c.scope, c.path, c.permission, c.data).order_by(c.scope, c.path)
-        rows = await self._db.fetch(query.where(or_(false(), *map(_is_of, owners))))
+        query = select(_COLUMNS.scope, _COLUMNS.path, _COLUMNS.permission, _COLUMNS.data).order_by(
+            _COLUMNS.scope, _COLUMNS.path
+        )
+        rows = await self._db.fetch(query.where(or_(false(), *map(_is_of_owner, owners))))
         return [(row.scope, Dotfile(path=row.path, permission=row.permission, data=row.data)) for row in rows]
 
     async def bootstrap_script(self, access_key: AccessKey) -> str:
-        rows = await self._db.fetch(select(_SCRIPTS.c.script).where(_SCRIPTS.c.access_key == access_key))
+        rows = await self._db.fetch(select(_SCRIPT_TABLE.c.script).where(_SCRIPT_TABLE.c.access_key == access_key))
         return rows[0].script if rows else ""
 
     async def put_bootstrap_script(self, access_key: AccessKey, script: str) -> None:
         def work(s: Connection) -> None:
-            _lock(s, DotfileOwner(scope=DotfileScope.USER, name=access_key))
-            s.execute(delete(_SCRIPTS).where(_SCRIPTS.c.access_key == access_key))
+            _lock_owner(s, DotfileOwner(scope=DotfileScope.USER, name=access_key))
+            s.execute(delete(_SCRIPT_TABLE).where(_SCRIPT_TABLE.c.access_key == access_key))
             if script:
-                s.execute(insert(_SCRIPTS), {"access_key": access_key, "script": script})
+                s.execute(insert(_SCRIPT_TABLE), {"access_key": access_key, "script": script})
 
         await self._db.run_write(work)
 
 
-def _is_of(owner: DotfileOwner) -> ColumnElement[bool]:
-    return and_(c.scope == owner.scope, c.owner == owner.name)
+def _is_of_owner(owner: DotfileOwner) -> ColumnElement[bool]:
+    return and_(_COLUMNS.scope == owner.scope, _COLUMNS.owner == owner.name)
 
 
-def _lock(s: Connection, owner: DotfileOwner) -> None:
+def _lock_owner(s: Connection, owner: DotfileOwner) -> None:
     """Locks the row of an owner, so that concurrent changes keep the limits. SQLite has one writer anyway."""
     key = _OWNER_KEYS[owner.scope]
     s.execute(select(key).where(key == owner.name).with_for_update())

@@ -17,7 +17,7 @@ class DotfileStore(Protocol):
         ...
 
     async def put_dotfile(self, owner: DotfileOwner, dotfile: Dotfile, *, is_new: bool) -> None:
-        """Adds a dotfile if ``is_new``, else replaces the one of the same path.
+        """Adds a dotfile if ``is_new``, else replaces that of the same path.
 
         Raises:
             Conflict: a new one has the path of another, or is a directory of another path, or lies below one.
@@ -32,7 +32,7 @@ class DotfileStore(Protocol):
         ...
 
     async def bootstrap_script(self, access_key: AccessKey) -> str:
-        """Returns the script of sessions that request none; empty if there is none."""
+        """Returns a keypair's bootstrap script; empty without such a script."""
         ...
 
     async def put_bootstrap_script(self, access_key: AccessKey, script: str) -> None: ...

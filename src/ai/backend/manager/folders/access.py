@@ -17,12 +17,12 @@ from ai.backend.manager.folders.store import FolderStore
 from ai.backend.manager.folders.transitions import FolderTransitions
 from ai.backend.manager.volumes.permissions import FolderScope, FolderScopes, require
 
-READY = frozenset({FolderStatus.READY})
+READY_STATUSES = frozenset({FolderStatus.READY})
 ANY_STATUS = frozenset(FolderStatus) - {FolderStatus.DELETE_COMPLETE}
 
 
 def access_of(caller: Caller, scope: FolderScope, row: FolderRow) -> FolderAccess | None:
-    """Returns the caller's access to a folder, or None if they have none. Pure."""
+    """Returns the caller's access to a folder, or None without access. Pure."""
     folder = row.folder
     is_admin = is_permitted(caller, Operation.CHANGE_FOLDERS, domain_name=folder.domain_name)
     is_visible = is_permitted(caller, Operation.SEE_FOLDERS, domain_name=folder.domain_name)
@@ -62,7 +62,7 @@ class FolderFinder:
         rows = await self._store.accessible(caller.user_id, scope.all_groups, name=name)
         return [access for row in rows if (access := access_of(caller, scope, row)) is not None]
 
-    async def _by_id(self, caller: Caller, folder_id: FolderId) -> list[FolderAccess]:
+    async def _access_by_id(self, caller: Caller, folder_id: FolderId) -> list[FolderAccess]:
         row = await self._store.get(folder_id, user_id=caller.user_id)
         access = access_of(caller, await self._scopes.of(caller, row.folder.group_id), row) if row is not None else None
         return [access] if access is not None else []
@@ -72,13 +72,13 @@ class FolderFinder:
         caller: Caller,
         ref: str,
         *,
-        statuses: Collection[FolderStatus] = READY,
+        statuses: Collection[FolderStatus] = READY_STATUSES,
         trigger: FolderTrigger | None = None,
         to_write: bool = False,
         to_control: bool = False,
         needs: HostPermission | None = None,
     ) -> FolderAccess:
-        """Returns the folder that ``ref`` names. A ``trigger`` stands for the statuses that it moves.
+        """Returns the folder whose name or id is ``ref``. A ``trigger`` stands for the statuses that admit the trigger.
 
         Raises:
             FolderNotFound: no folder that the caller may use.
@@ -89,7 +89,7 @@ class FolderFinder:
         folder_id = parse_folder_id(ref)
         statuses = sources_of(trigger) if trigger is not None else statuses
         if folder_id is not None:
-            matches = await self._by_id(caller, folder_id)
+            matches = await self._access_by_id(caller, folder_id)
         else:
             name = unicodedata.normalize("NFC", ref)
             matches = _preferred(caller, await self.accessible(caller, name=name), statuses)
@@ -114,7 +114,7 @@ class FolderFinder:
 
 
 def _preferred(caller: Caller, matches: list[FolderAccess], statuses: Collection[FolderStatus]) -> list[FolderAccess]:
-    """Returns the best matches of a name: first those in ``statuses``, then own before shared before group folders."""
+    """Returns the best folders of a name: first those in ``statuses``, then own before shared before group folders."""
 
     def rank(access: FolderAccess) -> tuple[bool, bool, int]:
         folder = access.folder

@@ -20,7 +20,7 @@ from ai.backend.manager.folders.facade import Folders
 from ai.backend.manager.folders.model import CreateFolder, FolderUsage, Ticket
 
 
-def _quota(value: int | str | None) -> int | None:
+def _quota_bytes(value: int | str | None) -> int | None:
     try:
         return int(BinarySize.parse(str(value))) or None if value is not None else None
     except InvalidQuantity as e:
@@ -34,7 +34,7 @@ def _group_id(text: str | None) -> Any:
         raise refuse({"group_id": "not an id"}) from None
 
 
-def _target(call: Call[Any, Any]) -> tuple[Caller, str]:
+def _folder_ref(call: Call[Any, Any]) -> tuple[Caller, str]:
     """Returns the caller, and the name or id of the folder in the path."""
     return caller_of(call), call.params["f"]
 
@@ -59,7 +59,7 @@ class FoldersApi:
     """Routes about whole folders and their files. ``{f}`` is a name or an id."""
 
     def __init__(self, folders: Folders) -> None:
-        self._life = folders.life
+        self._service = folders.service
         self._files = folders.files
         self._quotas = folders.quotas
 
@@ -69,21 +69,21 @@ class FoldersApi:
     async def list(self, call: Call[Nothing, schema.ListQuery]) -> Any:
         """Lists the folders that the caller may use."""
         query = call.query
-        folders = await self._life.list(caller_of(call), everything=query.all, group=query.group_id)
+        folders = await self._service.list(caller_of(call), everything=query.all, group=query.group_id)
         if query.owner_user_email is not None:
-            folders = [a for a in folders if a.row.owner_email == query.owner_user_email]
+            folders = [access for access in folders if access.row.owner_email == query.owner_user_email]
         return [views.folder_item(access) for access in folders if access.folder.status.is_live is not query.trash]
 
     @route("GET", "/folders/_/hosts", query=schema.HostsQuery)
     async def hosts(self, call: Call[Nothing, schema.HostsQuery]) -> dict[str, Any]:
         """Lists the storage hosts that the caller may use."""
-        return views.hosts_reply(*await self._life.hosts(caller_of(call), _group_id(call.query.group_id)))
+        return views.hosts_reply(*await self._service.hosts(caller_of(call), _group_id(call.query.group_id)))
 
     @route("GET", "/folders/_/all_hosts")
     @route("GET", "/folders/_/all-hosts")
     async def all_hosts(self, call: Call) -> dict[str, Any]:
         """Lists all storage hosts, for superadmins."""
-        return views.hosts_reply(*await self._life.all_hosts(caller_of(call)))
+        return views.hosts_reply(*await self._service.all_hosts(caller_of(call)))
 
     @route("GET", "/folders/_/allowed_types")
     @route("GET", "/folders/_/allowed-types")
@@ -95,7 +95,7 @@ class FoldersApi:
     @route("GET", "/folders/_/id", query=schema.NameQuery)
     async def id_of(self, call: Call[Nothing, schema.NameQuery]) -> dict[str, str]:
         """Returns the id of a folder, also of one in the trash."""
-        return {"id": str((await self._life.get(caller_of(call), call.query.name)).folder.id)}
+        return {"id": str((await self._service.get(caller_of(call), call.query.name)).folder.id)}
 
     @route(
         "POST", "/folders", body=schema.CreateFolderBody, body_aliases=schema.CREATE_ALIASES, reply=schema.FolderItem,
@@ -106,8 +106,8 @@ class FoldersApi:
         body = call.body
         values = {name: value for name, value in asdict(body).items() if name != "quota"}
         values["unmanaged_path"] = body.unmanaged_path or None
-        request = CreateFolder(**values, max_size=_quota(body.quota))
-        return Reply(views.folder_item(await self._life.create(caller_of(call), request)), 201)
+        request = CreateFolder(**values, max_size=_quota_bytes(body.quota))
+        return Reply(views.folder_item(await self._service.create(caller_of(call), request)), 201)
 
     @route("DELETE", "/folders", query=schema.IdQuery)
     async def delete_by_id(self, call: Call[Nothing, schema.IdQuery]) -> None:
@@ -115,29 +115,29 @@ class FoldersApi:
         ref = call.query.id or call.query.vfolder_id
         if ref is None:
             raise refuse({"id": "required"})
-        await self._life.trash(caller_of(call), ref)
+        await self._service.trash(caller_of(call), ref)
 
     @route("POST", "/folders/purge", body=schema.IdBody, body_aliases=schema.ID_ALIASES)
     @route("POST", "/folders/delete-from-trash-bin", body=schema.IdBody, body_aliases=schema.ID_ALIASES)
     async def purge(self, call: Call[schema.IdBody]) -> None:
         """Deletes a folder in the trash for ever."""
-        await self._life.purge(caller_of(call), call.body.id)
+        await self._service.purge(caller_of(call), call.body.id)
 
     @route("POST", "/folders/restore-from-trash-bin", body=schema.IdBody, body_aliases=schema.ID_ALIASES)
     async def restore(self, call: Call[schema.IdBody]) -> None:
         """Restores a folder from the trash."""
-        await self._life.restore(caller_of(call), call.body.id)
+        await self._service.restore(caller_of(call), call.body.id)
 
     @route("POST", "/folders/_/change-ownership", body=schema.ChangeOwnerBody)
     async def change_owner(self, call: Call[schema.ChangeOwnerBody]) -> schema.Message:
         """Gives a user's folder to another user, for superadmins."""
-        await self._life.change_owner(caller_of(call), call.body.vfolder, call.body.user_email)
+        await self._service.change_owner(caller_of(call), call.body.vfolder, call.body.user_email)
         return schema.Message("changed")
 
     @route("GET", "/folders/_/quota", query=schema.QuotaQuery)
     async def quota(self, call: Call[Nothing, schema.QuotaQuery]) -> dict[str, Any]:
         """Returns usage and limit of the quota scope of a folder."""
-        folder = (await self._life.get(caller_of(call), call.query.id)).folder
+        folder = (await self._service.get(caller_of(call), call.query.id)).folder
         usage = await self._quotas.get(caller_of(call), folder.host, folder.quota_scope)
         sizes = {"used_bytes": usage.used_bytes, "limit_bytes": usage.limit_bytes}
         return {"quota_scope_id": folder.quota_scope, **sizes, "enforcement": usage.enforcement}
@@ -146,7 +146,7 @@ class FoldersApi:
     async def set_quota(self, call: Call[schema.QuotaBody]) -> dict[str, Any]:
         """Limits the quota scope of a folder, for superadmins."""
         size = call.body.input.size_bytes
-        folder = (await self._life.get(caller_of(call), call.body.id)).folder
+        folder = (await self._service.get(caller_of(call), call.body.id)).folder
         await self._quotas.set_limit(caller_of(call), folder.host, folder.quota_scope, size)
         return {"size_bytes": size}
 
@@ -155,28 +155,28 @@ class FoldersApi:
     @route("GET", "/folders/{f}", reply=schema.FolderInfo)
     async def get_info(self, call: Call) -> schema.FolderInfo:
         """Returns a folder with its usage."""
-        access = await self._life.get(*_target(call))
+        access = await self._service.get(*_folder_ref(call))
         usage: FolderUsage | None = None
         if access.folder.status.is_live:
             with suppress(BackendError):  # the rest of the reply needs no storage proxy
-                usage = await self._life.usage(access)
+                usage = await self._service.usage(access)
         return views.folder_info(access, usage)
 
     @route("DELETE", "/folders/{f}", query=schema.ModelIdQuery)
     async def delete(self, call: Call[Nothing, schema.ModelIdQuery]) -> None:
         """Moves a folder to the trash; 409 while a session mounts it."""
-        await self._life.trash(*_target(call))
+        await self._service.trash(*_folder_ref(call))
 
     @route("POST", "/folders/{f}/rename", body=schema.RenameBody, status=201)
     async def rename(self, call: Call[schema.RenameBody]) -> Reply:
         """Renames a folder."""
-        await self._life.rename(*_target(call), call.body.new_name)
+        await self._service.rename(*_folder_ref(call), call.body.new_name)
         return Reply(schema.Message("renamed"), 201)
 
     @route("POST", "/folders/{f}/update-options", body=schema.UpdateBody, status=201)
     async def update(self, call: Call[schema.UpdateBody]) -> Reply:
         """Changes permission, usage mode and cloneability of a folder."""
-        await self._life.update(*_target(call), **asdict(call.body))
+        await self._service.update(*_folder_ref(call), **asdict(call.body))
         return Reply(schema.Message("updated"), 201)
 
     @route("POST", "/folders/{f}/clone", body=schema.CloneBody, reply=schema.FolderItem)
@@ -190,7 +190,7 @@ class FoldersApi:
             permission=body.permission,
             cloneable=body.cloneable,
         )
-        access, task_id = await self._life.clone(*_target(call), request)
+        access, task_id = await self._service.clone(*_folder_ref(call), request)
         return {**asdict(views.folder_item(access)), "bgtask_id": str(task_id)}
 
     # ---- files ----
@@ -199,7 +199,7 @@ class FoldersApi:
     async def list_files(self, call: Call[Nothing, schema.FilesQuery]) -> dict[str, Any]:
         """Lists the files of a directory."""
         query = call.query
-        files, cursor = await self._files.list(*_target(call), query.path, limit=query.limit, cursor=query.cursor)
+        files, cursor = await self._files.list(*_folder_ref(call), query.path, limit=query.limit, cursor=query.cursor)
         return views.listing_reply(files, cursor, is_page=query.limit is not None)
 
     @route("POST", "/folders/{f}/mkdir", body=schema.MakeDirectoryBody)
@@ -208,7 +208,7 @@ class FoldersApi:
         body = call.body
         paths = [body.path] if isinstance(body.path, str) else body.path
         outcome = await self._files.make_directories(
-            *_target(call), paths, parents=body.parents, exist_ok=body.exist_ok
+            *_folder_ref(call), paths, parents=body.parents, exist_ok=body.exist_ok
         )
         problems = [problem for problem in outcome.values() if problem is not None]
         if len(problems) == len(outcome):
@@ -219,7 +219,7 @@ class FoldersApi:
     async def request_upload(self, call: Call[schema.UploadBody]) -> schema.TransferTicket:
         """Returns where to upload a file by tus; an empty file is created at once."""
         body = call.body
-        return _ticket(await self._files.upload_ticket(*_target(call), body.path, body.size))
+        return _ticket(await self._files.upload_ticket(*_folder_ref(call), body.path, body.size))
 
     @route(
         "POST", "/folders/{f}/request-download", body=schema.DownloadBody, body_aliases={"file": "path"},
@@ -228,20 +228,20 @@ class FoldersApi:
     async def request_download(self, call: Call[schema.DownloadBody]) -> schema.TransferTicket:
         """Returns where to download a file, or with ``archive`` a directory as a zip."""
         body = call.body
-        return _ticket(await self._files.download_ticket(*_target(call), body.path, archive=body.archive))
+        return _ticket(await self._files.download_ticket(*_folder_ref(call), body.path, archive=body.archive))
 
     @route("POST", "/folders/{f}/rename-file", body=schema.RenameFileBody)
     @route("POST", "/folders/{f}/rename_file", body=schema.RenameFileBody)
     async def rename_file(self, call: Call[schema.RenameFileBody]) -> schema.Message:
         """Renames a file or directory."""
         body = call.body
-        await self._files.rename(*_target(call), body.target_path, body.new_name)
+        await self._files.rename(*_folder_ref(call), body.target_path, body.new_name)
         return schema.Message("renamed")
 
     @route("POST", "/folders/{f}/move-file", body=schema.MoveFileBody)
     async def move_file(self, call: Call[schema.MoveFileBody]) -> schema.Message:
         """Moves a file or directory."""
-        await self._files.move(*_target(call), call.body.src, call.body.dst)
+        await self._files.move(*_folder_ref(call), call.body.src, call.body.dst)
         return schema.Message("moved")
 
     @route("DELETE", "/folders/{f}/delete-files", query=schema.DeleteFilesQuery)
@@ -256,7 +256,7 @@ class FoldersApi:
         return await self._delete(call, call.body)
 
     async def _delete(self, call: Call[Any, Any], request: schema.DeleteFilesQuery) -> schema.Message:
-        await self._files.delete(*_target(call), request.files, recursive=request.recursive)
+        await self._files.delete(*_folder_ref(call), request.files, recursive=request.recursive)
         return schema.Message("deleted")
 
 
@@ -270,18 +270,20 @@ class FolderSharingApi:
     async def invite(self, call: Call[schema.InviteBody]) -> dict[str, Any]:
         """Invites other users to a folder."""
         body = call.body
-        return {"invited_ids": await self._sharing.invite(*_target(call), body.perm, body.emails)}
+        return {"invited_ids": await self._sharing.invite(*_folder_ref(call), body.perm, body.emails)}
 
     @route("GET", "/folders/invitations/list")
     async def received(self, call: Call) -> dict[str, Any]:
         """Lists the pending invitations to the caller."""
-        return {"invitations": [views.invitation_item(i) for i in await self._sharing.received(caller_of(call))]}
+        return {
+            "invitations": [views.invitation_item(offer) for offer in await self._sharing.received(caller_of(call))]
+        }
 
     @route("GET", "/folders/invitations/list-sent")
     @route("GET", "/folders/invitations/list_sent")
     async def sent(self, call: Call) -> dict[str, Any]:
         """Lists the pending invitations by the caller."""
-        return {"invitations": [views.invitation_item(i) for i in await self._sharing.sent(caller_of(call))]}
+        return {"invitations": [views.invitation_item(offer) for offer in await self._sharing.sent(caller_of(call))]}
 
     @route("POST", "/folders/invitations/accept", body=schema.InvitationBody)
     async def accept(self, call: Call[schema.InvitationBody]) -> schema.Message:
@@ -309,13 +311,13 @@ class FolderSharingApi:
     async def share(self, call: Call[schema.ShareBody]) -> Reply:
         """Sets the permission of single members on a group's folder."""
         body = call.body
-        shared = await self._sharing.share(*_target(call), body.permission, body.emails)
+        shared = await self._sharing.share(*_folder_ref(call), body.permission, body.emails)
         return Reply({"shared_emails": shared}, 201)
 
     @route("DELETE", "/folders/{f}/unshare", query=schema.UnshareQuery)
     async def unshare(self, call: Call[Nothing, schema.UnshareQuery]) -> dict[str, Any]:
         """Removes the permissions of single members."""
-        return {"unshared_emails": await self._sharing.unshare(*_target(call), call.query.emails)}
+        return {"unshared_emails": await self._sharing.unshare(*_folder_ref(call), call.query.emails)}
 
     @route("GET", "/folders/_/shared", query=schema.SharedQuery)
     async def shares(self, call: Call[Nothing, schema.SharedQuery]) -> dict[str, Any]:
@@ -333,5 +335,5 @@ class FolderSharingApi:
     @route("POST", "/folders/{f}/leave", body=schema.LeaveBody)
     async def leave(self, call: Call[schema.LeaveBody]) -> schema.Message:
         """Ends a share of the caller."""
-        await self._sharing.leave(*_target(call), call.body.shared_user_uuid)
+        await self._sharing.leave(*_folder_ref(call), call.body.shared_user_uuid)
         return schema.Message("left")

@@ -24,16 +24,16 @@ class StorageProxyFolders:
     def __init__(self, proxies: StorageProxies) -> None:
         self._proxies = proxies
 
-    async def _volume(self, host: str, method: str, path: str, **parameters: Any) -> dict[str, Any]:
+    async def _ask_volume(self, host: str, method: str, path: str, **parameters: Any) -> dict[str, Any]:
         proxy, volume = parse_host(host)
         return await self._proxies.ask(proxy, method, path, {"volume": volume, **parameters})
 
-    async def _call(self, folder: FolderKey, method: str, path: str, **parameters: Any) -> dict[str, Any]:
+    async def _ask_folder(self, folder: FolderKey, method: str, path: str, **parameters: Any) -> dict[str, Any]:
         target = {"volume": folder.volume, "vfid": folder.vfid}
         return await self._proxies.ask(folder.proxy, method, path, {**target, **parameters})
 
     async def scope_usage(self, host: str, scope: QuotaScopeId) -> ScopeUsage:
-        reply = await self._volume(host, "GET", "/quota-scope", qsid=str(scope))
+        reply = await self._ask_volume(host, "GET", "/quota-scope", qsid=str(scope))
         limit = int(reply["limit_bytes"])
         return ScopeUsage(
             used_bytes=int(reply["used_bytes"]),
@@ -45,21 +45,21 @@ class StorageProxyFolders:
     async def set_scope_limit(self, host: str, scope: QuotaScopeId, limit_bytes: int | None) -> None:
         if limit_bytes is not None:
             options = {"limit_bytes": limit_bytes}
-            await self._volume(host, "POST", "/quota-scope", qsid=str(scope), options=options)
+            await self._ask_volume(host, "POST", "/quota-scope", qsid=str(scope), options=options)
             return
         with contextlib.suppress(QuotaScopeNotFound):
-            await self._volume(host, "DELETE", "/quota-scope/quota", qsid=str(scope))
+            await self._ask_volume(host, "DELETE", "/quota-scope/quota", qsid=str(scope))
 
     async def create_folder(self, folder: FolderKey) -> None:
-        await self._call(folder, "POST", "/folder/create")
+        await self._ask_folder(folder, "POST", "/folder/create")
 
     async def delete_folder(self, folder: FolderKey) -> None:
-        await self._call(folder, "POST", "/folder/delete")
+        await self._ask_folder(folder, "POST", "/folder/delete")
 
     async def clone_folder(self, source: FolderKey, target: FolderKey, progress: Progress | None = None) -> None:
-        to = {"dst_volume": target.volume, "dst_vfid": target.vfid}
-        request = {"src_volume": source.volume, "src_vfid": source.vfid, **to}
-        poll, task_id = Backoff(_FIRST_POLL_S, _LAST_POLL_S, factor=1.5), None
+        target_fields = {"dst_volume": target.volume, "dst_vfid": target.vfid}
+        request = {"src_volume": source.volume, "src_vfid": source.vfid, **target_fields}
+        backoff, task_id = Backoff(_FIRST_POLL_S, _LAST_POLL_S, factor=1.5), None
         while True:
             if task_id is None:
                 task_id = (await self._proxies.ask(target.proxy, "POST", "/folder/clone", request))["bgtask_id"]
@@ -77,40 +77,42 @@ class StorageProxyFolders:
                 raise problem_of(error, f"The clone was {task['status']}: {task.get('message') or 'no reason given'}.")
             if progress is not None:
                 await progress(float(task.get("current") or 0), float(task.get("total") or 0))
-            await poll.wait()
+            await backoff.wait()
 
     async def mount_path(self, folder: FolderKey, subpath: str = "") -> str:
-        reply = await self._call(folder, "GET", "/folder/mount", subpath=subpath or ".")
+        reply = await self._ask_folder(folder, "GET", "/folder/mount", subpath=subpath or ".")
         return str(reply["path"])
 
     async def usage(self, folder: FolderKey) -> FolderUsage:
-        reply = await self._call(folder, "GET", "/folder/usage")
+        reply = await self._ask_folder(folder, "GET", "/folder/usage")
         return FolderUsage(files=int(reply["file_count"]), bytes=int(reply["used_bytes"]))
 
     async def list_files(
         self, folder: FolderKey, path: str, *, limit: int = 1000, cursor: str | None = None
     ) -> tuple[Sequence[FileInfo], str | None]:
-        reply = await self._call(folder, "POST", "/folder/file/list", relpath=path, limit=limit, cursor=cursor)
+        reply = await self._ask_folder(folder, "POST", "/folder/file/list", relpath=path, limit=limit, cursor=cursor)
         return [_file_info(item) for item in reply["items"]], reply.get("cursor")
 
     async def make_directories(
         self, folder: FolderKey, paths: Sequence[str], *, parents: bool, exist_ok: bool
     ) -> Mapping[str, str | None]:
-        reply = await self._call(
+        reply = await self._ask_folder(
             folder, "POST", "/folder/file/mkdir", relpath=list(paths), parents=parents, exist_ok=exist_ok
         )
         results = reply["results"]
-        outcome: dict[str, str | None] = {str(r["item"]): None for r in results.get("success", ())}
-        return outcome | {str(r["item"]): str(r.get("msg") or "it cannot be made") for r in results.get("failed", ())}
+        outcome: dict[str, str | None] = {str(result["item"]): None for result in results.get("success", ())}
+        return outcome | {
+            str(result["item"]): str(result.get("msg") or "it cannot be made") for result in results.get("failed", ())
+        }
 
     async def rename_file(self, folder: FolderKey, path: str, new_name: str) -> None:
-        await self._call(folder, "POST", "/folder/file/rename", relpath=path, new_name=new_name)
+        await self._ask_folder(folder, "POST", "/folder/file/rename", relpath=path, new_name=new_name)
 
     async def move_file(self, folder: FolderKey, source: str, target: str) -> None:
-        await self._call(folder, "POST", "/folder/file/move", src_relpath=source, dst_relpath=target)
+        await self._ask_folder(folder, "POST", "/folder/file/move", src_relpath=source, dst_relpath=target)
 
     async def delete_files(self, folder: FolderKey, paths: Sequence[str], *, recursive: bool) -> None:
-        await self._call(folder, "POST", "/folder/file/delete", relpaths=list(paths), recursive=recursive)
+        await self._ask_folder(folder, "POST", "/folder/file/delete", relpaths=list(paths), recursive=recursive)
 
     async def upload_ticket(self, folder: FolderKey, path: str, size: int) -> Ticket:
         return await self._ticket(folder, "/folder/file/upload", relpath=path, size=size)
@@ -119,7 +121,7 @@ class StorageProxyFolders:
         return await self._ticket(folder, "/folder/file/download", relpath=path, archive=archive)
 
     async def _ticket(self, folder: FolderKey, path: str, **parameters: Any) -> Ticket:
-        reply = await self._call(folder, "POST", path, **parameters)
+        reply = await self._ask_folder(folder, "POST", path, **parameters)
         url, base = str(reply["url"]), (await self._proxies.proxy(folder.proxy)).client_api
         return Ticket(url=f"{base}/{url.rpartition('/')[2]}" if base else url, token=str(reply["token"]))
 

@@ -25,7 +25,7 @@ from ai.backend.manager.volumes.permissions import FolderScopes
 class Folders:
     """Holds the use cases and loops of virtual folders."""
 
-    life: FolderService
+    service: FolderService
     files: FolderFiles
     sharing: FolderSharing
     mounts: MountResolver
@@ -53,7 +53,7 @@ class Folders:
         quota_loop = QuotaLoop(store, storage)
         unmanaged = UnmanagedPaths(settings.unmanaged_roots)
         return cls(
-            life=FolderService(
+            service=FolderService(
                 store,
                 storage,
                 volumes,

@@ -12,11 +12,11 @@ from ai.backend.manager.folders.access import FolderFinder
 from ai.backend.manager.folders.gateway import FolderGateway
 from ai.backend.manager.folders.model import FileInfo, FolderAccess, Ticket
 
-MAX_LISTED = 50_000
-_PAGE = 1_000
+MAX_LISTED_FILES = 50_000
+_PAGE_ENTRIES = 1_000
 
 
-def _relative(path: str, field: str = "path") -> str:
+def _relative_path(path: str, field: str = "path") -> str:
     """Returns a path relative to the folder; ``/a`` means ``a``."""
     try:
         return str(FolderPath.parse(path.lstrip("/")))
@@ -24,14 +24,14 @@ def _relative(path: str, field: str = "path") -> str:
         raise type(e)(e.message, data={field: "malformed"}) from None
 
 
-def _file(path: str, field: str = "path") -> str:
-    relative = _relative(path, field)
+def _file_path(path: str, field: str = "path") -> str:
+    relative = _relative_path(path, field)
     if relative == ".":
         raise InvalidInput("This path names no file.", data={field: "names no file"})
     return relative
 
 
-def _managed(access: FolderAccess) -> FolderKey:
+def _managed_key(access: FolderAccess) -> FolderKey:
     if access.folder.unmanaged_path is not None:
         raise InvalidInput(
             f"The files of {access.folder.name!r} are with no storage proxy: mount it.", data={"name": "unmanaged"}
@@ -47,22 +47,22 @@ class FolderFiles:
         self._storage = storage
         self._finder = finder
 
-    async def _readable(self, caller: Caller, ref: str, needs: HostPermission | None = None) -> FolderKey:
-        return _managed(await self._finder.one(caller, ref, needs=needs))
+    async def _readable_key(self, caller: Caller, ref: str, needs: HostPermission | None = None) -> FolderKey:
+        return _managed_key(await self._finder.one(caller, ref, needs=needs))
 
-    async def _writable(self, caller: Caller, ref: str, needs: HostPermission) -> FolderKey:
-        return _managed(await self._finder.one(caller, ref, to_write=True, needs=needs))
+    async def _writable_key(self, caller: Caller, ref: str, needs: HostPermission) -> FolderKey:
+        return _managed_key(await self._finder.one(caller, ref, to_write=True, needs=needs))
 
     async def list(
         self, caller: Caller, ref: str, path: str, *, limit: int | None = None, cursor: str | None = None
     ) -> tuple[Sequence[FileInfo], str | None]:
-        """Returns a page of a directory and the next cursor; without ``limit`` all entries up to MAX_LISTED."""
-        key, relative = await self._readable(caller, ref), _relative(path)
+        """Returns a page of a directory and the next cursor; without ``limit`` all entries up to MAX_LISTED_FILES."""
+        key, relative = await self._readable_key(caller, ref), _relative_path(path)
         if limit is not None:
             return await self._storage.list_files(key, relative, limit=limit, cursor=cursor)
         entries: list[FileInfo] = []
-        while len(entries) < MAX_LISTED:
-            items, cursor = await self._storage.list_files(key, relative, limit=_PAGE, cursor=cursor)
+        while len(entries) < MAX_LISTED_FILES:
+            items, cursor = await self._storage.list_files(key, relative, limit=_PAGE_ENTRIES, cursor=cursor)
             entries += items
             if cursor is None:
                 break
@@ -72,35 +72,37 @@ class FolderFiles:
         self, caller: Caller, ref: str, paths: Sequence[str], *, parents: bool = True, exist_ok: bool = False
     ) -> Mapping[str, str | None]:
         """Creates directories. Returns requested path -> None if created, else the reason of the failure."""
-        requested = {_file(path): path for path in paths}
-        key = await self._writable(caller, ref, HostPermission.MODIFY)
+        requested = {_file_path(path): path for path in paths}
+        key = await self._writable_key(caller, ref, HostPermission.MODIFY)
         outcome = await self._storage.make_directories(key, list(requested), parents=parents, exist_ok=exist_ok)
         return {requested.get(path, path): problem for path, problem in outcome.items()}
 
     async def rename(self, caller: Caller, ref: str, path: str, new_name: str) -> None:
         """Renames a file. Raises Conflict if the new name is taken."""
-        relative, name = _file(path, "target_path"), FolderPath.name(new_name)
-        await self._storage.rename_file(await self._writable(caller, ref, HostPermission.MODIFY), relative, name)
+        relative, name = _file_path(path, "target_path"), FolderPath.name(new_name)
+        await self._storage.rename_file(await self._writable_key(caller, ref, HostPermission.MODIFY), relative, name)
 
     async def move(self, caller: Caller, ref: str, source: str, target: str) -> None:
         """Moves a file to ``target``, or into it if that is a directory. Raises Conflict if the target exists."""
-        moved, to = _file(source, "src"), _relative(target, "dst")
-        await self._storage.move_file(await self._writable(caller, ref, HostPermission.MODIFY), moved, to)
+        source_path, target_path = _file_path(source, "src"), _relative_path(target, "dst")
+        await self._storage.move_file(
+            await self._writable_key(caller, ref, HostPermission.MODIFY), source_path, target_path
+        )
 
     async def delete(self, caller: Caller, ref: str, paths: Sequence[str], *, recursive: bool = False) -> None:
         """Deletes files. Raises WrongKindOfFile for a directory without ``recursive``."""
-        files = [_file(path, "files") for path in paths]
-        key = await self._writable(caller, ref, HostPermission.MODIFY)
+        files = [_file_path(path, "files") for path in paths]
+        key = await self._writable_key(caller, ref, HostPermission.MODIFY)
         await self._storage.delete_files(key, files, recursive=recursive)
 
     async def upload_ticket(self, caller: Caller, ref: str, path: str, size: int) -> Ticket:
         """Returns a ticket to upload a file; a file of size 0 is created at once."""
-        relative = _file(path)
-        key = await self._writable(caller, ref, HostPermission.UPLOAD)
+        relative = _file_path(path)
+        key = await self._writable_key(caller, ref, HostPermission.UPLOAD)
         return await self._storage.upload_ticket(key, relative, size)
 
     async def download_ticket(self, caller: Caller, ref: str, path: str, *, archive: bool = False) -> Ticket:
         """Returns a ticket to download a file, or with ``archive`` a directory."""
-        relative = _relative(path) if archive else _file(path)
-        key = await self._readable(caller, ref, HostPermission.DOWNLOAD)
+        relative = _relative_path(path) if archive else _file_path(path)
+        key = await self._readable_key(caller, ref, HostPermission.DOWNLOAD)
         return await self._storage.download_ticket(key, relative, archive=archive)

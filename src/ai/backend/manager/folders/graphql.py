@@ -16,7 +16,7 @@ from ai.backend.manager.graphql.values import View, attributes_of
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.query.model import ListQuery
 
-_KINDS: dict[str, FolderKind | None] = {
+_KIND_OF_FIELD: dict[str, FolderKind | None] = {
     "vfolder_list": None,
     "vfolder_own_list": "own",
     "vfolder_invited_list": "invited",
@@ -51,7 +51,7 @@ class FolderResolvers:
         self._folders = folders
         self._identity = identity
 
-    def _required(self) -> Folders:
+    def _require_folders(self) -> Folders:
         if self._folders is None:
             raise NotSupported("This manager keeps no virtual folders.")
         return self._folders
@@ -71,10 +71,10 @@ class FolderResolvers:
             except NotFound:
                 return empty
         group_id, domain_name = arguments.get("group_id"), arguments.get("domain_name")
-        page = await self._folders.life.page(
+        page = await self._folders.service.page(
             caller_of(info),
             ListQuery(**page_of(arguments)),
-            kind=_KINDS[info.field_name],
+            kind=_KIND_OF_FIELD[info.field_name],
             group_id=GroupId(group_id) if group_id is not None else None,
             domain_name=domain_name,
             owner_id=owner,
@@ -87,24 +87,24 @@ class FolderResolvers:
         if self._folders is None:
             return []
         newest = ListQuery(limit=MAX_PAGE)
-        page = await self._folders.life.page(caller_of(info), newest, owner_id=UserId(view["user"]))
+        page = await self._folders.service.page(caller_of(info), newest, owner_id=UserId(view["user"]))
         return [folder_view(row) for row in page.items if row.folder.user_id == view["user"]]
 
     @query("vfolder")
     async def vfolder(self, info: Info, id: UUID) -> View | None:  # noqa: A002  # the wire's name
         try:
-            return folder_view((await self._required().life.get(caller_of(info), str(id))).row)
+            return folder_view((await self._require_folders().service.get(caller_of(info), str(id))).row)
         except NotFound:
             return None
 
     @query("quota_scope")
     async def quota_scope(self, info: Info, storage_host_name: str, quota_scope_id: str) -> View:
-        usage = await self._required().quotas.get(caller_of(info), storage_host_name, quota_scope_id)
+        usage = await self._require_folders().quotas.get(caller_of(info), storage_host_name, quota_scope_id)
         return quota_scope_view(storage_host_name, quota_scope_id, usage)
 
     @field("QuotaScope", "details")
     async def quota_scope_details(self, view: View, info: Info) -> View:
-        """Returns the current usage; it is missing from the view of a scope that was just changed."""
+        """Returns the current usage; the usage is missing from the view of a scope that was just changed."""
         if "details" in view:
             return dict(view["details"])
         scope = await self.quota_scope(info, view["storage_host_name"], view["quota_scope_id"])
@@ -118,5 +118,5 @@ class FolderResolvers:
         context = context_of(info)
         limit = props.get("hard_limit_bytes") if props is not None else None
         async with context.audited(info.field_name, "quota-scope", f"{quota_scope_id} {storage_host_name}"):
-            await self._required().quotas.set_limit(context.caller, storage_host_name, quota_scope_id, limit)
+            await self._require_folders().quotas.set_limit(context.caller, storage_host_name, quota_scope_id, limit)
         return {"quota_scope": _scope_view(storage_host_name, quota_scope_id)}

@@ -25,9 +25,9 @@ from ai.backend.manager.folders.transitions import FolderTransitions
 from ai.backend.plugin.crash_points import crash_point
 
 log = logging.getLogger(__name__)
-_AT_ONCE = 8
-_CAUSE = "folder loop"
-_REMOVED = frozenset({FolderStatus.DELETE_ONGOING, FolderStatus.DELETE_COMPLETE})
+_MAX_CONCURRENT_STEPS = 8
+_TRANSITION_CAUSE = "folder loop"
+_REMOVED_STATUSES = frozenset({FolderStatus.DELETE_ONGOING, FolderStatus.DELETE_COMPLETE})
 
 
 class FolderLoop(PeriodicLoop):
@@ -43,7 +43,7 @@ class FolderLoop(PeriodicLoop):
         self._trash_days = trash_days
         self.transitions = FolderTransitions(store, clock, self.wake)
         self._under_way: set[FolderId] = set()
-        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._slots = asyncio.Semaphore(_MAX_CONCURRENT_STEPS)
         self._clones: set[asyncio.Task[None]] = set()
 
     async def once(self) -> None:
@@ -51,24 +51,28 @@ class FolderLoop(PeriodicLoop):
         folders = await self._store.by_status(
             {FolderStatus.PERFORMING, FolderStatus.CLONING, FolderStatus.DELETE_ONGOING}
         )
-        waiting = [folder for folder in folders if folder.id not in self._under_way]
-        for folder in waiting:
+        idle_folders = [folder for folder in folders if folder.id not in self._under_way]
+        for folder in idle_folders:
             # A clone may take hours and must not delay other folders.
             if folder.status is FolderStatus.CLONING:
-                task = asyncio.create_task(self._try(self._fill, folder, nullcontext()), name=f"clone-{folder.id}")
+                task = asyncio.create_task(
+                    self._try_step(self._copy_files, folder, nullcontext()), name=f"clone-{folder.id}"
+                )
                 self._clones.add(task)
                 task.add_done_callback(self._clones.discard)
-        steps = {FolderStatus.PERFORMING: self._make, FolderStatus.DELETE_ONGOING: self._remove}
-        quick = [(steps[folder.status], folder) for folder in waiting if folder.status in steps]
-        await asyncio.gather(*(self._try(step, folder, self._slots) for step, folder in quick))
+        steps = {FolderStatus.PERFORMING: self._create_directory, FolderStatus.DELETE_ONGOING: self._remove}
+        planned = [(steps[folder.status], folder) for folder in idle_folders if folder.status in steps]
+        await asyncio.gather(*(self._try_step(step, folder, self._slots) for step, folder in planned))
 
     async def _empty_trash(self) -> None:
         if self._trash_days:
-            now, age = self._clock.now(), timedelta(days=self._trash_days)
-            count = await self._store.expire(now - age, at=now, info=f"in the trash for {self._trash_days:g} days")
-            if count:
+            now, kept_for = self._clock.now(), timedelta(days=self._trash_days)
+            expired_count = await self._store.expire(
+                now - kept_for, at=now, info=f"in the trash for {self._trash_days:g} days"
+            )
+            if expired_count:
                 crash_point("after-trash-expired")
-                log.info("%d folders were in the trash for %g days and are removed", count, self._trash_days)
+                log.info("%d folders were in the trash for %g days and are removed", expired_count, self._trash_days)
 
     async def stop(self) -> None:
         """Cancels resumed clones; the next process continues them."""
@@ -76,7 +80,7 @@ class FolderLoop(PeriodicLoop):
             task.cancel()
         await asyncio.gather(*self._clones, return_exceptions=True)
 
-    async def _try(
+    async def _try_step(
         self, step: Callable[[Folder], Awaitable[object]], folder: Folder, slots: AbstractAsyncContextManager[None]
     ) -> None:
         self._under_way.add(folder.id)
@@ -100,8 +104,8 @@ class FolderLoop(PeriodicLoop):
         LimitExceeded; and BackendError if the storage proxy failed, whereupon the folder is removed."""
         self._under_way.add(folder.id)
         try:
-            await self._insert(folder, max_count, begun)
-            await (self._make(folder) if folder.cloned_from is None else self._fill(folder, progress))
+            await self._insert_row(folder, max_count, begun)
+            await (self._create_directory(folder) if folder.cloned_from is None else self._copy_files(folder, progress))
         except BackendError as e:
             if await self._give_up(folder, e.message):
                 log.warning("the folder %s could not be made on %s: %s", folder.id, folder.host, e)
@@ -109,7 +113,7 @@ class FolderLoop(PeriodicLoop):
         finally:
             self._under_way.discard(folder.id)
 
-    async def _insert(self, folder: Folder, max_count: int, begun: asyncio.Future[None] | None) -> None:
+    async def _insert_row(self, folder: Folder, max_count: int, begun: asyncio.Future[None] | None) -> None:
         try:
             crash_point("before-commit-folder")
             await self._store.insert(folder, max_count=max_count)
@@ -121,13 +125,13 @@ class FolderLoop(PeriodicLoop):
         if begun is not None and not begun.done():
             begun.set_result(None)
 
-    async def _make(self, folder: Folder) -> None:
+    async def _create_directory(self, folder: Folder) -> None:
         if folder.unmanaged_path is None:
             await self._storage.create_folder(folder.key)
         crash_point("after-folder-create")
-        await self._ready(folder, FolderTrigger.MADE)
+        await self._mark_ready(folder, FolderTrigger.MADE)
 
-    async def _fill(self, folder: Folder, progress: Progress | None = None) -> None:
+    async def _copy_files(self, folder: Folder, progress: Progress | None = None) -> None:
         source = await self._store.get(folder.cloned_from) if folder.cloned_from is not None else None
         if source is None:
             await self._give_up(folder, "the source of the clone is gone")
@@ -138,30 +142,30 @@ class FolderLoop(PeriodicLoop):
             await self._give_up(folder, e.message)
             raise
         crash_point("after-folder-clone")
-        await self._ready(folder, FolderTrigger.FILLED)
+        await self._mark_ready(folder, FolderTrigger.FILLED)
 
-    async def _ready(self, folder: Folder, trigger: FolderTrigger) -> None:
+    async def _mark_ready(self, folder: Folder, trigger: FolderTrigger) -> None:
         """Marks a folder as ready, or deletes its directory if another manager has given it up meanwhile."""
-        if not await self.transitions.apply(folder, trigger, cause=_CAUSE):
+        if not await self.transitions.apply(folder, trigger, cause=_TRANSITION_CAUSE):
             row = await self._store.get(folder.id)
-            if row is None or row.folder.status in _REMOVED:
-                await self._delete(folder)
+            if row is None or row.folder.status in _REMOVED_STATUSES:
+                await self._delete_directory(folder)
 
     async def _give_up(self, folder: Folder, reason: str) -> bool:
-        return await self.transitions.apply(folder, FolderTrigger.FAILED, cause=_CAUSE, info=reason)
+        return await self.transitions.apply(folder, FolderTrigger.FAILED, cause=_TRANSITION_CAUSE, info=reason)
 
     async def _remove(self, folder: Folder) -> None:
         try:
-            await self._delete(folder)
+            await self._delete_directory(folder)
         except BackendError as e:
             if e.retryable:
                 raise
-            await self.transitions.apply(folder, FolderTrigger.REMOVAL_FAILED, cause=_CAUSE, info=e.message)
+            await self.transitions.apply(folder, FolderTrigger.REMOVAL_FAILED, cause=_TRANSITION_CAUSE, info=e.message)
             return
         crash_point("after-folder-delete")
-        await self.transitions.apply(folder, FolderTrigger.REMOVED, cause=_CAUSE)
+        await self.transitions.apply(folder, FolderTrigger.REMOVED, cause=_TRANSITION_CAUSE)
 
-    async def _delete(self, folder: Folder) -> None:
+    async def _delete_directory(self, folder: Folder) -> None:
         if folder.unmanaged_path is None:
             with suppress(FolderNotFound):
                 await self._storage.delete_folder(folder.key)

@@ -235,7 +235,7 @@ class FolderMount:
 
 
 class FolderSettings(Settings):
-    """Virtual folders."""
+    """Settings of virtual folders."""
 
     trash_days: float = Field(
         30.0, ge=0, description="How long a deleted folder can be restored, in days; then it is removed. 0: for ever."

@@ -23,11 +23,11 @@ HOME = "/home/work"
 MAX_MOUNTS = 64
 BENEATH = "/./"
 """Separates a folder's directory from a path inside it, see MountSpec."""
-_CLOSED = frozenset(
+_CLOSED_TARGETS = frozenset(
     {"/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/opt/backend.ai", "/opt/kernel", "/proc", "/root"}
     | {"/home/config", "/run", "/sbin", "/sys", "/tmp", "/usr", "/var"}
 )
-_OPEN_BELOW = ("/tmp", "/run", "/var")
+_TARGETS_OPEN_BELOW = ("/tmp", "/run", "/var")
 """Closed themselves, but open below."""
 
 
@@ -44,17 +44,19 @@ def check_target(ref: str, target: str) -> str:
     path."""
     path = "/" + posixpath.normpath(posixpath.join(HOME, target)).lstrip("/")  # normpath keeps two leading slashes
     is_closed = any(
-        path == closed or closed.startswith(path + "/") or (path.startswith(closed + "/") and closed not in _OPEN_BELOW)
-        for closed in _CLOSED
+        path == closed
+        or closed.startswith(path + "/")
+        or (path.startswith(closed + "/") and closed not in _TARGETS_OPEN_BELOW)
+        for closed in _CLOSED_TARGETS
     )
     if ".." in target.split("/") or "\0" in target or not target.isprintable():
-        raise _refused(ref, f"{target[:128]!r} is not a plain path", "malformed target")
+        raise _mount_refused(ref, f"{target[:128]!r} is not a plain path", "malformed target")
     if path in ("/", HOME, "/home") or is_closed:
-        raise _refused(ref, f"nothing can be mounted at {path!r}", "closed target")
+        raise _mount_refused(ref, f"nothing can be mounted at {path!r}", "closed target")
     return path
 
 
-def _refused(ref: str, reason: str, code: str) -> InvalidInput:
+def _mount_refused(ref: str, reason: str, code: str) -> InvalidInput:
     return InvalidInput(
         f"The folder {ref[:64]!r} cannot be mounted: {reason}.", data={"config.mounts": f"{ref[:64]}: {code}"}
     )
@@ -73,16 +75,16 @@ def read_mounts(mounts: Sequence[str], mount_map: Mapping[str, str], options: Ma
     for text in mounts:
         name, _, alias = text.partition(":")
         if name in aliases:
-            raise _refused(name, "it is named twice", "twice")
+            raise _mount_refused(name, "it is named twice", "twice")
         aliases[name] = mount_map.get(text) or mount_map.get(name) or alias
     for name in (*mount_map, *options):
         if name not in aliases and name not in mounts:
-            raise _refused(name, "it has an alias or options, but is not among the mounts", "not in mounts")
+            raise _mount_refused(name, "it has an alias or options, but is not among the mounts", "not in mounts")
     requests = []
     for name, alias in aliases.items():
         option = options.get(name)
         ref, _, subpath = name.partition("/")
-        with _naming(ref):
+        with _with_folder_name(ref):
             parts = FolderPath.parse(subpath).parts
         target = check_target(name, alias) if alias else ""
         permission = FolderPermission(option["permission"]) if option and option.get("permission") else None
@@ -95,11 +97,11 @@ def check_apart(mounts: Sequence[FolderMount]) -> None:
     ordered = sorted(mounts, key=lambda m: m.target.split("/"))
     for upper, lower in pairwise(ordered):
         if lower.target == upper.target or lower.target.startswith(upper.target + "/"):
-            raise _refused(lower.name, f"{lower.target!r} is inside of {upper.name!r}", f"inside of {upper.name}")
+            raise _mount_refused(lower.name, f"{lower.target!r} is inside of {upper.name!r}", f"inside of {upper.name}")
 
 
 @contextmanager
-def _naming(ref: str) -> Iterator[None]:
+def _with_folder_name(ref: str) -> Iterator[None]:
     """Adds the name of the folder to errors; a missing or unready folder becomes InvalidInput."""
     try:
         yield
@@ -118,7 +120,7 @@ class UnmanagedPaths:
         self._roots = sorted(posixpath.normpath(root) for root in roots)
 
     def check(self, caller: Caller, path: str) -> str:
-        """Returns the path if a folder may be created of it. Raises Forbidden."""
+        """Returns an unmanaged path if a folder may be created of that path. Raises Forbidden."""
         if not is_permitted(caller, Operation.USE_UNMANAGED_PATHS):
             raise Forbidden("Only superadmins make folders of unmanaged paths.", data={"unmanaged_path": "not allowed"})
         self.place(path)
@@ -151,13 +153,13 @@ class MountResolver:
         Forbidden and Unavailable, which name the folder."""
         resolved = []
         for request in read_mounts(mounts, mount_map, options):
-            with _naming(request.ref):
+            with _with_folder_name(request.ref):
                 access = await self._finder.one(owner, request.ref, needs=HostPermission.MOUNT)
                 resolved.append(await self._mount(access, request))
         explicit = {mount.folder_id for mount in resolved}
         for access in await self._finder.accessible(owner):
             if _is_automatic(owner, access) and access.folder.id not in explicit:
-                with _naming(access.folder.name):
+                with _with_folder_name(access.folder.name):
                     resolved.append(await self._mount(access, _MountRequest(access.folder.name, "", "", None)))
         check_apart(resolved)
         return tuple(resolved)
@@ -166,7 +168,7 @@ class MountResolver:
         folder = access.folder
         permission = request.permission or access.permission
         if permission.writes and not access.permission.writes:
-            raise _refused(request.ref, "you may only read it, so mount it with permission ro", "read-only")
+            raise _mount_refused(request.ref, "you may only read it, so mount it with permission ro", "read-only")
         if folder.unmanaged_path is not None:
             source, below = self._unmanaged.place(folder.unmanaged_path)
             below = posixpath.join(below, request.subpath).rstrip("/")

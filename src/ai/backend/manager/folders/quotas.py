@@ -20,11 +20,11 @@ from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.volumes.gateway import VolumeGateway
 
 log = logging.getLogger(__name__)
-MAX_LIMIT = 2**53 - 1
+MAX_LIMIT_BYTES = 2**53 - 1
 
 
 class QuotaLoop(PeriodicLoop):
-    """Sends limits from the database to the storage proxies; remembers in memory which ones were sent."""
+    """Sends limits from the database to the storage proxies; remembers in memory which limits were sent."""
 
     period_s = 60.0
 
@@ -42,7 +42,7 @@ class QuotaLoop(PeriodicLoop):
                 log.warning("the limit of %s on %s is not set yet: %s", limit.scope, limit.host, e.message)
 
     async def ensure(self, host: str, scope: QuotaScopeId) -> None:
-        """Applies the limit of one scope unless this process has done so. Raises the errors of the storage proxy."""
+        """Applies a scope's limit unless this process has applied that limit. Raises the storage proxy's errors."""
         await self._apply(await self._store.scope_limit(host, scope))
 
     async def _apply(self, limit: ScopeLimit) -> None:
@@ -65,7 +65,7 @@ class QuotaService:
     async def get(self, caller: Caller, host: str, scope: str) -> ScopeUsage:
         """Returns the usage of a scope, for the user, members of the project, and administrators. Raises InvalidInput
         for a malformed scope or host, and NotFound."""
-        quota_scope = await self._visible(caller, host, scope)
+        quota_scope = await self._visible_scope(caller, host, scope)
         try:
             return await self._storage.scope_usage(host, quota_scope)
         except QuotaScopeNotFound:
@@ -75,15 +75,15 @@ class QuotaService:
     async def set_limit(self, caller: Caller, host: str, scope: str, limit_bytes: int | None) -> None:
         """Sets the limit of a scope, for superadmins; None applies the policy of its owner."""
         require(caller, Operation.CHANGE_QUOTAS)
-        if limit_bytes is not None and not 0 <= limit_bytes <= MAX_LIMIT:
+        if limit_bytes is not None and not 0 <= limit_bytes <= MAX_LIMIT_BYTES:
             raise InvalidInput("A limit is a number of bytes.", data={"hard_limit_bytes": "out of range"})
-        quota_scope = await self._visible(caller, host, scope)
+        quota_scope = await self._visible_scope(caller, host, scope)
         if host not in await self._volumes.volumes():
             raise NotFound(f"There is no storage host {host[:64]!r} now.", data={"storage_host_name": "unknown"})
         await self._store.set_scope_limit(host, quota_scope, limit_bytes)
         await self._loop.ensure(host, quota_scope)
 
-    async def _visible(self, caller: Caller, host: str, scope: str) -> QuotaScopeId:
+    async def _visible_scope(self, caller: Caller, host: str, scope: str) -> QuotaScopeId:
         parse_host(host)
         parsed = QuotaScopeId.parse(scope)
         if parsed.kind is QuotaScopeKind.USER:
@@ -91,8 +91,10 @@ class QuotaService:
             domain = user.domain_name if user is not None else None
             is_own = parsed.id == caller.user_id
         else:
-            group = next((g for g in await self._identities.groups() if g.id == parsed.id), None)
-            own_ids = {g.id for g in await self._identities.groups(user_id=caller.user_id)}
+            group = next(
+                (candidate for candidate in await self._identities.groups() if candidate.id == parsed.id), None
+            )
+            own_ids = {candidate.id for candidate in await self._identities.groups(user_id=caller.user_id)}
             domain = group.domain_name if group is not None else None
             is_own = GroupId(parsed.id) in own_ids
         is_admin = is_permitted(caller, Operation.SEE_QUOTAS, domain_name=domain)

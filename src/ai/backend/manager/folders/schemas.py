@@ -18,7 +18,7 @@ Paths = Annotated[list[Path], Meta(min_length=1, max_length=1_000)]
 
 
 class ListQuery(Schema, frozen=True):
-    """``all`` is for superadmins; ``trash`` lists deleted folders instead."""
+    """Selects the folders of a list: ``all`` is for superadmins; ``trash`` selects deleted folders instead."""
 
     all: bool = False
     group_id: Word | None = None
@@ -31,7 +31,7 @@ class HostsQuery(Schema, frozen=True):
 
 
 class CreateFolderBody(Schema, frozen=True):
-    """``quota`` is bytes as a number or text; 0 is none. ``group`` is a name or an id."""
+    """A folder to create. ``quota`` is bytes as a number or text; 0 is none. ``group`` is a name or an id."""
 
     name: Annotated[str, Meta(max_length=256)]
     host: Word | None = None
@@ -57,7 +57,7 @@ class NameQuery(Schema, frozen=True):
 
 
 class IdQuery(Schema, frozen=True):
-    """``id`` or, as newer clients call it, ``vfolder_id``."""
+    """Names a folder by ``id`` or, as newer clients say, ``vfolder_id``."""
 
     id: Word | None = None
     vfolder_id: Word | None = None
@@ -71,7 +71,7 @@ ID_ALIASES = {"vfolder_id": "id", "vfolderId": "id"}
 
 
 class ModelIdQuery(Schema, frozen=True):
-    """The published client repeats the id when it deletes a model."""
+    """Repeats the id of the folder, as the published client does when it deletes a model."""
 
     id: Word | None = None
 
@@ -93,7 +93,7 @@ class MakeDirectoryBody(Schema, frozen=True):
 
 
 class FilesQuery(Schema, frozen=True):
-    """With ``limit`` one page; ``cursor`` comes from the previous page."""
+    """Selects files of a directory: with ``limit`` one page; ``cursor`` comes from the previous page."""
 
     path: Path = ""
     limit: Annotated[int, Meta(ge=1, le=10_000)] | None = None
@@ -157,7 +157,7 @@ class SharedQuery(Schema, frozen=True):
 
 
 class SetShareBody(Schema, frozen=True):
-    """``perm`` null ends the share."""
+    """The new permission of a share; ``perm`` null ends the share."""
 
     vfolder: Word
     user: UUID
@@ -165,7 +165,7 @@ class SetShareBody(Schema, frozen=True):
 
 
 class ChangeOwnerBody(Schema, frozen=True):
-    """``vfolder`` is an id or a name, ``user_email`` the new owner's."""
+    """A folder (``vfolder``: id or name) and the email of its new owner."""
 
     vfolder: Word
     user_email: Word
@@ -184,7 +184,7 @@ class CloneBody(Schema, frozen=True):
 
 
 class QuotaQuery(Schema, frozen=True, kw_only=True):
-    """``id`` names a folder."""
+    """Names the folder ``id`` whose quota scope is meant."""
 
     folder_host: Word | None = None
     id: Word

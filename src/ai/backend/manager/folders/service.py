@@ -49,8 +49,8 @@ from ai.backend.manager.volumes.gateway import VolumeGateway
 from ai.backend.manager.volumes.model import Volume
 from ai.backend.manager.volumes.permissions import CLONE, FolderScope, FolderScopes, require
 
-_EXISTS = Condition(field="status", op="!=", value=FolderStatus.DELETE_COMPLETE.value)
-_ALL = ListQuery(limit=1_000_000, filter=_EXISTS)
+_NOT_DELETED = Condition(field="status", op="!=", value=FolderStatus.DELETE_COMPLETE.value)
+_ALL_FOLDERS = ListQuery(limit=1_000_000, filter=_NOT_DELETED)
 
 
 @dataclass(eq=False, slots=True)
@@ -90,7 +90,7 @@ class FolderService:
         """Creates a folder of the caller, or of a group for its administrators. Raises InvalidName,
         FolderAlreadyExists, Forbidden, LimitExceeded, NotFound (group, host), Unavailable."""
         name = check_folder_name(request.name)
-        group = await self._group(caller, request.group) if request.group is not None else None
+        group = await self._find_group(caller, request.group) if request.group is not None else None
         if group is not None and group.type is GroupType.MODEL_STORE and request.usage_mode is not UsageMode.MODEL:
             raise InvalidInput("A model store keeps models: say usage mode model.", data={"usage_mode": "not model"})
         host = request.host or await self._volumes.default_host()
@@ -102,7 +102,7 @@ class FolderService:
             request = replace(request, unmanaged_path=self._unmanaged.check(caller, request.unmanaged_path))
         else:
             await self._check_host(scope, host)
-        folder = self._new(caller, name, host, group, request)
+        folder = self._new_folder(caller, name, host, group, request)
         await self._apply_quota(folder, scope)
         limit = scope.max_count
         if group is not None:
@@ -116,7 +116,7 @@ class FolderService:
         if folder.unmanaged_path is None and (scope.max_size is not None or folder.group_id is not None):
             await self._quotas.ensure(folder.host, QuotaScopeId.parse(folder.quota_scope))
 
-    def _new(
+    def _new_folder(
         self, caller: Caller, name: str, host: str, group: Group | None, request: CreateFolder, **more: Any
     ) -> Folder:
         now = self._clock.now()
@@ -137,17 +137,17 @@ class FolderService:
             **more,
         )
 
-    async def _group(self, caller: Caller, ref: str) -> Group:
+    async def _find_group(self, caller: Caller, ref: str) -> Group:
         scope = checks.scope_of(caller, Operation.CREATE_GROUP_FOLDERS)
         domain_name = None if scope is Scope.ALL else caller.domain_name
         user_id = caller.user_id if scope is Scope.NONE else None
         groups = await self._identities.groups(domain_name=domain_name, user_id=user_id)
-        matches = [g for g in groups if ref in (g.name, str(g.id), g.id.hex)]
+        matches = [candidate for candidate in groups if ref in (candidate.name, str(candidate.id), candidate.id.hex)]
         if not matches:
             raise NotFound(f"There is no group {ref[:64]!r} for you.", data={"group": "unknown"})
         if scope is Scope.NONE:
             raise Forbidden("Only administrators make folders of a group.", data={"group": "not allowed"})
-        return next((g for g in matches if g.domain_name == caller.domain_name), matches[0])
+        return next((candidate for candidate in matches if candidate.domain_name == caller.domain_name), matches[0])
 
     async def _check_host(self, scope: FolderScope, host: str) -> None:
         parse_host(host)
@@ -183,7 +183,7 @@ class FolderService:
             raise InvalidInput(
                 "A folder is cloned onto a volume of the same storage proxy.", data={"target_host": "another proxy"}
             )
-        target = self._new(caller, name, host, None, request, status=FolderStatus.CLONING, cloned_from=source.id)
+        target = self._new_folder(caller, name, host, None, request, status=FolderStatus.CLONING, cloned_from=source.id)
         await self._apply_quota(target, scope)
         begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -210,12 +210,12 @@ class FolderService:
         accesses = await self._finder.accessible(caller)
         if everything:
             own = {access.folder.id: access for access in accesses}
-            rows = (await self._store.page(_ALL, FolderSelection())).items
+            rows = (await self._store.page(_ALL_FOLDERS, FolderSelection())).items
             accesses = [own.get(row.folder.id) or _as_admin(row) for row in rows]
         if group is None:
             return accesses
-        ids = ((a, a.folder.group_id) for a in accesses)
-        return [a for a, id_ in ids if id_ is None or group in (str(id_), id_.hex, a.row.group_name)]
+        ids = ((entry, entry.folder.group_id) for entry in accesses)
+        return [entry for entry, id_ in ids if id_ is None or group in (str(id_), id_.hex, entry.row.group_name)]
 
     async def page(
         self,
@@ -253,7 +253,7 @@ class FolderService:
 
     async def rename(self, caller: Caller, ref: str, new_name: str) -> None:
         """Renames a folder. Raises FolderAlreadyExists."""
-        access = await self._controlled(caller, ref, HostPermission.MODIFY)
+        access = await self._controlled_folder(caller, ref, HostPermission.MODIFY)
         name = check_folder_name(new_name)
         if name != access.folder.name:
             await self._store.change(access.folder.id, name=name)
@@ -268,35 +268,35 @@ class FolderService:
         usage_mode: UsageMode | None = None,
     ) -> None:
         """Changes the options that are not None."""
-        access = await self._controlled(caller, ref, HostPermission.MODIFY)
+        access = await self._controlled_folder(caller, ref, HostPermission.MODIFY)
         options = {"cloneable": cloneable, "permission": permission, "usage_mode": usage_mode}
         values = {name: value for name, value in options.items() if value is not None}
         if values:
             await self._store.change(access.folder.id, **values)
 
-    async def _controlled(self, caller: Caller, ref: str, needs: HostPermission, **options: Any) -> FolderAccess:
+    async def _controlled_folder(self, caller: Caller, ref: str, needs: HostPermission, **options: Any) -> FolderAccess:
         return await self._finder.one(caller, ref, to_control=True, needs=needs, **options)
 
     async def trash(self, caller: Caller, ref: str) -> None:
         """Moves a folder to the trash and frees its name. Raises Conflict if a live session mounts it, or it is being
         cloned."""
         trigger = FolderTrigger.TRASH_REQUESTED
-        access = await self._controlled(caller, ref, HostPermission.DELETE, trigger=trigger)
-        await self._move(caller, access.folder, trigger, unless_used=True)
+        access = await self._controlled_folder(caller, ref, HostPermission.DELETE, trigger=trigger)
+        await self._apply_trigger(caller, access.folder, trigger, unless_used=True)
 
     async def restore(self, caller: Caller, ref: str) -> None:
         """Restores a folder from the trash. Raises LimitExceeded, and FolderAlreadyExists if its name was taken."""
         trigger = FolderTrigger.RESTORE_REQUESTED
-        access = await self._controlled(caller, ref, HostPermission.MODIFY, trigger=trigger)
+        access = await self._controlled_folder(caller, ref, HostPermission.MODIFY, trigger=trigger)
         is_own = access.folder.user_id == caller.user_id
         limit = (await self._scopes.of(caller)).max_count if is_own else 0
-        await self._move(caller, access.folder, trigger, max_count=limit)
+        await self._apply_trigger(caller, access.folder, trigger, max_count=limit)
 
     async def purge(self, caller: Caller, ref: str) -> None:
         """Deletes a folder in the trash for ever; its files are removed in the background."""
         trigger = FolderTrigger.PURGE_REQUESTED
-        access = await self._controlled(caller, ref, HostPermission.DELETE, trigger=trigger)
-        await self._move(caller, access.folder, trigger)
+        access = await self._controlled_folder(caller, ref, HostPermission.DELETE, trigger=trigger)
+        await self._apply_trigger(caller, access.folder, trigger)
 
     async def change_owner(self, caller: Caller, ref: str, email: str) -> None:
         """Gives a user's folder to another user, for superadmins. Its files stay in their place and quota scope.
@@ -319,7 +319,7 @@ class FolderService:
                 raise Forbidden(f"{user.email} may do nothing on {folder.host!r}.", data={"host": folder.host})
             await self._store.hand_over(folder.id, user, max_count=scope.max_count)
 
-    async def _move(self, caller: Caller, folder: Folder, trigger: FolderTrigger, **limits: Any) -> None:
+    async def _apply_trigger(self, caller: Caller, folder: Folder, trigger: FolderTrigger, **limits: Any) -> None:
         if not await self._loop.transitions.apply(folder, trigger, cause=caller.stimulus_id, **limits):
             raise Conflict(f"The folder {folder.name!r} was changed meanwhile; look again.")
 
@@ -331,7 +331,7 @@ def _as_admin(row: FolderRow) -> FolderAccess:
 
 
 class FolderOwnerRemoval:
-    """Removes the folders of an owner; may be repeated. Raises Conflict if a live session mounts one, or it is being
+    """Removes an owner's folders; may be repeated. Raises Conflict if a live session mounts a folder, or it is being
     cloned."""
 
     def __init__(self, store: FolderStore, transitions: FolderTransitions) -> None:
@@ -340,9 +340,9 @@ class FolderOwnerRemoval:
 
     async def of_user(self, user_id: UserId, *, heir: User | None) -> None:
         """Removes the folders of a user; shared ones go to ``heir``, under another name where theirs is taken."""
-        page = await self._store.page(_ALL, FolderSelection(owner_id=user_id))
+        page = await self._store.page(_ALL_FOLDERS, FolderSelection(owner_id=user_id))
         folders = [row.folder for row in page.items if row.folder.user_id == user_id]
-        shared = {share.folder_id for share in await self._store.shares([f.id for f in folders])}
+        shared = {share.folder_id for share in await self._store.shares([owned.id for owned in folders])}
         for folder in folders:
             if heir is not None and folder.id in shared and folder.status is FolderStatus.READY:
                 await self._hand_over(folder, heir)
@@ -350,7 +350,7 @@ class FolderOwnerRemoval:
                 await self._remove(folder)
 
     async def of_group(self, group_id: GroupId) -> None:
-        page = await self._store.page(_ALL, FolderSelection(group_id=group_id))
+        page = await self._store.page(_ALL_FOLDERS, FolderSelection(group_id=group_id))
         for row in page.items:
             if row.folder.group_id == group_id:
                 await self._remove(row.folder)

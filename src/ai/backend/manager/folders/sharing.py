@@ -87,7 +87,7 @@ class FolderSharing:
         """Returns the pending invitations by the caller."""
         return await self._store.invitations(inviter=caller.email)
 
-    async def _pending(
+    async def _pending_invitation(
         self, invitation_id: UUID, *, inviter: str | None = None, invitee: str | None = None
     ) -> Invitation:
         invitation = await self._store.invitation(InvitationId(invitation_id))
@@ -98,7 +98,7 @@ class FolderSharing:
 
     async def accept(self, caller: Caller, invitation_id: UUID) -> None:
         """Accepts an invitation. Raises FolderAlreadyExists if the caller uses a folder of that name."""
-        invitation = await self._pending(invitation_id, invitee=caller.email)
+        invitation = await self._pending_invitation(invitation_id, invitee=caller.email)
         row = await self._store.get(invitation.folder_id)
         if row is None or not row.folder.status.is_live:
             raise NotFound("The folder of this invitation is gone.", data={"inv_id": "its folder is gone"})
@@ -110,13 +110,13 @@ class FolderSharing:
 
     async def reject(self, caller: Caller, invitation_id: UUID) -> None:
         """Rejects an invitation to the caller, or withdraws one that the caller sent."""
-        invitation = await self._pending(invitation_id, invitee=caller.email, inviter=caller.email)
+        invitation = await self._pending_invitation(invitation_id, invitee=caller.email, inviter=caller.email)
         if not await self._store.answer(invitation.id, InvitationState.REJECTED, at=self._clock.now()):
             raise _no_invitation()
 
     async def amend(self, caller: Caller, invitation_id: UUID, permission: FolderPermission) -> None:
         """Changes the permission of an invitation that the caller sent."""
-        invitation = await self._pending(invitation_id, inviter=caller.email)
+        invitation = await self._pending_invitation(invitation_id, inviter=caller.email)
         if not await self._store.amend(invitation.id, permission, at=self._clock.now()):
             raise _no_invitation()
 
@@ -124,7 +124,7 @@ class FolderSharing:
 
     async def share(self, caller: Caller, ref: str, permission: FolderPermission, emails: Sequence[str]) -> list[str]:
         """Sets the permission of single members on a group's folder. Returns their emails."""
-        access = await self._of_group(caller, ref)
+        access = await self._group_folder(caller, ref)
         shared = []
         for user in await self._users_of(caller, emails):
             if any(group.id == access.folder.group_id for group in user.groups):
@@ -136,11 +136,11 @@ class FolderSharing:
 
     async def unshare(self, caller: Caller, ref: str, emails: Sequence[str]) -> list[str]:
         """Removes the permissions of single members on a group's folder. Returns their emails."""
-        access = await self._of_group(caller, ref)
+        access = await self._group_folder(caller, ref)
         users = await self._users_of(caller, emails)
         return [user.email for user in users if await self._store.share(access.folder.id, user.uuid, None)]
 
-    async def _of_group(self, caller: Caller, ref: str) -> FolderAccess:
+    async def _group_folder(self, caller: Caller, ref: str) -> FolderAccess:
         needs = HostPermission.SET_USER_PERMISSION
         access = await self._finder.one(caller, ref, to_control=True, needs=needs)
         if access.folder.ownership_type is not FolderOwnership.GROUP:
@@ -154,7 +154,11 @@ class FolderSharing:
         if ref is not None:
             folders = [await self._finder.one(caller, ref, to_control=True)]
         else:
-            folders = [a for a in await self._finder.accessible(caller) if a.is_owner and a.folder.status.is_live]
+            folders = [
+                access
+                for access in await self._finder.accessible(caller)
+                if access.is_owner and access.folder.status.is_live
+            ]
         by_id = {access.folder.id: access for access in folders}
         return [(by_id[share.folder_id], share) for share in await self._store.shares(by_id)]
 

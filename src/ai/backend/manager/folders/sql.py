@@ -41,31 +41,31 @@ def _filters_status(query_filter: Filter | None) -> bool:
     return query_filter is not None and query_filter.field == "status"
 
 
-def _selected(selection: FolderSelection) -> list[ColumnElement[bool]]:
-    c = folders.c
-    where: list[ColumnElement[bool]] = []
+def _selection_clauses(selection: FolderSelection) -> list[ColumnElement[bool]]:
+    columns = folders.c
+    clauses: list[ColumnElement[bool]] = []
     if selection.user_id is not None:
         shared = select(folder_permissions.c.folder_id).where(folder_permissions.c.user_id == selection.user_id)
         kinds: dict[FolderKind, ColumnElement[bool]] = {
-            "own": c.user_id == selection.user_id,
-            "invited": and_(c.user_id != selection.user_id, c.id.in_(shared)),
-            "project": c.group_id.in_(selection.groups),
+            "own": columns.user_id == selection.user_id,
+            "invited": and_(columns.user_id != selection.user_id, columns.id.in_(shared)),
+            "project": columns.group_id.in_(selection.groups),
         }
-        where.append(or_(*(kinds[kind] for kind in sorted(selection.kinds))))
+        clauses.append(or_(*(kinds[kind] for kind in sorted(selection.kinds))))
     if selection.domain_name is not None:
-        where.append(c.domain_name == selection.domain_name)
+        clauses.append(columns.domain_name == selection.domain_name)
     if selection.group_id is not None:
-        where.append(or_(c.group_id.is_(None), c.group_id == selection.group_id))
+        clauses.append(or_(columns.group_id.is_(None), columns.group_id == selection.group_id))
     if selection.owner_id is not None:
-        where.append(c.user_id == selection.owner_id)
-    return where
+        clauses.append(columns.user_id == selection.owner_id)
+    return clauses
 
 
 def link_mounts(s: Connection, session_id: UUID, mounts: Sequence[FolderMount], at: datetime) -> None:
     """Records the folders that a session mounts, when it is inserted. Raises InvalidInput if one is no longer ready."""
-    for mount in {m.folder_id: m for m in mounts if m.kind is MountKind.FOLDER}.values():
-        ready = and_(folders.c.id == mount.folder_id, folders.c.status == FolderStatus.READY)
-        if s.execute(update(folders).where(ready).values(last_used=at)).rowcount != 1:
+    for mount in {mount.folder_id: mount for mount in mounts if mount.kind is MountKind.FOLDER}.values():
+        is_ready = and_(folders.c.id == mount.folder_id, folders.c.status == FolderStatus.READY)
+        if s.execute(update(folders).where(is_ready).values(last_used=at)).rowcount != 1:
             raise InvalidInput(
                 f"The folder {mount.name!r} cannot be mounted: it is not there any more.",
                 data={"config.mounts": f"gone: {mount.name}"},
@@ -82,14 +82,14 @@ class SqlFolderStore(SqlFolderSharing, SqlQuotaLimits):
 
     def _check_unused(self, s: Connection, folder: Row[Any]) -> None:
         """Raises Conflict while a live session mounts a folder, or a clone is made of it."""
-        live, c = self._live_sessions.c, folders.c
-        mounting = select(live.name).join(session_folders, session_folders.c.session_id == live.id)
+        live_sessions, columns = self._live_sessions.c, folders.c
+        mounting = select(live_sessions.name).join(session_folders, session_folders.c.session_id == live_sessions.id)
         session = s.execute(mounting.where(session_folders.c.folder_id == folder.id).limit(1)).scalar()
-        clones = select(c.name).where(c.cloned_from == folder.id, c.status == FolderStatus.CLONING)
+        clones = select(columns.name).where(columns.cloned_from == folder.id, columns.status == FolderStatus.CLONING)
         clone = s.execute(clones.limit(1)).scalar()
         if session is not None or clone is not None:
-            use = f"the session {session!r} mounts it" if session is not None else f"it is being cloned as {clone!r}"
-            raise Conflict(f"The folder {folder.name!r} is in use: {use}.", data={"name": folder.name})
+            usage = f"the session {session!r} mounts it" if session is not None else f"it is being cloned as {clone!r}"
+            raise Conflict(f"The folder {folder.name!r} is in use: {usage}.", data={"name": folder.name})
 
     async def _write(self, name: Callable[[], str], work: Callable[[Connection], T]) -> T:
         """Runs a write transaction. Raises FolderAlreadyExists if it would give two live folders one name."""
@@ -100,7 +100,7 @@ class SqlFolderStore(SqlFolderSharing, SqlQuotaLimits):
 
     async def insert(self, folder: Folder, *, max_count: int = 0) -> None:
         def work(s: Connection) -> None:
-            if folder.user_id is not None and r.uses_name(s, folder.user_id, folder.name, but=folder.id):
+            if folder.user_id is not None and r.uses_name(s, folder.user_id, folder.name, except_id=folder.id):
                 raise r.name_taken(folder.name)
             s.execute(insert(folders), row_of(folder))
             r.check_count(s, folder.user_id, folder.group_id, max_count)
@@ -108,25 +108,25 @@ class SqlFolderStore(SqlFolderSharing, SqlQuotaLimits):
         await self._write(lambda: folder.name, work)
 
     async def get(self, folder_id: FolderId, *, user_id: UserId | None = None) -> FolderRow | None:
-        rows = await self._db.fetch(r.BY_ID, {"me": user_id, "id": folder_id})
+        rows = await self._db.fetch(r.FOLDER_BY_ID, {"me": user_id, "id": folder_id})
         return r.folder_row_of(rows[0]) if rows else None
 
     async def accessible(
         self, user_id: UserId, group_ids: Collection[GroupId], *, name: str | None = None
     ) -> list[FolderRow]:
         parameters = {"me": user_id, "groups": list(group_ids), "name": name}
-        rows = await self._db.fetch(r.ACCESSIBLE if name is None else r.ACCESSIBLE_BY_NAME, parameters)
+        rows = await self._db.fetch(r.ACCESSIBLE_QUERY if name is None else r.ACCESSIBLE_BY_NAME_QUERY, parameters)
         return [r.folder_row_of(row) for row in rows]
 
     async def page(self, query: ListQuery, selection: FolderSelection) -> Page[FolderRow]:
-        where = [*compile_filter(folders, query.filter), *_selected(selection)]
+        clauses = [*compile_filter(folders, query.filter), *_selection_clauses(selection)]
         if not _filters_status(query.filter):
-            where.append(r.LIVE_FOLDER)
+            clauses.append(r.LIVE_FOLDER)
         order = compile_order(folders, query.order, (folders.c.created_at.desc(), folders.c.id.asc()))
 
         def work(s: Connection) -> Page[FolderRow]:
-            total = s.execute(select(func.count()).select_from(folders).where(*where)).scalar_one()
-            page = r.ROWS.where(*where).order_by(*order).limit(query.limit).offset(query.offset)
+            total = s.execute(select(func.count()).select_from(folders).where(*clauses)).scalar_one()
+            page = r.FOLDER_ROWS.where(*clauses).order_by(*order).limit(query.limit).offset(query.offset)
             rows = s.execute(page, {"me": selection.user_id})
             return Page(items=[r.folder_row_of(row) for row in rows], total_count=total)
 
@@ -138,30 +138,32 @@ class SqlFolderStore(SqlFolderSharing, SqlQuotaLimits):
 
     async def expire(self, before: datetime, *, at: datetime, info: str) -> int:
         trashed, trigger = FolderStatus.DELETE_PENDING, FolderTrigger.EXPIRED
-        old = and_(folders.c.status == trashed, folders.c.status_changed < before)
+        is_expired = and_(folders.c.status == trashed, folders.c.status_changed < before)
         values = {"status": step(trashed, trigger)[0], "status_changed": at, "status_info": info}
-        return await self._db.execute(update(folders).where(old).values(values))
+        return await self._db.execute(update(folders).where(is_expired).values(values))
 
     async def hand_over(self, folder_id: FolderId, to: User, *, max_count: int = 0) -> None:
-        names: list[str] = []
-        c = folder_invitations.c
-        answered = and_(c.folder_id == folder_id, c.invitee == to.email, c.state == InvitationState.PENDING)
+        folder_names: list[str] = []
+        columns = folder_invitations.c
+        is_answered = and_(
+            columns.folder_id == folder_id, columns.invitee == to.email, columns.state == InvitationState.PENDING
+        )
 
         def work(s: Connection) -> None:
             row = s.execute(select(folders).where(folders.c.id == folder_id).with_for_update()).one_or_none()
             if row is None or row.user_id is None or row.status is not FolderStatus.READY:
                 raise Conflict("Only a user's folder that is ready can change hands.", data={"vfolder": "not ready"})
-            names.append(row.name)
+            folder_names.append(row.name)
             self._check_unused(s, row)
-            if r.uses_name(s, to.uuid, row.name, but=folder_id):
+            if r.uses_name(s, to.uuid, row.name, except_id=folder_id):
                 raise r.name_taken(row.name)
             values = {"user_id": to.uuid, "domain_name": to.domain_name}
             s.execute(update(folders).where(folders.c.id == folder_id).values(values))
             r.set_share(s, folder_id, to.uuid, None)
-            s.execute(delete(folder_invitations).where(answered))
+            s.execute(delete(folder_invitations).where(is_answered))
             r.check_count(s, to.uuid, None, max_count)
 
-        await self._write(lambda: names[0], work)
+        await self._write(lambda: folder_names[0], work)
 
     async def move(
         self,
@@ -177,33 +179,33 @@ class SqlFolderStore(SqlFolderSharing, SqlQuotaLimits):
         values: dict[str, Any] = {"status": to, "status_changed": at, "status_info": info}
         if to is not FolderStatus.CLONING:
             values["cloned_from"] = None
-        names: list[str] = []
+        folder_names: list[str] = []
         restores = to.is_live and not all(status.is_live for status in allowed)
-        change = update(folders).where(folders.c.id == folder_id, folders.c.status.in_(allowed)).values(values)
+        status_update = update(folders).where(folders.c.id == folder_id, folders.c.status.in_(allowed)).values(values)
 
         def work(s: Connection) -> bool:
             if not unless_used and not restores:
-                return s.execute(change).rowcount == 1
+                return s.execute(status_update).rowcount == 1
             row = s.execute(select(folders).where(folders.c.id == folder_id).with_for_update()).one_or_none()
             if row is None or row.status not in allowed:
                 return False
             if unless_used:
                 self._check_unused(s, row)
-            names.append(row.name)
-            if restores and row.user_id is not None and r.uses_name(s, row.user_id, row.name, but=folder_id):
+            folder_names.append(row.name)
+            if restores and row.user_id is not None and r.uses_name(s, row.user_id, row.name, except_id=folder_id):
                 raise r.name_taken(row.name)
-            s.execute(change)
+            s.execute(status_update)
             r.check_count(s, row.user_id, row.group_id, max_count)
             return True
 
-        return await self._write(lambda: names[0], work)
+        return await self._write(lambda: folder_names[0], work)
 
     async def change(self, folder_id: FolderId, **values: Any) -> None:
         name = values.get("name")
 
         def work(s: Connection) -> None:
             owner = s.execute(select(folders.c.user_id).where(folders.c.id == folder_id)).scalar()
-            if name is not None and owner is not None and r.uses_name(s, owner, name, but=folder_id):
+            if name is not None and owner is not None and r.uses_name(s, owner, name, except_id=folder_id):
                 raise r.name_taken(name)
             s.execute(update(folders).where(folders.c.id == folder_id).values(values))
 

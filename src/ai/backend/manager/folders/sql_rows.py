@@ -15,7 +15,7 @@ from ai.backend.manager.folders.model import Folder, FolderRow
 from ai.backend.manager.folders.tables import folder_permissions, folders
 from ai.backend.manager.identity import tables as identity_tables
 
-FIELDS = tuple(f.name for f in fields(Folder))
+FOLDER_FIELDS = tuple(field.name for field in fields(Folder))
 LIVE_FOLDER = folders.c.status.not_in(DELETED_FOLDER_STATUSES)
 
 
@@ -23,13 +23,13 @@ def name_taken(name: str) -> FolderAlreadyExists:
     return FolderAlreadyExists(f"There is a folder {name!r} already.", data={"name": "taken"})
 
 
-def _folder_rows() -> Select[Any]:
+def _select_folders() -> Select[Any]:
     """Selects folders with owner, group, and the share of the user ``me``."""
-    me = bindparam("me", type_=GUID())
-    shared = and_(folder_permissions.c.folder_id == folders.c.id, folder_permissions.c.user_id == me)
+    user_param = bindparam("me", type_=GUID())
+    shared = and_(folder_permissions.c.folder_id == folders.c.id, folder_permissions.c.user_id == user_param)
     return (
         select(
-            *(folders.c[name] for name in FIELDS),
+            *(folders.c[name] for name in FOLDER_FIELDS),
             identity_tables.users.c.email.label("owner_email"),
             identity_tables.groups.c.name.label("group_name"),
             folder_permissions.c.permission.label("granted"),
@@ -40,45 +40,45 @@ def _folder_rows() -> Select[Any]:
     )
 
 
-def _accessible_rows() -> Select[Any]:
+def _select_accessible() -> Select[Any]:
     """Selects the folders of the user ``me`` and of the groups ``groups``, and those shared with that user."""
-    c = folders.c
+    columns = folders.c
     accessible = or_(
-        c.user_id == bindparam("me", type_=GUID()),
-        c.group_id.in_(bindparam("groups", type_=GUID(), expanding=True)),
+        columns.user_id == bindparam("me", type_=GUID()),
+        columns.group_id.in_(bindparam("groups", type_=GUID(), expanding=True)),
         folder_permissions.c.permission.is_not(None),
     )
-    query = ROWS.where(accessible, c.status != FolderStatus.DELETE_COMPLETE)
-    return query.order_by(c.created_at, c.id)
+    query = FOLDER_ROWS.where(accessible, columns.status != FolderStatus.DELETE_COMPLETE)
+    return query.order_by(columns.created_at, columns.id)
 
 
-def _same_name() -> Select[Any]:
+def _select_same_name() -> Select[Any]:
     """Selects another live folder named ``name`` that the user ``me`` owns or shares."""
-    c, me = folders.c, bindparam("me", type_=GUID())
-    shared = select(folder_permissions.c.folder_id).where(folder_permissions.c.user_id == me)
-    same = and_(c.name == bindparam("name"), c.id != bindparam("but", type_=GUID()), LIVE_FOLDER)
-    return select(c.id).where(same, or_(c.user_id == me, c.id.in_(shared))).limit(1)
+    columns, user_param = folders.c, bindparam("me", type_=GUID())
+    shared = select(folder_permissions.c.folder_id).where(folder_permissions.c.user_id == user_param)
+    has_name = and_(columns.name == bindparam("name"), columns.id != bindparam("but", type_=GUID()), LIVE_FOLDER)
+    return select(columns.id).where(has_name, or_(columns.user_id == user_param, columns.id.in_(shared))).limit(1)
 
 
 # Every request about a folder executes these, so they are built once.
-ROWS = _folder_rows()
-BY_ID = ROWS.where(folders.c.id == bindparam("id", type_=GUID()))
-ACCESSIBLE = _accessible_rows()
-ACCESSIBLE_BY_NAME = ACCESSIBLE.where(folders.c.name == bindparam("name"))
-_SAME_NAME = _same_name()
+FOLDER_ROWS = _select_folders()
+FOLDER_BY_ID = FOLDER_ROWS.where(folders.c.id == bindparam("id", type_=GUID()))
+ACCESSIBLE_QUERY = _select_accessible()
+ACCESSIBLE_BY_NAME_QUERY = ACCESSIBLE_QUERY.where(folders.c.name == bindparam("name"))
+_SAME_NAME_QUERY = _select_same_name()
 
 
 def folder_of(row: Row[Any]) -> Folder:
-    return Folder(**{name: row._mapping[folders.c[name]] for name in FIELDS})
+    return Folder(**{name: row._mapping[folders.c[name]] for name in FOLDER_FIELDS})
 
 
 def folder_row_of(row: Row[Any]) -> FolderRow:
     return FolderRow(folder=folder_of(row), owner_email=row.owner_email, group_name=row.group_name, granted=row.granted)
 
 
-def uses_name(s: Connection, user_id: UserId, name: str, *, but: FolderId) -> bool:
+def uses_name(s: Connection, user_id: UserId, name: str, *, except_id: FolderId) -> bool:
     """Returns whether a user owns or shares another live folder of that name."""
-    return s.execute(_SAME_NAME, {"me": user_id, "name": name, "but": but}).first() is not None
+    return s.execute(_SAME_NAME_QUERY, {"me": user_id, "name": name, "but": except_id}).first() is not None
 
 
 def check_count(s: Connection, user_id: UserId | None, group_id: GroupId | None, max_count: int) -> None:
@@ -91,8 +91,10 @@ def check_count(s: Connection, user_id: UserId | None, group_id: GroupId | None,
 
 
 def set_share(s: Connection, folder_id: FolderId, user_id: UserId, permission: FolderPermission | None) -> bool:
-    c = folder_permissions.c
-    removed = s.execute(delete(folder_permissions).where(c.folder_id == folder_id, c.user_id == user_id)).rowcount
+    columns = folder_permissions.c
+    removed = s.execute(
+        delete(folder_permissions).where(columns.folder_id == folder_id, columns.user_id == user_id)
+    ).rowcount
     if permission is not None:
         row = {"folder_id": folder_id, "user_id": user_id, "permission": permission}
         s.execute(insert(folder_permissions), row)

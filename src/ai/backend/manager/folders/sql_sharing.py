@@ -30,12 +30,14 @@ class SqlFolderSharing:
         return await self._db.run_write(lambda s: set_share(s, folder_id, user_id, permission))
 
     async def shares(self, folder_ids: Collection[FolderId]) -> list[Share]:
-        c, u = folder_permissions.c, identity_tables.users.c
-        query = select(c.folder_id, c.user_id, c.permission, u.email).join(identity_tables.users, u.uuid == c.user_id)
-        query = query.order_by(c.folder_id, u.email)
+        share_columns, users = folder_permissions.c, identity_tables.users.c
+        query = select(share_columns.folder_id, share_columns.user_id, share_columns.permission, users.email).join(
+            identity_tables.users, users.uuid == share_columns.user_id
+        )
+        query = query.order_by(share_columns.folder_id, users.email)
 
         def work(s: Connection) -> list[Share]:
-            parts = [s.execute(query.where(c.folder_id.in_(chunk))).all() for chunk in chunks(folder_ids)]
+            parts = [s.execute(query.where(share_columns.folder_id.in_(chunk))).all() for chunk in chunks(folder_ids)]
             return [Share(**row._mapping) for part in parts for row in part]
 
         return await self._db.run_read(work)
@@ -47,38 +49,38 @@ class SqlFolderSharing:
             return False
         return True
 
-    async def _invitations(self, *where: ColumnElement[bool]) -> list[Invitation]:
-        c = folder_invitations.c
+    async def _select_invitations(self, *where: ColumnElement[bool]) -> list[Invitation]:
+        columns = folder_invitations.c
         query = select(folder_invitations, folders.c.name.label("folder_name")).join(folders)
-        rows = await self._db.fetch(query.where(*where).order_by(c.created_at, c.id))
+        rows = await self._db.fetch(query.where(*where).order_by(columns.created_at, columns.id))
         return [Invitation(**row._mapping) for row in rows]
 
     async def invitation(self, invitation_id: InvitationId) -> Invitation | None:
-        matches = await self._invitations(folder_invitations.c.id == invitation_id)
+        matches = await self._select_invitations(folder_invitations.c.id == invitation_id)
         return matches[0] if matches else None
 
     async def invitations(self, *, inviter: str | None = None, invitee: str | None = None) -> Sequence[Invitation]:
-        c = folder_invitations.c
-        where = [c.state == InvitationState.PENDING, LIVE_FOLDER]
-        where += [c.inviter == inviter] if inviter is not None else []
-        where += [c.invitee == invitee] if invitee is not None else []
-        return await self._invitations(*where)
+        columns = folder_invitations.c
+        where = [columns.state == InvitationState.PENDING, LIVE_FOLDER]
+        where += [columns.inviter == inviter] if inviter is not None else []
+        where += [columns.invitee == invitee] if invitee is not None else []
+        return await self._select_invitations(*where)
 
     async def answer(
         self, invitation_id: InvitationId, state: InvitationState, *, at: datetime, user_id: UserId | None = None
     ) -> bool:
-        pending = _pending(invitation_id)
+        is_pending = _is_pending(invitation_id)
 
         def work(s: Connection) -> bool:
-            row = s.execute(select(folder_invitations).where(pending)).one_or_none()
+            row = s.execute(select(folder_invitations).where(is_pending)).one_or_none()
             if row is None:
                 return False
-            s.execute(update(folder_invitations).where(pending).values(state=state, modified_at=at))
+            s.execute(update(folder_invitations).where(is_pending).values(state=state, modified_at=at))
             if state is InvitationState.ACCEPTED and user_id is not None:
                 name = s.execute(select(folders.c.name).where(folders.c.id == row.folder_id, LIVE_FOLDER)).scalar()
                 if name is None:
                     return False
-                if uses_name(s, user_id, name, but=row.folder_id):
+                if uses_name(s, user_id, name, except_id=row.folder_id):
                     raise name_taken(name)
                 set_share(s, row.folder_id, user_id, row.permission)
             return True
@@ -86,13 +88,13 @@ class SqlFolderSharing:
         return await self._db.run_write(work)
 
     async def amend(self, invitation_id: InvitationId, permission: FolderPermission, *, at: datetime) -> bool:
-        change = update(folder_invitations).where(_pending(invitation_id))
+        change = update(folder_invitations).where(_is_pending(invitation_id))
         return bool(await self._db.execute(change.values(permission=permission, modified_at=at)))
 
 
-def _pending(invitation_id: InvitationId) -> ColumnElement[bool]:
-    c = folder_invitations.c
-    return and_(c.id == invitation_id, c.state == InvitationState.PENDING)
+def _is_pending(invitation_id: InvitationId) -> ColumnElement[bool]:
+    columns = folder_invitations.c
+    return and_(columns.id == invitation_id, columns.state == InvitationState.PENDING)
 
 
 class SqlQuotaLimits:
@@ -105,27 +107,27 @@ class SqlQuotaLimits:
         query = select(folders.c.host, folders.c.quota_scope).where(stored).distinct()
 
         def work(s: Connection) -> list[ScopeLimit]:
-            return _limits(s, [(row.host, QuotaScopeId.parse(row.quota_scope)) for row in s.execute(query)])
+            return _read_limits(s, [(row.host, QuotaScopeId.parse(row.quota_scope)) for row in s.execute(query)])
 
         return await self._db.run_read(work)
 
     async def scope_limit(self, host: str, scope: QuotaScopeId) -> ScopeLimit:
-        return (await self._db.run_read(lambda s: _limits(s, [(host, scope)])))[0]
+        return (await self._db.run_read(lambda s: _read_limits(s, [(host, scope)])))[0]
 
     async def set_scope_limit(self, host: str, scope: QuotaScopeId, limit_bytes: int | None) -> None:
-        c, row = quota_limits.c, {"host": host, "quota_scope": str(scope), "limit_bytes": limit_bytes}
+        columns, row = quota_limits.c, {"host": host, "quota_scope": str(scope), "limit_bytes": limit_bytes}
 
         def work(s: Connection) -> None:
-            s.execute(delete(quota_limits).where(c.host == host, c.quota_scope == str(scope)))
+            s.execute(delete(quota_limits).where(columns.host == host, columns.quota_scope == str(scope)))
             if limit_bytes is not None:
                 s.execute(insert(quota_limits), row)
 
         await self._db.run_write(work)
 
 
-def _limits(s: Connection, scopes: Sequence[tuple[str, QuotaScopeId]]) -> list[ScopeLimit]:
-    """Returns the limit of each (host, scope): its own, else that of its owner's policy."""
-    own = {(row.host, row.quota_scope): row.limit_bytes for row in s.execute(select(quota_limits))}
+def _read_limits(s: Connection, scopes: Sequence[tuple[str, QuotaScopeId]]) -> list[ScopeLimit]:
+    """Returns the limit of each (host, scope): the scope's own, else that of its owner's policy."""
+    own_limits = {(row.host, row.quota_scope): row.limit_bytes for row in s.execute(select(quota_limits))}
     stored_policies = s.execute(select(identity_tables.storage_policies))
     sizes = {(row.kind, row.name): row.max_quota_scope_size for row in stored_policies}
     owners = {
@@ -139,8 +141,8 @@ def _limits(s: Connection, scopes: Sequence[tuple[str, QuotaScopeId]]) -> list[S
             policies |= {QuotaScopeId(kind, row[0]): row[1] for row in s.execute(named)}
     limits = []
     for host, scope in scopes:
-        explicit = own.get((host, str(scope)))
-        size = explicit if explicit is not None else sizes.get((scope.kind, policies.get(scope)), -1)
-        limit = size if size >= 0 else None
-        limits.append(ScopeLimit(host=host, scope=scope, limit_bytes=limit, is_own=explicit is not None))
+        own_limit = own_limits.get((host, str(scope)))
+        limit_bytes = own_limit if own_limit is not None else sizes.get((scope.kind, policies.get(scope)), -1)
+        limit = limit_bytes if limit_bytes >= 0 else None
+        limits.append(ScopeLimit(host=host, scope=scope, limit_bytes=limit, is_own=own_limit is not None))
     return limits

@@ -47,11 +47,11 @@ class FolderStore(Protocol):
     async def by_status(self, statuses: Collection[FolderStatus]) -> list[Folder]: ...
 
     async def expire(self, before: datetime, *, at: datetime, info: str) -> int:
-        """Marks folders trashed before that time for removal (``delete-ongoing``) and returns their number."""
+        """Marks folders trashed before ``before`` for removal (``delete-ongoing``) and returns their number."""
         ...
 
     async def hand_over(self, folder_id: FolderId, to: User, *, max_count: int = 0) -> None:
-        """Makes a folder another user's and ends that user's share of it.
+        """Gives a folder to the user ``to`` and ends the share of that user.
 
         Raises:
             Conflict: a group owns it, or it is not ``ready``, or mounted, or being cloned.
@@ -70,7 +70,7 @@ class FolderStore(Protocol):
         unless_used: bool = False,
         max_count: int = 0,
     ) -> bool:
-        """Changes the status if it is one of ``allowed``; returns whether it was.
+        """Changes the status if the old one is in ``allowed``; returns whether the status changed.
 
         Raises:
             Conflict: ``unless_used``, and a live session mounts the folder or a clone is made of it.
@@ -88,14 +88,14 @@ class FolderStore(Protocol):
         ...
 
     async def scope_limit(self, host: str, scope: QuotaScopeId) -> ScopeLimit:
-        """Returns the limit of one scope, with or without folders."""
+        """Returns the limit of one quota scope, with or without folders."""
         ...
 
     async def set_scope_limit(self, host: str, scope: QuotaScopeId, limit_bytes: int | None) -> None:
-        """Sets the own limit of a scope; None removes it."""
+        """Sets the own limit of a quota scope; None removes that limit."""
 
     async def share(self, folder_id: FolderId, user_id: UserId, permission: FolderPermission | None) -> bool:
-        """Sets or, with None, ends the share of a user. Returns whether there was one before."""
+        """Sets or, with None, ends the share of a user. Returns whether the user had a share before."""
         ...
 
     async def shares(self, folder_ids: Collection[FolderId]) -> list[Share]: ...

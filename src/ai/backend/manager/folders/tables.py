@@ -16,8 +16,8 @@ from ai.backend.infra.database.columns import EnumText
 from ai.backend.manager.db.metadata import metadata, required
 from ai.backend.manager.folders.model import InvitationState
 
-_KEEPS_NAME = text(f"status NOT IN ({', '.join(repr(s.value) for s in sorted(DELETED_FOLDER_STATUSES))})")
-_PENDING = text(f"state = {InvitationState.PENDING.value!r}")
+_KEEPS_NAME = text(f"status NOT IN ({', '.join(repr(status.value) for status in sorted(DELETED_FOLDER_STATUSES))})")
+_IS_PENDING = text(f"state = {InvitationState.PENDING.value!r}")
 
 folders = Table(
     "vfolders",
@@ -79,8 +79,8 @@ folder_invitations = Table(
         "folder_id",
         "invitee",
         unique=True,
-        sqlite_where=_PENDING,
-        postgresql_where=_PENDING,
+        sqlite_where=_IS_PENDING,
+        postgresql_where=_IS_PENDING,
     ),
 )
 

@@ -11,13 +11,13 @@ from ai.backend.manager.folders.model import FileInfo, FolderAccess, FolderUsage
 from ai.backend.manager.folders.schemas import FolderInfo, FolderItem
 from ai.backend.manager.volumes.model import Volume
 
-_SAME_NAMES = ("name", "host", "status_info", "creator", "unmanaged_path", "cloneable", "max_size")
+_FOLDER_FIELDS = ("name", "host", "status_info", "creator", "unmanaged_path", "cloneable", "max_size")
 
 
-def _common(access: FolderAccess) -> dict[str, Any]:
+def _common_fields(access: FolderAccess) -> dict[str, Any]:
     folder, row = access.folder, access.row
     return {
-        **{name: getattr(folder, name) for name in _SAME_NAMES},
+        **{name: getattr(folder, name) for name in _FOLDER_FIELDS},
         "id": str(folder.id),
         "quota_scope_id": folder.quota_scope,
         "status": folder.status.value,
@@ -37,17 +37,17 @@ def _common(access: FolderAccess) -> dict[str, Any]:
 
 def folder_item(access: FolderAccess) -> FolderItem:
     """Returns the list item of a folder."""
-    return FolderItem(**_common(access))
+    return FolderItem(**_common_fields(access))
 
 
 def folder_info(access: FolderAccess, usage: FolderUsage | None) -> FolderInfo:
     """Returns a folder with its usage."""
     files, used = (usage.files, usage.bytes) if usage is not None else (None, None)
-    return FolderInfo(**_common(access), num_files=files, numFiles=files, used_bytes=used, cur_size=used)
+    return FolderInfo(**_common_fields(access), num_files=files, numFiles=files, used_bytes=used, cur_size=used)
 
 
 def hosts_reply(default: str | None, volumes: Mapping[str, Volume]) -> dict[str, Any]:
-    """Returns the hosts; ``default`` is text even without a host, as the published client requires."""
+    """Returns the storage hosts; ``default`` is text even without a host, as the published client requires."""
     return {
         "default": default or "",
         "allowed": list(volumes),
@@ -64,16 +64,23 @@ def listing_reply(files: Sequence[FileInfo], cursor: str | None, *, is_page: boo
     """Returns a listing: ``files`` as JSON text for the published client, ``items`` as objects."""
     times = [{"created": file.created, "modified": file.modified} for file in files]
     items = [
-        {"name": f.name, "type": "DIRECTORY" if f.is_directory else "FILE", "size": f.size, "mode": f.mode, **time}
-        for f, time in zip(files, times, strict=True)
+        {
+            "name": file.name,
+            "type": "DIRECTORY" if file.is_directory else "FILE",
+            "size": file.size,
+            "mode": file.mode,
+            **time,
+        }
+        for file, time in zip(files, times, strict=True)
     ]
-    legacy = [
-        {"filename": f.name, "size": f.size, "mode": f.mode, "mtime": f.modified, "ctime": f.created} for f in files
+    legacy_files = [
+        {"filename": file.name, "size": file.size, "mode": file.mode, "mtime": file.modified, "ctime": file.created}
+        for file in files
     ]
     too_long = cursor is not None and not is_page
     return {
         "items": items,
-        "files": json.dumps(legacy),
+        "files": json.dumps(legacy_files),
         "cursor": cursor,
         **({"error_msg": f"only the first {len(items)} entries are shown"} if too_long else {}),
     }

@@ -11,15 +11,15 @@ from ai.backend.infra.http.fields import Name
 from ai.backend.infra.http.routes import Call, Nothing, Schema, route
 from ai.backend.manager.access.caller import ADMIN_ROLES
 from ai.backend.manager.access.requests import caller_of
-from ai.backend.manager.identity.passwords import MAX_LENGTH, PasswordService
+from ai.backend.manager.identity.passwords import MAX_PASSWORD_LENGTH, PasswordService
 from ai.backend.manager.identity.service import IdentityService
-from ai.backend.manager.identity.ssh_keys import MAX_KEY, SshKeyService
+from ai.backend.manager.identity.ssh_keys import MAX_KEY_LENGTH, SshKeyService
 
 CurrentPassword = Annotated[str, Meta(min_length=1, max_length=1_024)]
 
 
 class SignoutBody(Schema, frozen=True):
-    """``username`` is another name for the email."""
+    """The account to sign out; ``username`` is another name for the email."""
 
     password: CurrentPassword
     email: Name | None = None
@@ -27,22 +27,22 @@ class SignoutBody(Schema, frozen=True):
 
 
 class SshKeyBody(Schema, frozen=True):
-    """``privkey`` is only compared with ``pubkey``; it is optional and not stored."""
+    """An SSH key to upload; ``privkey`` is only compared with ``pubkey``, optional and not stored."""
 
-    pubkey: Annotated[str, Meta(max_length=MAX_KEY)]
-    privkey: Annotated[str, Meta(max_length=MAX_KEY)] = ""
+    pubkey: Annotated[str, Meta(max_length=MAX_KEY_LENGTH)]
+    privkey: Annotated[str, Meta(max_length=MAX_KEY_LENGTH)] = ""
 
 
 class RoleQuery(Schema, frozen=True):
     group: Name | None = None
 
 
-Password = Annotated[str, Meta(max_length=MAX_LENGTH)]
+Password = Annotated[str, Meta(max_length=MAX_PASSWORD_LENGTH)]
 LoginName = Annotated[str, Meta(max_length=256)]
 
 
 class AuthorizeBody(Schema, frozen=True):
-    """``username`` is an e-mail address."""
+    """A sign-in by password; ``username`` is an e-mail address."""
 
     username: LoginName
     password: Password
@@ -80,7 +80,7 @@ class AuthApi:
 
     @route("POST", "/auth/signup", auth=False, audited=False, max_body=65_536)
     async def sign_up(self, call: Call) -> None:
-        """Not offered by this server: accounts are made by administrators."""
+        """Refuses: administrators make the accounts of this server."""
         raise NotSupported("Nobody signs up here by themselves: no sign-up hook is installed; ask an administrator.")
 
     @route("GET", "/auth/ssh-keypair")
@@ -90,19 +90,19 @@ class AuthApi:
 
     @route("PATCH", "/auth/ssh-keypair")
     async def generate_ssh_key(self, call: Call) -> dict[str, str]:
-        """Replaces the key by a generated one. Its private half is returned only once and not stored."""
+        """Replaces the SSH key by a generated one. The private half is returned only once and not stored."""
         public, private = await self._ssh_keys.generate(caller_of(call))
         return {"ssh_public_key": public, "ssh_private_key": private}
 
     @route("POST", "/auth/ssh-keypair", body=SshKeyBody)
     async def upload_ssh_key(self, call: Call[SshKeyBody]) -> dict[str, str]:
-        """Replaces the key by an uploaded one, which opens sessions created from now on."""
+        """Replaces the SSH key by an uploaded one, which opens sessions created from now on."""
         public = await self._ssh_keys.upload(caller_of(call), call.body.pubkey, call.body.privkey)
         return {"ssh_public_key": public, "ssh_private_key": ""}
 
     @route("GET", "/auth/role", query=RoleQuery)
     async def role(self, call: Call[Nothing, RoleQuery]) -> dict[str, Any]:
-        """Returns the roles of the caller: over all, in the domain, in a group."""
+        """Returns the roles of the caller: in the installation, in the domain, in a group."""
         caller = caller_of(call)
         admin = "admin" if caller.role in ADMIN_ROLES else "user"
         is_member = call.query.group is not None and await self._identity.groups(caller, name=call.query.group)

@@ -140,7 +140,7 @@ class IdentityResolvers:
 
     @query("keypair_resource_policies")
     async def keypair_resource_policies(self, info: Info) -> list[View]:
-        return [policy_view(p) for p in await self._identity.resource_policies(caller_of(info))]
+        return [policy_view(policy) for policy in await self._identity.resource_policies(caller_of(info))]
 
     @query("user")
     async def user(self, info: Info, email: str | None = None, domain_name: str | None = None) -> View:
@@ -178,14 +178,14 @@ class IdentityResolvers:
 
     @query("domains")
     async def domains(self, info: Info, is_active: bool | None = None) -> list[View]:
-        """Returns all domains for superadmins, else the caller_of(info)'s own."""
+        """Returns all domains for superadmins, else the caller's own."""
         domains = await self._identity.domains(caller_of(info))
-        return [domain_view(d) for d in domains if is_active in (None, d.is_active)]
+        return [domain_view(domain) for domain in domains if is_active in (None, domain.is_active)]
 
     @query("group")
     async def group(self, info: Info, id: UUID, domain_name: str | None = None) -> View | None:  # noqa: A002  # the wire's name
         groups = _in_domain(await self._identity.groups(caller_of(info)), domain_name)
-        return next((group_view(g) for g in groups if g.id == id), None)
+        return next((group_view(group) for group in groups if group.id == id), None)
 
     @query("groups")
     async def groups(
@@ -197,9 +197,11 @@ class IdentityResolvers:
     ) -> list[View]:
         groups = _in_domain(await self._identity.groups(caller_of(info)), domain_name)
         kinds = {word.upper() for word in type} if type is not None else {kind.value for kind in GroupType}
-        return [group_view(g) for g in groups if is_active in (None, g.is_active) and g.type.value in kinds]
+        return [
+            group_view(group) for group in groups if is_active in (None, group.is_active) and group.type.value in kinds
+        ]
 
     @query("groups_by_name")
     async def groups_by_name(self, info: Info, name: str, domain_name: str | None = None) -> list[View]:
         groups = _in_domain(await self._identity.groups(caller_of(info), name=name), domain_name)
-        return [group_view(g) for g in groups]
+        return [group_view(group) for group in groups]

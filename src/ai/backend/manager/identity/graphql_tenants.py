@@ -24,7 +24,7 @@ from ai.backend.manager.identity.tenants import TenantService
 _DEFAULT_FOR_UNSPECIFIED = ("LIMITED", "UNLIMITED")
 
 
-def _slots_of(field: str) -> Callable[[Any], ResourceSlot]:
+def _slots_reader(field: str) -> Callable[[Any], ResourceSlot]:
     def read(value: Any) -> ResourceSlot:
         slots = structured(field, value)
         if not isinstance(slots, dict):
@@ -34,37 +34,37 @@ def _slots_of(field: str) -> Callable[[Any], ResourceSlot]:
     return read
 
 
-def _hosts(value: Any) -> dict[str, tuple[str, ...]]:
+def _read_hosts(value: Any) -> dict[str, tuple[str, ...]]:
     """Reads host -> names of permissions; a plain list of hosts allows all (spec 03-09)."""
-    hosts, everything = structured("allowed_vfolder_hosts", value), [permission.value for permission in HostPermission]
+    hosts, known = structured("allowed_vfolder_hosts", value), [permission.value for permission in HostPermission]
     if isinstance(hosts, list) and all(isinstance(host, str) for host in hosts):
-        hosts = dict.fromkeys(hosts, everything)
+        hosts = dict.fromkeys(hosts, known)
     if not isinstance(hosts, dict):
         raise InvalidInput("Hosts are an object of host to permissions.", data={"allowed_vfolder_hosts": "malformed"})
     for host, permissions in hosts.items():
         parse_host(host)
         is_list = isinstance(permissions, list | tuple)
-        unknown = [name for name in permissions if name not in everything] if is_list else [permissions]
+        unknown = [name for name in permissions if name not in known] if is_list else [permissions]
         if unknown:
-            message = f"{str(unknown[0])[:64]!r} is not one of {', '.join(everything)}."
+            message = f"{str(unknown[0])[:64]!r} is not one of {', '.join(known)}."
             raise InvalidInput(message, data={"allowed_vfolder_hosts": host})
     return {host: tuple(dict.fromkeys(permissions)) for host, permissions in hosts.items()}
 
 
-def _registries(value: Any) -> list[str]:
+def _read_registries(value: Any) -> list[str]:
     """Returns the hosts of registries; the published client sends them as one string, with commas."""
     names = value.split(",") if isinstance(value, str) else value
     return [check_registry_name(str(name).strip()) for name in names if str(name or "").strip()]
 
 
-def _group_type(value: Any) -> GroupType:
+def _read_group_type(value: Any) -> GroupType:
     words = {kind.value: kind for kind in GroupType}
     if str(value).upper().replace("-", "_") not in words:
         raise InvalidInput(f"A group's type is one of {', '.join(words)}.", data={"type": "unknown"})
     return words[str(value).upper().replace("-", "_")]
 
 
-def _unspecified(value: Any) -> str:
+def _read_unspecified(value: Any) -> str:
     if str(value) not in _DEFAULT_FOR_UNSPECIFIED:
         raise InvalidInput(
             "default_for_unspecified is LIMITED or UNLIMITED.", data={"default_for_unspecified": "unknown"}
@@ -72,40 +72,40 @@ def _unspecified(value: Any) -> str:
     return str(value)
 
 
-def _count(value: Any) -> int:
+def _read_count(value: Any) -> int:
     """Returns a limit; the published client writes no limit as null, 0 or a negative number."""
     return max(0, int(value))
 
 
-_COUNTS = (
+_COUNT_FIELDS = (
     *("max_session_lifetime", "max_concurrent_sessions", "max_containers_per_session", "max_pending_session_count"),
     *("idle_timeout", "max_vfolder_count", "max_vfolder_size"),
 )
-_SLOTS = ("total_resource_slots", "max_pending_session_resource_slots")
-_READERS: Mapping[str, Callable[[Any], Any]] = {
-    **{name: _slots_of(name) for name in _SLOTS},
-    **dict.fromkeys(_COUNTS, _count),
-    "allowed_vfolder_hosts": _hosts,
-    "allowed_docker_registries": _registries,
-    "type": _group_type,
-    "default_for_unspecified": _unspecified,
+_SLOT_FIELDS = ("total_resource_slots", "max_pending_session_resource_slots")
+_FIELD_READERS: Mapping[str, Callable[[Any], Any]] = {
+    **{name: _slots_reader(name) for name in _SLOT_FIELDS},
+    **dict.fromkeys(_COUNT_FIELDS, _read_count),
+    "allowed_vfolder_hosts": _read_hosts,
+    "allowed_docker_registries": _read_registries,
+    "type": _read_group_type,
+    "default_for_unspecified": _read_unspecified,
     "max_quota_scope_size": lambda value: max(-1, int(value)),
 }
-_OF_TENANTS = ("name", "description", "is_active", "total_resource_slots", "allowed_vfolder_hosts", "integration_id")
-_DOMAIN = (*_OF_TENANTS, "allowed_docker_registries")
-_GROUP = (*_OF_TENANTS, "domain_name", "type", "resource_policy")
-_POLICY = (*_SLOTS, *_COUNTS, "default_for_unspecified", "allowed_vfolder_hosts")
-_STORAGE_POLICY = ("max_vfolder_count", "max_quota_scope_size")
+_TENANT_FIELDS = ("name", "description", "is_active", "total_resource_slots", "allowed_vfolder_hosts", "integration_id")
+_DOMAIN_FIELDS = (*_TENANT_FIELDS, "allowed_docker_registries")
+_GROUP_FIELDS = (*_TENANT_FIELDS, "domain_name", "type", "resource_policy")
+_POLICY_FIELDS = (*_SLOT_FIELDS, *_COUNT_FIELDS, "default_for_unspecified", "allowed_vfolder_hosts")
+_STORAGE_POLICY_FIELDS = ("max_vfolder_count", "max_quota_scope_size")
 """Fields of each object that are stored. Other fields that clients send are accepted and have no effect."""
 
 
-def _values(fields: tuple[str, ...], props: View) -> View:
+def _read_values(fields: tuple[str, ...], props: View) -> View:
     values = {name: props[name] for name in fields if props.get(name) is not None}
-    return {name: _READERS[name](value) if name in _READERS else value for name, value in values.items()}
+    return {name: _FIELD_READERS[name](value) if name in _FIELD_READERS else value for name, value in values.items()}
 
 
 def _policy_kind(info: Info) -> QuotaScopeKind | None:
-    """Returns whose policies a field is about; None for those of keypairs."""
+    """Returns the kind of owner of the policies of a GraphQL field; None for keypairs."""
     kinds = {"user_resource": QuotaScopeKind.USER, "project_resource": QuotaScopeKind.PROJECT}
     return next((kind for words, kind in kinds.items() if words in info.field_name), None)
 
@@ -121,7 +121,11 @@ class TenantResolvers:
     async def put_domain(self, info: Info, name: str, props: View) -> View:
         put = getattr(self._tenants, info.field_name)
         return await change(
-            info, "domain", name, lambda caller: put(caller, name, _values(_DOMAIN, props)), graphql.domain_view
+            info,
+            "domain",
+            name,
+            lambda caller: put(caller, name, _read_values(_DOMAIN_FIELDS, props)),
+            graphql.domain_view,
         )
 
     @mutation("delete_domain")
@@ -140,7 +144,11 @@ class TenantResolvers:
     async def create_group(self, info: Info, name: str, props: View) -> View:
         create = self._tenants.create_group
         return await change(
-            info, "group", name, lambda caller: create(caller, name, _values(_GROUP, props)), graphql.group_view
+            info,
+            "group",
+            name,
+            lambda caller: create(caller, name, _read_values(_GROUP_FIELDS, props)),
+            graphql.group_view,
         )
 
     @mutation("modify_group")
@@ -150,7 +158,7 @@ class TenantResolvers:
             if mode not in (None, "add", "remove"):
                 raise InvalidInput("user_update_mode is add or remove.", data={"user_update_mode": "unknown"})
             users = [UserId(graphql.uuid_of(text, "user_uuids")) for text in props.get("user_uuids") or ()]
-            values = _values(_GROUP, {**props, "domain_name": None})  # a group stays in its domain
+            values = _read_values(_GROUP_FIELDS, {**props, "domain_name": None})  # a group stays in its domain
             members = {mode: users} if mode is not None else {}
             return await self._tenants.modify_group(caller, GroupId(gid), values, **members)
 
@@ -178,10 +186,10 @@ class TenantResolvers:
     async def put_policy(self, info: Info, name: str, props: View) -> View:
         kind, tenants = _policy_kind(info), self._tenants
         put = tenants.create_policy if info.field_name.startswith("create") else tenants.modify_policy
-        fields = _POLICY if kind is None else _STORAGE_POLICY
+        fields = _POLICY_FIELDS if kind is None else _STORAGE_POLICY_FIELDS
         view = graphql.policy_view if kind is None else graphql.storage_policy_view
         return await change(
-            info, "resource_policy", name, lambda caller: put(caller, kind, name, _values(fields, props)), view
+            info, "resource_policy", name, lambda caller: put(caller, kind, name, _read_values(fields, props)), view
         )
 
     @mutation("delete_keypair_resource_policy")

@@ -25,12 +25,12 @@ _USER_FIELDS = (
     *("domain_name", "resource_policy", "main_access_key"),
 )
 _KEYPAIR_FIELDS = ("is_active", "is_admin", "resource_policy", "rate_limit")
-_NOT_SUPPORTED = ("totp_activated", "sudo_session_enabled")
+_UNSUPPORTED_FIELDS = ("totp_activated", "sudo_session_enabled")
 _MAX_NETWORKS = 64
 
 
-def _member(kind: type[E], field: str, value: Any) -> E:
-    """Returns a member by its value, or by its name as published clients may write it."""
+def _enum_member(kind: type[E], field: str, value: Any) -> E:
+    """Returns the member of an enumeration by its value, or by its name as published clients may write."""
     try:
         return kind(str(value).strip().lower().replace("_", "-"))
     except ValueError:
@@ -38,24 +38,24 @@ def _member(kind: type[E], field: str, value: Any) -> E:
 
 
 def _user_values(props: Mapping[str, Any]) -> dict[str, Any]:
-    for name in _NOT_SUPPORTED:
+    for name in _UNSUPPORTED_FIELDS:
         if props.get(name):
             raise NotSupported(f"This server does not support {name}.", data={name: "not supported"})
     values = {name: props[name] for name in _USER_FIELDS if props.get(name) is not None}
     if props.get("role") is not None:
-        values["role"] = _member(UserRole, "role", props["role"])
+        values["role"] = _enum_member(UserRole, "role", props["role"])
     if props.get("status") is not None:
-        values["status"] = _member(UserStatus, "status", props["status"])
+        values["status"] = _enum_member(UserStatus, "status", props["status"])
     elif props.get("is_active") is not None:
         values["status"] = UserStatus.ACTIVE if props["is_active"] else UserStatus.INACTIVE
     if props.get("allowed_client_ip") is not None:
-        values["allowed_client_ip"] = _networks(props["allowed_client_ip"])
+        values["allowed_client_ip"] = _read_networks(props["allowed_client_ip"])
     if props.get("group_ids") is not None:
         values["group_ids"] = [GroupId(uuid_of(text, "group_ids")) for text in props["group_ids"]]
     return values
 
 
-def _networks(texts: list[Any]) -> tuple[str, ...]:
+def _read_networks(texts: list[Any]) -> tuple[str, ...]:
     """Returns networks and addresses in their canonical text; an empty tuple allows every address."""
     if len(texts) > _MAX_NETWORKS:
         raise InvalidInput(f"At most {_MAX_NETWORKS} networks are allowed.", data={"allowed_client_ip": "too many"})

@@ -22,14 +22,14 @@ from ai.backend.manager.identity.model import NewKeypair, User
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.store import IdentityStore
 
-MIN_LENGTH = 8
-MAX_LENGTH = 1_024
+MIN_PASSWORD_LENGTH = 8
+MAX_PASSWORD_LENGTH = 1_024
 MAX_FAILURES = 10
-"""Wrong passwords for one e-mail address before it is refused for :data:`PAUSE_S` seconds."""
-PAUSE_S = 300.0
-MAX_WAITING = 64
+"""Wrong passwords for one e-mail address before it is refused for :data:`LOCKOUT_S` seconds."""
+LOCKOUT_S = 300.0
+MAX_WAITING_REQUESTS = 64
 """Requests that may wait for a hash. Hashes have threads of their own, as unauthenticated clients cause them."""
-_MAX_TRACKED = 10_000
+_MAX_TRACKED_EMAILS = 10_000
 _HASHER = PasswordHasher()
 R = TypeVar("R")
 
@@ -80,19 +80,19 @@ class PasswordService:
         """
         user = await self._authenticate(email, password)
         if domain_name not in (None, user.domain_name):
-            raise _wrong()
+            raise _wrong_password()
         _check_address(user, address)
         if user.need_password_change:
             raise AuthenticationFailed("The password must be changed first.", data={"password": "must be changed"})
         credentials = await self._identity.credentials(user.main_access_key or "")
         if credentials is None or not credentials.is_active:
-            raise _wrong()
+            raise _wrong_password()
         return user, NewKeypair(access_key=credentials.caller.access_key, secret_key=credentials.secret_key)
 
     async def change_own(self, caller: Caller, old: str, new: str) -> None:
         """Changes the caller's password. Raises AuthenticationFailed for a wrong one, InvalidInput for a short one."""
         user = await self._authenticate(caller.email, old)
-        await self._change(user, old, new)
+        await self._change_password(user, old, new)
 
     async def change_required(self, email: str, old: str, new: str, *, address: str) -> None:
         """Changes a password that must be changed before signing in. Raises Forbidden for other users."""
@@ -100,7 +100,7 @@ class PasswordService:
         _check_address(user, address)
         if not user.need_password_change:
             raise Forbidden("You need not change your password here; sign in.")
-        await self._change(user, old, new)
+        await self._change_password(user, old, new)
 
     async def sign_out(self, caller: Caller, email: str, password: str) -> None:
         """Makes the caller and all their keypairs inactive; sessions go on. Raises Forbidden for another user's e-mail
@@ -119,7 +119,7 @@ class PasswordService:
         )
         self._identity.invalidate(caller.access_key)
 
-    async def _change(self, user: User, old: str, new: str) -> None:
+    async def _change_password(self, user: User, old: str, new: str) -> None:
         check_password(new)
         if new == old:
             raise InvalidInput("That is the old password.", data={"new_password": "the same"})
@@ -135,9 +135,9 @@ class PasswordService:
         if self._dummy is None:
             self._dummy = await self._in_thread(lambda: self._hash("nobody's password"))
         expected = stored or self._dummy  # an unknown address takes as long as a wrong password
-        is_right = await self._in_thread(lambda: self._verify(expected, password[:MAX_LENGTH]))
+        is_right = await self._in_thread(lambda: self._verify(expected, password[:MAX_PASSWORD_LENGTH]))
         if user is None or stored is None or not is_right:
-            raise _wrong()
+            raise _wrong_password()
         self._failures.pop(email, None)
         return user
 
@@ -145,17 +145,17 @@ class PasswordService:
         """Counts an attempt. Raises RateLimitExceeded after too many wrong passwords."""
         now = self._clock.monotonic()
         count, last = self._failures.pop(email, (0, 0.0))
-        remaining_s = last + PAUSE_S - now
+        remaining_s = last + LOCKOUT_S - now
         if remaining_s > 0 and count >= MAX_FAILURES:
             self._failures[email] = (count, last)
             raise RateLimitExceeded(f"Too many wrong passwords; try again in {int(remaining_s) + 1} s.")
         self._failures[email] = (count + 1 if remaining_s > 0 else 1, now)
-        if len(self._failures) > _MAX_TRACKED:
+        if len(self._failures) > _MAX_TRACKED_EMAILS:
             self._failures.popitem(last=False)
 
     async def _in_thread(self, work: Callable[[], R]) -> R:
         """Runs ``work`` in a thread. Raises RateLimitExceeded if too many requests wait."""
-        if self._waiting >= MAX_WAITING:
+        if self._waiting >= MAX_WAITING_REQUESTS:
             raise RateLimitExceeded("Too many sign in at once; try again in a moment.")
         self._waiting += 1
         try:
@@ -166,8 +166,8 @@ class PasswordService:
 
 def check_password(password: str) -> str:
     """Returns the password. Raises InvalidInput if it is too short or too long."""
-    if not MIN_LENGTH <= len(password) <= MAX_LENGTH:
-        raise InvalidInput(f"A password has {MIN_LENGTH} characters or more.", data={"password": "its length"})
+    if not MIN_PASSWORD_LENGTH <= len(password) <= MAX_PASSWORD_LENGTH:
+        raise InvalidInput(f"A password has {MIN_PASSWORD_LENGTH} characters or more.", data={"password": "its length"})
     return password
 
 
@@ -176,5 +176,5 @@ def _check_address(user: User, address: str) -> None:
         raise Forbidden("You may not sign in from where you are.")
 
 
-def _wrong() -> AuthenticationFailed:
+def _wrong_password() -> AuthenticationFailed:
     return AuthenticationFailed("The address or the password is wrong.")

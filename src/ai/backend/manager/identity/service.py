@@ -20,9 +20,9 @@ from ai.backend.manager.identity.model import Credentials, Domain, Group, Keypai
 from ai.backend.manager.identity.store import IdentityStore, KeypairSecret, SessionCounts
 from ai.backend.manager.query.model import ListQuery, Page
 
-CACHE_S = 1.0
+CREDENTIALS_CACHE_S = 1.0
 """How long credentials are cached, in seconds."""
-_CACHED_KEYS = 10_000
+_MAX_CACHED_KEYS = 10_000
 T = TypeVar("T")
 
 
@@ -49,7 +49,7 @@ async def check_policy(store: IdentityStore, kind: QuotaScopeKind | None, fields
 
 
 class IdentityService:
-    """Reads what the role of the caller permits; anything else is NotFound."""
+    """Reads users, keypairs, domains, groups and policies that the caller's role permits; others are NotFound."""
 
     def __init__(self, store: IdentityStore, sessions: SessionCounts, clock: Clock, id_generator: IdGenerator) -> None:
         self._store = store
@@ -107,10 +107,10 @@ class IdentityService:
         """Returns the credentials of a keypair, at most one second old; None for an unknown key."""
         now = self._clock.monotonic()
         cached = self._cache.get(access_key)
-        if cached is not None and now - cached[0] < CACHE_S:
+        if cached is not None and now - cached[0] < CREDENTIALS_CACHE_S:
             return cached[1]
         credentials = await self._store.credentials(access_key)
-        if len(self._cache) >= _CACHED_KEYS:
+        if len(self._cache) >= _MAX_CACHED_KEYS:
             self._cache.clear()
         self._cache[access_key] = (now, credentials)
         return credentials
@@ -129,7 +129,7 @@ class IdentityService:
         )
 
     async def active_keys(self, access_keys: Collection[str]) -> set[str]:
-        """Returns those of the keys that may sign now, read from the store."""
+        """Returns the subset of access keys that may sign now, read from the store."""
         return await self._store.active_keys(access_keys)
 
     def invalidate(self, access_key: str) -> None:
@@ -141,15 +141,15 @@ class IdentityService:
         self._cache.clear()
 
     def touch(self, access_key: AccessKey) -> None:
-        """Records one authenticated request; last_used and num_queries are written in batches."""
+        """Records one authenticated request of a keypair; last_used and num_queries are written in batches."""
         _, count = self._used.get(access_key, (None, 0))
         self._used[access_key] = (self._clock.now(), count + 1)
 
     async def flush(self) -> None:
         """Writes what :meth:`touch` recorded."""
-        used, self._used = self._used, {}
-        if used:
-            await self._store.touch(used)
+        uses_by_key, self._used = self._used, {}
+        if uses_by_key:
+            await self._store.touch(uses_by_key)
 
     async def resolve_owner(self, caller: Caller, owner_access_key: str | None) -> Caller:
         """Returns the caller without a key, else the owner of the key. Raises Forbidden if the caller may not act for
@@ -177,8 +177,8 @@ class IdentityService:
         return (await self._with_concurrency([keypair]))[0]
 
     async def _with_concurrency(self, keypairs: Sequence[Keypair]) -> list[Keypair]:
-        used = await self._sessions.count_live([k.access_key for k in keypairs])
-        return [replace(k, concurrency_used=used.get(k.access_key, 0)) for k in keypairs]
+        used = await self._sessions.count_live([keypair.access_key for keypair in keypairs])
+        return [replace(keypair, concurrency_used=used.get(keypair.access_key, 0)) for keypair in keypairs]
 
     async def keypairs(
         self,

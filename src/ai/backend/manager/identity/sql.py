@@ -43,16 +43,16 @@ from ai.backend.manager.identity.model import (
     User,
     may_sign,
 )
-from ai.backend.manager.identity.sql_users import KEYPAIRS, SqlUserStore, keypair_of, keypair_row, users_of
+from ai.backend.manager.identity.sql_users import KEYPAIR_QUERY, SqlUserStore, keypair_of, keypair_row, users_of
 from ai.backend.manager.identity.store import KeypairSecret, UserScope
 from ai.backend.manager.query.model import ListQuery, Page
 from ai.backend.manager.query.sql import compile_filter, compile_order
 from ai.backend.manager.secrets.sealer import opened
 
-_USER_HIDDEN = frozenset({"password"})
-_KEYPAIR_HIDDEN = frozenset({"secret_key"})
-_CALLER_FIELDS = tuple(f.name for f in fields(Caller))
-_TABLES: Mapping[type, tuple[Table, str]] = {
+_HIDDEN_USER_COLUMNS = frozenset({"password"})
+_HIDDEN_KEYPAIR_COLUMNS = frozenset({"secret_key"})
+_CALLER_FIELDS = tuple(field.name for field in fields(Caller))
+_TABLES_AND_NOUNS: Mapping[type, tuple[Table, str]] = {
     Domain: (tables.domains, "domain"),
     Group: (tables.groups, "group"),
     ResourcePolicy: (tables.policies, "resource policy"),
@@ -61,69 +61,77 @@ _TABLES: Mapping[type, tuple[Table, str]] = {
 
 
 def _signing_query(*columns: Any) -> Select[Any]:
-    """Selects what decides whether a keypair may sign, and further columns."""
-    k, u, d = tables.keypairs.c, tables.users.c, tables.domains.c
-    query = select(k.access_key, k.is_active, u.status, u.role, d.is_active.label("is_domain_active"), *columns)
-    return query.join(tables.users, u.uuid == k.user_id).outerjoin(tables.domains, d.name == u.domain_name)
+    """Selects the columns that decide whether a keypair may sign, and further columns."""
+    keys, users, domains = tables.keypairs.c, tables.users.c, tables.domains.c
+    query = select(
+        keys.access_key, keys.is_active, users.status, users.role, domains.is_active.label("is_domain_active"), *columns
+    )
+    return query.join(tables.users, users.uuid == keys.user_id).outerjoin(
+        tables.domains, domains.name == users.domain_name
+    )
 
 
 def _is_active(row: Row[Any]) -> bool:
     return may_sign(row.role, row.status, is_keypair_active=row.is_active, is_domain_active=row.is_domain_active)
 
 
-def _visible_groups() -> Select[Any]:
+def _select_visible_groups() -> Select[Any]:
     """Selects the groups of a user and the model stores, with the column ``is_member``."""
-    m, g = tables.memberships.c, tables.groups.c
-    is_member = g.id.in_(select(m.group_id).where(m.user_id == bindparam("user", type_=GUID())))
-    is_store = (g.type == GroupType.MODEL_STORE) & g.is_active.is_(True)
-    return select(tables.groups, is_member.label("is_member")).where(or_(is_member, is_store)).order_by(g.name, g.id)
+    members, groups = tables.memberships.c, tables.groups.c
+    is_member = groups.id.in_(select(members.group_id).where(members.user_id == bindparam("user", type_=GUID())))
+    is_store = (groups.type == GroupType.MODEL_STORE) & groups.is_active.is_(True)
+    return (
+        select(tables.groups, is_member.label("is_member"))
+        .where(or_(is_member, is_store))
+        .order_by(groups.name, groups.id)
+    )
 
 
-def _storage_policy() -> Select[Any]:
-    p, u = tables.storage_policies.c, tables.users.c
-    named = select(u.resource_policy).where(u.uuid == bindparam("user", type_=GUID())).scalar_subquery()
-    return select(tables.storage_policies).where(p.kind == QuotaScopeKind.USER, p.name == named)
+def _select_storage_policy() -> Select[Any]:
+    policies, users = tables.storage_policies.c, tables.users.c
+    named = select(users.resource_policy).where(users.uuid == bindparam("user", type_=GUID())).scalar_subquery()
+    return select(tables.storage_policies).where(policies.kind == QuotaScopeKind.USER, policies.name == named)
 
 
 # Every request about folders runs these queries, so they are built once.
-_DOMAIN = select(tables.domains).where(tables.domains.c.name == bindparam("domain"))
-_POLICY = select(tables.policies).where(tables.policies.c.name == bindparam("policy"))
-_VISIBLE_GROUPS = _visible_groups()
-_STORAGE_POLICY = _storage_policy()
+_DOMAIN_QUERY = select(tables.domains).where(tables.domains.c.name == bindparam("domain"))
+_POLICY_QUERY = select(tables.policies).where(tables.policies.c.name == bindparam("policy"))
+_VISIBLE_GROUPS_QUERY = _select_visible_groups()
+_STORAGE_POLICY_QUERY = _select_storage_policy()
 
 
 class SqlIdentityStore(SqlUserStore):
     """Implements :class:`ai.backend.manager.identity.store.IdentityStore`."""
 
     async def put(self, value: Domain | Group | ResourcePolicy | StoragePolicy, *, only_new: bool = False) -> None:
-        (table, noun), row = _TABLES[type(value)], row_of(value)
-        same = and_(*(column == row[column.name] for column in table.primary_key))
+        (table, noun), row = _TABLES_AND_NOUNS[type(value)], row_of(value)
+        has_key = and_(*(column == row[column.name] for column in table.primary_key))
 
         def work(s: Connection) -> None:
             if only_new:
                 add_row(s, table, row, noun)
-            elif s.execute(update(table).where(same).values(row)).rowcount == 0:
+            elif s.execute(update(table).where(has_key).values(row)).rowcount == 0:
                 s.execute(insert(table), row)
 
         await self._db.run_write(work)
 
     async def change(self, model: type[Tenant], /, *key: Any, **values: Any) -> Tenant | None:
-        table = _TABLES[model][0]
-        same = and_(*(column == part for column, part in zip(table.primary_key, key, strict=True)))
+        table = _TABLES_AND_NOUNS[model][0]
+        has_key = and_(*(column == key_part for column, key_part in zip(table.primary_key, key, strict=True)))
 
         def work(s: Connection) -> Row[Any] | None:
             try:
                 if values:
-                    s.execute(update(table).where(same).values(values))
+                    s.execute(update(table).where(has_key).values(values))
             except IntegrityError:
                 raise Conflict(f"{values.get('name')!r} is taken already.", data={"name": "taken"}) from None
-            return s.execute(select(table).where(same)).one_or_none()
+            return s.execute(select(table).where(has_key)).one_or_none()
 
         row = await self._db.run_write(work)
         return model(**row._mapping) if row is not None else None
 
     async def domain(self, name: str) -> Domain | None:
-        rows = await self._db.fetch(_DOMAIN, {"domain": name})
+        rows = await self._db.fetch(_DOMAIN_QUERY, {"domain": name})
         return Domain(**rows[0]._mapping) if rows else None
 
     async def domains(self) -> list[Domain]:
@@ -133,25 +141,28 @@ class SqlIdentityStore(SqlUserStore):
     async def groups(
         self, *, domain_name: str | None = None, user_id: UserId | None = None, name: str | None = None
     ) -> list[Group]:
-        c, m = tables.groups.c, tables.memberships.c
-        query = select(tables.groups).order_by(c.name)
+        columns, members = tables.groups.c, tables.memberships.c
+        query = select(tables.groups).order_by(columns.name)
         if domain_name is not None:
-            query = query.where(c.domain_name == domain_name)
+            query = query.where(columns.domain_name == domain_name)
         if name is not None:
-            query = query.where(c.name == name)
+            query = query.where(columns.name == name)
         if user_id is not None:
-            query = query.where(c.id.in_(select(m.group_id).where(m.user_id == user_id)))
+            query = query.where(columns.id.in_(select(members.group_id).where(members.user_id == user_id)))
         return [Group(**row._mapping) for row in await self._db.fetch(query)]
 
     async def user_scope(self, domain_name: str, user_id: UserId, policy: str) -> UserScope:
         arguments = {"domain": domain_name, "user": user_id, "policy": policy}
 
         def work(s: Connection) -> UserScope:
-            domain = s.execute(_DOMAIN, arguments).one_or_none()
-            visible = s.execute(_VISIBLE_GROUPS, arguments)
-            groups = [(Group(**{c.name: row._mapping[c] for c in tables.groups.c}), row.is_member) for row in visible]
-            keypair_policy = s.execute(_POLICY, arguments).one_or_none()
-            storage = s.execute(_STORAGE_POLICY, arguments).one_or_none()
+            domain = s.execute(_DOMAIN_QUERY, arguments).one_or_none()
+            visible = s.execute(_VISIBLE_GROUPS_QUERY, arguments)
+            groups = [
+                (Group(**{column.name: row._mapping[column] for column in tables.groups.c}), row.is_member)
+                for row in visible
+            ]
+            keypair_policy = s.execute(_POLICY_QUERY, arguments).one_or_none()
+            storage = s.execute(_STORAGE_POLICY_QUERY, arguments).one_or_none()
             return UserScope(
                 domain=Domain(**domain._mapping) if domain is not None else None,
                 groups=tuple(group for group, is_member in groups if is_member),
@@ -165,14 +176,16 @@ class SqlIdentityStore(SqlUserStore):
     async def change_members(
         self, group_id: GroupId, *, add: Collection[UserId] = (), remove: Collection[UserId] = ()
     ) -> None:
-        m = tables.memberships.c
+        members = tables.memberships.c
 
         def work(s: Connection) -> None:
             # Users to be added are removed first, so that no membership exists twice.
-            is_changed = m.user_id.in_([*add, *remove])
-            s.execute(delete(tables.memberships).where(m.group_id == group_id, is_changed))
+            is_changed = members.user_id.in_([*add, *remove])
+            s.execute(delete(tables.memberships).where(members.group_id == group_id, is_changed))
             if add:
-                s.execute(insert(tables.memberships), [{"user_id": u, "group_id": group_id} for u in set(add)])
+                s.execute(
+                    insert(tables.memberships), [{"user_id": user_id, "group_id": group_id} for user_id in set(add)]
+                )
 
         await self._db.run_write(work)
 
@@ -182,9 +195,9 @@ class SqlIdentityStore(SqlUserStore):
         return [ResourcePolicy(**row._mapping) for row in rows]
 
     async def storage_policies(self, kind: QuotaScopeKind, *, name: str | None = None) -> list[StoragePolicy]:
-        c = tables.storage_policies.c
-        query = select(tables.storage_policies).where(c.kind == kind).order_by(c.name)
-        rows = await self._db.fetch(query if name is None else query.where(c.name == name))
+        columns = tables.storage_policies.c
+        query = select(tables.storage_policies).where(columns.kind == kind).order_by(columns.name)
+        rows = await self._db.fetch(query if name is None else query.where(columns.name == name))
         return [StoragePolicy(**row._mapping) for row in rows]
 
     async def delete_policy(self, kind: QuotaScopeKind | None, name: str) -> bool:
@@ -207,7 +220,9 @@ class SqlIdentityStore(SqlUserStore):
             s.execute(insert(tables.users), {**row_of(user, without=("groups",)), "password": password_hash})
             s.execute(insert(tables.keypairs), keypair_row(self._sealer, keypair))
             if groups:
-                s.execute(insert(tables.memberships), [{"user_id": user.uuid, "group_id": g} for g in groups])
+                s.execute(
+                    insert(tables.memberships), [{"user_id": user.uuid, "group_id": group_id} for group_id in groups]
+                )
 
         try:
             await self._db.run_write(work)
@@ -215,38 +230,40 @@ class SqlIdentityStore(SqlUserStore):
             raise Conflict(f"a user {user.email} exists already", data={"email": "taken"}) from None
 
     async def user(self, *, email: str | None = None, uuid: UserId | None = None) -> User | None:
-        c = tables.users.c
-        query = select(tables.users).where(c.email == email if email is not None else c.uuid == uuid)
+        columns = tables.users.c
+        query = select(tables.users).where(columns.email == email if email is not None else columns.uuid == uuid)
         users = await self._db.run_read(lambda s: users_of(s, s.execute(query).all()))
         return users[0] if users else None
 
     async def users(
         self, query: ListQuery, *, domain_name: str | None, status: str | None, group_id: GroupId | None = None
     ) -> Page[User]:
-        c, m = tables.users.c, tables.memberships.c
-        where = compile_filter(tables.users, query.filter, hidden=_USER_HIDDEN)
+        columns, members = tables.users.c, tables.memberships.c
+        clauses = compile_filter(tables.users, query.filter, hidden=_HIDDEN_USER_COLUMNS)
         if domain_name is not None:
-            where.append(c.domain_name == domain_name)
+            clauses.append(columns.domain_name == domain_name)
         if status is not None:
-            where.append(c.status == status)
+            clauses.append(columns.status == status)
         if group_id is not None:
-            where.append(c.uuid.in_(select(m.user_id).where(m.group_id == group_id)))
-        order = compile_order(tables.users, query.order, (c.created_at.desc(), c.uuid.asc()), hidden=_USER_HIDDEN)
+            clauses.append(columns.uuid.in_(select(members.user_id).where(members.group_id == group_id)))
+        order = compile_order(
+            tables.users, query.order, (columns.created_at.desc(), columns.uuid.asc()), hidden=_HIDDEN_USER_COLUMNS
+        )
 
         def work(s: Connection) -> Page[User]:
-            total = s.execute(select(func.count()).select_from(tables.users).where(*where)).scalar_one()
-            page = select(tables.users).where(*where).order_by(*order).limit(query.limit).offset(query.offset)
+            total = s.execute(select(func.count()).select_from(tables.users).where(*clauses)).scalar_one()
+            page = select(tables.users).where(*clauses).order_by(*order).limit(query.limit).offset(query.offset)
             return Page(items=users_of(s, s.execute(page).all()), total_count=total)
 
         return await self._db.run_read(work)
 
     async def credentials(self, access_key: str) -> Credentials | None:
-        k, u = tables.keypairs.c, tables.users.c
+        keys, users = tables.keypairs.c, tables.users.c
         query = _signing_query(
-            k.secret_key, k.is_admin, k.resource_policy, k.rate_limit, k.ssh_public_key,
-            u.uuid.label("user_id"), u.email, u.username, u.domain_name, u.allowed_client_ip,
+            keys.secret_key, keys.is_admin, keys.resource_policy, keys.rate_limit, keys.ssh_public_key,
+            users.uuid.label("user_id"), users.email, users.username, users.domain_name, users.allowed_client_ip,
         )  # fmt: skip
-        rows = await self._db.fetch(query.where(k.access_key == access_key))
+        rows = await self._db.fetch(query.where(keys.access_key == access_key))
         if not rows:
             return None
         row = rows[0]
@@ -265,7 +282,7 @@ class SqlIdentityStore(SqlUserStore):
         return active
 
     async def keypair(self, access_key: str) -> Keypair | None:
-        rows = await self._db.fetch(KEYPAIRS.where(tables.keypairs.c.access_key == access_key))
+        rows = await self._db.fetch(KEYPAIR_QUERY.where(tables.keypairs.c.access_key == access_key))
         return keypair_of(rows[0]) if rows else None
 
     async def keypairs(
@@ -276,28 +293,28 @@ class SqlIdentityStore(SqlUserStore):
         email: str | None = None,
         is_active: bool | None = None,
     ) -> Page[Keypair]:
-        k, u = tables.keypairs.c, tables.users.c
-        where = compile_filter(tables.keypairs, query.filter, hidden=_KEYPAIR_HIDDEN)
-        for column, value in ((u.domain_name, domain_name), (u.email, email), (k.is_active, is_active)):
+        keys, users = tables.keypairs.c, tables.users.c
+        clauses = compile_filter(tables.keypairs, query.filter, hidden=_HIDDEN_KEYPAIR_COLUMNS)
+        for column, value in ((users.domain_name, domain_name), (users.email, email), (keys.is_active, is_active)):
             if value is not None:
-                where.append(column == value)
-        default = (k.created_at.desc(), k.access_key.asc())
-        order = compile_order(tables.keypairs, query.order, default, hidden=_KEYPAIR_HIDDEN)
-        joined = tables.keypairs.join(tables.users, u.uuid == k.user_id)
+                clauses.append(column == value)
+        default = (keys.created_at.desc(), keys.access_key.asc())
+        order = compile_order(tables.keypairs, query.order, default, hidden=_HIDDEN_KEYPAIR_COLUMNS)
+        joined = tables.keypairs.join(tables.users, users.uuid == keys.user_id)
 
         def work(s: Connection) -> Page[Keypair]:
-            total = s.execute(select(func.count()).select_from(joined).where(*where)).scalar_one()
-            page = KEYPAIRS.where(*where).order_by(*order).limit(query.limit).offset(query.offset)
+            total = s.execute(select(func.count()).select_from(joined).where(*clauses)).scalar_one()
+            page = KEYPAIR_QUERY.where(*clauses).order_by(*order).limit(query.limit).offset(query.offset)
             return Page(items=[keypair_of(row) for row in s.execute(page)], total_count=total)
 
         return await self._db.run_read(work)
 
     async def touch(self, used: Mapping[AccessKey, tuple[datetime, int]]) -> None:
-        k = tables.keypairs.c
+        keys = tables.keypairs.c
 
         def work(s: Connection) -> None:
             for access_key, (at, count) in used.items():
-                values = {"last_used": at, "num_queries": k.num_queries + count}
-                s.execute(update(tables.keypairs).where(k.access_key == access_key).values(values))
+                values = {"last_used": at, "num_queries": keys.num_queries + count}
+                s.execute(update(tables.keypairs).where(keys.access_key == access_key).values(values))
 
         await self._db.run_write(work)

@@ -21,29 +21,38 @@ from ai.backend.manager.secrets.sealer import Sealer, sealed
 
 T = TypeVar("T")
 RemovalStep = Callable[[Connection, str, Collection[str]], None]
-KEYPAIRS = select(tables.keypairs, tables.users.c.email, tables.users.c.full_name).join(
+KEYPAIR_QUERY = select(tables.keypairs, tables.users.c.email, tables.users.c.full_name).join(
     tables.users, tables.users.c.uuid == tables.keypairs.c.user_id
 )
 """Selects keypairs with the email and name of their users, as :func:`keypair_of` takes them."""
 
 
 def users_of(s: Connection, rows: Sequence[Row[Any]]) -> list[User]:
-    """Builds users of rows, with their groups."""
-    m, g = tables.memberships.c, tables.groups.c
+    """Builds users, with the groups of each user, from database rows."""
+    members, group_columns = tables.memberships.c, tables.groups.c
     groups: dict[Any, list[GroupRef]] = {}
     if rows:
-        query = select(m.user_id, g.id, g.name).join(tables.groups, g.id == m.group_id).order_by(g.name)
-        for user_id, group_id, name in s.execute(query.where(m.user_id.in_([r.uuid for r in rows]))):
+        query = (
+            select(members.user_id, group_columns.id, group_columns.name)
+            .join(tables.groups, group_columns.id == members.group_id)
+            .order_by(group_columns.name)
+        )
+        for user_id, group_id, name in s.execute(query.where(members.user_id.in_([row.uuid for row in rows]))):
             groups.setdefault(user_id, []).append(GroupRef(id=GroupId(group_id), name=name))
     return [
-        User(**{k: v for k, v in row._mapping.items() if k != "password"}, groups=tuple(groups.get(row.uuid, ())))
+        User(
+            **{field: value for field, value in row._mapping.items() if field != "password"},
+            groups=tuple(groups.get(row.uuid, ())),
+        )
         for row in rows
     ]
 
 
 def keypair_of(row: Row[Any]) -> Keypair:
-    """Builds a keypair of a row of :data:`KEYPAIRS`."""
-    values = {k: v for k, v in row._mapping.items() if k not in ("secret_key", "email", "full_name")}
+    """Builds a keypair from a row of :data:`KEYPAIR_QUERY`."""
+    values = {
+        field: value for field, value in row._mapping.items() if field not in ("secret_key", "email", "full_name")
+    }
     return Keypair(**values, user_email=row.email, user_full_name=row.full_name)
 
 
@@ -55,10 +64,10 @@ def keypair_row(sealer: Sealer, pair: KeypairSecret) -> dict[str, Any]:
 
 def _count_admins(s: Connection) -> int:
     """Counts the keypairs that can sign as a superadmin, and locks the rows of superadmins."""
-    u, k = tables.users.c, tables.keypairs.c
-    s.execute(select(u.uuid).where(u.role == UserRole.SUPERADMIN).order_by(u.uuid).with_for_update()).all()
-    can_sign = (u.role == UserRole.SUPERADMIN) & (u.status == UserStatus.ACTIVE) & k.is_active.is_(True)
-    joined = tables.users.join(tables.keypairs, k.user_id == u.uuid)
+    users, keys = tables.users.c, tables.keypairs.c
+    s.execute(select(users.uuid).where(users.role == UserRole.SUPERADMIN).order_by(users.uuid).with_for_update()).all()
+    can_sign = (users.role == UserRole.SUPERADMIN) & (users.status == UserStatus.ACTIVE) & keys.is_active.is_(True)
+    joined = tables.users.join(tables.keypairs, keys.user_id == users.uuid)
     return int(s.execute(select(func.count()).select_from(joined).where(can_sign)).scalar_one())
 
 
@@ -77,9 +86,9 @@ class SqlUserStore:
         """Runs ``work`` in a write transaction. Raises Conflict if no superadmin could sign afterwards."""
 
         def guarded(s: Connection) -> T:
-            before = _count_admins(s)
+            admins_before = _count_admins(s)
             result = work(s)
-            if before and not _count_admins(s):
+            if admins_before and not _count_admins(s):
                 raise Conflict("That would leave no superadmin who can sign in.", data={"admin": "the last one"})
             return result
 
@@ -94,22 +103,25 @@ class SqlUserStore:
         keypairs: dict[str, Any] | None = None,
         **values: Any,
     ) -> User | None:
-        u, k, m = tables.users.c, tables.keypairs.c, tables.memberships.c
+        users, keys, members = tables.users.c, tables.keypairs.c, tables.memberships.c
         if password_hash is not None:
             values["password"] = password_hash
 
         def work(s: Connection) -> User | None:
-            if s.execute(select(u.uuid).where(u.uuid == user_id)).first() is None:
+            if s.execute(select(users.uuid).where(users.uuid == user_id)).first() is None:
                 return None
             if values:
-                s.execute(update(tables.users).where(u.uuid == user_id).values(values))
+                s.execute(update(tables.users).where(users.uuid == user_id).values(values))
             if keypairs:
-                s.execute(update(tables.keypairs).where(k.user_id == user_id).values(keypairs))
+                s.execute(update(tables.keypairs).where(keys.user_id == user_id).values(keypairs))
             if groups is not None:
-                s.execute(delete(tables.memberships).where(m.user_id == user_id))
+                s.execute(delete(tables.memberships).where(members.user_id == user_id))
                 if groups:
-                    s.execute(insert(tables.memberships), [{"user_id": user_id, "group_id": g} for g in set(groups)])
-            return users_of(s, s.execute(select(tables.users).where(u.uuid == user_id)).all())[0]
+                    s.execute(
+                        insert(tables.memberships),
+                        [{"user_id": user_id, "group_id": group_id} for group_id in set(groups)],
+                    )
+            return users_of(s, s.execute(select(tables.users).where(users.uuid == user_id)).all())[0]
 
         try:
             return await self._write_with_an_admin_left(work)
@@ -117,13 +129,13 @@ class SqlUserStore:
             raise Conflict("That username is taken already.", data={"username": "taken"}) from None
 
     async def delete_user(self, user_id: UserId) -> bool:
-        k, m = tables.keypairs.c, tables.memberships.c
+        key_columns, members = tables.keypairs.c, tables.memberships.c
 
         def work(s: Connection) -> bool:
-            keys = s.execute(select(k.access_key).where(k.user_id == user_id)).scalars().all()
+            keys = s.execute(select(key_columns.access_key).where(key_columns.user_id == user_id)).scalars().all()
             self._on_removal(s, "keypair", keys)
-            s.execute(delete(tables.keypairs).where(k.user_id == user_id))
-            s.execute(delete(tables.memberships).where(m.user_id == user_id))
+            s.execute(delete(tables.keypairs).where(key_columns.user_id == user_id))
+            s.execute(delete(tables.memberships).where(members.user_id == user_id))
             return bool(s.execute(delete(tables.users).where(tables.users.c.uuid == user_id)).rowcount)
 
         return await self._write_with_an_admin_left(work)
@@ -136,42 +148,46 @@ class SqlUserStore:
         await self._db.execute(insert(tables.keypairs), keypair_row(self._sealer, keypair))
 
     async def change_keypair(self, access_key: str, **values: Any) -> Keypair | None:
-        k = tables.keypairs.c
+        keys = tables.keypairs.c
 
         def work(s: Connection) -> Keypair | None:
             if values:
-                s.execute(update(tables.keypairs).where(k.access_key == access_key).values(values))
-            row = s.execute(KEYPAIRS.where(k.access_key == access_key)).one_or_none()
+                s.execute(update(tables.keypairs).where(keys.access_key == access_key).values(values))
+            row = s.execute(KEYPAIR_QUERY.where(keys.access_key == access_key)).one_or_none()
             return keypair_of(row) if row is not None else None
 
         return await self._write_with_an_admin_left(work)
 
     async def delete_keypair(self, access_key: str) -> bool:
-        u, k = tables.users.c, tables.keypairs.c
+        users, keys = tables.users.c, tables.keypairs.c
 
         def work(s: Connection) -> bool:
-            if s.execute(select(u.uuid).where(u.main_access_key == access_key)).first() is not None:
+            if s.execute(select(users.uuid).where(users.main_access_key == access_key)).first() is not None:
                 raise Conflict("It is the main keypair of its user.", data={"access_key": "in use"})
             self._on_removal(s, "keypair", [access_key])
-            return bool(s.execute(delete(tables.keypairs).where(k.access_key == access_key)).rowcount)
+            return bool(s.execute(delete(tables.keypairs).where(keys.access_key == access_key)).rowcount)
 
         return await self._write_with_an_admin_left(work)
 
     async def keys_of(self, *, user_id: UserId | None = None, domain_name: str | None = None) -> list[AccessKey]:
-        k, u = tables.keypairs.c, tables.users.c
-        query = select(k.access_key).join(tables.users, u.uuid == k.user_id).order_by(k.access_key)
+        keys, users = tables.keypairs.c, tables.users.c
+        query = select(keys.access_key).join(tables.users, users.uuid == keys.user_id).order_by(keys.access_key)
         if user_id is not None:
-            query = query.where(u.uuid == user_id)
+            query = query.where(users.uuid == user_id)
         if domain_name is not None:
-            query = query.where(u.domain_name == domain_name)
+            query = query.where(users.domain_name == domain_name)
         return [AccessKey(row.access_key) for row in await self._db.fetch(query)]
 
     async def owned_by_deleted(self, access_keys: Collection[AccessKey]) -> set[AccessKey]:
-        k, u = tables.keypairs.c, tables.users.c
-        query = select(k.access_key).join(tables.users, u.uuid == k.user_id).where(u.status == UserStatus.DELETED)
+        keys, users = tables.keypairs.c, tables.users.c
+        query = (
+            select(keys.access_key)
+            .join(tables.users, users.uuid == keys.user_id)
+            .where(users.status == UserStatus.DELETED)
+        )
 
         def work(s: Connection) -> set[AccessKey]:
-            parts = [s.execute(query.where(k.access_key.in_(chunk))).scalars() for chunk in chunks(access_keys)]
+            parts = [s.execute(query.where(keys.access_key.in_(chunk))).scalars() for chunk in chunks(access_keys)]
             return {AccessKey(key) for part in parts for key in part}
 
         return await self._db.run_read(work)
@@ -186,11 +202,11 @@ class SqlUserStore:
 
     async def delete_domain(self, name: str) -> bool:
         def work(s: Connection) -> bool:
-            for what, table in (("users", tables.users), ("groups", tables.groups)):
+            for noun, table in (("users", tables.users), ("groups", tables.groups)):
                 query = select(func.count()).select_from(table).where(table.c.domain_name == name)
                 count = s.execute(query).scalar_one()
                 if count:
-                    raise Conflict(f"The domain {name!r} has {count} {what}.", data={"name": "in use", what: count})
+                    raise Conflict(f"The domain {name!r} has {count} {noun}.", data={"name": "in use", noun: count})
             self._on_removal(s, "domain", [name])
             return bool(s.execute(delete(tables.domains).where(tables.domains.c.name == name)).rowcount)
 

@@ -9,12 +9,12 @@ from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.store import IdentityStore
 
-MAX_KEY = 16_384
+MAX_KEY_LENGTH = 16_384
 """Characters of a key."""
 
 
 class SshKeyService:
-    """Manages the SSH key of a keypair. It opens the sessions that are created after it was set."""
+    """Manages the SSH key of a keypair. A key opens the sessions that are created after the key was set."""
 
     def __init__(self, store: IdentityStore, identity: IdentityService, clock: Clock) -> None:
         self._store = store
@@ -27,7 +27,7 @@ class SshKeyService:
         return (keypair.ssh_public_key or "") if keypair is not None else ""
 
     async def generate(self, caller: Caller) -> SshKeyPair:
-        """Replaces the key by a new one and returns both halves; the private half is not stored."""
+        """Replaces the SSH key by a new one and returns both halves; the private half is not stored."""
         pair = generate_key_pair(caller.email)
         await self._store_key(caller, check_public_key(pair.public))
         return pair
@@ -51,7 +51,7 @@ class SshKeyService:
 def check_public_key(text: str) -> str:
     """Returns a public key as it may be stored. Raises InvalidInput, whose ``data`` names the field."""
     try:
-        if len(text) > MAX_KEY:
+        if len(text) > MAX_KEY_LENGTH:
             raise ValueError("The public key is too long.")
         return normalize_public_key(text)
     except ValueError as e:
@@ -60,7 +60,7 @@ def check_public_key(text: str) -> str:
 
 def _require_same_pair(public: str, private: str) -> None:
     try:
-        if len(private) > MAX_KEY:
+        if len(private) > MAX_KEY_LENGTH:
             raise ValueError
         if are_of_one_pair(public, private):
             return

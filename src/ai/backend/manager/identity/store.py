@@ -87,7 +87,7 @@ class UserStore(Protocol):
         ...
 
     async def password_hash(self, email: str) -> str | None:
-        """Returns None if there is no such user, or no password."""
+        """Returns a user's password hash; None without such a user or a password."""
         ...
 
     async def put_keypair(self, keypair: KeypairSecret) -> None:
@@ -104,7 +104,7 @@ class UserStore(Protocol):
         ...
 
     async def owned_by_deleted(self, access_keys: Collection[AccessKey]) -> set[AccessKey]:
-        """Returns those of the keys whose user is deleted."""
+        """Returns the subset of access keys whose user is deleted."""
         ...
 
     async def delete_group(self, group_id: GroupId) -> bool:
@@ -120,7 +120,7 @@ class IdentityStore(UserStore, Protocol):
     """Stores domains, groups, users, keypairs and policies. Every method is one transaction."""
 
     async def put(self, value: Domain | Group | ResourcePolicy | StoragePolicy, *, only_new: bool = False) -> None:
-        """Inserts an object or replaces the one of the same key; with ``only_new``, raises Conflict if it exists."""
+        """Inserts a tenant or policy, or replaces that of the same key; with ``only_new``, raises Conflict instead."""
 
     async def change(self, model: type[Tenant], /, *key: Any, **values: Any) -> Tenant | None:
         """Sets fields of the object with this key (a group's id, a storage policy's kind and name, or a name); returns
@@ -155,7 +155,7 @@ class IdentityStore(UserStore, Protocol):
     ) -> Page[User]: ...
     async def credentials(self, access_key: str) -> Credentials | None: ...
     async def active_keys(self, access_keys: Collection[str]) -> set[str]:
-        """Returns those of the keys whose credentials are active."""
+        """Returns the subset of access keys whose credentials are active."""
         ...
 
     async def keypair(self, access_key: str) -> Keypair | None: ...
@@ -168,7 +168,7 @@ class IdentityStore(UserStore, Protocol):
         is_active: bool | None = None,
     ) -> Page[Keypair]: ...
     async def touch(self, used: Mapping[AccessKey, tuple[datetime, int]]) -> None:
-        """Sets ``last_used`` and adds to ``num_queries``."""
+        """Sets ``last_used`` of keypairs and adds to ``num_queries``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from ai.backend.manager.identity.model import Domain, Group, ResourcePolicy, Sto
 from ai.backend.manager.identity.service import IdentityService, check_policy, without_none
 from ai.backend.manager.identity.store import IdentityStore, OwnedFolders, OwnedSessions
 
-_FOR_DOMAIN_ADMINS = frozenset({"name", "description", "is_active", "integration_id"})
+_DOMAIN_ADMIN_FIELDS = frozenset({"name", "description", "is_active", "integration_id"})
 
 
 @dataclass(eq=False, slots=True)
@@ -33,7 +33,7 @@ class TenantService:
     _folders: OwnedFolders | None
     _clock: Clock
     _id_generator: IdGenerator
-    _after_storage_policy: Sequence[PeriodicLoop] = ()
+    _quota_loops: Sequence[PeriodicLoop] = ()
 
     async def create_domain(self, caller: Caller, name: str, values: Mapping[str, Any]) -> Domain:
         """Creates a domain. Raises InvalidName."""
@@ -90,7 +90,7 @@ class TenantService:
         """Changes a group and its members. Raises InvalidName; NotFound also for new members of another domain."""
         require_any(caller, Operation.CHANGE_GROUPS)
         fields = without_none(values)
-        group = next((g for g in await self._identity.groups(caller) if g.id == group_id), None)
+        group = next((candidate for candidate in await self._identity.groups(caller) if candidate.id == group_id), None)
         if group is None:
             raise NotFound("There is no such group.", data={"gid": "unknown"})
         await self._check_group(caller, group.domain_name, fields)
@@ -126,7 +126,7 @@ class TenantService:
     async def _check_group(self, caller: Caller, domain_name: str, fields: Mapping[str, Any]) -> None:
         if not is_permitted(caller, Operation.CHANGE_GROUPS, domain_name=domain_name):
             raise Forbidden("Only administrators change the groups of their domain.")
-        if {*fields} - _FOR_DOMAIN_ADMINS:
+        if {*fields} - _DOMAIN_ADMIN_FIELDS:
             require(caller, Operation.CHANGE_GROUP_LIMITS)
         await check_policy(self._store, QuotaScopeKind.PROJECT, fields)
 
@@ -150,7 +150,7 @@ class TenantService:
         else:
             policy = StoragePolicy(kind=kind, name=name, created_at=now, **fields)
         await self._store.put(policy, only_new=True)
-        self._wake_after(kind)
+        self._wake_loops(kind)
         return policy
 
     async def modify_policy(
@@ -165,7 +165,7 @@ class TenantService:
             changed = await self._store.change(StoragePolicy, kind, name, **without_none(values))
         if changed is None:
             raise _no_policy(kind, name)
-        self._wake_after(kind)
+        self._wake_loops(kind)
         return changed
 
     async def delete_policy(self, caller: Caller, kind: QuotaScopeKind | None, name: str) -> None:
@@ -174,9 +174,9 @@ class TenantService:
         if not await self._store.delete_policy(kind, name):
             raise _no_policy(kind, name)
 
-    def _wake_after(self, kind: QuotaScopeKind | None) -> None:
-        for loop in self._after_storage_policy if kind is not None else ():
-            loop.wake()
+    def _wake_loops(self, kind: QuotaScopeKind | None) -> None:
+        for background_loop in self._quota_loops if kind is not None else ():
+            background_loop.wake()
 
 
 def _no_policy(kind: QuotaScopeKind | None, name: str) -> NotFound:

@@ -25,7 +25,7 @@ from ai.backend.manager.identity.service import IdentityService, check_policy, e
 from ai.backend.manager.identity.store import IdentityStore, OwnedFolders, OwnedSessions
 from ai.backend.manager.query.model import Condition, ListQuery
 
-_FOR_DOMAIN_ADMINS = frozenset(
+_DOMAIN_ADMIN_FIELDS = frozenset(
     {"username", "full_name", "description", "need_password_change", "status", "domain_name", "role", "group_ids"}
     | {"allowed_client_ip"}
 )
@@ -46,7 +46,7 @@ class UserService:
     _clock: Clock
     _id_generator: IdGenerator
     _hash: Callable[[str], str]
-    _owners: PeriodicLoop
+    _owner_loop: PeriodicLoop
 
     # ---- users ----
 
@@ -63,10 +63,10 @@ class UserService:
             raise InvalidInput("That is no e-mail address.", data={"email": "malformed"})
         await self._identity.check_domain(domain)
         await check_policy(self._store, QuotaScopeKind.USER, fields)
-        groups = await self._groups(domain, fields.pop("group_ids", None))
+        groups = await self._check_group_ids(domain, fields.pop("group_ids", None))
         username = fields.pop("username", "") or await self._free_username(email)
         check_slug(username, what="username", allow_dots=True)
-        hashed = await self._hashed(password)
+        hashed = await self._hash_in_thread(password)
         return await self._identity.make_user(
             email, username, role, domain, groups, password_hash=hashed, **{"full_name": username, **fields}
         )
@@ -99,7 +99,11 @@ class UserService:
         await check_policy(self._store, QuotaScopeKind.USER, fields)
         await self._check_main_key(user, fields.get("main_access_key"))
         group_ids = fields.pop("group_ids", None)
-        groups = await self._groups(domain, group_ids) if group_ids is not None or domain != user.domain_name else None
+        groups = (
+            await self._check_group_ids(domain, group_ids)
+            if group_ids is not None or domain != user.domain_name
+            else None
+        )
         keypairs: dict[str, Any] = {}
         if role is not user.role:
             keypairs["is_admin"] = role in ADMIN_ROLES
@@ -108,12 +112,12 @@ class UserService:
         changed = await self._store.change_user(
             user.uuid,
             groups=groups,
-            password_hash=await self._hashed(password) if password is not None else None,
+            password_hash=await self._hash_in_thread(password) if password is not None else None,
             keypairs=keypairs or None,
             modified_at=self._clock.now(),
             **fields,
         )
-        await self._propagate(user)
+        await self._refresh_keypairs(user)
         return existing(changed, "user")
 
     async def delete_user(self, caller: Caller, email: str) -> None:
@@ -129,7 +133,7 @@ class UserService:
             status_info="admin-requested",
             modified_at=self._clock.now(),
         )
-        await self._propagate(user)
+        await self._refresh_keypairs(user)
 
     async def purge_user(self, caller: Caller, email: str, *, purge_shared: bool = False) -> None:
         """Deletes a user with sessions and folders; may be repeated. Shared folders go to the caller, unless
@@ -150,22 +154,22 @@ class UserService:
             self._identity.invalidate(key)
 
     async def _user(self, caller: Caller, email: str) -> User:
-        """Returns a user whom the caller sees."""
+        """Returns the user of an e-mail address. Raises NotFound if the caller does not see the user."""
         require_any(caller, Operation.CHANGE_USERS)
         return await self._identity.user(caller, email=email)
 
-    async def _propagate(self, user: User) -> None:
+    async def _refresh_keypairs(self, user: User) -> None:
         for key in await self._store.keys_of(user_id=user.uuid):
             self._identity.invalidate(key)
-        self._owners.wake()
+        self._owner_loop.wake()
 
-    async def _hashed(self, password: str) -> str:
+    async def _hash_in_thread(self, password: str) -> str:
         return await asyncio.to_thread(self._hash, check_password(password))
 
-    async def _groups(self, domain: str, ids: Sequence[GroupId] | None) -> list[GroupId]:
+    async def _check_group_ids(self, domain: str, ids: Sequence[GroupId] | None) -> list[GroupId]:
         if ids is None:
-            return [g.id for g in await self._store.groups(domain_name=domain, name="default")]
-        existing_ids = {g.id for g in await self._store.groups(domain_name=domain)}
+            return [group.id for group in await self._store.groups(domain_name=domain, name="default")]
+        existing_ids = {group.id for group in await self._store.groups(domain_name=domain)}
         if not {*ids} <= existing_ids:
             raise NotFound("There is no such group in the domain.", data={"group_ids": "unknown"})
         return list(ids)
@@ -199,14 +203,14 @@ class UserService:
     async def modify_keypair(self, caller: Caller, access_key: str, values: Mapping[str, Any]) -> Keypair:
         """Changes a keypair: at once in this manager, within a second in others."""
         fields = without_none(values)
-        await self._check_keypair(caller, await self._owner(caller, access_key), fields)
+        await self._check_keypair(caller, await self._owner_of_key(caller, access_key), fields)
         changed = await self._store.change_keypair(access_key, **fields, modified_at=self._clock.now())
         self._identity.invalidate(access_key)
         return existing(changed, "keypair")
 
     async def delete_keypair(self, caller: Caller, access_key: str) -> None:
         """Deletes a keypair. Raises Conflict for a main keypair, and while it has live sessions."""
-        await self._check_keypair(caller, await self._owner(caller, access_key), {})
+        await self._check_keypair(caller, await self._owner_of_key(caller, access_key), {})
         key = AccessKey(access_key)
         live = (await self._sessions.count_live([key])).get(key, 0)
         if live:
@@ -215,7 +219,7 @@ class UserService:
             raise NotFound("There is no such keypair.")
         self._identity.invalidate(access_key)
 
-    async def _owner(self, caller: Caller, access_key: str) -> User:
+    async def _owner_of_key(self, caller: Caller, access_key: str) -> User:
         require_any(caller, Operation.CHANGE_KEYPAIRS)
         keypair = await self._identity.keypair(caller, access_key)
         return existing(await self._store.user(uuid=keypair.user_id), "keypair")
@@ -230,5 +234,5 @@ class UserService:
 def _check_rights(caller: Caller, domain_name: str, role: UserRole, fields: Mapping[str, Any]) -> None:
     if not is_permitted(caller, Operation.CHANGE_USERS, domain_name=domain_name, owner_role=role):
         raise Forbidden("You do not administrate that user.")
-    if {*fields} - _FOR_DOMAIN_ADMINS:
+    if {*fields} - _DOMAIN_ADMIN_FIELDS:
         require(caller, Operation.CHANGE_USER_LIMITS)

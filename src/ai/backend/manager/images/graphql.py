@@ -20,8 +20,8 @@ from ai.backend.manager.images.facade import Images
 from ai.backend.manager.images.model import ContainerRegistry, ContainerRegistryType, Image
 from ai.backend.manager.images.service import ImageFilter, resolve_image
 
-_HIDDEN = "*****"
-_KINDS = {
+_HIDDEN_PASSWORD = "*****"
+_REGISTRY_TYPES = {
     "docker": ContainerRegistryType.DOCKER,
     "harbor": ContainerRegistryType.HARBOR2,
     "harbor2": ContainerRegistryType.HARBOR2,
@@ -37,23 +37,23 @@ def registry_view(registry: ContainerRegistry) -> View:
             "type": registry.type.value,
             "project": list(registry.projects),
             "username": registry.username,
-            "password": _HIDDEN if registry.password else "",
+            "password": _HIDDEN_PASSWORD if registry.password else "",
             "ssl_verify": registry.ssl_verify,
         },
     }
 
 
 def _with_props(name: str, props: View, old: ContainerRegistry | None = None) -> ContainerRegistry:
-    """Return a registry with changed properties; nulls stay. Raises InvalidInput for an unknown type."""
+    """Returns a registry with changed properties; nulls change nothing. Raises InvalidInput for an unknown type."""
     values = {key: value for key, value in props.items() if value is not None}
     kind = str(values.get("type", old.type.value if old else "")).lower()
-    if kind not in _KINDS:
+    if kind not in _REGISTRY_TYPES:
         raise InvalidInput("A registry is of type docker or harbor2.", data={"type": "unknown"})
     if "project" in values:
-        values["projects"] = tuple(p for p in values.pop("project") if p)
-    if values.get("password") == _HIDDEN:
+        values["projects"] = tuple(project for project in values.pop("project") if project)
+    if values.get("password") == _HIDDEN_PASSWORD:
         del values["password"]
-    return replace(old or ContainerRegistry(name=name, url=""), **values | {"type": _KINDS[kind]})
+    return replace(old or ContainerRegistry(name=name, url=""), **values | {"type": _REGISTRY_TYPES[kind]})
 
 
 def image_view(image: Image, caller: Caller) -> View:
@@ -69,15 +69,15 @@ def image_view(image: Image, caller: Caller) -> View:
         "labels": [{"key": key, "value": value} for key, value in image.labels.items()],
         "aliases": list(image.aliases),
         "size_bytes": image.size_bytes,
-        "resource_limits": _limits(image),
+        "resource_limits": _slot_limits(image),
         "supported_accelerators": _comma_separated(image.labels.get("ai.backend.accelerators")),
         "installed": bool(image.agents),
         "installed_agents": list(image.agents) if is_permitted(caller, Operation.SEE_AGENTS) else None,
     }
 
 
-def _limits(image: Image) -> list[View]:
-    """Return the minimum of each slot; there is no upper bound (spec 03-09, ResourceLimit)."""
+def _slot_limits(image: Image) -> list[View]:
+    """Returns the minimum of each slot; there is no upper bound (spec 03-09, ResourceLimit)."""
     return [{"key": name, "min": format_quantity(value), "max": "Infinity"} for name, value in image.min_slots.items()]
 
 
@@ -92,7 +92,7 @@ class ImageResolvers:
         self._agent_images = agent_images
         self._images = images
 
-    def _required(self) -> Images:
+    def _require_images(self) -> Images:
         if self._images is None:
             raise NotSupported("This manager keeps no images.")
         return self._images
@@ -103,7 +103,7 @@ class ImageResolvers:
         caller = context_of(info).caller
 
         async def run() -> object:
-            return await work(self._required(), caller)
+            return await work(self._require_images(), caller)
 
         return await run_mutation(info, kind, name, run)
 
@@ -133,7 +133,7 @@ class ImageResolvers:
         context = context_of(info)
         try:
             async with context.audited(info.field_name, "image", name):
-                task_id = await work(self._required())
+                task_id = await work(self._require_images())
         except BackendError as e:
             return {"ok": False, "msg": e.message, "task_id": None}
         return {"ok": True, "msg": "", "task_id": task_id}
@@ -147,7 +147,9 @@ class ImageResolvers:
 
     @mutation("preload_image")
     @mutation("unload_image")
-    async def spread(self, info: Info, reference: str, target_agents: str, architecture: str | None = None) -> View:
+    async def preload_or_unload(
+        self, info: Info, reference: str, target_agents: str, architecture: str | None = None
+    ) -> View:
         caller = context_of(info).caller
 
         def work(images: Images) -> Awaitable[TaskId]:
@@ -184,14 +186,14 @@ class ImageResolvers:
     async def container_registries(self, info: Info) -> list[View]:
         context = context_of(info)
         require(context.caller, Operation.SEE_REGISTRIES)
-        return [registry_view(registry) for registry in (await self._required().registries.all()).values()]
+        return [registry_view(registry) for registry in (await self._require_images().registries.all()).values()]
 
     @query("container_registry")
     async def container_registry(self, info: Info, hostname: str) -> View | None:
         context = context_of(info)
         require(context.caller, Operation.SEE_REGISTRIES)
         try:
-            return registry_view(await self._required().registries.get(hostname))
+            return registry_view(await self._require_images().registries.get(hostname))
         except NotFound:
             return None
 
@@ -202,7 +204,7 @@ class ImageResolvers:
         context = context_of(info)
 
         async def work() -> ContainerRegistry:
-            registries = self._required().registries
+            registries = self._require_images().registries
             match info.field_name:
                 case "create_container_registry":
                     return await registries.add(context.caller, _with_props(hostname, props or {}))

@@ -87,7 +87,7 @@ class ImageAlias:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanStep:
-    """The result of one step of a scan. ``total`` grows while tags are being listed. ``skipped`` is the reason why an
+    """A step of a scan, of one tag. ``total`` grows while tags are being listed. ``skipped`` is the reason why an
     image cannot be used; ``failed`` why it could not be read, in which case its row stays."""
 
     done: int
@@ -119,4 +119,6 @@ class Image:
     def min_slots(self) -> ResourceSlot:
         """The minimum of each slot, from the labels ``ai.backend.resource.min.<slot>`` (spec 03-05)."""
         prefix = "ai.backend.resource.min."
-        return ResourceSlot.parse({k.removeprefix(prefix): v for k, v in self.labels.items() if k.startswith(prefix)})
+        return ResourceSlot.parse(
+            {label.removeprefix(prefix): amount for label, amount in self.labels.items() if label.startswith(prefix)}
+        )

@@ -23,8 +23,8 @@ from ai.backend.manager.images.registries import ImagePulls
 from ai.backend.manager.images.service import ImageService
 from ai.backend.manager.tasks.service import TaskProgress, TaskService
 
-_PAUSE_S = 1.0
-_PATIENCE = 60
+_RETRY_PAUSE_S = 1.0
+_MAX_CONSECUTIVE_FAILURES = 60
 """Failures in a row until an agent counts as lost."""
 
 
@@ -36,16 +36,16 @@ async def await_job(
 ) -> ImageJobState:
     """Starts or joins a job and returns its state when it is done. Raises BackendError: the agent refused the job or
     failed; Unavailable: the agent is lost."""
-    lost = 0
+    failures = 0
     while True:
         try:
             state = await gateway.agent(agent).image_job(job)
-            lost = 0
+            failures = 0
         except Unavailable:
-            lost += 1
-            if lost >= _PATIENCE:
+            failures += 1
+            if failures >= _MAX_CONSECUTIVE_FAILURES:
                 raise
-            await asyncio.sleep(_PAUSE_S)
+            await asyncio.sleep(_RETRY_PAUSE_S)
             continue
         if state.state == "done":
             return state
@@ -55,7 +55,7 @@ async def await_job(
             await report(state)
 
 
-_GROUP = ("group:", "scaling-group:", "sgroup:")
+_GROUP_PREFIXES = ("group:", "scaling-group:", "sgroup:")
 
 
 def chosen_agents(agents: Iterable[Agent], expression: str) -> list[Agent]:
@@ -74,23 +74,23 @@ def chosen_agents(agents: Iterable[Agent], expression: str) -> list[Agent]:
     if not terms or len(expression) > 4096:
         raise InvalidInput("No agents are named: '*', an id, or group:NAME.", data={"target_agents": "malformed"})
     candidates = list(agents)
-    chosen: set[str] = {a.id for a in candidates} if terms[0].startswith("!") else set()
+    chosen: set[str] = {agent.id for agent in candidates} if terms[0].startswith("!") else set()
     for term in terms:
-        named = {a.id for a in candidates if _is_named(a, term.removeprefix("!"))}
+        named = {agent.id for agent in candidates if _is_named(agent, term.removeprefix("!"))}
         if not named and candidates:
             raise InvalidInput(f"{term[:64]!r} names no agent that is alive.", data={"target_agents": "unknown"})
         chosen = chosen - named if term.startswith("!") else chosen | named
-    return [a for a in candidates if a.id in chosen]
+    return [agent for agent in candidates if agent.id in chosen]
 
 
 def _is_named(agent: Agent, term: str) -> bool:
-    for prefix in _GROUP:
+    for prefix in _GROUP_PREFIXES:
         if term.startswith(prefix):
             return fnmatchcase(agent.scaling_group, term.removeprefix(prefix))
     return fnmatchcase(agent.id, term)
 
 
-_AT_ONCE = 8
+_MAX_CONCURRENT_AGENTS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +113,8 @@ class ImagePreloader:
         image = await self.images.image(caller, reference, architecture)
         if not image.is_registered:
             raise InvalidInput(f"No registry has {image.name}.", data={"reference": "of no registry"})
-        agents = await self._chosen(target_agents)
-        capable = [a for a in agents if a.can_pull and a.architecture == image.architecture]
+        agents = await self._chosen_alive(target_agents)
+        capable = [agent for agent in agents if agent.can_pull and agent.architecture == image.architecture]
         if not capable:
             raise InvalidInput(
                 f"None of these agents fetches images for {image.architecture}.", data={"target_agents": "unfit"}
@@ -123,7 +123,7 @@ class ImagePreloader:
         job = partial(
             ImageJob, action="pull", image=image.name, digest=image.digest, access=access[0] if access else None
         )
-        return await self._begin(caller, f"preload {image.name}", capable, job)
+        return await self._start_task(caller, f"preload {image.name}", capable, job)
 
     async def unload(
         self, caller: Caller, reference: str, target_agents: str, architecture: str | None = None
@@ -131,16 +131,20 @@ class ImagePreloader:
         """Starts removing an image from agents. Raises as :meth:`preload`, and InvalidInput if none has it."""
         require(caller, Operation.PLACE_IMAGES)
         image = await self.images.image(caller, reference, architecture)
-        holders = [a for a in await self._chosen(target_agents) if a.id in image.agents]
+        holders = [agent for agent in await self._chosen_alive(target_agents) if agent.id in image.agents]
         if not holders:
             raise InvalidInput(f"None of these agents has {image.name}.", data={"target_agents": "without it"})
         job = partial(ImageJob, action="remove", image=image.name)
-        return await self._begin(caller, f"unload {image.name}", holders, job)
+        return await self._start_task(caller, f"unload {image.name}", holders, job)
 
-    async def _chosen(self, expression: str) -> list[Agent]:
-        return chosen_agents((a for a in await self.agents.agents() if a.status is AgentStatus.ALIVE), expression)
+    async def _chosen_alive(self, expression: str) -> list[Agent]:
+        return chosen_agents(
+            (agent for agent in await self.agents.agents() if agent.status is AgentStatus.ALIVE), expression
+        )
 
-    async def _begin(self, caller: Caller, title: str, agents: Sequence[Agent], job: Callable[..., ImageJob]) -> TaskId:
+    async def _start_task(
+        self, caller: Caller, title: str, agents: Sequence[Agent], job: Callable[..., ImageJob]
+    ) -> TaskId:
         async def work(progress: TaskProgress) -> str:
             return await self._run_on_all(title, agents, job, progress)
 
@@ -152,7 +156,7 @@ class ImagePreloader:
         failures: dict[str, BackendError] = {}
         done, total = 0, len(agents)
 
-        async def run(agent: Agent) -> AgentId:
+        async def run_on(agent: Agent) -> AgentId:
             async def report(state: ImageJobState) -> None:
                 if state.total:
                     await progress.update(done, total, f"{agent.id}: {state.current * 100 // state.total} %")
@@ -164,7 +168,7 @@ class ImagePreloader:
             return agent.id
 
         await progress.update(0, total, title)
-        async for agent_id in bounded(agents, run, _AT_ONCE):
+        async for agent_id in bounded(agents, run_on, _MAX_CONCURRENT_AGENTS):
             done += 1
             outcome = failures[agent_id].message if agent_id in failures else "done"
             await progress.update(done, total, f"{agent_id}: {outcome}")

@@ -23,13 +23,13 @@ from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.images.model import AutoPull, ContainerRegistry, ContainerRegistryType, RegisteredImage
 from ai.backend.manager.images.store import ImageStore
 
-PREFIX = "config/docker/registry"
-AUTO_PULL = "config/docker/image/auto_pull"
-_MAX_TEXT = 4096
+REGISTRIES_PREFIX = "config/docker/registry"
+AUTO_PULL_KEY = "config/docker/image/auto_pull"
+_MAX_TEXT_LENGTH = 4096
 
 
-def _key(name: str) -> str:
-    return f"{PREFIX}/{quote(name, safe='')}"
+def _registry_key(name: str) -> str:
+    return f"{REGISTRIES_PREFIX}/{quote(name, safe='')}"
 
 
 def check_registry(registry: ContainerRegistry) -> ContainerRegistry:
@@ -41,7 +41,7 @@ def check_registry(registry: ContainerRegistry) -> ContainerRegistry:
     except ValueError:
         is_valid = False
     words = (registry.url, registry.username, registry.password, *registry.projects)
-    if not is_valid or not all(word.isprintable() and len(word) <= _MAX_TEXT for word in words):
+    if not is_valid or not all(word.isprintable() and len(word) <= _MAX_TEXT_LENGTH for word in words):
         raise InvalidInput(
             "A registry has a URL such as https://cr.example.org, and names without control characters.",
             data={"url": "malformed"},
@@ -57,12 +57,16 @@ class ContainerRegistries:
 
     async def all(self) -> Mapping[str, ContainerRegistry]:
         """Returns name -> registry; malformed entries are omitted."""
-        grouped: dict[str, dict[str, str]] = {}
-        for path, value in (await self._config.get_prefix(PREFIX)).items():
-            name, _, field = path.removeprefix(PREFIX).lstrip("/").partition("/")
+        values_by_name: dict[str, dict[str, str]] = {}
+        for path, value in (await self._config.get_prefix(REGISTRIES_PREFIX)).items():
+            name, _, field = path.removeprefix(REGISTRIES_PREFIX).lstrip("/").partition("/")
             if name:
-                grouped.setdefault(unquote(name), {})[field] = value
-        return {name: registry for name in sorted(grouped) if (registry := self._read(name, grouped[name])) is not None}
+                values_by_name.setdefault(unquote(name), {})[field] = value
+        return {
+            name: registry
+            for name in sorted(values_by_name)
+            if (registry := self._read(name, values_by_name[name])) is not None
+        }
 
     @staticmethod
     def _read(name: str, values: Mapping[str, str]) -> ContainerRegistry | None:
@@ -75,7 +79,7 @@ class ContainerRegistries:
                     name=name,
                     url=values.get("", "").strip(),
                     type=ContainerRegistryType.HARBOR2 if is_harbor else ContainerRegistryType.DOCKER,
-                    projects=tuple(p.strip() for p in values.get("project", "").split(",") if p.strip()),
+                    projects=tuple(part.strip() for part in values.get("project", "").split(",") if part.strip()),
                     username=values.get("username", ""),
                     password=values.get("password", ""),
                     ssl_verify=ssl_verify.strip().lower() not in ("false", "0", "no", "off"),
@@ -111,12 +115,12 @@ class ContainerRegistries:
         """Removes a registry; its images stay until they are cleared. Raises Forbidden, NotFound."""
         require(caller, Operation.CONFIGURE_REGISTRIES)
         registry = await self.get(name)
-        for key in {_key(name), f"{PREFIX}/{name}"}:
+        for key in {_registry_key(name), f"{REGISTRIES_PREFIX}/{name}"}:
             await self._config.delete(key, prefix=True)
         return registry
 
     async def _write(self, registry: ContainerRegistry) -> None:
-        key = _key(registry.name)
+        key = _registry_key(registry.name)
         await self._config.put_many(
             {
                 key: registry.url,
@@ -130,7 +134,7 @@ class ContainerRegistries:
 
     async def auto_pull(self) -> AutoPull:
         """Returns the policy by which agents fetch images, by default DIGEST."""
-        text = (await self._config.get(AUTO_PULL) or "").strip().lower()
+        text = (await self._config.get(AUTO_PULL_KEY) or "").strip().lower()
         return AutoPull(text) if text in set(AutoPull) else AutoPull.DIGEST
 
 
@@ -145,7 +149,9 @@ class ImagePulls:
         """Returns the command to create kernels, with digests of their images and credentials of their registries. An
         image that no registry has is not fetched: the creation fails unless the agent has it."""
         specs = list(kernels)
-        images = {(i.name, i.architecture): i for i in await self.store.named({spec.image for spec in specs})}
+        images = {
+            (image.name, image.architecture): image for image in await self.store.named({spec.image for spec in specs})
+        }
         if not images:
             return CreateKernels(kernels=specs)
         policy = await self.registries.auto_pull()
@@ -157,9 +163,9 @@ class ImagePulls:
         """Returns the credentials of the registries of images."""
         registry_names = {registry_of(name) for name in names}
         return [
-            RegistryAccess(registry=r.name, username=r.username, password=r.password)
-            for r in (await self.registries.all()).values()
-            if r.name in registry_names and r.username
+            RegistryAccess(registry=registry.name, username=registry.username, password=registry.password)
+            for registry in (await self.registries.all()).values()
+            if registry.name in registry_names and registry.username
         ]
 
 

@@ -21,25 +21,25 @@ from ai.backend.manager.tasks.service import TaskProgress, TaskService
 from ai.backend.plugin.crash_points import crash_point
 
 log = logging.getLogger(__name__)
-_AT_ONCE = 100
+_IMAGES_PER_WRITE = 100
 """Images per transaction; small, so that other writers need not wait."""
 _MAX_REASONS = 5
-_SKIPPED, _FAILED = "cannot be used", "could not be read and stay as they were"
-_PROGRESS_S = 0.25
+_SKIPPED_TEXT, _FAILED_TEXT = "cannot be used", "could not be read and stay as they were"
+_PROGRESS_PERIOD_S = 0.25
 
 
 @dataclass(slots=True)
-class Outcome:
+class ScanOutcome:
     """Counts the results of a scan, and the problems with the first few tags of each kind."""
 
     images: int = 0
     new: int = 0
     removed: int = 0
     counts: Counter[str] = field(default_factory=Counter)
-    reasons: dict[str, list[str]] = field(default_factory=lambda: {_SKIPPED: [], _FAILED: []})
+    reasons: dict[str, list[str]] = field(default_factory=lambda: {_SKIPPED_TEXT: [], _FAILED_TEXT: []})
 
     def add(self, step: ScanStep) -> None:
-        for kind, reason in ((_SKIPPED, step.skipped), (_FAILED, step.failed)):
+        for kind, reason in ((_SKIPPED_TEXT, step.skipped), (_FAILED_TEXT, step.failed)):
             if reason is not None:
                 self.counts[kind] += 1
                 if self.counts[kind] <= _MAX_REASONS:
@@ -105,7 +105,7 @@ class Rescan:
         on_step: Callable[[ScanStep], None] | None = None,
     ) -> str:
         """Scans one registry and returns a summary. Raises BackendError; images found until then are stored."""
-        began, outcome = self.clock.now(), Outcome()
+        began, outcome = self.clock.now(), ScanOutcome()
         pending: list[ScannedImage] = []
         unread: set[str] = set()
         reported_at = began
@@ -116,18 +116,22 @@ class Rescan:
             pending += step.images
             if step.failed is not None:
                 unread.add(f"{registry.name}/{step.current}")
-            if len(pending) >= _AT_ONCE:
-                await self._write(registry, pending, outcome)
+            if len(pending) >= _IMAGES_PER_WRITE:
+                await self._write_pending(registry, pending, outcome)
             now = self.clock.now()
-            if progress is not None and ((now - reported_at).total_seconds() >= _PROGRESS_S or step.done == step.total):
+            if progress is not None and (
+                (now - reported_at).total_seconds() >= _PROGRESS_PERIOD_S or step.done == step.total
+            ):
                 reported_at = now
                 await progress.update(step.done, step.total, f"{registry.name}/{step.current}")
-        await self._write(registry, pending, outcome)
+        await self._write_pending(registry, pending, outcome)
         if outcome.images:
             outcome.removed = await self.store.sweep(registry.name, before=began, keep=unread)
         return outcome.summary(registry.name)
 
-    async def _write(self, registry: ContainerRegistry, pending: list[ScannedImage], outcome: Outcome) -> None:
+    async def _write_pending(
+        self, registry: ContainerRegistry, pending: list[ScannedImage], outcome: ScanOutcome
+    ) -> None:
         images, pending[:] = list(pending), []
         if images:
             outcome.new += await self.store.record(registry.name, images, at=self.clock.now())

@@ -28,8 +28,8 @@ from ai.backend.manager.images.registries import ContainerRegistries
 from ai.backend.manager.images.store import ImageStore
 from ai.backend.manager.resource_groups.service import ResourceGroupService
 
-_OPERATION = "operation"
-_MAX_LISTED = 100
+_OPERATION_FEATURE = "operation"
+_MAX_LISTED_NAMES = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class ImageService:
         """Returns the images that the caller may use. Raises Forbidden: only superadmins may list the images of another
         domain."""
         image_filter = image_filter or ImageFilter()
-        agents = [a for a in await self.agents.agents() if a.status is AgentStatus.ALIVE]
+        agents = [agent for agent in await self.agents.agents() if agent.status is AgentStatus.ALIVE]
         merged = merge_images(agents, await self.store.all(), await self.store.aliases())
         if image_filter.domain is not None:
             require(caller, Operation.SEE_DOMAIN_IMAGES, domain_name=image_filter.domain)
@@ -69,21 +69,23 @@ class ImageService:
         domain = image_filter.domain or (None if sees_domains else caller.domain_name)
         allowed = await self.allowed_registries(DomainName(domain)) if domain else None
         sees_all = is_permitted(caller, Operation.SEE_IMAGES)
-        visible = [i for i in merged if (sees_all or _is_usable(i, caller)) and _is_of(i, allowed)]
+        visible = [image for image in merged if (sees_all or _is_usable(image, caller)) and _is_in(image, allowed)]
         if image_filter.group is not None or image_filter.scaling_group is not None:
             selected = await self._agents_of(caller, agents, image_filter)
-            visible = [i for i in visible if selected.intersection(i.agents)]
+            visible = [image for image in visible if selected.intersection(image.agents)]
         if image_filter.is_installed is not None:
-            visible = [i for i in visible if bool(i.agents) is image_filter.is_installed]
+            visible = [image for image in visible if bool(image.agents) is image_filter.is_installed]
         if image_filter.is_operation:
-            visible = [i for i in visible if _OPERATION in i.labels.get("ai.backend.features", "").split()]
+            visible = [
+                image for image in visible if _OPERATION_FEATURE in image.labels.get("ai.backend.features", "").split()
+            ]
         return visible
 
     async def _agents_of(self, caller: Caller, agents: Iterable[Agent], image_filter: ImageFilter) -> frozenset[str]:
-        groups = {g.name for g in await self.resource_groups.available(caller, group=image_filter.group)}
+        groups = {group.name for group in await self.resource_groups.available(caller, group=image_filter.group)}
         if image_filter.scaling_group is not None:
             groups &= {image_filter.scaling_group}
-        return frozenset(a.id for a in agents if a.scaling_group in groups)
+        return frozenset(agent.id for agent in agents if agent.scaling_group in groups)
 
     async def image(self, caller: Caller, reference: str, architecture: str | None = None) -> Image:
         """Returns the image of a reference. Raises ImageNotFound if the caller may use none."""
@@ -102,20 +104,22 @@ class ImageService:
         images = merge_images(agents, *await self.registered(reference))
         allowed = await self.allowed_registries(domain)
         try:
-            image = resolve_image([i for i in images if _is_usable(i, owner)], reference, architecture)
+            image = resolve_image([image for image in images if _is_usable(image, owner)], reference, architecture)
         except ImageNotFound:  # raise again with suggestions that the owner may use
-            everything = merge_images(agents, await self.store.all(), await self.store.aliases())
-            usable = [i for i in everything if _is_usable(i, owner) and _is_of(i, allowed)]
+            all_images = merge_images(agents, await self.store.all(), await self.store.aliases())
+            usable = [image for image in all_images if _is_usable(image, owner) and _is_in(image, allowed)]
             image = resolve_image(usable, reference, architecture)
         registry = registry_of(image.name)
-        if not _is_of(image, allowed):
+        if not _is_in(image, allowed):
             raise Forbidden(
                 f"The domain {domain} may not use images of {registry}.",
                 data={"image": "registry not allowed", "registry": registry},
             )
         if problem := label_problem(image.labels):
             raise InvalidInput(f"The image {image.name} cannot be used: {problem}.", data={"image": "bad labels"})
-        if not image.agents and not any(a.can_pull and a.architecture == image.architecture for a in agents):
+        if not image.agents and not any(
+            agent.can_pull and agent.architecture == image.architecture for agent in agents
+        ):
             raise ImageNotFound(f"No agent of this resource group has {image.name}, or can fetch it.")
         return image
 
@@ -126,12 +130,16 @@ class ImageService:
 
     async def with_fetchable(self, agents: Sequence[Agent], names: Collection[str]) -> list[Agent]:
         """Returns the agents as if they had those of the named images that they can fetch."""
-        fetchers = [a for a in agents if a.can_pull]
+        fetchers = [agent for agent in agents if agent.can_pull]
         if not fetchers or not names or await self.registries.auto_pull() is AutoPull.NONE:
             return list(agents)
-        fetchable = [ImageReport(name=i.name, architecture=i.architecture) for i in await self.store.named(names)]
-        matching = {a.id: [i for i in fetchable if i.architecture == a.architecture] for a in fetchers}
-        return [replace(a, images=(*a.images, *matching.get(a.id, ()))) for a in agents]
+        fetchable = [
+            ImageReport(name=image.name, architecture=image.architecture) for image in await self.store.named(names)
+        ]
+        matching = {
+            agent.id: [image for image in fetchable if image.architecture == agent.architecture] for agent in fetchers
+        }
+        return [replace(agent, images=(*agent.images, *matching.get(agent.id, ()))) for agent in agents]
 
     async def alias(self, caller: Caller, alias: str, target: str, architecture: str | None = None) -> ImageAlias:
         """Makes ``alias`` another name of an image of a registry or agent. Raises Forbidden, ImageNotFound;
@@ -141,7 +149,7 @@ class ImageService:
         agents = await self.agents.agents()
         images = merge_images(agents, await self.store.lookup(target), await self.store.aliases())
         image = resolve_image(images, target, architecture)
-        if alias == image.name or alias in {i.name for i in await self.store.named([alias])}:
+        if alias == image.name or alias in {registered.name for registered in await self.store.named([alias])}:
             raise Conflict(f"{alias!r} is the name of an image itself.", data={"alias": "taken"})
         image_alias = ImageAlias(
             alias=alias, image=image.name, architecture=architecture_name(architecture) if architecture else None
@@ -163,12 +171,12 @@ class ImageService:
             reference = str(ImageName.parse(reference))
             matches = await self.store.lookup(reference)
         arch = architecture_name(architecture) if architecture else None
-        chosen = [i for i in matches if arch in (None, i.architecture)]
+        chosen = [image for image in matches if arch in (None, image.architecture)]
         if not is_permitted(caller, Operation.CHANGE_IMAGES):
-            chosen = [i for i in chosen if i.labels.get(CUSTOMIZED_OWNER) == f"user:{caller.user_id}"]
+            chosen = [image for image in chosen if image.labels.get(CUSTOMIZED_OWNER) == f"user:{caller.user_id}"]
             if not chosen:
                 require(caller, Operation.CHANGE_IMAGES)
-        names = {i.name for i in chosen}
+        names = {image.name for image in chosen}
         if len(names) > 1 or not chosen:
             problem = f"There are several: {', '.join(sorted(names)[:20])}." if names else "No registry had it."
             raise ImageNotFound(f"There is no one image {reference[:128]!r}. {problem}")
@@ -186,7 +194,7 @@ def _is_usable(image: Image, caller: Caller) -> bool:
     return image.labels.get(CUSTOMIZED_OWNER) in (None, f"user:{caller.user_id}")
 
 
-def _is_of(image: Image, allowed: Collection[str] | None) -> bool:
+def _is_in(image: Image, allowed: Collection[str] | None) -> bool:
     """Returns whether the image is from an allowed registry; local images of nodes are always allowed."""
     return not image.is_registered or is_allowed(registry_of(image.name), allowed)
 
@@ -207,7 +215,7 @@ def merge_images(
         existing = merged.get(key) or Image(name=key[0], architecture=key[1], size_bytes=image.size_bytes)
         merged[key] = replace(existing, digest=image.digest, labels=image.labels, is_registered=True)
     for alias in aliases:
-        for key in [k for k in merged if k[0] == alias.image and alias.architecture in (None, k[1])]:
+        for key in [found for found in merged if found[0] == alias.image and alias.architecture in (None, found[1])]:
             names = tuple(dict.fromkeys((*merged[key].aliases, alias.alias)))
             merged[key] = replace(merged[key], aliases=names)
     return list(merged.values())
@@ -232,24 +240,28 @@ def resolve_image(images: Sequence[Image], reference: str, architecture: str | N
     """Returns the image of a name, else of an alias; a name without a tag also matches its only tag or ``latest``.
     Raises ImageNotFound: ``data.available`` lists names and aliases."""
     arch = architecture_name(architecture) if architecture else None
-    by_name = [i for i in images if i.name == reference]
-    by_alias = [i for i in images if reference in i.aliases]
-    tagged = [i for i in images if ":" not in reference.rpartition("/")[2] and i.name.rpartition(":")[0] == reference]
-    latest = [i for i in tagged if i.name.endswith(":latest")]
-    loose = latest or (tagged if len({i.name for i in tagged}) == 1 else [])
-    for candidates in (by_name, by_alias, loose):
-        match = next((i for i in candidates if arch is None or i.architecture == arch), None)
+    by_name = [image for image in images if image.name == reference]
+    by_alias = [image for image in images if reference in image.aliases]
+    tagged = [
+        image
+        for image in images
+        if ":" not in reference.rpartition("/")[2] and image.name.rpartition(":")[0] == reference
+    ]
+    latest = [image for image in tagged if image.name.endswith(":latest")]
+    untagged = latest or (tagged if len({image.name for image in tagged}) == 1 else [])
+    for candidates in (by_name, by_alias, untagged):
+        match = next((image for image in candidates if arch is None or image.architecture == arch), None)
         if match is not None:
             return match
-    available = sorted({name for i in images for name in (i.name, *i.aliases)})
-    other = sorted({i.architecture for i in (*by_name, *by_alias, *loose)})
-    if other:
-        message = f"The image {reference[:128]!r} exists for {', '.join(other)} only, not for {arch}."
+    available = sorted({name for image in images for name in (image.name, *image.aliases)})
+    architectures = sorted({image.architecture for image in (*by_name, *by_alias, *untagged)})
+    if architectures:
+        message = f"The image {reference[:128]!r} exists for {', '.join(architectures)} only, not for {arch}."
     elif available:
         message = f"There is no image {reference[:128]!r}. There are: {', '.join(available[:20])}."
     else:
         message = f"There is no image {reference[:128]!r}: no agent has reported any."
-    raise ImageNotFound(message, data={"available": available[:_MAX_LISTED]})
+    raise ImageNotFound(message, data={"available": available[:_MAX_LISTED_NAMES]})
 
 
 def is_allowed(registry: str, allowed: Collection[str] | None) -> bool:

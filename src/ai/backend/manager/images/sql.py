@@ -62,15 +62,15 @@ image_aliases = Table(
 )
 
 
-def _image(row: Row[Any]) -> RegisteredImage:
+def _image_of(row: Row[Any]) -> RegisteredImage:
     return RegisteredImage(**{key: value for key, value in row._mapping.items() if key != "repository"})
 
 
-def _alias(row: Row[Any]) -> ImageAlias:
+def _alias_of(row: Row[Any]) -> ImageAlias:
     return ImageAlias(alias=row.alias, image=row.image, architecture=row.architecture or None)
 
 
-def _key(name: str, architecture: str) -> ColumnElement[bool]:
+def _has_key(name: str, architecture: str) -> ColumnElement[bool]:
     return and_(images.c.name == name, images.c.architecture == architecture)
 
 
@@ -90,15 +90,15 @@ class SqlImageStore:
 
     async def record(self, registry: str, scanned: Sequence[ScannedImage], *, at: datetime) -> int:
         def work(s: Connection) -> int:
-            new = 0
+            new_count = 0
             for image in scanned:
                 changed = {**asdict(image), "labels": dict(image.labels), "scanned_at": at}
-                if s.execute(update(images).where(_key(image.name, image.architecture)).values(changed)).rowcount:
+                if s.execute(update(images).where(_has_key(image.name, image.architecture)).values(changed)).rowcount:
                     continue
                 repository = ImageName.parse(image.name).repository
                 s.execute(insert(images), {**changed, "registry": registry, "repository": repository, "created_at": at})
-                new += 1
-            return new
+                new_count += 1
+            return new_count
 
         return await self._db.run_write(work)
 
@@ -108,8 +108,8 @@ class SqlImageStore:
             removed = [row.name for row in s.execute(stale) if row.name not in keep]
             count = 0
             for chunk in chunks(set(removed)):
-                where = (images.c.name.in_(chunk), images.c.registry == registry, images.c.scanned_at < before)
-                count += s.execute(delete(images).where(*where)).rowcount
+                clauses = (images.c.name.in_(chunk), images.c.registry == registry, images.c.scanned_at < before)
+                count += s.execute(delete(images).where(*clauses)).rowcount
             _drop_dangling(s, set(removed))
             return count
 
@@ -119,30 +119,30 @@ class SqlImageStore:
         query = select(images).order_by(images.c.name, images.c.architecture)
         if registry is not None:
             query = query.where(images.c.registry == registry)
-        return await self._db.run_read(lambda s: [_image(row) for row in s.execute(query)])
+        return await self._db.run_read(lambda s: [_image_of(row) for row in s.execute(query)])
 
     async def lookup(self, reference: str) -> list[RegisteredImage]:
         def work(s: Connection) -> list[RegisteredImage]:
-            where = or_(images.c.name == reference, images.c.repository == reference)
-            matches = [_image(row) for row in s.execute(select(images).where(where).order_by(images.c.name))]
+            clauses = or_(images.c.name == reference, images.c.repository == reference)
+            matches = [_image_of(row) for row in s.execute(select(images).where(clauses).order_by(images.c.name))]
             alias = s.execute(select(image_aliases).where(image_aliases.c.alias == reference)).one_or_none()
             if not matches and alias is not None:
                 query = select(images).where(images.c.name == alias.image)
                 if alias.architecture != ANY_ARCHITECTURE:
                     query = query.where(images.c.architecture == alias.architecture)
-                matches = [_image(row) for row in s.execute(query)]
+                matches = [_image_of(row) for row in s.execute(query)]
             return matches
 
         return await self._db.run_read(work)
 
     async def named(self, names: Collection[str]) -> list[RegisteredImage]:
         queries = [select(images).where(images.c.name.in_(chunk)) for chunk in chunks(names)]
-        return await self._db.run_read(lambda s: [_image(row) for query in queries for row in s.execute(query)])
+        return await self._db.run_read(lambda s: [_image_of(row) for query in queries for row in s.execute(query)])
 
     async def forget(self, name: str, architecture: str | None = None) -> int:
         def work(s: Connection) -> int:
-            where = images.c.name == name if architecture is None else _key(name, architecture)
-            count = s.execute(delete(images).where(where)).rowcount
+            clauses = images.c.name == name if architecture is None else _has_key(name, architecture)
+            count = s.execute(delete(images).where(clauses)).rowcount
             if count:
                 _drop_dangling(s, [name])
             return count
@@ -160,12 +160,12 @@ class SqlImageStore:
 
     async def aliases(self) -> list[ImageAlias]:
         query = select(image_aliases).order_by(image_aliases.c.alias)
-        return await self._db.run_read(lambda s: [_alias(row) for row in s.execute(query)])
+        return await self._db.run_read(lambda s: [_alias_of(row) for row in s.execute(query)])
 
     async def alias(self, alias: str) -> ImageAlias | None:
         query = select(image_aliases).where(image_aliases.c.alias == alias)
         row = await self._db.run_read(lambda s: s.execute(query).one_or_none())
-        return _alias(row) if row is not None else None
+        return _alias_of(row) if row is not None else None
 
     async def put_alias(self, alias: ImageAlias) -> None:
         values = {**asdict(alias), "architecture": alias.architecture or ANY_ARCHITECTURE}

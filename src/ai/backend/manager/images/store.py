@@ -16,13 +16,13 @@ class ImageStore(Protocol):
         """Inserts or updates images and returns the number of new ones."""
 
     async def sweep(self, registry: str, *, before: datetime, keep: Collection[str] = ()) -> int:
-        """Deletes images last scanned before that time, except the names in ``keep``; returns their number."""
+        """Deletes images last scanned before ``before``, except the names in ``keep``; returns their number."""
 
     async def all(self, registry: str | None = None) -> list[RegisteredImage]:
         """Returns images, sorted by name and architecture."""
 
     async def lookup(self, reference: str) -> list[RegisteredImage]:
-        """Returns the images of that name, repository or alias."""
+        """Returns the images whose name, repository or alias is ``reference``."""
 
     async def named(self, names: Collection[str]) -> list[RegisteredImage]: ...
 

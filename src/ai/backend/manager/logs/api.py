@@ -20,7 +20,7 @@ from ai.backend.manager.logs.model import ErrorReport, StoredError
 
 Text = Annotated[str, Meta(max_length=65_536)]
 MAX_PAGE = 100
-_SAME_NAMES = ("severity", "source", "message", "context_lang", "request_url", "request_status", "traceback")
+_REPORT_FIELDS = ("severity", "source", "message", "context_lang", "request_url", "request_status", "traceback")
 
 
 class ErrorBody(Schema, frozen=True):
@@ -106,7 +106,7 @@ def _environment(value: dict[str, Any] | str) -> dict[str, Any]:
 def _error_view(error: StoredError) -> dict[str, Any]:
     report = error.report
     return {
-        **{name: getattr(report, name) for name in _SAME_NAMES},
+        **{name: getattr(report, name) for name in _REPORT_FIELDS},
         "log_id": str(error.id),
         "created_at": report.created_at.timestamp(),
         "user": str(report.user_id),
@@ -116,7 +116,7 @@ def _error_view(error: StoredError) -> dict[str, Any]:
 
 
 class CallAudit:
-    """Records every call that changes something."""
+    """Records every API call that changes something in the audit trail."""
 
     def __init__(self, audit: AuditService) -> None:
         self._audit = audit

@@ -57,7 +57,7 @@ class AuditService:
         return await self._store.recent(limit)
 
     async def flush(self) -> None:
-        """Writes the pending records; they stay pending if that fails."""
+        """Writes the pending audit records, which stay pending if the store fails."""
         batch = self._pending[:]
         if batch:
             await self._store.append(batch)

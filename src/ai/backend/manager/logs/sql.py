@@ -58,20 +58,24 @@ class SqlErrorLogStore:
         domain_name: str | None = None,
         mark_read: bool = False,
     ) -> Page[StoredError]:
-        c = tables.error_logs.c
-        where = [c.is_cleared.is_(False), *_bounds(user_id, domain_name)]
+        columns = tables.error_logs.c
+        clauses = [columns.is_cleared.is_(False), *_bounds(user_id, domain_name)]
 
         def work(s: Connection) -> Page[StoredError]:
-            total = s.execute(select(func.count()).select_from(tables.error_logs).where(*where)).scalar_one()
-            page = select(tables.error_logs).where(*where).order_by(c.id.desc()).limit(limit).offset(offset)
+            total = s.execute(select(func.count()).select_from(tables.error_logs).where(*clauses)).scalar_one()
+            page = select(tables.error_logs).where(*clauses).order_by(columns.id.desc()).limit(limit).offset(offset)
             errors = [
                 StoredError(
-                    id=row.id, is_read=row.is_read, report=ErrorReport(**{n: row._mapping[n] for n in _REPORT_FIELDS})
+                    id=row.id,
+                    is_read=row.is_read,
+                    report=ErrorReport(**{field: row._mapping[field] for field in _REPORT_FIELDS}),
                 )
                 for row in s.execute(page)
             ]
             if mark_read:
-                s.execute(update(tables.error_logs).where(c.id.in_([e.id for e in errors])).values(is_read=True))
+                s.execute(
+                    update(tables.error_logs).where(columns.id.in_([error.id for error in errors])).values(is_read=True)
+                )
             return Page(items=errors, total_count=total)
 
         return await (self._db.run_write(work) if mark_read else self._db.run_read(work))
@@ -79,14 +83,14 @@ class SqlErrorLogStore:
     async def clear_error(
         self, error_id: int, *, user_id: UserId | None = None, domain_name: str | None = None
     ) -> bool:
-        where = [tables.error_logs.c.id == error_id, *_bounds(user_id, domain_name)]
-        return bool(await self._db.execute(update(tables.error_logs).where(*where).values(is_cleared=True)))
+        clauses = [tables.error_logs.c.id == error_id, *_bounds(user_id, domain_name)]
+        return bool(await self._db.execute(update(tables.error_logs).where(*clauses).values(is_cleared=True)))
 
     async def purge_errors(self, *, before: datetime) -> None:
         await self._db.execute(delete(tables.error_logs).where(tables.error_logs.c.created_at < before))
 
 
 def _bounds(user_id: UserId | None, domain_name: str | None) -> list[ColumnElement[bool]]:
-    c = tables.error_logs.c
-    bounds = ((c.user_id, user_id), (c.domain_name, domain_name))
+    columns = tables.error_logs.c
+    bounds = ((columns.user_id, user_id), (columns.domain_name, domain_name))
     return [column == value for column, value in bounds if value is not None]

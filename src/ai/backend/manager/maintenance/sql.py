@@ -38,13 +38,15 @@ async def seal_rows(database: Database, sealer: Sealer) -> int:
             f"Secrets in the database were sealed with the key {', '.join(sorted(missing))}, which the key file "
             "has not. Put that file back; if it is lost, `backend.ai mgr secrets reissue` makes new secrets."
         )
-    k = identity_tables.keypairs.c
+    keys = identity_tables.keypairs.c
 
     def work(s: Connection) -> int:
-        rows = [row for row in s.execute(select(k.access_key, k.secret_key)) if not sealer.is_current(row.secret_key)]
+        rows = [
+            row for row in s.execute(select(keys.access_key, keys.secret_key)) if not sealer.is_current(row.secret_key)
+        ]
         for row in rows:
             text = sealed(sealer, row.access_key, opened(sealer, row.access_key, row.secret_key))
-            unchanged = (k.access_key == row.access_key) & (k.secret_key == row.secret_key)
+            unchanged = (keys.access_key == row.access_key) & (keys.secret_key == row.secret_key)
             s.execute(update(identity_tables.keypairs).where(unchanged).values(secret_key=text))
         return len(rows) + _seal_registries(s, sealer)
 
@@ -52,13 +54,13 @@ async def seal_rows(database: Database, sealer: Sealer) -> int:
 
 
 def _seal_registries(s: Connection, sealer: Sealer) -> int:
-    c = registries.c
-    stored = s.execute(select(c.id, c.credentials)).all()
+    columns = registries.c
+    stored = s.execute(select(columns.id, columns.credentials)).all()
     rows = [row for row in stored if not all(map(sealer.is_current, row.credentials.values()))]
     for row in rows:
         plain = opened_credentials(sealer, row.id, row.credentials)
         text = sealed_credentials(sealer, row.id, plain)
-        s.execute(update(registries).where(c.id == row.id).values(credentials=text))
+        s.execute(update(registries).where(columns.id == row.id).values(credentials=text))
     return len(rows)
 
 
@@ -69,15 +71,19 @@ async def reissue(
 
     Credentials of artifact registries that cannot be opened are deleted, and an administrator sets them again.
     """
-    k, u = identity_tables.keypairs.c, identity_tables.users.c
+    keys, users = identity_tables.keypairs.c, identity_tables.users.c
 
     def work(s: Connection) -> list[tuple[str, AccessKey, str]]:
-        joined = select(u.email, k.access_key, k.secret_key).join(identity_tables.users, u.uuid == k.user_id)
-        lost = [row for row in s.execute(joined.order_by(u.email)) if sealer.missing_key_id(row.secret_key) is not None]
+        joined = select(users.email, keys.access_key, keys.secret_key).join(
+            identity_tables.users, users.uuid == keys.user_id
+        )
+        lost = [
+            row for row in s.execute(joined.order_by(users.email)) if sealer.missing_key_id(row.secret_key) is not None
+        ]
         reissued = [(row.email, AccessKey(row.access_key), mint()) for row in lost]
         for _, access_key, secret in reissued:
             values = {"secret_key": sealed(sealer, access_key, secret), "modified_at": at}
-            s.execute(update(identity_tables.keypairs).where(k.access_key == access_key).values(values))
+            s.execute(update(identity_tables.keypairs).where(keys.access_key == access_key).values(values))
         for row in s.execute(select(registries.c.id, registries.c.credentials)).all():
             if any(sealer.missing_key_id(text) is not None for text in row.credentials.values()):
                 s.execute(update(registries).where(registries.c.id == row.id).values(credentials={}))

@@ -14,38 +14,44 @@ log = logging.getLogger(__name__)
 
 SAMPLES_LIMIT = 10_000
 """Maximum number of samples of one agent; some hundreds of devices with dozens of metrics fit."""
-_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,199}")
-_RESERVED = re.compile(r"(backendai_manager|process|python|scrape)_.*|up|ALERTS.*")
+_NAME_PATTERN = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,199}")
+_RESERVED_NAMES = re.compile(r"(backendai_manager|process|python|scrape)_.*|up|ALERTS.*")
 """Names of the manager's own metrics, and those that Prometheus and its clients use."""
-_KINDS = ("gauge", "counter", "unknown")
-_LABELS = {"device_name", "device_id", "index", "gpu", "UUID"}
-_LABEL_LIMIT = 256
+_METRIC_KINDS = ("gauge", "counter", "unknown")
+_KNOWN_LABELS = {"device_name", "device_id", "index", "gpu", "UUID"}
+_MAX_LABEL_LENGTH = 256
 
 
 def check_families(agent_id: AgentId, families: Sequence[MetricFamily]) -> list[MetricFamily]:
     """Returns the families and samples that are valid, labelled ``agent``: names that are not reserved, known labels,
     finite values, no duplicates, at most SAMPLES_LIMIT samples."""
-    valid: list[MetricFamily] = []
+    valid_families: list[MetricFamily] = []
     remaining = SAMPLES_LIMIT
     for family in families:
-        if not _NAME.fullmatch(family.name) or _RESERVED.fullmatch(family.name) or family.kind not in _KINDS:
+        if (
+            not _NAME_PATTERN.fullmatch(family.name)
+            or _RESERVED_NAMES.fullmatch(family.name)
+            or family.kind not in _METRIC_KINDS
+        ):
             continue
         if (family.kind == "counter") != family.name.endswith("_total"):
             continue
         samples: dict[tuple[tuple[str, str], ...], MetricSample] = {}
         for sample in family.samples:
-            is_short = all(len(value) <= _LABEL_LIMIT for value in sample.labels.values())
-            if is_short and sample.labels.keys() <= _LABELS and math.isfinite(sample.value):
+            is_short = all(len(value) <= _MAX_LABEL_LENGTH for value in sample.labels.values())
+            if is_short and sample.labels.keys() <= _KNOWN_LABELS and math.isfinite(sample.value):
                 key = tuple(sorted(sample.labels.items()))
                 labels = {"agent": str(agent_id), **sample.labels}
                 samples.setdefault(key, MetricSample(labels=labels, value=sample.value))
         accepted = list(samples.values())[:remaining]
         remaining -= len(accepted)
         if accepted:
-            valid.append(MetricFamily(name=family.name, kind=family.kind, help=family.help[:500], samples=accepted))
+            valid_families.append(
+                MetricFamily(name=family.name, kind=family.kind, help=family.help[:500], samples=accepted)
+            )
     if remaining == 0:
         log.warning("the agent %s reports more than %d samples; the rest is dropped", agent_id, SAMPLES_LIMIT)
-    return valid
+    return valid_families
 
 
 def merge_families(agent_families: Mapping[AgentId, Sequence[MetricFamily]]) -> list[MetricFamily]:

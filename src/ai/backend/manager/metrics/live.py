@@ -21,7 +21,7 @@ STALE_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Node:
-    at: float
+    reported_at: float
     live_stat: Mapping[str, Any]
     families: Sequence[MetricFamily]
 
@@ -49,12 +49,12 @@ class LiveMetrics:
         """Records a report. ``kernels`` maps the ids of the report that belong to the agent."""
         agent_id = AgentId(report.agent_id)
         self._nodes[agent_id] = _Node(
-            at=self._clock(),
+            reported_at=self._clock(),
             live_stat={"node": report.node, "devices": report.devices},
             families=check_families(agent_id, report.families),
         )
-        for text, kernel_id in kernels.items():
-            self._kernels[kernel_id] = bytes(report.kernels[text])
+        for reported_id, kernel_id in kernels.items():
+            self._kernels[kernel_id] = bytes(report.kernels[reported_id])
             self._dirty.add(kernel_id)
 
     def count_query(self, session_id: SessionId) -> None:
@@ -88,14 +88,14 @@ class LiveMetrics:
 
     def _fresh(self) -> dict[AgentId, _Node]:
         """Drops the nodes of agents that have not reported lately, and returns the others."""
-        limit = self._clock() - STALE_S
-        self._nodes = {agent_id: node for agent_id, node in self._nodes.items() if node.at >= limit}
+        oldest_time = self._clock() - STALE_S
+        self._nodes = {agent_id: node for agent_id, node in self._nodes.items() if node.reported_at >= oldest_time}
         return self._nodes
 
     async def flush(self) -> None:
         """Writes the numbers of queries, and the latest statistics of kernels that reported since the last flush."""
         queries, self._queries = self._queries, {}
         dirty, self._dirty = self._dirty, set()
-        stats = {k: stat for k in dirty if (stat := self.of_kernel(k)) is not None}
+        stats = {kernel_id: stat for kernel_id in dirty if (stat := self.of_kernel(kernel_id)) is not None}
         if queries or stats:
             await self._store.bump(queries, stats)

@@ -17,12 +17,12 @@ from typing import Final, Literal, cast, get_args
 from ai.backend.common.errors import InvalidInput
 from ai.backend.manager.query.model import Condition, Filter, Junction, Operator, OrderBy, Scalar
 
-MAX_LENGTH = 4_096
+MAX_FILTER_LENGTH = 4_096
 MAX_CONDITIONS = 64
 MAX_DEPTH = 16
 _OPERATORS: Final = frozenset(get_args(Operator))
-_NAMED: Final[dict[str, Scalar]] = {"true": True, "false": False, "null": None, "none": None}
-_TOKEN = re.compile(
+_NAMED_VALUES: Final[dict[str, Scalar]] = {"true": True, "false": False, "null": None, "none": None}
+_TOKEN_PATTERN = re.compile(
     r"""\s*(?:
       (?P<string>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')
     | (?P<number>-?\d+(?:\.\d+)?(?![\w.]))
@@ -31,7 +31,7 @@ _TOKEN = re.compile(
     )""",
     re.VERBOSE,
 )
-_ORDER = re.compile(r"([+-]?)\s*([A-Za-z_][A-Za-z0-9_]*)")
+_ORDER_PATTERN = re.compile(r"([+-]?)\s*([A-Za-z_][A-Za-z0-9_]*)")
 
 
 def parse_filter(text: str | None) -> Filter | None:
@@ -44,8 +44,8 @@ def parse_filter(text: str | None) -> Filter | None:
     """
     if text is None or not text.strip():
         return None
-    if len(text) > MAX_LENGTH:
-        raise _invalid("filter", f"longer than {MAX_LENGTH} characters")
+    if len(text) > MAX_FILTER_LENGTH:
+        raise _invalid("filter", f"longer than {MAX_FILTER_LENGTH} characters")
     return _Parser(text).parse()
 
 
@@ -53,19 +53,19 @@ def parse_order(text: str | None) -> tuple[OrderBy, ...]:
     """Parses a comma-separated list of ``col``, ``+col`` or ``-col``. Raises InvalidInput."""
     if text is None or not text.strip():
         return ()
-    if len(text) > MAX_LENGTH:
-        raise _invalid("order", f"longer than {MAX_LENGTH} characters")
+    if len(text) > MAX_FILTER_LENGTH:
+        raise _invalid("order", f"longer than {MAX_FILTER_LENGTH} characters")
     orders = []
     for part in text.split(","):
-        match = _ORDER.fullmatch(part.strip())
+        match = _ORDER_PATTERN.fullmatch(part.strip())
         if match is None:
             raise _invalid("order", f"not a column: {part.strip()[:64]!r}")
         orders.append(OrderBy(field=match[2], descending=match[1] == "-"))
     return tuple(orders)
 
 
-def _invalid(field: str, what: str) -> InvalidInput:
-    return InvalidInput(f"{field}: {what}", data={field: what})
+def _invalid(field: str, problem: str) -> InvalidInput:
+    return InvalidInput(f"{field}: {problem}", data={field: problem})
 
 
 class _Parser:
@@ -155,8 +155,8 @@ class _Parser:
             return _unquote(text)
         if kind == "number":
             return float(text) if "." in text else int(text)
-        if kind == "word" and text.lower() in _NAMED:
-            return _NAMED[text.lower()]
+        if kind == "word" and text.lower() in _NAMED_VALUES:
+            return _NAMED_VALUES[text.lower()]
         raise _invalid("filter", f"not a value: {text[:64]!r}; put text in double quotes")
 
 
@@ -164,7 +164,7 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
     position = 0
     end = len(text.rstrip())
     while position < end:
-        match = _TOKEN.match(text, position)
+        match = _TOKEN_PATTERN.match(text, position)
         if match is None:
             raise _invalid("filter", f"unexpected {text[position : position + 16].strip()!r}")
         yield str(match.lastgroup), match[str(match.lastgroup)]

@@ -16,7 +16,7 @@ from ai.backend.manager.query.model import Condition, Filter, ListQuery, Page
 
 T = TypeVar("T")
 
-COMPARE = {
+COMPARISON_FUNCTIONS = {
     "==": operator.eq,
     "is": operator.eq,
     "!=": operator.ne,
@@ -29,7 +29,7 @@ COMPARE = {
 """The functions of comparison operators."""
 
 
-def _field(item: object, name: str) -> Any:
+def _field_value(item: object, name: str) -> Any:
     if name not in getattr(type(item), "__dataclass_fields__", {}):
         raise InvalidInput(f"there is no field {name[:64]!r} to filter or order by", data={"filter": "unknown field"})
     return getattr(item, name)
@@ -44,36 +44,40 @@ def _comparable(value: Any, operand: Any) -> Any:
         if isinstance(value, UUID) and isinstance(operand, str):
             return UUID(operand)
         if isinstance(value, StrEnum) and isinstance(operand, str):
-            return next(m for m in type(value) if m.value.lower() == operand.lower())
+            return next(member for member in type(value) if member.value.lower() == operand.lower())
     except (ValueError, StopIteration):
         raise InvalidInput(f"{operand!r} is no such value", data={"filter": "bad value"}) from None
     return operand
 
 
-def _like(value: object, pattern: str, *, ignore_case: bool) -> bool:
-    return _expression(pattern, ignore_case).fullmatch(str(value)) is not None
+def _matches_like(value: object, pattern: str, *, ignore_case: bool) -> bool:
+    return _compile_like(pattern, ignore_case).fullmatch(str(value)) is not None
 
 
 @lru_cache(64)
-def _expression(pattern: str, ignore_case: bool) -> re.Pattern[str]:
-    """Compiles a LIKE pattern. Atomic groups bound the time by the product of both lengths."""
-    first, *others = ("".join("." if c == "_" else re.escape(c) for c in part) for part in pattern.split("%"))
-    parts = [*(f"(?>.*?{part})" for part in others[:-1] if part), *(f".*{part}" for part in others[-1:])]
-    return re.compile(first + "".join(parts), re.DOTALL | (re.IGNORECASE if ignore_case else 0))
+def _compile_like(pattern: str, ignore_case: bool) -> re.Pattern[str]:
+    """Compiles a LIKE pattern to a regular expression; atomic groups bound its time by the product of both lengths."""
+    first_part, *other_parts = (
+        "".join("." if character == "_" else re.escape(character) for character in part) for part in pattern.split("%")
+    )
+    parts = [*(f"(?>.*?{part})" for part in other_parts[:-1] if part), *(f".*{part}" for part in other_parts[-1:])]
+    return re.compile(first_part + "".join(parts), re.DOTALL | (re.IGNORECASE if ignore_case else 0))
 
 
-def _holds(item: object, condition: Condition) -> bool:
-    value = _field(item, condition.field)
-    op, operand = condition.op, condition.value
-    if op == "in":
-        return value in [_comparable(value, v) for v in (operand if isinstance(operand, tuple) else (operand,))]
-    if op in ("like", "ilike"):
-        return value is not None and _like(value, str(operand), ignore_case=op == "ilike")
-    if op == "contains":
+def _meets(item: object, condition: Condition) -> bool:
+    value = _field_value(item, condition.field)
+    operator, operand = condition.op, condition.value
+    if operator == "in":
+        return value in [
+            _comparable(value, choice) for choice in (operand if isinstance(operand, tuple) else (operand,))
+        ]
+    if operator in ("like", "ilike"):
+        return value is not None and _matches_like(value, str(operand), ignore_case=operator == "ilike")
+    if operator == "contains":
         return value is not None and str(operand) in str(value)
     if value is None and operand is not None:
         return False
-    return bool(COMPARE[op](value, _comparable(value, operand)))
+    return bool(COMPARISON_FUNCTIONS[operator](value, _comparable(value, operand)))
 
 
 def matches(item: object, filter_: Filter | None) -> bool:
@@ -81,21 +85,21 @@ def matches(item: object, filter_: Filter | None) -> bool:
     if filter_ is None:
         return True
     if isinstance(filter_, Condition):
-        return _holds(item, filter_)
+        return _meets(item, filter_)
     results = [matches(item, term) for term in filter_.terms]
     return all(results) if filter_.kind == "&" else any(results)
 
 
 def select(items: Iterable[T], query: ListQuery, *, default: str = "created_at", descending: bool = True) -> Page[T]:
-    """Returns one page. The items must come in the order of their tie-break."""
+    """Returns the page that a query selects of the items, which must come in the order of their tie-break."""
     matching: Sequence[T] = [item for item in items if matches(item, query.filter)]
-    matching = sorted(matching, key=lambda item: _field(item, default), reverse=descending)
+    matching = sorted(matching, key=lambda item: _field_value(item, default), reverse=descending)
     for order in reversed(query.order):
-        pairs = [(_field(item, order.field), item) for item in matching]
+        pairs = [(_field_value(item, order.field), item) for item in matching]
         with_value = [pair for pair in pairs if pair[0] is not None]
-        without = [item for value, item in pairs if value is None]
+        without_value = [item for value, item in pairs if value is None]
         ordered = sorted(with_value, key=lambda pair: pair[0], reverse=order.descending)
         # As in SQLite, NULL is smaller than any value.
-        values = [item for _, item in ordered]
-        matching = [*values, *without] if order.descending else [*without, *values]
+        values_in_order = [item for _, item in ordered]
+        matching = [*values_in_order, *without_value] if order.descending else [*without_value, *values_in_order]
     return Page(items=matching[query.offset : query.offset + query.limit], total_count=len(matching))

@@ -23,7 +23,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Junction:
-    """Holds if all (``&``) or any (``|``) of its terms hold."""
+    """A condition that holds if all (``&``) or any (``|``) of its terms hold."""
 
     kind: Literal["&", "|"]
     terms: tuple[Filter, ...]

@@ -13,11 +13,11 @@ from sqlalchemy import String as SqlString
 from ai.backend.common.errors import InvalidInput
 from ai.backend.infra.database import GUID, UTCDateTime
 from ai.backend.infra.database.columns import EnumText
-from ai.backend.manager.query.memory import COMPARE
+from ai.backend.manager.query.memory import COMPARISON_FUNCTIONS
 from ai.backend.manager.query.model import Condition, Filter, OrderBy, Scalar
 
-_LARGEST = 2.0**63
-_EQUALITIES = frozenset({"==", "is", "!=", "isnot"})
+_NUMBER_LIMIT = 2.0**63
+_EQUALITY_OPERATORS = frozenset({"==", "is", "!=", "isnot"})
 
 
 def _column(table: Table, name: str, hidden: frozenset[str]) -> Column[Any]:
@@ -27,7 +27,7 @@ def _column(table: Table, name: str, hidden: frozenset[str]) -> Column[Any]:
     return column
 
 
-def _value(column: Column[Any], value: Scalar) -> Any:
+def _typed_value(column: Column[Any], value: Scalar) -> Any:
     try:
         if value is None:
             return None
@@ -37,7 +37,7 @@ def _value(column: Column[Any], value: Scalar) -> Any:
         if isinstance(column.type, GUID):
             return UUID(str(value))
         if isinstance(column.type, EnumText):
-            return _member(column.type.kind, str(value))
+            return _enum_member(column.type.kind, str(value))
         if isinstance(column.type, Boolean):
             return _boolean(value)
         if isinstance(column.type, Integer | Float):
@@ -55,7 +55,7 @@ def _boolean(value: Scalar) -> bool:
 
 def _number(value: Scalar) -> int | float:
     number = value if isinstance(value, int | float) else float(str(value))
-    if not abs(number) < _LARGEST:
+    if not abs(number) < _NUMBER_LIMIT:
         raise ValueError(value)
     return number
 
@@ -65,36 +65,36 @@ def _is_structured(column: Column[Any]) -> bool:
     return isinstance(column.type, TypeDecorator) and not isinstance(column.type, UTCDateTime | GUID | EnumText)
 
 
-def _member(kind: type[StrEnum], text: str) -> StrEnum:
-    """Returns a member by its value or, as in the published client's help, its name (``READ_ONLY``), in any case."""
-    members = {m.name.lower(): m for m in kind} | {m.value.lower(): m for m in kind}
+def _enum_member(kind: type[StrEnum], text: str) -> StrEnum:
+    """Returns an enum member by its value or, as in the published client's help, name (``READ_ONLY``), in any case."""
+    members = {member.name.lower(): member for member in kind} | {member.value.lower(): member for member in kind}
     return members[text.lower()] if text.lower() in members else kind(text)
 
 
 def _condition(table: Table, condition: Condition, hidden: frozenset[str]) -> ColumnElement[bool]:
     column = _column(table, condition.field, hidden)
-    op, value = condition.op, condition.value
-    if _is_structured(column) and op not in ("like", "ilike", "contains", "is", "isnot"):
-        raise InvalidInput(f"{condition.field}: {op} does not apply; use like", data={"filter": condition.field})
-    if op == "in":
+    operator, value = condition.op, condition.value
+    if _is_structured(column) and operator not in ("like", "ilike", "contains", "is", "isnot"):
+        raise InvalidInput(f"{condition.field}: {operator} does not apply; use like", data={"filter": condition.field})
+    if operator == "in":
         values = value if isinstance(value, tuple) else (value,)
-        return column.in_([_value(column, v) for v in values])
+        return column.in_([_typed_value(column, choice) for choice in values])
     if isinstance(value, tuple):
-        raise InvalidInput(f"{condition.field}: {op} takes one value", data={"filter": condition.field})
-    if op in ("like", "ilike", "contains"):
+        raise InvalidInput(f"{condition.field}: {operator} takes one value", data={"filter": condition.field})
+    if operator in ("like", "ilike", "contains"):
         text = cast(column, SqlString)
         pattern = str(value)
-        if op == "contains":
+        if operator == "contains":
             return text.contains(pattern, autoescape=True)
-        return text.like(pattern) if op == "like" else text.ilike(pattern)
-    operand = _value(column, value)
+        return text.like(pattern) if operator == "like" else text.ilike(pattern)
+    operand = _typed_value(column, value)
     if operand is not None and _is_structured(column):
-        raise InvalidInput(f"{condition.field}: {op} takes only null here", data={"filter": condition.field})
+        raise InvalidInput(f"{condition.field}: {operator} takes only null here", data={"filter": condition.field})
     if operand is None:
-        if op not in _EQUALITIES:
-            raise InvalidInput(f"{condition.field}: {op} takes a value", data={"filter": condition.field})
-        return column.is_(None) if op in ("==", "is") else column.is_not(None)
-    compared: ColumnElement[bool] = COMPARE[op](column, operand)
+        if operator not in _EQUALITY_OPERATORS:
+            raise InvalidInput(f"{condition.field}: {operator} takes a value", data={"filter": condition.field})
+        return column.is_(None) if operator in ("==", "is") else column.is_not(None)
+    compared: ColumnElement[bool] = COMPARISON_FUNCTIONS[operator](column, operand)
     return compared
 
 
@@ -118,5 +118,5 @@ def compile_order(
     hidden: frozenset[str] = frozenset(),
 ) -> list[ColumnElement[Any]]:
     """Returns the clauses of an ORDER BY. Raises InvalidInput for an unknown or hidden field."""
-    columns = [(_column(table, o.field, hidden), o.descending) for o in order]
-    return [*((c.desc() if down else c.asc()) for c, down in columns), *default]
+    columns = [(_column(table, order_by.field, hidden), order_by.descending) for order_by in order]
+    return [*((column.desc() if is_descending else column.asc()) for column, is_descending in columns), *default]

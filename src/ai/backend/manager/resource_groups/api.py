@@ -22,6 +22,6 @@ class ResourceGroupsApi:
 
     @route("GET", "/scaling-groups", query=GroupsQuery)
     async def scaling_groups(self, call: Call[Nothing, GroupsQuery]) -> dict[str, Any]:
-        """List the resource groups that the caller may use."""
+        """Lists the resource groups that the caller may use."""
         groups = await self._resource_groups.available(caller_of(call), group=call.query.group)
         return {"scaling_groups": [{"name": group.name} for group in groups]}

@@ -19,7 +19,7 @@ from ai.backend.manager.resource_groups.model import Beneficiary, ResourceGroup
 from ai.backend.manager.resource_groups.service import ResourceGroupService
 
 
-def _values(props: View) -> View:
+def _stored_values(props: View) -> View:
     return {
         name: structured(name, value) if name.endswith("_opts") else value
         for name, value in props.items()
@@ -28,7 +28,7 @@ def _values(props: View) -> View:
 
 
 def _beneficiary(domain: str | None, user_group: Any, access_key: str | None) -> Beneficiary:
-    """Return the receiver of access; the published client sends ``user_group`` as a UUID or as a string."""
+    """Returns the receiver of access; the published client sends ``user_group`` as a UUID or as a string."""
     if domain:
         return Beneficiary.domain(domain)
     if not user_group:
@@ -65,7 +65,7 @@ class ResourceGroupResolvers:
             info,
             "scaling_group",
             name,
-            lambda: change(context.caller, name, _values(props)),
+            lambda: change(context.caller, name, _stored_values(props)),
             lambda group: resource_group_view(group, context.caller),
         )
 
@@ -106,10 +106,10 @@ class ResourceGroupResolvers:
 
     @query("scaling_groups")
     async def scaling_groups(self, info: Info, name: str | None = None, is_active: bool | None = None) -> list[View]:
-        """Return the resource groups that the caller may use."""
+        """Returns the resource groups that the caller may use."""
         context = context_of(info)
         groups = await self._resource_groups.available(context.caller, is_active=is_active)
-        return [resource_group_view(g, context.caller) for g in groups if name in (None, g.name)]
+        return [resource_group_view(group, context.caller) for group in groups if name in (None, group.name)]
 
     @query("scaling_group")
     async def scaling_group(self, info: Info, name: str | None = None) -> View | None:
@@ -123,16 +123,16 @@ class ResourceGroupResolvers:
     ) -> list[View]:
         caller = context_of(info).caller
         groups = await self._resource_groups.open_to(caller, domain_name=domain, group=user_group, **options)
-        return [resource_group_view(g, caller) for g in groups]
+        return [resource_group_view(group, caller) for group in groups]
 
     @field("Domain", "scaling_groups")
     async def domain_scaling_groups(self, view: View, info: Info) -> list[str]:
         context = context_of(info)
         groups = await self._resource_groups.open_to(context.caller, domain_name=view["name"])
-        return [g.name for g in groups]
+        return [group.name for group in groups]
 
     @field("Group", "scaling_groups")
     async def group_scaling_groups(self, view: View, info: Info) -> list[str]:
         context = context_of(info)
         groups = await self._resource_groups.open_to(context.caller, group=str(view["id"]))
-        return [g.name for g in groups]
+        return [group.name for group in groups]

@@ -29,7 +29,7 @@ class ResourceGroup:
 
 
 class Beneficiary(NamedTuple):
-    """A domain, group or keypair that resource groups are opened to; ``kind`` is one of these words."""
+    """A domain, group or keypair that may use resource groups; ``kind`` is ``domain``, ``group`` or ``keypair``."""
 
     kind: str
     id: str

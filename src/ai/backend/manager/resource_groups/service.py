@@ -45,9 +45,13 @@ class ResourceGroupService:
         if scope_of(caller, Operation.SEE_RESOURCE_GROUPS) is Scope.ALL and group is None:
             return await self.store.resource_groups(is_active=is_active)
         groups = await self.identities.groups(user_id=caller.user_id)
-        own = [Beneficiary.group(g.id) for g in groups if group in (None, g.name, str(g.id))]
-        own += [Beneficiary.domain(caller.domain_name), Beneficiary.keypair(caller.access_key)]
-        return await self.store.resource_groups(own, is_active=is_active)
+        own_groups = [
+            Beneficiary.group(candidate.id)
+            for candidate in groups
+            if group in (None, candidate.name, str(candidate.id))
+        ]
+        own_groups += [Beneficiary.domain(caller.domain_name), Beneficiary.keypair(caller.access_key)]
+        return await self.store.resource_groups(own_groups, is_active=is_active)
 
     async def open_to(
         self,
@@ -66,7 +70,9 @@ class ResourceGroupService:
             beneficiaries = [Beneficiary.domain(domain_name)]
         elif group is not None:
             groups = await self.identity.groups(caller)
-            beneficiaries = [Beneficiary.group(g.id) for g in groups if group in (str(g.id), g.name)]
+            beneficiaries = [
+                Beneficiary.group(candidate.id) for candidate in groups if group in (str(candidate.id), candidate.name)
+            ]
         else:
             try:
                 keypair = await self.identity.keypair(caller, access_key)
@@ -79,18 +85,18 @@ class ResourceGroupService:
         """Creates a group. Raises InvalidName; InvalidInput for unknown schedulers or options; Conflict."""
         require(caller, Operation.CHANGE_RESOURCE_GROUPS)
         check_slug(name, what="name", allow_dots=True)
-        group = ResourceGroup(name=ResourceGroupName(name), created_at=self.clock.now(), **_checked(values))
+        group = ResourceGroup(name=ResourceGroupName(name), created_at=self.clock.now(), **_checked_fields(values))
         await self.store.put_resource_group(group, only_new=True)
         return group
 
     async def modify(self, caller: Caller, name: str, values: Mapping[str, Any]) -> ResourceGroup:
         """Changes a group, from the next pass of the scheduler on. Raises InvalidInput as :meth:`create`."""
         require(caller, Operation.CHANGE_RESOURCE_GROUPS)
-        changed = await self.store.change_resource_group(name, **_checked(values))
+        changed = await self.store.change_resource_group(name, **_checked_fields(values))
         if changed is None:
-            raise _missing(name)
-        for loop in self.after_change:
-            loop.wake()
+            raise _no_group(name)
+        for background_loop in self.after_change:
+            background_loop.wake()
         return changed
 
     async def delete(self, caller: Caller, name: str) -> None:
@@ -103,17 +109,17 @@ class ResourceGroupService:
                 data={"name": "in use", "agents": agents[:10], "sessions": sessions},
             )
         if not await self.store.delete_resource_group(name):
-            raise _missing(name)
+            raise _no_group(name)
 
     async def associate(self, caller: Caller, name: str, beneficiary: Beneficiary) -> None:
         """Opens a group to a beneficiary. Raises NotFound also for the domain, group or keypair."""
         require(caller, Operation.CHANGE_RESOURCE_GROUPS)
         if await self.store.resource_group(name) is None:
-            raise _missing(name)
+            raise _no_group(name)
         kind, id_ = beneficiary
         if kind == "domain" and await self.identities.domain(DomainName(id_)) is None:
             raise NotFound(f"There is no domain {id_[:64]!r}.")
-        if kind == "group" and all(str(g.id) != id_ for g in await self.identities.groups()):
+        if kind == "group" and all(str(candidate.id) != id_ for candidate in await self.identities.groups()):
             raise NotFound(f"There is no group {id_}.")
         if kind == "keypair" and await self.identities.keypair(AccessKey(id_)) is None:
             raise NotFound("There is no such keypair.")
@@ -127,7 +133,7 @@ class ResourceGroupService:
             raise NotFound(f"The resource group {name[:64]!r} is not associated with that.")
 
 
-def _checked(values: Mapping[str, Any]) -> dict[str, Any]:
+def _checked_fields(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields to be stored, without None, and the scheduler in its canonical spelling."""
     fields = {name: value for name, value in values.items() if value is not None}
     if fields.get("driver", DRIVERS[0]) not in DRIVERS:
@@ -144,5 +150,5 @@ def _checked(values: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _missing(name: str) -> NotFound:
+def _no_group(name: str) -> NotFound:
     return NotFound(f"There is no resource group {name[:64]!r}.")

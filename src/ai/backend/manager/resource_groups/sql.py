@@ -12,8 +12,8 @@ from ai.backend.infra.database.rows import add_row, change_row, put_row, row_of
 from ai.backend.manager.resource_groups import tables
 from ai.backend.manager.resource_groups.model import Beneficiary, ResourceGroup
 
-_GROUP = tables.resource_groups.c
-_LINK = tables.resource_group_links.c
+_GROUP_COLUMNS = tables.resource_groups.c
+_LINK_COLUMNS = tables.resource_group_links.c
 
 
 class SqlResourceGroupStore:
@@ -37,48 +37,50 @@ class SqlResourceGroupStore:
 
     async def delete_resource_group(self, name: str) -> bool:
         def work(s: Connection) -> bool:
-            s.execute(delete(tables.resource_group_links).where(_LINK.scaling_group == name))
-            return bool(s.execute(delete(tables.resource_groups).where(_GROUP.name == name)).rowcount)
+            s.execute(delete(tables.resource_group_links).where(_LINK_COLUMNS.scaling_group == name))
+            return bool(s.execute(delete(tables.resource_groups).where(_GROUP_COLUMNS.name == name)).rowcount)
 
         return await self._db.run_write(work)
 
     async def resource_group(self, name: str) -> ResourceGroup | None:
-        query = select(tables.resource_groups).where(_GROUP.name == name)
+        query = select(tables.resource_groups).where(_GROUP_COLUMNS.name == name)
         row = await self._db.run_read(lambda s: s.execute(query).one_or_none())
         return ResourceGroup(**row._mapping) if row is not None else None
 
     async def resource_groups(
         self, beneficiaries: Sequence[Beneficiary] = (), *, is_active: bool | None = None
     ) -> list[ResourceGroup]:
-        query = select(tables.resource_groups).order_by(_GROUP.name)
+        query = select(tables.resource_groups).order_by(_GROUP_COLUMNS.name)
         if is_active is not None:
-            query = query.where(_GROUP.is_active == is_active)
+            query = query.where(_GROUP_COLUMNS.is_active == is_active)
         if beneficiaries:
-            linked = select(_LINK.scaling_group).where(or_(*map(_is_of, beneficiaries)))
-            query = query.where(or_(_GROUP.is_public.is_(True), _GROUP.name.in_(linked)))
+            linked = select(_LINK_COLUMNS.scaling_group).where(or_(*map(_is_link_of, beneficiaries)))
+            query = query.where(or_(_GROUP_COLUMNS.is_public.is_(True), _GROUP_COLUMNS.name.in_(linked)))
         rows = await self._db.run_read(lambda s: s.execute(query).all())
         return [ResourceGroup(**row._mapping) for row in rows]
 
     async def associate(self, name: str, beneficiary: Beneficiary) -> None:
         def work(s: Connection) -> None:
-            link = (_LINK.scaling_group == name) & _is_of(beneficiary)
-            if s.execute(select(_LINK.kind).where(link)).first() is None:
+            link = (_LINK_COLUMNS.scaling_group == name) & _is_link_of(beneficiary)
+            if s.execute(select(_LINK_COLUMNS.kind).where(link)).first() is None:
                 row = {"scaling_group": name, "kind": beneficiary.kind, "target": beneficiary.id}
                 s.execute(insert(tables.resource_group_links), row)
 
         await self._db.run_write(work)
 
     async def dissociate(self, name: str | None, beneficiary: Beneficiary) -> int:
-        query = delete(tables.resource_group_links).where(_is_of(beneficiary))
+        query = delete(tables.resource_group_links).where(_is_link_of(beneficiary))
         if name is not None:
-            query = query.where(_LINK.scaling_group == name)
+            query = query.where(_LINK_COLUMNS.scaling_group == name)
         return await self._db.run_write(lambda s: int(s.execute(query).rowcount))
 
 
 def remove_links(s: Connection, kind: str, ids: Iterable[str]) -> None:
     """Removes the associations of domains, groups or keypairs in the transaction that deletes them."""
-    s.execute(delete(tables.resource_group_links).where(_LINK.kind == kind, _LINK.target.in_(list(ids))))
+    s.execute(
+        delete(tables.resource_group_links).where(_LINK_COLUMNS.kind == kind, _LINK_COLUMNS.target.in_(list(ids)))
+    )
 
 
-def _is_of(beneficiary: Beneficiary) -> ColumnElement[bool]:
-    return (_LINK.kind == beneficiary.kind) & (_LINK.target == beneficiary.id)
+def _is_link_of(beneficiary: Beneficiary) -> ColumnElement[bool]:
+    return (_LINK_COLUMNS.kind == beneficiary.kind) & (_LINK_COLUMNS.target == beneficiary.id)

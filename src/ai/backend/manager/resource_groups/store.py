@@ -25,10 +25,10 @@ class ResourceGroupStore(Protocol):
         """Inserts or replaces a group. Raises Conflict for an existing name if ``only_new``."""
 
     async def change_resource_group(self, name: str, **values: Any) -> ResourceGroup | None:
-        """Sets fields. Returns None if there is no such group."""
+        """Sets fields of a group. Returns None if there is no such group."""
 
     async def delete_resource_group(self, name: str) -> bool:
-        """Deletes a group with its associations. Returns False if there is none."""
+        """Deletes a group with its associations. Returns False if there is no such group."""
 
     async def resource_group(self, name: str) -> ResourceGroup | None: ...
     async def resource_groups(
@@ -37,7 +37,7 @@ class ResourceGroupStore(Protocol):
         """Returns all groups, or the public ones and those open to any of the beneficiaries."""
 
     async def associate(self, name: str, beneficiary: Beneficiary) -> None:
-        """Opens a group to a beneficiary. Does nothing if it is open to it already."""
+        """Opens a group to a beneficiary. Does nothing if the group is open already."""
 
     async def dissociate(self, name: str | None, beneficiary: Beneficiary) -> int:
-        """Removes the association with one group, or with all (None). Returns the number of removed ones."""
+        """Removes the association with one group, or with all (None). Returns the number of removed associations."""

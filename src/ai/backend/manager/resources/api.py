@@ -33,7 +33,7 @@ class CheckPresetsBody(Schema, frozen=True):
 
 
 class ResourcesApi:
-    """Routes that every user may call."""
+    """Routes of slots, device variants and presets, for every user."""
 
     def __init__(self, resources: ResourceService, presets: PresetService) -> None:
         self._resources = resources
@@ -42,12 +42,12 @@ class ResourcesApi:
 
     @route("GET", "/config/resource-slots")
     async def resource_slots(self, call: Call) -> dict[str, str]:
-        """Return the type of every slot that an agent ever reported, by name."""
+        """Returns the type of every slot that an agent ever reported, by name."""
         return {info.slot_name: info.slot_type.value for info in self._resources.slot_types()}
 
     @route("GET", "/config/resource-slots/details", query=SlotsQuery)
     async def resource_slot_details(self, call: Call[Nothing, SlotsQuery]) -> dict[str, Any]:
-        """Return the display data of slots, by name; with ``sgroup`` only of those that the resource group has now."""
+        """Returns the display data of slots, by name; with ``sgroup`` only of those that the resource group has now."""
         group, slots = call.query.sgroup, self._resources.slot_types()
         if group is not None:
             offered = await self._resources.offered_slots(caller_of(call), group)
@@ -56,25 +56,25 @@ class ResourcesApi:
 
     @route("GET", "/resource/variant-properties", query=VariantsQuery)
     async def variant_properties(self, call: Call[Nothing, VariantsQuery]) -> dict[str, Any]:
-        """List what a session may require of its devices (``config.variant_requirements``), with numbers of devices."""
+        """Lists what sessions may require of devices (``config.variant_requirements``), with numbers of devices."""
         variants = await self._resources.variants(caller_of(call), call.query.scaling_group)
         return {"variant_properties": [variant.to_json() for variant in variants]}
 
     @route("GET", "/resource/presets")
     async def presets(self, call: Call) -> msgspec.Raw:
-        """List the named combinations of resources."""
+        """Lists the named combinations of resources."""
         now = time.monotonic()
         until, encoded = self._encoded_presets
         if now >= until:
             slot_names = {info.slot_name for info in self._resources.slot_types()}
-            presets = [_preset(preset, slot_names) for preset in await self._presets.presets()]
+            presets = [_preset_view(preset, slot_names) for preset in await self._presets.presets()]
             encoded = msgspec.Raw(msgspec.json.encode({"presets": presets}))
             self._encoded_presets = (now + PRESETS_TTL_S, encoded)
         return encoded
 
     @route("POST", "/resource/check-presets", body=CheckPresetsBody, audited=False)
     async def check_presets(self, call: Call[CheckPresetsBody]) -> dict[str, Any]:
-        """Return the presets, whether each is allocatable now, and the remaining quotas of the caller."""
+        """Returns the presets, whether each is allocatable now, and the remaining quotas of the caller."""
         body = call.body
         check = await self._resources.check_presets(caller_of(call), group=body.group, scaling_group=body.scaling_group)
         slot_names = {info.slot_name for info in self._resources.slot_types()}
@@ -94,12 +94,13 @@ class ResourcesApi:
                 for name, (using, group_remaining) in check.scaling_groups.items()
             },
             "presets": [
-                {**_preset(preset, slot_names), "allocatable": allocatable} for preset, allocatable in check.presets
+                {**_preset_view(preset, slot_names), "allocatable": allocatable}
+                for preset, allocatable in check.presets
             ],
         }
 
 
-def _preset(preset: ResourcePreset, slot_names: set[Any]) -> dict[str, Any]:
+def _preset_view(preset: ResourcePreset, slot_names: set[Any]) -> dict[str, Any]:
     """Returns the view of a preset without the slots that nobody offers (spec 03-07, "Resource Preset Object")."""
     slots = {name: text for name, text in preset.resource_slots.to_json().items() if name in slot_names}
     return {"name": preset.name, "resource_slots": slots, "shared_memory": preset.shared_memory}

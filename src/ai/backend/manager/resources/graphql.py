@@ -17,7 +17,7 @@ from ai.backend.manager.resources.service import ResourceService
 
 
 def _preset_values(props: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the changed fields; ``shared_memory`` is a size such as ``64m``, or bytes."""
+    """Returns the changed fields of a preset; ``shared_memory`` is a size such as ``64m``, or bytes."""
     values: dict[str, Any] = {}
     if props.get("resource_slots") is not None:
         slots = structured("resource_slots", props["resource_slots"])
@@ -69,13 +69,13 @@ class PresetResolvers:
 
     @query("resource_presets")
     async def resource_presets(self, info: Info) -> list[View]:
-        return [preset_view(p) for p in await self._presets.presets()]
+        return [preset_view(preset) for preset in await self._presets.presets()]
 
     @query("resource_preset")
     async def resource_preset(self, info: Info, name: str) -> View | None:
-        return next((p for p in await self.resource_presets(info) if p["name"] == name), None)
+        return next((preset for preset in await self.resource_presets(info) if preset["name"] == name), None)
 
     @query("variant_properties")
     async def variant_properties(self, info: Info, scaling_group: str | None = None) -> list[View]:
         context = context_of(info)
-        return [variant_view(v) for v in await self._resources.variants(context.caller, scaling_group)]
+        return [variant_view(variant) for variant in await self._resources.variants(context.caller, scaling_group)]

@@ -21,10 +21,10 @@ class PresetStore(Protocol):
         """Returns all presets, ordered by name."""
 
     async def put_preset(self, preset: ResourcePreset) -> None:
-        """Inserts the preset, or replaces the one with its name."""
+        """Inserts a preset, or replaces the preset of that name."""
 
     async def delete_preset(self, name: str) -> bool:
-        """Returns False if there is no such preset."""
+        """Deletes a preset. Returns False if there is no such preset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class PresetService:
         return preset
 
     async def modify(self, caller: Caller, name: str, values: Mapping[str, Any]) -> ResourcePreset:
-        """Replaces the fields that ``values`` has and that are not None. Raises NotFound."""
+        """Replaces the fields of a preset that ``values`` has and that are not None. Raises NotFound."""
         require(caller, Operation.CHANGE_AGENTS)
         existing = await self._find(name)
         if existing is None:
@@ -63,7 +63,7 @@ class PresetService:
             raise _not_found(name)
 
     async def _find(self, name: str) -> ResourcePreset | None:
-        return next((p for p in await self.store.presets() if p.name == name), None)
+        return next((preset for preset in await self.store.presets() if preset.name == name), None)
 
 
 def _not_found(name: str) -> NotFound:

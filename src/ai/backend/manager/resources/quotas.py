@@ -21,19 +21,19 @@ def quota_names(session: Session) -> tuple[str, ...]:
 
 
 def bounded(names: Iterable[str], limits: ResourceSlot, *, unnamed: Decimal = INFINITY) -> ResourceSlot:
-    """Returns a limit for every slot; ``unnamed`` for those that ``limits`` does not have."""
+    """Returns a limit for every slot in ``names``; ``unnamed`` for slots that ``limits`` does not have."""
     named = set(limits)
     return ResourceSlot({name: (limits[name] if name in named else unnamed) for name in {*names, *named}})
 
 
 def policy_limits(names: Iterable[str], policy: ResourcePolicy) -> ResourceSlot:
-    """Returns what a keypair may occupy of each slot: nothing of what a LIMITED policy does not name."""
+    """Returns how much of each slot a keypair may occupy: nothing of slots that a LIMITED policy does not name."""
     unnamed = INFINITY if policy.default_for_unspecified == "UNLIMITED" else Decimal(0)
     return bounded(names, policy.total_resource_slots, unnamed=unnamed)
 
 
 def scope_limits(names: Iterable[str], total_resource_slots: ResourceSlot) -> ResourceSlot:
-    """Returns what a group or a domain may occupy of each slot: any amount of what it does not name."""
+    """Returns how much of each slot a group or a domain may occupy: any amount of unnamed slots."""
     return bounded(names, total_resource_slots)
 
 
@@ -46,16 +46,18 @@ class QuotaUsage:
 
     async def quotas(self, pending: Sequence[Session]) -> Mapping[str, Quota]:
         """Returns the quotas that limit these sessions, by the names of :func:`quota_names`."""
-        slots = {name for s in pending for k in s.kernels for name in k.requested_slots}
+        slots = {name for session in pending for kernel in session.kernels for name in kernel.requested_slots}
         quotas: dict[str, Quota] = {}
-        await self._add_keypairs(quotas, {s.access_key for s in pending}, slots)
-        group_ids = {s.group_id for s in pending}
-        for domain in {s.domain_name for s in pending}:
+        await self._add_keypairs(quotas, {session.access_key for session in pending}, slots)
+        group_ids = {session.group_id for session in pending}
+        for domain in {session.domain_name for session in pending}:
             await self._add_domain(quotas, domain, slots, group_ids)
         return quotas
 
     async def _add_keypairs(self, quotas: dict[str, Quota], keys: set[AccessKey], slots: set[str]) -> None:
-        limits = {p.name: _finite(policy_limits(slots, p)) for p in await self.identities.policies()}
+        limits = {
+            policy.name: _finite_limits(policy_limits(slots, policy)) for policy in await self.identities.policies()
+        }
         if not any(map(len, limits.values())):
             return
         for key in keys:
@@ -69,16 +71,18 @@ class QuotaUsage:
         self, quotas: dict[str, Quota], name: DomainName, slots: set[str], group_ids: set[GroupId]
     ) -> None:
         domain = await self.identities.domain(name)
-        limit = _finite(scope_limits(slots, domain.total_resource_slots)) if domain is not None else ResourceSlot()
+        limit = (
+            _finite_limits(scope_limits(slots, domain.total_resource_slots)) if domain is not None else ResourceSlot()
+        )
         if len(limit):
             used = await self.sessions.occupied(domain_name=name)
             quotas[f"domain:{name}"] = Quota(label=f"the domain {name}", limit=limit, used=used)
         for group in await self.identities.groups(domain_name=name):
-            limit = _finite(scope_limits(slots, group.total_resource_slots))
+            limit = _finite_limits(scope_limits(slots, group.total_resource_slots))
             if group.id in group_ids and len(limit):
                 used = await self.sessions.occupied(group_id=group.id)
                 quotas[f"group:{group.id}"] = Quota(label=f"the group {group.name}", limit=limit, used=used)
 
 
-def _finite(limits: ResourceSlot) -> ResourceSlot:
+def _finite_limits(limits: ResourceSlot) -> ResourceSlot:
     return ResourceSlot({name: amount for name, amount in limits.items() if amount.is_finite()})

@@ -11,9 +11,9 @@ from ai.backend.infra.config_store import GLOBAL, ConfigChange, ConfigScope, Con
 from ai.backend.manager.secrets.sealer import Sealer
 
 log = logging.getLogger(__name__)
-_FOLDER = "config/docker/registry"
-_SECRET = re.compile(rf"{_FOLDER}/[^/]+/password")
-_PLACE = f"{_FOLDER}:password"
+_REGISTRIES_PREFIX = "config/docker/registry"
+_PASSWORD_KEY = re.compile(rf"{_REGISTRIES_PREFIX}/[^/]+/password")
+_SEALING_PLACE = f"{_REGISTRIES_PREFIX}:password"
 """One place for all these keys, because `mgr etcd move-subtree` may move them."""
 
 
@@ -42,42 +42,42 @@ class SealedConfigStore:
         return await self._inner.delete(key, scope=scope, prefix=prefix)
 
     def watch(self, prefix: str, *, after: int | None = None) -> AsyncIterator[ConfigChange]:
-        """Values are returned as they are stored."""
+        """Yields changes with their values as they are stored, still sealed."""
         return self._inner.watch(prefix, after=after)
 
     async def revision(self) -> int:
         return await self._inner.revision()
 
     async def present(self) -> tuple[int, list[ConfigChange]]:
-        """Values are returned as they are stored."""
+        """Returns the revision and all values as they are stored, still sealed."""
         return await self._inner.present()
 
     def _opened(self, key: str, value: str) -> str:
-        if not self._opens or not _SECRET.fullmatch(key):
+        if not self._opens or not _PASSWORD_KEY.fullmatch(key):
             return value
         try:
-            return self._sealer.open(value, _PLACE)
+            return self._sealer.open(value, _SEALING_PLACE)
         except InternalError as e:  # one password must not block the other registries
             log.error("%s cannot be opened: %s", key, e.message)
             return ""
 
     def _sealed(self, key: str, value: str) -> str:
-        if not value or not _SECRET.fullmatch(key) or self._sealer.is_sealed(value):
+        if not value or not _PASSWORD_KEY.fullmatch(key) or self._sealer.is_sealed(value):
             return value
-        return self._sealer.seal(value, _PLACE)
+        return self._sealer.seal(value, _SEALING_PLACE)
 
 
-async def _secrets(store: ConfigStore) -> dict[str, str]:
-    values = await store.get_prefix(_FOLDER)
-    return {key: value for key, value in values.items() if value and _SECRET.fullmatch(key)}
+async def _registry_passwords(store: ConfigStore) -> dict[str, str]:
+    values = await store.get_prefix(_REGISTRIES_PREFIX)
+    return {key: value for key, value in values.items() if value and _PASSWORD_KEY.fullmatch(key)}
 
 
 async def seal_config(store: ConfigStore, sealer: Sealer) -> int:
-    """Seals plain values, and those sealed with older keys; returns their number. Raises InvalidInput, changing
+    """Seals registry passwords that are plain or of older keys; returns their number. Raises InvalidInput, changing
     nothing, if a key is missing."""
     if not sealer.is_on:
         return 0
-    stale = {key: text for key, text in (await _secrets(store)).items() if not sealer.is_current(text)}
+    stale = {key: text for key, text in (await _registry_passwords(store)).items() if not sealer.is_current(text)}
     missing = {key for text in stale.values() if (key := sealer.missing_key_id(text)) is not None}
     if missing:
         raise InvalidInput(
@@ -85,15 +85,19 @@ async def seal_config(store: ConfigStore, sealer: Sealer) -> int:
             "in the key file. Put that file back; if it is lost, `backend.ai mgr secrets reissue` forgets them."
         )
     if stale:
-        await store.put_many({key: sealer.seal(sealer.open(text, _PLACE), _PLACE) for key, text in stale.items()})
+        await store.put_many(
+            {key: sealer.seal(sealer.open(text, _SEALING_PLACE), _SEALING_PLACE) for key, text in stale.items()}
+        )
         if isinstance(store, SQLiteConfigStore):
             await store.forget_past(stale)
     return len(stale)
 
 
 async def forget_lost(store: ConfigStore, sealer: Sealer) -> int:
-    """Empties the passwords whose key is missing. Returns their number."""
-    lost = {key: "" for key, text in (await _secrets(store)).items() if sealer.missing_key_id(text) is not None}
+    """Empties the registry passwords whose sealing key is missing; returns the number of these passwords."""
+    lost = {
+        key: "" for key, text in (await _registry_passwords(store)).items() if sealer.missing_key_id(text) is not None
+    }
     if lost:
         await store.put_many(lost)
     return len(lost)

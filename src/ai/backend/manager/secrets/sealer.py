@@ -24,11 +24,11 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from ai.backend.common.errors import InternalError, InvalidInput
 
-CIPHER = "gcm1"
+CIPHER_PREFIX = "gcm1"
 """AES-256-GCM. Each place has a key of its own, and header and place are authenticated with the ciphertext."""
 _NONCE_BYTES, _KEY_BYTES = 12, 32
-_CREDENTIALS = "artifact_registries.credentials"
-_COMMENT = "# Opens the secrets in the manager's database. Keep a copy apart from copies of the database.\n"
+_CREDENTIALS_PLACE = "artifact_registries.credentials"
+_KEY_FILE_COMMENT = "# Opens the secrets in the manager's database. Keep a copy apart from copies of the database.\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ class Sealer:
         return self._newest.id if self._newest is not None else ""
 
     def derive(self, purpose: bytes, key_id: str) -> bytes:
-        """Derives 32 bytes from this key, else from the newest, else from one of this process."""
-        key = self._key(key_id) if key_id else None
+        """Derives 32 bytes from the key ``key_id``, else from the newest, else from a key of this process."""
+        key = self._find_key(key_id) if key_id else None
         return (key or self._newest or self._process_key).derive(b"purpose " + purpose)
 
     def seal(self, secret: str, place: str) -> str:
@@ -84,16 +84,16 @@ class Sealer:
             return secret
         nonce = secrets.token_bytes(_NONCE_BYTES)
         ciphertext = _cipher(key, place).encrypt(nonce, secret.encode(), _associated_data(key.id, place))
-        return f"{CIPHER}:{key.id}:{base64.b64encode(nonce + ciphertext).decode()}"
+        return f"{CIPHER_PREFIX}:{key.id}:{base64.b64encode(nonce + ciphertext).decode()}"
 
     def open(self, stored: str, place: str) -> str:
         """Decrypts a stored secret; returns plain text as it is. Raises InternalError if its key is missing, or it was
         changed, or sealed for another place."""
-        parsed = _parse(stored)
+        parsed = _parse_sealed(stored)
         if parsed is None:
             return stored
         key_id, text = parsed
-        key = self._key(key_id)
+        key = self._find_key(key_id)
         if key is None:
             raise InternalError(f"The key {key_id} that secrets were sealed with is not in the key file.")
         try:
@@ -114,20 +114,20 @@ class Sealer:
 
     def is_sealed(self, stored: str) -> bool:
         """Returns whether a text is sealed with a key that this sealer has."""
-        parsed = _parse(stored)
-        return parsed is not None and self._key(parsed[0]) is not None
+        parsed = _parse_sealed(stored)
+        return parsed is not None and self._find_key(parsed[0]) is not None
 
     def is_current(self, stored: str) -> bool:
         """Returns whether a text is sealed with the newest key."""
-        return self._newest is None or stored.startswith(f"{CIPHER}:{self._newest.id}:")
+        return self._newest is None or stored.startswith(f"{CIPHER_PREFIX}:{self._newest.id}:")
 
     def missing_key_id(self, stored: str) -> str | None:
-        """Returns the id of the key that is needed to open it, if this sealer does not have that key."""
-        parsed = _parse(stored)
+        """Returns the id of the key that a sealed text needs, if this sealer does not have that key."""
+        parsed = _parse_sealed(stored)
         return parsed[0] if parsed is not None and parsed[0] not in self._keys else None
 
-    def _key(self, key_id: str) -> SealingKey | None:
-        """Returns a key by its id; a missing one is looked for in the file once."""
+    def _find_key(self, key_id: str) -> SealingKey | None:
+        """Returns a key by its id; reads the key file again once if the key is missing."""
         if key_id not in self._keys and key_id not in self._missing_ids and self._reload is not None:
             with suppress(OSError, InvalidInput):
                 self._keys.update((key.id, key) for key in self._reload())
@@ -136,11 +136,11 @@ class Sealer:
         return self._keys.get(key_id)
 
 
-def _parse(stored: str) -> tuple[str, str] | None:
+def _parse_sealed(stored: str) -> tuple[str, str] | None:
     """Returns the key id and the encoded text of a sealed secret; None for plain text."""
     cipher, _, rest = stored.partition(":")
     key_id, _, text = rest.partition(":")
-    return (key_id, text) if cipher == CIPHER and text else None
+    return (key_id, text) if cipher == CIPHER_PREFIX and text else None
 
 
 def _cipher(key: SealingKey, place: str) -> AESGCM:
@@ -149,7 +149,7 @@ def _cipher(key: SealingKey, place: str) -> AESGCM:
 
 
 def _associated_data(key_id: str, place: str) -> bytes:
-    return f"{CIPHER}:{key_id}:{place}".encode()
+    return f"{CIPHER_PREFIX}:{key_id}:{place}".encode()
 
 
 def sealed(sealer: Sealer, access_key: str, secret_key: str) -> str:
@@ -164,19 +164,19 @@ def opened(sealer: Sealer, access_key: str, stored: str) -> str:
 
 def sealed_credentials(sealer: Sealer, registry_id: UUID, credentials: Mapping[str, str]) -> dict[str, str]:
     """Seals the credentials of an artifact registry for its row."""
-    return {name: sealer.seal(text, f"{_CREDENTIALS}:{registry_id}:{name}") for name, text in credentials.items()}
+    return {name: sealer.seal(text, f"{_CREDENTIALS_PLACE}:{registry_id}:{name}") for name, text in credentials.items()}
 
 
 def opened_credentials(sealer: Sealer, registry_id: UUID, stored: Mapping[str, str]) -> dict[str, str]:
     """Opens the credentials of an artifact registry. Raises InternalError if their key is missing."""
-    return {name: sealer.open(text, f"{_CREDENTIALS}:{registry_id}:{name}") for name, text in stored.items()}
+    return {name: sealer.open(text, f"{_CREDENTIALS_PLACE}:{registry_id}:{name}") for name, text in stored.items()}
 
 
 # ---- the key file ----
 
 
 def new_key() -> SealingKey:
-    """Makes a random key."""
+    """Makes a random key to seal secrets with."""
     return SealingKey(secrets.token_bytes(_KEY_BYTES))
 
 
@@ -206,29 +206,29 @@ def load_or_make_keys(path: Path) -> list[SealingKey]:
     """Reads a key file, which is created with one key first if it is missing. Raises as :func:`read_keys`."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _write(path, [new_key()], replace=False)
+        _write_keys(path, [new_key()], replace=False)
     return read_keys(path)
 
 
 def add_key(path: Path) -> SealingKey:
     """Adds a new key before the existing ones, which still open secrets. Raises as :func:`read_keys`."""
     key = new_key()
-    _write(path, [key, *(read_keys(path) if path.exists() else [])], replace=True)
+    _write_keys(path, [key, *(read_keys(path) if path.exists() else [])], replace=True)
     return key
 
 
 def keep_first_key(path: Path) -> None:
     """Removes all keys but the first from the file. Raises as :func:`read_keys`."""
-    _write(path, read_keys(path)[:1], replace=True)
+    _write_keys(path, read_keys(path)[:1], replace=True)
 
 
-def _write(path: Path, keys: Sequence[SealingKey], *, replace: bool) -> None:
-    """Writes the file atomically; without ``replace``, an existing file stays."""
+def _write_keys(path: Path, keys: Sequence[SealingKey], *, replace: bool) -> None:
+    """Writes keys to a file atomically; without ``replace``, an existing file stays."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "w") as file:
-            file.writelines([_COMMENT, *(f"{key.secret.hex()}\n" for key in keys)])
+            file.writelines([_KEY_FILE_COMMENT, *(f"{key.secret.hex()}\n" for key in keys)])
             file.flush()
             os.fsync(file.fileno())
         if replace:

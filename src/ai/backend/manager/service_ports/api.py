@@ -13,9 +13,9 @@ from ai.backend.infra.http.routes import Call, Schema, route
 from ai.backend.manager.access.requests import caller_of
 from ai.backend.manager.service_ports.service import OfferedService, ServicePorts, ServiceRequest
 
-MAX_BODY = 65_536
+MAX_BODY_BYTES = 65_536
 _Name = Annotated[str, Meta(min_length=1, max_length=64)]
-_Table = dict[str, Any] | str | None
+_JsonTable = dict[str, Any] | str | None
 
 
 class StartServiceBody(Schema, frozen=True):
@@ -24,8 +24,8 @@ class StartServiceBody(Schema, frozen=True):
 
     app: _Name
     port: Annotated[int, Meta(ge=1, le=65_535)] | None = None
-    envs: _Table = None
-    arguments: _Table = None
+    envs: _JsonTable = None
+    arguments: _JsonTable = None
     login_session_token: str | None = None
 
 
@@ -42,7 +42,7 @@ class ServicePortsApi:
     def __init__(self, services: ServicePorts) -> None:
         self._services = services
 
-    @route("POST", "/session/{s}/start-service", body=StartServiceBody, max_body=MAX_BODY)
+    @route("POST", "/session/{s}/start-service", body=StartServiceBody, max_body=MAX_BODY_BYTES)
     async def start(self, call: Call[StartServiceBody]) -> dict[str, Any]:
         """Starts a service of the session unless it runs; replies once it listens."""
         body = call.body
@@ -50,9 +50,9 @@ class ServicePortsApi:
         state = await self._services.start(
             caller_of(call), call.params["s"], request, owner_access_key=call.owner_access_key
         )
-        return {"name": state.name, "protocol": state.protocol, "status": state.status, **_offer(state)}
+        return {"name": state.name, "protocol": state.protocol, "status": state.status, **_offered_fields(state)}
 
-    @route("POST", "/session/{s}/shutdown-service", body=ShutdownServiceBody, max_body=MAX_BODY)
+    @route("POST", "/session/{s}/shutdown-service", body=ShutdownServiceBody, max_body=MAX_BODY_BYTES)
     async def stop(self, call: Call[ShutdownServiceBody]) -> dict[str, Any]:
         """Stops a service of the session; does nothing if it does not run."""
         name = call.body.service_name or call.body.app
@@ -71,14 +71,14 @@ class ServicePortsApi:
 def _service_view(service: OfferedService) -> dict[str, Any]:
     view: dict[str, Any] = {"name": service.name, "protocol": service.protocol, "ports": list(service.ports)}
     if service.state is not None:
-        view |= {"status": service.state.status, **_offer(service.state)}
+        view |= {"status": service.state.status, **_offered_fields(service.state)}
         if service.state.reason is not None:
             view["reason"] = service.state.reason
     return view
 
 
-def _offer(state: ServiceState) -> dict[str, Any]:
-    """Returns fields whose presence clients check (wire contract 2.1), without empty ones."""
+def _offered_fields(state: ServiceState) -> dict[str, Any]:
+    """Returns the fields of a service whose presence clients check (wire contract 2.1), without empty ones."""
     view = {
         "url_template": state.url_template,
         "allowed_arguments": state.allowed_arguments,
@@ -87,23 +87,23 @@ def _offer(state: ServiceState) -> dict[str, Any]:
     return {name: value for name, value in view.items() if value}
 
 
-def request_of(app: str, port: int | None, envs: _Table, arguments: _Table) -> ServiceRequest:
+def request_of(app: str, port: int | None, envs: _JsonTable, arguments: _JsonTable) -> ServiceRequest:
     """Returns a request for a service. Raises InvalidInput, which names the field."""
     return ServiceRequest(
         app=app,
         port=port,
-        envs={name: _text(value, "envs") for name, value in _table(envs, "envs").items()},
-        arguments={name: _value(value) for name, value in _table(arguments, "arguments").items()},
+        envs={name: _text(value, "envs") for name, value in _decode_table(envs, "envs").items()},
+        arguments={name: _argument_value(value) for name, value in _decode_table(arguments, "arguments").items()},
     )
 
 
-def _value(value: Any) -> ArgumentValue:
+def _argument_value(value: Any) -> ArgumentValue:
     if value is None:
         return None
-    return [_text(one, "arguments") for one in value] if isinstance(value, list) else _text(value, "arguments")
+    return [_text(element, "arguments") for element in value] if isinstance(value, list) else _text(value, "arguments")
 
 
-def _table(values: _Table, field: str) -> dict[str, Any]:
+def _decode_table(values: _JsonTable, field: str) -> dict[str, Any]:
     if isinstance(values, str):
         try:
             values = msgspec.json.decode(values, type=dict[str, Any]) if values else {}

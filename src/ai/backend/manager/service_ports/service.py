@@ -72,7 +72,9 @@ class ServicePorts:
         if session.status in RUNNING_SESSION_STATUSES and session.main.agent is not None and session.service_ports:
             agent = self._gateway.agent(session.main.agent)
             with suppress(BackendError):  # the agent is unreachable; the declared services are still listed
-                states = {s.name: s for s in await agent.list_services(KernelRef(kernel_id=str(session.main.id)))}
+                states = {
+                    state.name: state for state in await agent.list_services(KernelRef(kernel_id=str(session.main.id)))
+                }
         return [
             OfferedService(
                 name=str(port["name"]),

@@ -8,7 +8,7 @@ from ai.backend.infra.settings import Settings
 
 
 class TunnelSettings(Settings):
-    """Tunnels to the services of sessions."""
+    """Settings of tunnels to the services of sessions."""
 
     max_per_session: int = Field(
         128, ge=1, description="Connections into one session at once; one that stalls holds up to 2 MiB of memory."

@@ -46,7 +46,7 @@ class Tunnel:
 
 
 def release(counts: Counter[SessionId], session: SessionId) -> None:
-    """Counts one tunnel less of a session."""
+    """Subtracts a closed tunnel from the count of a session's tunnels."""
     counts[session] -= 1
     if counts[session] <= 0:
         del counts[session]

@@ -23,7 +23,7 @@ from ai.backend.manager.service_ports.api import request_of
 from ai.backend.manager.service_ports.tunnels import Tunnel, TunnelService
 
 LINGER_S = 5.0
-_KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
+_KEEPALIVE_OPTIONS = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 
 
 class TunnelQuery(Schema, frozen=True, rename="kebab"):
@@ -58,22 +58,22 @@ class TunnelsApi:
         try:
             # No heartbeat: a client that reads slowly would answer pings too late.
             async with open_socket(call.request, heartbeat_s=None) as socket:
-                _keep_alive(call.request)
+                _enable_keepalive(call.request)
                 await _Carrier(socket, tunnel, half_close=query.half_close, idle_s=idle_s).carry()
         finally:
             await tunnel.close()
         return socket
 
 
-def _keep_alive(request: web.Request) -> None:
+def _enable_keepalive(request: web.Request) -> None:
     """Enables TCP keep-alive, which detects a vanished client."""
-    line = request.transport.get_extra_info("socket") if request.transport is not None else None
-    if line is None or line.family not in (sockets.AF_INET, sockets.AF_INET6):
+    raw_socket = request.transport.get_extra_info("socket") if request.transport is not None else None
+    if raw_socket is None or raw_socket.family not in (sockets.AF_INET, sockets.AF_INET6):
         return
-    line.setsockopt(sockets.SOL_SOCKET, sockets.SO_KEEPALIVE, 1)
-    for name, value in _KEEPALIVE.items():
+    raw_socket.setsockopt(sockets.SOL_SOCKET, sockets.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE_OPTIONS.items():
         if hasattr(sockets, name):
-            line.setsockopt(sockets.IPPROTO_TCP, getattr(sockets, name), value)
+            raw_socket.setsockopt(sockets.IPPROTO_TCP, getattr(sockets, name), value)
 
 
 class _Carrier:
@@ -87,8 +87,8 @@ class _Carrier:
         self._moved_at = asyncio.get_running_loop().time()
 
     async def carry(self) -> None:
-        inward, outward = asyncio.create_task(self._inward()), asyncio.create_task(self._outward())
-        watch = asyncio.create_task(self._watch())
+        inward, outward = asyncio.create_task(self._carry_inward()), asyncio.create_task(self._carry_outward())
+        watch = asyncio.create_task(self._watch_connection())
         tasks = {inward, outward, watch}
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -105,7 +105,7 @@ class _Carrier:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _inward(self) -> bool:
+    async def _carry_inward(self) -> bool:
         """Transfers from the client to the service. Returns True if the client ended its direction, False if it closed.
 
         What a client sent before it closed is written if the service reads it within :data:`LINGER_S`.
@@ -117,7 +117,7 @@ class _Carrier:
                 data = message.data.encode()
             else:
                 continue
-            self._move()
+            self._note_traffic()
             if not data and self._half_close:
                 await self._tunnel.write_eof()
                 return True
@@ -127,31 +127,31 @@ class _Carrier:
                 await self._tunnel.write_eof()
         return False
 
-    async def _outward(self) -> bool:
+    async def _carry_outward(self) -> bool:
         while data := await self._tunnel.read():
             await self._socket.send_bytes(data)
-            self._move()
+            self._note_traffic()
         if self._half_close:
             await self._socket.send_bytes(b"")
         return True
 
-    def _move(self) -> None:
+    def _note_traffic(self) -> None:
         self._moved_at = asyncio.get_running_loop().time()
 
-    async def _watch(self) -> bool:
+    async def _watch_connection(self) -> bool:
         """Pings the client periodically, and closes an idle connection."""
         pinged_at = self._moved_at
         while True:
             now = asyncio.get_running_loop().time()
-            waits = [pinged_at + PING_INTERVAL_S - now]
+            waits_s = [pinged_at + PING_INTERVAL_S - now]
             if self._idle_s:
-                waits.append(self._moved_at + self._idle_s - now)
-                if waits[1] <= 0:
+                waits_s.append(self._moved_at + self._idle_s - now)
+                if waits_s[1] <= 0:
                     with contextlib.suppress(ConnectionError):
                         await self._socket.close(code=WSCloseCode.OK, message=b"nothing came for too long")
                     return True
-            if waits[0] <= 0:
+            if waits_s[0] <= 0:
                 pinged_at = now
                 await self._socket.ping()
                 continue
-            await asyncio.sleep(min(waits))
+            await asyncio.sleep(min(waits_s))

@@ -34,7 +34,7 @@ class AnnouncementBody(Schema, frozen=True):
 
 
 class StateApi:
-    """Routes of the state: everybody reads it, superadmins change it."""
+    """Routes of the installation's status and announcement: everybody reads them, superadmins change them."""
 
     def __init__(self, state: ManagerState, sessions: LiveSessions, *, announcement: str = "") -> None:
         self._state = state

@@ -11,11 +11,11 @@ from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.access.checks import require
 from ai.backend.manager.access.permissions import Operation
 
-_MAX_DEPTH = 16
+_MAX_NESTING = 16
 
 
 class ConfigService:
-    """Lets superadmins read and change the global scope; others get Forbidden."""
+    """Lets superadmins read and change the shared configuration's global scope; others get Forbidden."""
 
     def __init__(self, store: ConfigStore) -> None:
         self._store = store
@@ -38,7 +38,7 @@ class ConfigService:
         await self._store.put_many(values)
 
     async def delete(self, caller: Caller, key: str, *, prefix: bool = False) -> int:
-        """Removes a key, or all at and below it, and returns their number."""
+        """Removes a key, or with ``prefix`` all keys at and below; returns the number of removed keys."""
         require(caller, Operation.CONFIGURE)
         return await self._store.delete(key.rstrip("/"), prefix=prefix)
 
@@ -63,7 +63,7 @@ def nested(key: str, values: Mapping[str, str]) -> dict[str, Any]:
 def flattened(key: str, value: Any, depth: int = 0) -> Iterator[tuple[str, str]]:
     """Yields the path and text of every value in ``value``. Raises InvalidInput for unsupported values."""
     if isinstance(value, Mapping):
-        if depth >= _MAX_DEPTH:
+        if depth >= _MAX_NESTING:
             raise InvalidInput("the value is nested too deeply", data={"value": "too deep"})
         for name, child in value.items():
             path = "/".join(part for part in (key.rstrip("/"), str(name)) if part)

@@ -14,7 +14,7 @@ from ai.backend.manager.access.permissions import Operation
 
 STATUS_KEY, ANNOUNCEMENT_KEY = "manager/status", "manager/announcement"
 RUNNING, FROZEN = "running", "frozen"
-_FRESH_S = 1.0
+_STATUS_CACHE_S = 1.0
 """How old the cached status may be when a session is created."""
 
 
@@ -54,7 +54,7 @@ class ManagerState:
         """Raises ServerFrozen while no new sessions are taken; another manager's change is seen within a second."""
         now = self._clock.monotonic()
         cached = self._cached_status
-        status = cached[1] if cached is not None and now - cached[0] < _FRESH_S else await self.status()
+        status = cached[1] if cached is not None and now - cached[0] < _STATUS_CACHE_S else await self.status()
         if status == FROZEN:
             raise ServerFrozen("This installation takes no new sessions now.")
 

@@ -103,7 +103,7 @@ _CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {
     "batch_timeout_s": duration_s,
     "resource_opts": lambda options: {name: str(value) for name, value in options.items()},
     "mount_options": lambda options: {
-        name: {"type": o.type, "permission": o.permission} for name, o in options.items()
+        name: {"type": field.type, "permission": field.permission} for name, field in options.items()
     },
 }
 
@@ -158,7 +158,11 @@ class TemplatesApi:
         """Returns the caller's templates, or with ``all`` those that the caller may see."""
         caller, query = caller_of(call), call.query
         templates = await self._templates.list(caller, _kind(call), is_all=query.all)
-        return [_template_view(t, caller) for t in templates if query.group_id in (None, str(t.group_id), t.group_name)]
+        return [
+            _template_view(template, caller)
+            for template in templates
+            if query.group_id in (None, str(template.group_id), template.group_name)
+        ]
 
     @route("GET", "/template/session/{id}", query=TemplateQuery)
     @route("GET", "/template/cluster/{id}", query=TemplateQuery)
@@ -189,7 +193,7 @@ class TemplatesApi:
     )  # fmt: skip
     async def create_from_template(self, call: Call[FromTemplateBody]) -> Reply:
         """Creates a session from a session template; fields of the request override those of the template."""
-        return await self._create_session(call, self._templates.create_session, _for_owner(call))
+        return await self._create_session(call, self._templates.create_session, _owner_overrides(call))
 
     @route(
         "POST", "/session/_/create-cluster", body=FromTemplateBody,
@@ -198,7 +202,7 @@ class TemplatesApi:
     )  # fmt: skip
     async def create_cluster(self, call: Call[FromTemplateBody]) -> Reply:
         """Creates a session whose kernels have the roles of a cluster template."""
-        overrides = _for_owner(call)
+        overrides = _owner_overrides(call)
         for name in ("cluster_size", "cluster_mode"):
             if name in overrides:
                 raise refuse({name: "is in the cluster template"})
@@ -217,7 +221,7 @@ def _kind(call: Call[Any, Any]) -> TemplateKind:
     return TemplateKind(call.endpoint.path.split("/")[2])
 
 
-def _for_owner(call: Call[FromTemplateBody]) -> dict[str, Any]:
+def _owner_overrides(call: Call[FromTemplateBody]) -> dict[str, Any]:
     overrides = overrides_of(call.body)
     if call.owner_access_key is not None:
         if overrides.get("owner_access_key") not in (None, call.owner_access_key):

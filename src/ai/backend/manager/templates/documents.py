@@ -20,11 +20,11 @@ MAX_TEMPLATES = 50
 _MAX_DEPTH = 16
 _Loader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-_OPENS = (yaml.MappingStartEvent, yaml.SequenceStartEvent)
-_CLOSES = (yaml.MappingEndEvent, yaml.SequenceEndEvent)
+_OPENING_EVENTS = (yaml.MappingStartEvent, yaml.SequenceStartEvent)
+_CLOSING_EVENTS = (yaml.MappingEndEvent, yaml.SequenceEndEvent)
 
 
-def _refused(reason: str) -> InvalidInput:
+def _malformed(reason: str) -> InvalidInput:
     return InvalidInput(f"The template cannot be read: {reason}.", data={"payload": "malformed"})
 
 
@@ -32,52 +32,52 @@ def read_documents(payload: str) -> list[Mapping[str, Any]]:
     """Parses the templates of a payload: JSON or YAML, whose documents are templates or lists of templates. Raises
     InvalidInput if it is malformed, too large, nested too deeply, or has aliases."""
     if len(payload.encode(errors="replace")) > MAX_PAYLOAD_BYTES:
-        raise _refused(f"it exceeds {MAX_PAYLOAD_BYTES} bytes")
+        raise _malformed(f"it exceeds {MAX_PAYLOAD_BYTES} bytes")
     templates: list[Any] = []
-    for document in _json(payload) if payload.lstrip()[:1] in ("{", "[") else _yaml(payload):
+    for document in _parse_json(payload) if payload.lstrip()[:1] in ("{", "[") else _parse_yaml(payload):
         templates += document if isinstance(document, list) else [document]
     if not 1 <= len(templates) <= MAX_TEMPLATES:
-        raise _refused(f"it holds {len(templates)} templates, and may hold 1 to {MAX_TEMPLATES}")
+        raise _malformed(f"it holds {len(templates)} templates, and may hold 1 to {MAX_TEMPLATES}")
     for template in templates:
         if not isinstance(template, Mapping):
-            raise _refused("a template is an object")
+            raise _malformed("a template is an object")
     return templates
 
 
-def _json(payload: str) -> list[Any]:
+def _parse_json(payload: str) -> list[Any]:
     try:
-        return [_plain(msgspec.json.decode(payload.encode()), 0)]
+        return [_plain_value(msgspec.json.decode(payload.encode()), 0)]
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        return _yaml(payload)  # YAML in flow style begins like JSON
+        return _parse_yaml(payload)  # YAML in flow style begins like JSON
 
 
-def _plain(value: Any, depth: int) -> Any:
+def _plain_value(value: Any, depth: int) -> Any:
     if depth > _MAX_DEPTH:
-        raise _refused("it is nested too deeply")
+        raise _malformed("it is nested too deeply")
     if isinstance(value, dict):
-        return {name: _plain(item, depth + 1) for name, item in value.items()}
+        return {name: _plain_value(item, depth + 1) for name, item in value.items()}
     if isinstance(value, list):
-        return [_plain(item, depth + 1) for item in value]
+        return [_plain_value(item, depth + 1) for item in value]
     if value is None:
         return ""
     return json.dumps(value) if isinstance(value, bool | int | float) else value
 
 
-def _yaml(payload: str) -> list[Any]:
+def _parse_yaml(payload: str) -> list[Any]:
     try:
         depth = 0
         for event in yaml.parse(payload, Loader=_Loader):
-            depth += isinstance(event, _OPENS) - isinstance(event, _CLOSES)
+            depth += isinstance(event, _OPENING_EVENTS) - isinstance(event, _CLOSING_EVENTS)
             if depth > _MAX_DEPTH:
-                raise _refused("it is nested too deeply")
+                raise _malformed("it is nested too deeply")
             if isinstance(event, yaml.AliasEvent):
-                raise _refused("it has an alias (*name)")
+                raise _malformed("it has an alias (*name)")
         return [document for document in yaml.load_all(payload, Loader=_Loader) if document != ""]  # BaseLoader: text
     except yaml.MarkedYAMLError as e:
         line = f" in line {e.problem_mark.line + 1}" if e.problem_mark is not None else ""
-        raise _refused(f"{e.problem or 'it is not YAML'}{line}") from None
+        raise _malformed(f"{e.problem or 'it is not YAML'}{line}") from None
     except (yaml.YAMLError, ValueError, TypeError, RecursionError):
-        raise _refused("it is neither JSON nor YAML") from None
+        raise _malformed("it is neither JSON nor YAML") from None
 
 
 def write_document(document: Mapping[str, Any], form: Literal["yaml", "json"]) -> str:

@@ -24,7 +24,7 @@ from ai.backend.manager.templates.model import Template, TemplateKind
 from ai.backend.manager.templates.store import TemplateStore
 from ai.backend.manager.templates.syntax import ClusterTemplate, SessionTemplate, read_template
 
-_MAPS = ("environ", "resources", "resource_opts")
+_MERGED_MAPS = ("environ", "resources", "resource_opts")
 """Fields of which a request replaces single entries."""
 
 
@@ -52,13 +52,13 @@ class TemplateService:
         """Stores every template of a payload, or none. Raises InvalidInput for a malformed one, NotFound for the group,
         Forbidden for the owner."""
         owner = await self._identity.resolve_owner(caller, owner_access_key)
-        project = await self._group(owner, group or "default", domain)
+        project = await self._find_group(owner, group or "default", domain)
         now = self._clock.now()
         templates = [
             Template(
                 id=TemplateId(self._id_generator.uuid()),
                 kind=kind,
-                name=await self._check(caller, kind, document),
+                name=await self._check_document(caller, kind, document),
                 domain_name=project.domain_name,
                 group_id=project.id,
                 group_name=project.name,
@@ -73,7 +73,7 @@ class TemplateService:
         await self._store.add_templates(templates)
         return templates
 
-    async def _group(self, owner: Caller, name: str, domain: str | None) -> Group:
+    async def _find_group(self, owner: Caller, name: str, domain: str | None) -> Group:
         scope, domain = scope_of(owner, Operation.USE_GROUPS), domain or owner.domain_name
         if domain != owner.domain_name and scope is not Scope.ALL:
             raise NotFound("There is no such domain for you.", data={"domain_name": "unknown"})
@@ -85,8 +85,8 @@ class TemplateService:
                 return group
         raise NotFound(f"There is no group {name[:64]!r} for you.", data={"group_name": "unknown"})
 
-    async def _check(self, caller: Caller, kind: TemplateKind, document: Mapping[str, Any]) -> str:
-        """Checks a template and the templates that it refers to, and returns its name."""
+    async def _check_document(self, caller: Caller, kind: TemplateKind, document: Mapping[str, Any]) -> str:
+        """Checks a document and the templates that the document refers to; returns the name of the template."""
         if kind is TemplateKind.SESSION:
             return read_template(document, SessionTemplate).metadata.name
         cluster = read_template(document, ClusterTemplate)
@@ -107,7 +107,7 @@ class TemplateService:
         """Returns a template. Raises NotFound, also for templates that the caller may not see."""
         template = await self._store.template(template_id)
         if template is None or template.kind is not kind or not _permits(caller, Operation.SEE_TEMPLATES, template):
-            raise _missing(kind)
+            raise _no_template(kind)
         return template
 
     async def text(
@@ -118,29 +118,29 @@ class TemplateService:
 
     async def update(self, caller: Caller, kind: TemplateKind, template_id: TemplateId, payload: str) -> Template:
         """Replaces a template. Raises NotFound, and InvalidInput for several templates."""
-        template = await self._owned(caller, kind, template_id)
+        template = await self._changeable(caller, kind, template_id)
         documents = read_documents(payload)
         if len(documents) != 1:
             raise InvalidInput("One template is replaced by one.", data={"payload": "more than one template"})
         changed = replace(
             template,
-            name=await self._check(caller, kind, documents[0]),
+            name=await self._check_document(caller, kind, documents[0]),
             document=documents[0],
             modified_at=self._clock.now(),
         )
         if not await self._store.put_template(changed):
-            raise _missing(kind)
+            raise _no_template(kind)
         return changed
 
     async def delete(self, caller: Caller, kind: TemplateKind, template_id: TemplateId) -> None:
         """Deletes a template. Sessions created from it are not changed."""
-        await self._owned(caller, kind, template_id)
+        await self._changeable(caller, kind, template_id)
         await self._store.drop_template(template_id)
 
-    async def _owned(self, caller: Caller, kind: TemplateKind, template_id: TemplateId) -> Template:
+    async def _changeable(self, caller: Caller, kind: TemplateKind, template_id: TemplateId) -> Template:
         template = await self.get(caller, kind, template_id)
         if not _permits(caller, Operation.CHANGE_TEMPLATES, template):
-            raise _missing(kind)
+            raise _no_template(kind)
         if template.user_id != caller.user_id and scope_of(caller, Operation.CHANGE_TEMPLATES) is not Scope.ALL:
             owner = await self._identities.user(uuid=template.user_id)
             # The sessions of a superadmin must not run what an admin of a domain wrote.
@@ -157,27 +157,34 @@ class TemplateService:
             overrides: fields of :class:`CreateSession` that the request sets. Entries of ``environ``, ``resources`` and
                 ``resource_opts`` replace single ones of the template; mounts replace all of them.
         """
-        stored = await self._seen(caller, TemplateKind.SESSION, template_id, overrides.get("owner_access_key"))
+        stored = await self._visible_template(
+            caller, TemplateKind.SESSION, template_id, overrides.get("owner_access_key")
+        )
         template = read_template(stored.document, SessionTemplate)
-        values = {**_placement(stored), **_creation_values(template)}
-        return await self._sessions.create(caller, _merged(values, overrides), call_id=call_id)
+        values = {**_placement_values(stored), **_creation_values(template)}
+        return await self._sessions.create(caller, _session_request(values, overrides), call_id=call_id)
 
     async def create_cluster(
         self, caller: Caller, template_id: TemplateId, overrides: Mapping[str, Any], *, call_id: UUID | None = None
     ) -> CreateReply:
         """Creates a session whose kernels have the roles of a cluster template; see :meth:`create_session`."""
         owner_key = overrides.get("owner_access_key")
-        stored = await self._seen(caller, TemplateKind.CLUSTER, template_id, owner_key)
+        stored = await self._visible_template(caller, TemplateKind.CLUSTER, template_id, owner_key)
         cluster = read_template(stored.document, ClusterTemplate)
         templates: list[SessionTemplate] = []
         mounts = dict(cluster.spec.mounts)
         for node in cluster.nodes:
-            used = await self._seen(caller, TemplateKind.SESSION, TemplateId(node.session_template), owner_key)
+            used = await self._visible_template(
+                caller, TemplateKind.SESSION, TemplateId(node.session_template), owner_key
+            )
             templates.append(read_template(used.document, SessionTemplate))
             mounts = {**templates[-1].spec.mounts, **mounts}
-        roles = [_role(n.role, n.replicas, t) for n, t in zip(cluster.nodes, templates, strict=True)]
+        roles = [
+            _kernel_role(node.role, node.replicas, template)
+            for node, template in zip(cluster.nodes, templates, strict=True)
+        ]
         values = {
-            **_placement(stored),
+            **_placement_values(stored),
             **_creation_values(templates[0]),
             "cluster_mode": cluster.mode,
             "cluster_size": sum(role.replicas for role in roles),
@@ -187,12 +194,12 @@ class TemplateService:
             "mount_map": {name: target for name, target in mounts.items() if target},
             "roles": tuple(roles),
         }
-        return await self._sessions.create(caller, _merged(values, overrides), call_id=call_id)
+        return await self._sessions.create(caller, _session_request(values, overrides), call_id=call_id)
 
-    async def _seen(
+    async def _visible_template(
         self, caller: Caller, kind: TemplateKind, template_id: TemplateId, owner_access_key: str | None
     ) -> Template:
-        """Returns a template that the caller or the owner of the session sees."""
+        """Returns a template by its id. Raises NotFound if neither caller nor session owner sees the template."""
         try:
             return await self.get(caller, kind, template_id)
         except NotFound:
@@ -200,7 +207,7 @@ class TemplateService:
             return await self.get(owner, kind, template_id)
 
 
-def _missing(kind: TemplateKind) -> NotFound:
+def _no_template(kind: TemplateKind) -> NotFound:
     return NotFound(f"There is no such {kind} template.", data={"template_id": "unknown"})
 
 
@@ -209,7 +216,7 @@ def _permits(caller: Caller, operation: Operation, template: Template) -> bool:
     return is_permitted(caller, operation, domain_name=template.domain_name, is_own=is_own)
 
 
-def _placement(template: Template) -> dict[str, Any]:
+def _placement_values(template: Template) -> dict[str, Any]:
     return {"domain": template.domain_name, "group": str(template.group_id)}
 
 
@@ -231,7 +238,7 @@ def _creation_values(template: SessionTemplate) -> dict[str, Any]:
     }
 
 
-def _role(name: str, replicas: int, template: SessionTemplate) -> KernelRole:
+def _kernel_role(name: str, replicas: int, template: SessionTemplate) -> KernelRole:
     kernel = template.spec.kernel
     return KernelRole(
         name=name,
@@ -244,10 +251,10 @@ def _role(name: str, replicas: int, template: SessionTemplate) -> KernelRole:
     )
 
 
-def _merged(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> CreateSession:
+def _session_request(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> CreateSession:
     """Returns the request for a session: the values of the template, overridden by those of the request."""
     result = {**values, **overrides}
-    for name in _MAPS:
+    for name in _MERGED_MAPS:
         if name in overrides:
             result[name] = {**(values.get(name) or {}), **(overrides[name] or {})} or None
             if name != "resources":

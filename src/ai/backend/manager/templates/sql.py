@@ -13,7 +13,7 @@ from ai.backend.infra.database.rows import row_of
 from ai.backend.manager.db.metadata import metadata, required
 from ai.backend.manager.templates.model import Template, TemplateKind
 
-_ROWS = Table(
+_TEMPLATE_TABLE = Table(
     "session_templates",
     metadata,
     Column("id", GUID, primary_key=True),
@@ -37,26 +37,28 @@ class SqlTemplateStore:
         self._db = database
 
     async def add_templates(self, templates: Sequence[Template]) -> None:
-        await self._db.execute(insert(_ROWS), [row_of(template) for template in templates])
+        await self._db.execute(insert(_TEMPLATE_TABLE), [row_of(template) for template in templates])
 
     async def template(self, template_id: TemplateId) -> Template | None:
-        rows = await self._db.fetch(select(_ROWS).where(_ROWS.c.id == template_id))
+        rows = await self._db.fetch(select(_TEMPLATE_TABLE).where(_TEMPLATE_TABLE.c.id == template_id))
         return Template(**rows[0]._mapping) if rows else None
 
     async def templates(
         self, kind: TemplateKind, *, user_id: UserId | None = None, domain_name: str | None = None
     ) -> list[Template]:
-        c = _ROWS.c
-        query = select(_ROWS).where(c.kind == kind).order_by(c.name, c.created_at, c.id)
+        columns = _TEMPLATE_TABLE.c
+        query = (
+            select(_TEMPLATE_TABLE).where(columns.kind == kind).order_by(columns.name, columns.created_at, columns.id)
+        )
         if user_id is not None:
-            query = query.where(c.user_id == user_id)
+            query = query.where(columns.user_id == user_id)
         if domain_name is not None:
-            query = query.where(c.domain_name == domain_name)
+            query = query.where(columns.domain_name == domain_name)
         return [Template(**row._mapping) for row in await self._db.fetch(query)]
 
     async def put_template(self, template: Template) -> bool:
-        same = _ROWS.c.id == template.id
-        return bool(await self._db.execute(update(_ROWS).where(same).values(row_of(template))))
+        has_id = _TEMPLATE_TABLE.c.id == template.id
+        return bool(await self._db.execute(update(_TEMPLATE_TABLE).where(has_id).values(row_of(template))))
 
     async def drop_template(self, template_id: TemplateId) -> bool:
-        return bool(await self._db.execute(delete(_ROWS).where(_ROWS.c.id == template_id)))
+        return bool(await self._db.execute(delete(_TEMPLATE_TABLE).where(_TEMPLATE_TABLE.c.id == template_id)))

@@ -21,8 +21,8 @@ from ai.backend.common.states import ClusterMode
 from ai.backend.common.validation_messages import split_message
 
 _HOME = "/home/work"
-_NO_NUL = r"^[^\0]*\Z"
-_SPELLINGS = {
+_NO_NUL_PATTERN = r"^[^\0]*\Z"
+_FIELD_SPELLINGS = {
     "apiVersion": "api_version",
     "sessionType": "type",
     "session_type": "type",
@@ -37,26 +37,26 @@ _SPELLINGS = {
 _FREE_KEYS = ("environ", "mounts", "resources", "resource_opts")
 """Objects whose keys the author chooses."""
 
-Text = Annotated[str, Meta(max_length=512, pattern=_NO_NUL)]
-Script = Annotated[str, Meta(max_length=65_536, pattern=_NO_NUL)]
+Text = Annotated[str, Meta(max_length=512, pattern=_NO_NUL_PATTERN)]
+Script = Annotated[str, Meta(max_length=65_536, pattern=_NO_NUL_PATTERN)]
 Texts = dict[str, Script]
 
 
-class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An object of a template."""
+class _TemplatePart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The base of the objects in a template's document."""
 
 
-class Metadata(_Part, frozen=True):
-    name: Annotated[str, Meta(max_length=128, pattern=_NO_NUL)]
-    tag: Annotated[str, Meta(max_length=64, pattern=_NO_NUL)] | None = None
+class Metadata(_TemplatePart, frozen=True):
+    name: Annotated[str, Meta(max_length=128, pattern=_NO_NUL_PATTERN)]
+    tag: Annotated[str, Meta(max_length=64, pattern=_NO_NUL_PATTERN)] | None = None
 
 
-class Credential(_Part, frozen=True):
+class Credential(_TemplatePart, frozen=True):
     username: Text = ""
     password: Text = ""
 
 
-class GitSource(_Part, frozen=True):
+class GitSource(_TemplatePart, frozen=True):
     """A repository that is cloned when the session starts. ``destination_dir`` is below the home directory."""
 
     repository: Annotated[str, Meta(max_length=2_048)]
@@ -84,12 +84,12 @@ class GitSource(_Part, frozen=True):
         return posixpath.normpath(posixpath.join(_HOME, self.destination_dir or name))
 
 
-class Run(_Part, frozen=True):
+class Run(_TemplatePart, frozen=True):
     bootstrap: Script = ""
     startup: Script | None = None
 
 
-class KernelTemplate(_Part, frozen=True):
+class KernelTemplate(_TemplatePart, frozen=True):
     image: Text
     architecture: Text | None = None
     environ: Texts = {}
@@ -103,7 +103,7 @@ class KernelTemplate(_Part, frozen=True):
         return "\n".join(parts) or None
 
 
-class SessionSpec(_Part, frozen=True):
+class SessionSpec(_TemplatePart, frozen=True):
     """The session of a template. ``mounts`` maps a folder to its mount path; empty is the folder's name."""
 
     kernel: KernelTemplate
@@ -114,8 +114,8 @@ class SessionSpec(_Part, frozen=True):
     scaling_group: Text | None = None
 
 
-class SessionTemplate(_Part, frozen=True):
-    """A task template."""
+class SessionTemplate(_TemplatePart, frozen=True):
+    """A template of a session (spec: task template)."""
 
     api_version: Text
     kind: Literal["taskTemplate", "task_template"]
@@ -123,7 +123,7 @@ class SessionTemplate(_Part, frozen=True):
     spec: SessionSpec
 
 
-class ClusterNode(_Part, frozen=True):
+class ClusterNode(_TemplatePart, frozen=True):
     """A role of a cluster: ``replicas`` kernels, each as a session template describes."""
 
     role: Annotated[str, Meta(pattern=r"^(?!master\Z)[a-z][a-z0-9]{0,14}\Z")]
@@ -131,7 +131,7 @@ class ClusterNode(_Part, frozen=True):
     replicas: Annotated[int, Meta(ge=1, le=1_024)] = 1
 
 
-class ClusterSpec(_Part, frozen=True):
+class ClusterSpec(_TemplatePart, frozen=True):
     """The nodes of a cluster. ``environ`` and ``mounts`` are for all nodes."""
 
     nodes: list[ClusterNode]
@@ -144,7 +144,7 @@ class ClusterSpec(_Part, frozen=True):
             raise ValueError("`nodes` must name each role once, and main with one replica")
 
 
-class ClusterTemplate(_Part, frozen=True):
+class ClusterTemplate(_TemplatePart, frozen=True):
     api_version: Text
     kind: Literal["clusterTemplate", "cluster_template"]
     metadata: Metadata
@@ -166,16 +166,16 @@ def read_template(document: Mapping[str, Any], kind: type[T]) -> T:
         return msgspec.convert(_respelled(document, ""), kind, strict=False)
     except msgspec.ValidationError as e:
         place, problem = split_message(e, kind)
-        raise _bad(place.removeprefix("."), problem) from None
+        raise _malformed(place.removeprefix("."), problem) from None
 
 
 def _respelled(document: Mapping[str, Any], place: str) -> dict[str, Any]:
     """Returns a document with canonical field names, without empty fields; lists of names become objects."""
     result: dict[str, Any] = {}
     for key, value in document.items():
-        name = _SPELLINGS.get(key, key)
+        name = _FIELD_SPELLINGS.get(key, key)
         if name in result:
-            raise _bad(f"{place}{name}"[:200], "is given twice, in two spellings")
+            raise _malformed(f"{place}{name}"[:200], "is given twice, in two spellings")
         if name in _FREE_KEYS:
             value = dict.fromkeys(map(str, value), "") if isinstance(value, list) else value
         elif isinstance(value, Mapping):
@@ -187,7 +187,7 @@ def _respelled(document: Mapping[str, Any], place: str) -> dict[str, Any]:
     return result
 
 
-def _bad(place: str, problem: str) -> InvalidInput:
+def _malformed(place: str, problem: str) -> InvalidInput:
     return InvalidInput(f"The template is not valid: {place}: {problem}", data={"payload": f"{place}: {problem}"})
 
 

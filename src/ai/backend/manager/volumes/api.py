@@ -52,7 +52,10 @@ class VolumesApi:
         """Lists the file systems under the volumes of each storage proxy (spec 03-01)."""
         mounts_by_proxy = await self._volumes.mounts(caller_of(call))
         lines = {
-            proxy: [f"{m.source} on {m.mount_point} type {m.fstype}: {m.volume} at {m.path}" for m in mounts]
+            proxy: [
+                f"{mount.source} on {mount.mount_point} type {mount.fstype}: {mount.volume} at {mount.path}"
+                for mount in mounts
+            ]
             for proxy, mounts in mounts_by_proxy.items()
         }
         paths = [mount.path for mounts in mounts_by_proxy.values() for mount in mounts]

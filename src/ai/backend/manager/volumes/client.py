@@ -15,7 +15,7 @@ from ai.backend.manager.volumes.model import Volume, VolumeHealth, VolumeMount
 
 log = logging.getLogger(__name__)
 
-_VOLUMES_S = 10.0
+_VOLUMES_TIMEOUT_S = 10.0
 
 
 class StorageProxyVolumes:
@@ -32,7 +32,7 @@ class StorageProxyVolumes:
         return (await self._proxies.settings()).blocked
 
     async def volumes(self) -> Mapping[str, Volume]:
-        if self._cached is None or time.monotonic() - self._cached[0] > _VOLUMES_S:
+        if self._cached is None or time.monotonic() - self._cached[0] > _VOLUMES_TIMEOUT_S:
             proxies = (await self._proxies.settings()).proxies
             replies = await asyncio.gather(*(self._volumes_of(name) for name in proxies))
             volumes = {volume.host: volume for reply in replies for volume in reply or ()}
@@ -49,13 +49,13 @@ class StorageProxyVolumes:
             return None
         return [
             Volume(
-                host=f"{proxy}:{v['name']}",
-                backend=str(v.get("backend", "")),
-                capabilities=tuple(v.get("capabilities") or ()),
-                path=str(v.get("path", "")),
-                fsprefix=str(v.get("fsprefix", ".")),
+                host=f"{proxy}:{described['name']}",
+                backend=str(described.get("backend", "")),
+                capabilities=tuple(described.get("capabilities") or ()),
+                path=str(described.get("path", "")),
+                fsprefix=str(described.get("fsprefix", ".")),
             )
-            for v in reply.get("volumes", ())
+            for described in reply.get("volumes", ())
         ]
 
     async def volume_health(self, host: str) -> VolumeHealth:

@@ -59,7 +59,7 @@ class VolumeResolvers:
     @field("StorageVolume", "performance_metric")
     @field("StorageVolume", "usage")
     async def volume_detail(self, view: View, info: Info) -> str | None:
-        """Returns null where the storage proxy does not report it."""
+        """Returns a detail of a volume as JSON; null where the storage proxy does not report that detail."""
         volumes, caller, host = self._volumes, caller_of(info), view["id"]
         try:
             match info.field_name:

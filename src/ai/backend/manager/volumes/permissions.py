@@ -14,8 +14,8 @@ from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.volumes.gateway import VolumeGateway
 from ai.backend.manager.volumes.model import HostRights
 
-_PERMISSIONS = {permission.value: permission for permission in HostPermission}
-_ACTIONS = {
+_PERMISSION_OF_WORD = {permission.value: permission for permission in HostPermission}
+_ACTION_OF_PERMISSION = {
     HostPermission.CREATE: "create folders",
     HostPermission.MODIFY: "change folders",
     HostPermission.DELETE: "delete folders",
@@ -32,7 +32,7 @@ def merge_rights(allowed: Iterable[Mapping[str, Any]]) -> HostRights:
     merged: dict[str, frozenset[HostPermission]] = {}
     for hosts in allowed:
         for host, permissions in hosts.items():
-            granted = frozenset(_PERMISSIONS[p] for p in permissions if p in _PERMISSIONS)
+            granted = frozenset(_PERMISSION_OF_WORD[word] for word in permissions if word in _PERMISSION_OF_WORD)
             merged[host] = merged.get(host, frozenset()) | granted
     return merged
 
@@ -45,7 +45,7 @@ def require(allowed: Collection[HostPermission], permission: HostPermission, hos
     """Raises Forbidden with the host and the missing permission unless ``permission`` is allowed."""
     if permission not in allowed:
         raise Forbidden(
-            f"You may not {_ACTIONS[permission]} on {host[:128]!r}.",
+            f"You may not {_ACTION_OF_PERMISSION[permission]} on {host[:128]!r}.",
             data={"host": host, "permission": permission.value},
         )
 
@@ -81,7 +81,7 @@ class FolderScope:
         if group_id is not None and group_id in self.stores:
             allowed |= self.stores[group_id].get(host, frozenset())
         blocked = self.blocked.get(host, frozenset())
-        return frozenset(p for p in allowed if p.value not in blocked)
+        return frozenset(permission for permission in allowed if permission.value not in blocked)
 
 
 class FolderScopes:
@@ -95,18 +95,20 @@ class FolderScopes:
         """Returns the scope of a caller; ``group_id`` adds the rights of a group that the caller is not in."""
         user_scope = await self._identities.user_scope(caller.domain_name, caller.user_id, caller.resource_policy)
         groups = list(user_scope.groups)
-        own_ids = frozenset(g.id for g in groups)
+        own_ids = frozenset(group.id for group in groups)
         if group_id is not None and group_id not in own_ids:
-            groups += [g for g in await self._identities.groups() if g.id == group_id]
+            groups += [group for group in await self._identities.groups() if group.id == group_id]
         sources = (user_scope.domain, user_scope.policy, *groups)
         rights = merge_rights(source.allowed_vfolder_hosts for source in sources if source is not None)
-        counts = [p.max_vfolder_count for p in (user_scope.policy, user_scope.storage_policy) if p is not None]
-        size = user_scope.storage_policy.max_quota_scope_size if user_scope.storage_policy is not None else -1
+        folder_limits = [
+            policy.max_vfolder_count for policy in (user_scope.policy, user_scope.storage_policy) if policy is not None
+        ]
+        size_limit = user_scope.storage_policy.max_quota_scope_size if user_scope.storage_policy is not None else -1
         return FolderScope(
             groups=own_ids,
-            stores={g.id: merge_rights([g.allowed_vfolder_hosts]) for g in user_scope.model_stores},
+            stores={group.id: merge_rights([group.allowed_vfolder_hosts]) for group in user_scope.model_stores},
             rights=rights,
             blocked=await self._volumes.blocked(),
-            max_count=min((count for count in counts if count), default=0),
-            max_size=size if size >= 0 else None,
+            max_count=min((count for count in folder_limits if count), default=0),
+            max_size=size_limit if size_limit >= 0 else None,
         )

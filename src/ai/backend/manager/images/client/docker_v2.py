@@ -18,9 +18,9 @@ from ai.backend.manager.images.client import manifests
 from ai.backend.manager.images.client.http import CONCURRENCY, MAX_TAGS, RegistryHttp, Tag
 from ai.backend.manager.images.model import ContainerRegistry, ScannedImage
 
-_PAGE = 500
+_PAGE_ITEMS = 500
 _MAX_PAGES = 10_000
-_NEXT = re.compile(r"<([^>]*)>\s*;\s*rel=\"?next\"?")
+_NEXT_LINK = re.compile(r"<([^>]*)>\s*;\s*rel=\"?next\"?")
 
 
 class _Catalog(msgspec.Struct):
@@ -41,7 +41,7 @@ class DockerTags:
     async def tags(self) -> list[Tag]:
         """Returns all tags. Raises BackendError."""
         tags: list[Tag] = []
-        async for repository, names in bounded(await self._repositories(), self._names, CONCURRENCY):
+        async for repository, names in bounded(await self._repositories(), self._tags_of, CONCURRENCY):
             tags += [Tag(f"{repository}:{name}", partial(self._images, repository, name)) for name in names]
             if len(tags) > MAX_TAGS:
                 raise RegistryUnavailable(f"{self.registry.name} has more than {MAX_TAGS} tags.")
@@ -49,12 +49,14 @@ class DockerTags:
 
     def _is_selected(self, repository: str) -> bool:
         projects = self.registry.projects
-        return not projects or any(repository == p or repository.startswith(f"{p}/") for p in projects)
+        return not projects or any(
+            repository == project or repository.startswith(f"{project}/") for project in projects
+        )
 
     async def _repositories(self) -> list[str]:
         """Returns the repositories of the projects, sorted; the projects themselves if the registry lists none."""
         try:
-            listed = await self._pages(f"/v2/_catalog?n={_PAGE}", "registry:catalog:*")
+            listed = await self._pages(f"/v2/_catalog?n={_PAGE_ITEMS}", "registry:catalog:*")
         except (NotFound, RegistryRefused):
             if not self.registry.projects:
                 raise
@@ -69,16 +71,16 @@ class DockerTags:
             reply = await self.http.get(url, scope=scope)
             page = reply.json(_Catalog if "_catalog" in path else _Tags)
             names += (page.repositories if isinstance(page, _Catalog) else page.tags) or ()
-            link = _NEXT.search(reply.headers.get("Link", ""))
+            link = _NEXT_LINK.search(reply.headers.get("Link", ""))
             if link is None:
                 return names
-            url = self._next(link[1], reply.url)
+            url = self._next_url(link[1], reply.url)
             if str(url) in seen or len(names) > MAX_TAGS:
                 break
             seen.add(str(url))
         raise RegistryUnavailable(f"{self.registry.name} lists without end.")
 
-    def _next(self, link: str, current: URL) -> URL:
+    def _next_url(self, link: str, current: URL) -> URL:
         """Returns the URL of the next page, always on the host of this registry."""
         try:
             target = current.join(URL(link))
@@ -86,9 +88,11 @@ class DockerTags:
             raise RegistryUnavailable(f"{self.registry.name} names no usable next page.") from None
         return self.http.base.join(target.relative()) if target.is_absolute() else target
 
-    async def _names(self, repository: str) -> tuple[str, list[str]]:
+    async def _tags_of(self, repository: str) -> tuple[str, list[str]]:
         try:
-            listed = await self._pages(f"/v2/{quote(repository)}/tags/list?n={_PAGE}", f"repository:{repository}:pull")
+            listed = await self._pages(
+                f"/v2/{quote(repository)}/tags/list?n={_PAGE_ITEMS}", f"repository:{repository}:pull"
+            )
         except NotFound:
             return repository, []
         return repository, sorted({tag for tag in listed if is_tag(tag)})
@@ -117,7 +121,9 @@ class DockerTags:
     async def _manifest(self, repository: str, reference: str) -> bytes:
         path = f"/v2/{quote(repository)}/manifests/{quote(reference, safe=':')}"
         scope = f"repository:{repository}:pull"
-        return (await self.http.get(path, accept=manifests.ACCEPT, scope=scope, limit=manifests.MAX_MANIFEST)).body
+        return (
+            await self.http.get(path, accept=manifests.ACCEPTED_TYPES, scope=scope, limit=manifests.MAX_MANIFEST_BYTES)
+        ).body
 
     async def _image(
         self, repository: str, tag: str, digest: str, manifest: manifests.Manifest, architecture: str | None = None

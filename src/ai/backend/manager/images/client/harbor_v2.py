@@ -16,16 +16,16 @@ from ai.backend.manager.images.client.http import CONCURRENCY, MAX_TAGS, Registr
 from ai.backend.manager.images.client.manifests import Unreadable, clean_labels
 from ai.backend.manager.images.model import ContainerRegistry, ScannedImage
 
-_PAGE = 100
+_PAGE_ITEMS = 100
 _MAX_PAGES = 10_000
-_API = "/api/v2.0"
+_API_PATH = "/api/v2.0"
 
 
-class _Named(msgspec.Struct):
+class _NamedItem(msgspec.Struct):
     name: str
 
 
-class _Reference(msgspec.Struct):
+class _ChildReference(msgspec.Struct):
     child_digest: str = ""
     platform: dict[str, Any] | None = None
 
@@ -34,8 +34,8 @@ class _Artifact(msgspec.Struct):
     digest: str
     type: str = "IMAGE"
     size: int = 0
-    tags: list[_Named] | None = None
-    references: list[_Reference] | None = None
+    tags: list[_NamedItem] | None = None
+    references: list[_ChildReference] | None = None
     extra_attrs: dict[str, Any] | None = None
 
 
@@ -48,10 +48,12 @@ class HarborTags:
 
     async def tags(self) -> list[Tag]:
         """Returns all tags. Raises BackendError."""
-        projects = list(self.registry.projects) or [p.name for p in await self._pages(f"{_API}/projects", _Named)]
+        projects = list(self.registry.projects) or [
+            listed_project.name for listed_project in await self._pages(f"{_API_PATH}/projects", _NamedItem)
+        ]
         repositories: list[tuple[str, str]] = []
         for project in projects:
-            listed = await self._pages(f"{_API}/projects/{quote(project, safe='')}/repositories", _Named)
+            listed = await self._pages(f"{_API_PATH}/projects/{quote(project, safe='')}/repositories", _NamedItem)
             names = {one.name.removeprefix(f"{project}/") for one in listed if one.name.startswith(f"{project}/")}
             repositories += [(project, name) for name in sorted(names) if is_path(f"{project}/{name}")]
         tags: list[Tag] = []
@@ -70,10 +72,10 @@ class HarborTags:
         items: list[Any] = []
         for number in range(1, _MAX_PAGES + 1):
             joint = "&" if "?" in path else "?"
-            reply = await self.http.get(f"{path}{joint}page={number}&page_size={_PAGE}", basic=True)
+            reply = await self.http.get(f"{path}{joint}page={number}&page_size={_PAGE_ITEMS}", basic=True)
             page = reply.json(list[kind])  # type: ignore[valid-type]  # built at run time
             items += page
-            if len(page) < _PAGE:
+            if len(page) < _PAGE_ITEMS:
                 return items
             if len(items) > MAX_TAGS:
                 break
@@ -81,7 +83,7 @@ class HarborTags:
 
     def _repository(self, project: str, name: str) -> str:
         # A slash in a name is encoded twice: the servers before Harbor decode it once.
-        return f"{_API}/projects/{quote(project, safe='')}/repositories/{quote(quote(name, safe=''), safe='')}"
+        return f"{_API_PATH}/projects/{quote(project, safe='')}/repositories/{quote(quote(name, safe=''), safe='')}"
 
     async def _artifacts(self, repository: tuple[str, str]) -> tuple[str, str, list[_Artifact]]:
         path = f"{self._repository(*repository)}/artifacts?with_tag=true"

@@ -1,4 +1,4 @@
-"""Sends requests to a registry, which may be down, slow or hostile.
+"""Sends requests to a container registry, which may be down, slow or hostile.
 
 Replies are bounded. Redirects never lead to a weaker scheme or to addresses that only this machine can reach, and never
 carry the credentials of another origin. A password is sent to the registry itself, and to the token server that it
@@ -37,20 +37,20 @@ from ai.backend.manager.images.model import ContainerRegistry, ScannedImage
 
 CONCURRENCY = 8
 MAX_TAGS = 200_000
-MAX_JSON = 8 << 20
-_MAX_TOKEN = 1 << 16
+JSON_LIMIT = 8 << 20
+_MAX_TOKEN_BYTES = 1 << 16
 _MAX_REDIRECTS = 4
-_TRIES = 3
-_PAUSE_S, _MAX_PAUSE_S, _JITTER = 0.5, 10.0, 0.5
+_MAX_TRIES = 3
+_FIRST_PAUSE_S, _MAX_PAUSE_S, _PAUSE_JITTER = 0.5, 10.0, 0.5
 _TOKEN_LIFE_S, _TOKEN_MARGIN_S = 60.0, 10.0
-_WITHIN_S = 60.0
+_REQUEST_LIMIT_S = 60.0
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=30.0)
-_PAIR = re.compile(r'([A-Za-z_]+)\s*=\s*(?:"([^"]*)"|([^\s,]+))')
+_CHALLENGE_PAIR = re.compile(r'([A-Za-z_]+)\s*=\s*(?:"([^"]*)"|([^\s,]+))')
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A whole reply with status 200."""
+    """A registry's whole reply with status 200."""
 
     url: URL
     headers: Mapping[str, str]
@@ -111,7 +111,7 @@ class RegistryHttp:
     async def __aexit__(self, *_: object) -> None:
         await self._client.close()
 
-    async def get(self, path: str | URL, *, accept: str = "application/json", scope: str = "", limit: int = MAX_JSON,
+    async def get(self, path: str | URL, *, accept: str = "application/json", scope: str = "", limit: int = JSON_LIMIT,
                   basic: bool = False) -> Reply:  # fmt: skip
         """Returns a whole reply; ``scope`` is that of the token, ``basic`` sends the password without a challenge.
 
@@ -119,46 +119,48 @@ class RegistryHttp:
         several tries, or too large a one.
         """
         url = self.base.join(path if isinstance(path, URL) else URL(path, encoded=True))
-        problem, backoff = "", Backoff(_PAUSE_S, _MAX_PAUSE_S, jitter=_JITTER)
-        for number in range(_TRIES):
+        problem, backoff = "", Backoff(_FIRST_PAUSE_S, _MAX_PAUSE_S, jitter=_PAUSE_JITTER)
+        for attempt in range(_MAX_TRIES):
             try:
                 return await self._get(url, accept, scope, limit, basic=basic)
             except _Retryable as failure:
                 problem = str(failure)
-                if number + 1 < _TRIES:
+                if attempt + 1 < _MAX_TRIES:
                     delay_s = backoff.next_s()
                     await asyncio.sleep(min(failure.pause_s or delay_s, _MAX_PAUSE_S))
         raise RegistryUnavailable(f"{self._registry.name} does not answer: {problem}")
 
     async def _get(self, url: URL, accept: str, scope: str, limit: int, *, basic: bool) -> Reply:
         headers = {"Accept": accept}
-        if authorization := self._cached(scope, basic=basic):
+        if authorization := self._cached_authorization(scope, basic=basic):
             headers["Authorization"] = authorization
         reply = await self._send(url, headers, limit)
         is_own_origin = reply.url.origin() == self.base.origin()
         if reply.status == 401 and "Authorization" not in headers and is_own_origin:
             headers["Authorization"] = await self._answer_challenge(reply, scope)
             reply = await self._send(url, headers, limit)
-        return self._checked(reply.url, reply)
+        return self._checked_reply(reply.url, reply)
 
-    def _checked(self, url: URL, reply: Response) -> Reply:
+    def _checked_reply(self, url: URL, reply: Response) -> Reply:
         name = self._registry.name
         if reply.status == 200:
             return Reply(url, reply.headers, reply.body)
         if reply.status == 404:
             raise NotFound(f"{name} has no {url.path[:200]}.")
         if reply.status in (401, 403):
-            who = "the credentials" if self._registry.username else "anonymous requests"
-            raise RegistryRefused(f"{name} does not take {who} ({reply.status} for {url.path[:200]}).")
+            refused_login = "the credentials" if self._registry.username else "anonymous requests"
+            raise RegistryRefused(f"{name} does not take {refused_login} ({reply.status} for {url.path[:200]}).")
         if reply.status == 429 or reply.status >= 500:
-            after = reply.headers.get("Retry-After", "")
-            raise _Retryable(f"status {reply.status}", float(after) if after.isdigit() and len(after) < 6 else 0.0)
+            retry_after = reply.headers.get("Retry-After", "")
+            raise _Retryable(
+                f"status {reply.status}", float(retry_after) if retry_after.isdigit() and len(retry_after) < 6 else 0.0
+            )
         raise RegistryRefused(f"{name} answers {url.path[:200]} with status {reply.status}.")
 
     async def _send(self, url: URL, headers: Mapping[str, str], limit: int) -> Response:
         try:
             return await self._client.read(
-                "GET", url, headers=headers, limit=limit, max_redirects=_MAX_REDIRECTS, within_s=_WITHIN_S
+                "GET", url, headers=headers, limit=limit, max_redirects=_MAX_REDIRECTS, within_s=_REQUEST_LIMIT_S
             )
         except (CertificateRefused, RedirectRefused) as e:
             raise RegistryRefused(str(e)) from None
@@ -167,30 +169,30 @@ class RegistryHttp:
         except OutboundFailed as e:
             raise _Retryable(str(e)) from None
 
-    def _basic(self) -> str:
+    def _basic_authorization(self) -> str:
         login = f"{self._registry.username}:{self._registry.password}"
         return f"Basic {base64.b64encode(login.encode()).decode()}"
 
-    def _cached(self, scope: str, *, basic: bool) -> str | None:
-        until, token = self._tokens.get(scope, (0.0, ""))
-        if token and time.monotonic() < until:
+    def _cached_authorization(self, scope: str, *, basic: bool) -> str | None:
+        expires_at, token = self._tokens.get(scope, (0.0, ""))
+        if token and time.monotonic() < expires_at:
             return token
-        return self._basic() if basic and self._registry.username else None
+        return self._basic_authorization() if basic and self._registry.username else None
 
     async def _answer_challenge(self, reply: Response, scope: str) -> str:
         """Returns the authorization that a challenge demands. Raises RegistryRefused if there is none."""
-        scheme, _, rest = reply.headers.get("WWW-Authenticate", "").partition(" ")
-        facts = {key.lower(): quoted or plain for key, quoted, plain in _PAIR.findall(rest)}
+        scheme, _, parameters = reply.headers.get("WWW-Authenticate", "").partition(" ")
+        challenge = {key.lower(): quoted or plain for key, quoted, plain in _CHALLENGE_PAIR.findall(parameters)}
         if scheme.lower() == "basic" and self._registry.username:
-            self._tokens[scope] = (float("inf"), self._basic())
+            self._tokens[scope] = (float("inf"), self._basic_authorization())
             return self._tokens[scope][1]
-        if scheme.lower() != "bearer" or not facts.get("realm"):
-            who = "takes no anonymous requests" if not self._registry.username else "does not say how to log in"
-            raise RegistryRefused(f"{self._registry.name} {who}.")
-        scope = scope or facts.get("scope", "")
+        if scheme.lower() != "bearer" or not challenge.get("realm"):
+            refusal = "takes no anonymous requests" if not self._registry.username else "does not say how to log in"
+            raise RegistryRefused(f"{self._registry.name} {refusal}.")
+        scope = scope or challenge.get("scope", "")
         async with self._locks.setdefault(scope, asyncio.Lock()):
-            cached = self._cached(scope, basic=False)
-            return cached or await self._fetch_token(facts["realm"], facts.get("service", ""), scope)
+            cached = self._cached_authorization(scope, basic=False)
+            return cached or await self._fetch_token(challenge["realm"], challenge.get("service", ""), scope)
 
     async def _fetch_token(self, realm: str, service: str, scope: str) -> str:
         try:
@@ -200,14 +202,14 @@ class RegistryHttp:
         if url is None or (self.base.scheme == "https" and url.scheme == "http"):
             raise RegistryRefused(f"{self._registry.name} names no usable token server: {realm[:100]!r}.")
         query = [("service", service)] if service else []
-        query += [("scope", one) for one in scope.split(" ") if one]
+        query += [("scope", wanted_scope) for wanted_scope in scope.split(" ") if wanted_scope]
         headers = {"Accept": "application/json"}
         if self._registry.username:
             if url.scheme != "https" and url.host != self.base.host:
                 raise RegistryRefused(f"The password of {self._registry.name} is not sent to {url.host} in the clear.")
-            headers["Authorization"] = self._basic()
-        reply = await self._send(url.update_query(query), headers, _MAX_TOKEN)
-        document = self._checked(url, reply).json(_Token)
+            headers["Authorization"] = self._basic_authorization()
+        reply = await self._send(url.update_query(query), headers, _MAX_TOKEN_BYTES)
+        document = self._checked_reply(url, reply).json(_TokenReply)
         token = document.token or document.access_token
         if not token or not token.isprintable():
             raise RegistryRefused(f"The token server of {self._registry.name} gives no token.")
@@ -216,7 +218,7 @@ class RegistryHttp:
         return self._tokens[scope][1]
 
 
-class _Token(msgspec.Struct):
+class _TokenReply(msgspec.Struct):
     token: str = ""
     access_token: str = ""
     expires_in: float | None = None

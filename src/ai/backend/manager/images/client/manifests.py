@@ -13,14 +13,14 @@ import msgspec
 
 from ai.backend.common.images import architecture_name, is_digest
 
-_INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
-_MANIFESTS = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json")
-_CONFIGS = ("application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json")
+_INDEX_TYPES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
+_MANIFEST_TYPES = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json")
+_CONFIG_TYPES = ("application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json")
 T = TypeVar("T")
-ACCEPT = ", ".join((*_INDEXES, *_MANIFESTS))
-MAX_MANIFEST = 4 << 20
-MAX_LABELS = 1 << 18
-_MAX_SIZE = 1 << 50
+ACCEPTED_TYPES = ", ".join((*_INDEX_TYPES, *_MANIFEST_TYPES))
+MAX_MANIFEST_BYTES = 4 << 20
+MAX_LABELS_LENGTH = 1 << 18
+_MAX_IMAGE_BYTES = 1 << 50
 
 
 class Unreadable(Exception):
@@ -46,7 +46,7 @@ class _Descriptor(msgspec.Struct):
     platform: dict[str, Any] | None = None
 
 
-class _Document(msgspec.Struct):
+class _ManifestDocument(msgspec.Struct):
     schemaVersion: int = 0  # noqa: N815  # the wire's name
     mediaType: str = ""  # noqa: N815  # the wire's name
     manifests: list[_Descriptor] | None = None
@@ -54,14 +54,14 @@ class _Document(msgspec.Struct):
     layers: list[_Descriptor] | None = None
 
 
-class _Inner(msgspec.Struct):
+class _ContainerConfig(msgspec.Struct):
     Labels: dict[str, Any] | None = None
 
 
-class _Config(msgspec.Struct):
+class _ImageConfig(msgspec.Struct):
     architecture: str = ""
     os: str = "linux"
-    config: _Inner | None = None
+    config: _ContainerConfig | None = None
 
 
 def digest_of(body: bytes) -> str:
@@ -76,17 +76,17 @@ def check_digest(body: bytes, digest: str) -> None:
 
 def read_manifest(body: bytes) -> Manifest | list[Child]:
     """Returns an image, or the images of an index that Linux can run. Raises Unreadable."""
-    document = _decode(body, _Document, "manifest")
+    document = _decode(body, _ManifestDocument, "manifest")
     if document.schemaVersion == 1:
         raise Unreadable("its manifest is of schema 1, which engines do not read any more")
     if document.manifests is not None:
         return _children(document.manifests)
     if document.config is None or document.layers is None:
         raise Unreadable("its manifest has no configuration")
-    if document.config.mediaType not in _CONFIGS:
+    if document.config.mediaType not in _CONFIG_TYPES:
         raise Unreadable(f"it is no image but {document.config.mediaType[:64] or 'something else'}")
     size = sum(layer.size for layer in document.layers) + document.config.size
-    if not is_digest(document.config.digest) or not 0 <= size <= _MAX_SIZE:
+    if not is_digest(document.config.digest) or not 0 <= size <= _MAX_IMAGE_BYTES:
         raise Unreadable("its manifest is not readable")
     return Manifest(document.config.digest, size)
 
@@ -113,7 +113,7 @@ def _children(descriptors: list[_Descriptor]) -> list[Child]:
 
 def read_config(body: bytes) -> tuple[str, dict[str, str]]:
     """Returns architecture and labels. Raises Unreadable."""
-    document = _decode(body, _Config, "configuration")
+    document = _decode(body, _ImageConfig, "configuration")
     if document.os != "linux":
         raise Unreadable(f"it is for {document.os[:32]}")
     labels = document.config.Labels if document.config else None
@@ -123,6 +123,6 @@ def read_config(body: bytes) -> tuple[str, dict[str, str]]:
 def clean_labels(labels: dict[str, Any]) -> dict[str, str]:
     """Returns the labels with text values. Raises Unreadable if they are too large."""
     clean = {key: text for key, text in labels.items() if isinstance(text, str)}
-    if sum(len(key) + len(text) for key, text in clean.items()) > MAX_LABELS:
+    if sum(len(key) + len(text) for key, text in clean.items()) > MAX_LABELS_LENGTH:
         raise Unreadable("its labels are too large")
     return clean

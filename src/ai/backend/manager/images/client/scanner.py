@@ -13,7 +13,7 @@ from ai.backend.manager.images.client.http import CONCURRENCY, RegistryHttp, Tag
 from ai.backend.manager.images.client.manifests import Unreadable
 from ai.backend.manager.images.model import ContainerRegistry, ContainerRegistryType, ScannedImage, ScanStep
 
-_MAX_FAILURES = 10
+_MAX_CONSECUTIVE_FAILURES = 10
 """Failures in a row after which a registry counts as down."""
 
 
@@ -38,7 +38,7 @@ async def scan_registry(registry: ContainerRegistry) -> AsyncIterator[ScanStep]:
                 images = await tag.read()
             except RegistryUnavailable as e:
                 failures += 1
-                if failures >= _MAX_FAILURES:
+                if failures >= _MAX_CONSECUTIVE_FAILURES:
                     raise
                 return step(tag, failed=e.message)
             except (Unreadable, BackendError) as e:
