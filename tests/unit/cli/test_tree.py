@@ -7,7 +7,7 @@ import pytest
 
 from ai.backend.cli.framework.lazy import Entry, LazyGroup, Leaf
 from ai.backend.cli.main import root
-from ai.backend.cli.session.ps import ACTIVE, parse_format
+from ai.backend.cli.session.ps import ACTIVE_STATUSES, parse_format
 
 DAEMONS = {"up", "down", "mgr", "ag", "storage"}
 
@@ -66,8 +66,8 @@ def test_formats_name_known_fields() -> None:
 
 def test_the_default_statuses_are_those_of_the_specification() -> None:
     waiting = {"PENDING", "PREPARING", "PREPARED", "CREATING"}
-    assert set(ACTIVE) >= {*waiting, "RUNNING", "RESTARTING", "TERMINATING", "RESIZING", "SUSPENDED", "ERROR"}
-    assert not {"TERMINATED", "CANCELLED"} & set(ACTIVE)
+    assert set(ACTIVE_STATUSES) >= {*waiting, "RUNNING", "RESTARTING", "TERMINATING", "RESIZING", "SUSPENDED", "ERROR"}
+    assert not {"TERMINATED", "CANCELLED"} & set(ACTIVE_STATUSES)
 
 
 def test_the_help_lists_every_command_in_one_section() -> None:

@@ -24,9 +24,9 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.argument("new_password")
 @click.argument("new_password2")
 def update_password(old_password: str, new_password: str, new_password2: str) -> None:
-    """Change your password; a - is asked for."""
-    old = _ask("Old password", old_password)
-    new = _ask("New password", new_password)
+    """Change your password. A password of - is asked for."""
+    old = _ask_if_dash("Old password", old_password)
+    new = _ask_if_dash("New password", new_password)
     again = new if new_password == "-" else new_password2  # a prompt has asked twice
     change(lambda api: api.Auth.update_password(old, new, again), {"updated": "password"}, "The password is changed.")
 
@@ -39,13 +39,13 @@ def update_password(old_password: str, new_password: str, new_password2: str) ->
 async def update_password_no_auth(
     api: AsyncSession, domain: str, email: str, current_password: str, new_password: str
 ) -> Outcome:
-    """Change a password that must be changed before its user signs in; a - is asked for. It needs no keypair."""
-    current, new = _ask("Current password", current_password), _ask("New password", new_password)
+    """Change, without a keypair, a password that must be changed before sign-in. A password of - is asked for."""
+    current, new = _ask_if_dash("Current password", current_password), _ask_if_dash("New password", new_password)
     await api.Auth.update_password_no_auth(domain, email, current, new)
     return {"updated": "password"}, "The password is changed."
 
 
-def _ask(title: str, value: str) -> str:
+def _ask_if_dash(title: str, value: str) -> str:
     if value != "-":  # a mark and no password
         return value
     return str(click.prompt(title, hide_input=True, confirmation_prompt=title.startswith("New"), err=True))
@@ -96,19 +96,19 @@ def show() -> None:
 @ssh_key.command("generate")
 @click.option("-f", "--file", "path", type=_FILE, required=True, help="Where the private key is put; it is not kept.")
 async def generate(api: AsyncSession, path: Path) -> Outcome:
-    """Make a key in the place of the old one. It opens sessions that are made from now on."""
+    """Replace your SSH key. The new key opens sessions that are made from now on."""
     try:  # before there is a key that nobody has
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        file_fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
         raise click.ClickException(f"{path} cannot be written: {error.strerror}") from None
     try:
-        with os.fdopen(descriptor, "w") as file:
-            keys = await api.Auth.generate_ssh_keypair()
-            file.write(keys["ssh_private_key"])
+        with os.fdopen(file_fd, "w") as file:
+            key_pair = await api.Auth.generate_ssh_keypair()
+            file.write(key_pair["ssh_private_key"])
     except BaseException:
         path.unlink(missing_ok=True)  # noqa: ASYNC240  # one small local file
         raise
-    document = {"private_key": str(path), "ssh_public_key": keys["ssh_public_key"]}
+    document = {"private_key": str(path), "ssh_public_key": key_pair["ssh_public_key"]}
     return document, f"The private key is in {path}; new sessions let you in with it."
 
 

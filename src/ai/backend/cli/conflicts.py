@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Iterable
 
-_RIVAL = re.compile(
+_CONFLICTING_ENTRY = re.compile(
     r"(backend[._-]ai[._-](?:client|common|cli|manager|agent|storage[._-]proxy|web|webserver|kernel[^-]*|plugin|logging|"
     r"accelerator[^-]*))-([^-]+)\.(?:dist|egg)-info",
     re.IGNORECASE,
@@ -22,25 +22,25 @@ def find_conflicting_packages(folders: Iterable[str]) -> list[str]:
     packages: set[str] = set()
     for folder in folders:
         try:
-            entries = os.scandir(folder or ".")
+            folder_entries = os.scandir(folder or ".")
         except OSError:
             continue
-        with entries:
-            for entry in entries:
-                match = _RIVAL.fullmatch(entry.name) if entry.name[:7].lower() == "backend" else None
-                if match:
-                    name = re.sub(r"[._-]+", "-", match[1].lower()).replace("backend-ai", "backend.ai", 1)
-                    packages.add(f"{name} {match[2]}")
+        with folder_entries:
+            for entry in folder_entries:
+                name_match = _CONFLICTING_ENTRY.fullmatch(entry.name) if entry.name[:7].lower() == "backend" else None
+                if name_match:
+                    package_name = re.sub(r"[._-]+", "-", name_match[1].lower()).replace("backend-ai", "backend.ai", 1)
+                    packages.add(f"{package_name} {name_match[2]}")
     return sorted(packages)
 
 
 def refusal() -> str | None:
     """Returns the error for conflicting packages, or None if there are none."""
-    rivals = find_conflicting_packages(path for path in dict.fromkeys(sys.path) if "-packages" in path)
-    if not rivals:
+    conflicts = find_conflicting_packages(path for path in dict.fromkeys(sys.path) if "-packages" in path)
+    if not conflicts:
         return None
-    names = " ".join(rival.split()[0] for rival in rivals)
+    names = " ".join(conflict.split()[0] for conflict in conflicts)
     return (
-        f"this environment also holds {', '.join(rivals)}, whose files and ours overwrite each other: "
+        f"this environment also holds {', '.join(conflicts)}, whose files and ours overwrite each other: "
         f"remove it with `pip uninstall {names}`, reinstall backendai, and keep the two in separate environments"
     )

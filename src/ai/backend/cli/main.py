@@ -94,10 +94,10 @@ def root(ctx: click.Context) -> None:
 
 def main() -> None:
     """Runs the installed script: the command of the arguments, with its errors in one line each."""
-    reason = refusal()
+    refusal_text = refusal()
     screen = Screen()
-    if reason is not None:
-        screen.fail(reason)
+    if refusal_text is not None:
+        screen.fail(refusal_text)
     try:
         root.main(prog_name=PROGRAM, complete_var=COMPLETION_VARIABLE, standalone_mode=False, obj=screen)
     except click.UsageError as error:

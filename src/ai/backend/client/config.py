@@ -32,9 +32,9 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "read_timeout": "0",
 }
 
-_PREFIXES = ("BACKEND_", "SORNA_")
-_TRUE = frozenset({"1", "t", "true", "y", "yes", "on"})
-_FALSE = frozenset({"", "0", "f", "false", "n", "no", "off"})
+_VARIABLE_PREFIXES = ("BACKEND_", "SORNA_")
+_TRUE_TEXTS = frozenset({"1", "t", "true", "y", "yes", "on"})
+_FALSE_TEXTS = frozenset({"", "0", "f", "false", "n", "no", "off"})
 
 
 def get_env(key: str, default: Any = None, *, clean: Callable[[Any], T] = lambda value: value) -> T:
@@ -44,43 +44,43 @@ def get_env(key: str, default: Any = None, *, clean: Callable[[Any], T] = lambda
         KeyError: no variable is set and there is no default.
         BackendClientError: ``clean`` does not accept the value.
     """
-    name = key.upper()
-    for prefix in _PREFIXES:
-        if prefix + name in os.environ:
-            raw: Any = os.environ[prefix + name]
+    upper_key = key.upper()
+    for prefix in _VARIABLE_PREFIXES:
+        if prefix + upper_key in os.environ:
+            raw_value: Any = os.environ[prefix + upper_key]
             break
     else:
         if default is None:
-            raise KeyError(f"{_PREFIXES[0]}{name} is not set")
-        raw = default
+            raise KeyError(f"{_VARIABLE_PREFIXES[0]}{upper_key} is not set")
+        raw_value = default
     try:
-        return clean(raw)
+        return clean(raw_value)
     except ValueError as error:
-        raise BackendClientError(f"{_PREFIXES[0]}{name} is {raw!r}: {error}") from error
+        raise BackendClientError(f"{_VARIABLE_PREFIXES[0]}{upper_key} is {raw_value!r}: {error}") from error
 
 
-def _boolean(raw: str | bool) -> bool:
-    text = str(raw).strip().lower()
-    if text in _TRUE or text in _FALSE:
-        return text in _TRUE
+def _parse_boolean(raw: str | bool) -> bool:
+    lowered = str(raw).strip().lower()
+    if lowered in _TRUE_TEXTS or lowered in _FALSE_TEXTS:
+        return lowered in _TRUE_TEXTS
     raise ValueError("say yes or no")
 
 
-def _names(raw: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in raw.split(",") if part.strip())
+def _split_names(raw: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in raw.split(",") if name.strip())
 
 
-def _seconds(raw: str | float) -> float:
-    value = float(raw)
-    if not value >= 0:
+def _parse_seconds(raw: str | float) -> float:
+    timeout_s = float(raw)
+    if not timeout_s >= 0:
         raise ValueError("must not be negative")
-    return value
+    return timeout_s
 
 
-def _urls(raw: str | URL) -> tuple[URL, ...]:
+def _parse_urls(raw: str | URL) -> tuple[URL, ...]:
     from yarl import URL
 
-    urls = (raw,) if isinstance(raw, URL) else tuple(URL(part) for part in _names(raw))
+    urls = (raw,) if isinstance(raw, URL) else tuple(URL(part) for part in _split_names(raw))
     for url in urls:
         if url.scheme not in {"http", "https"} or not url.host:
             raise ValueError("an endpoint is written http://HOST[:PORT] or https://HOST[:PORT]")
@@ -121,7 +121,7 @@ class APIConfig:
         connection_timeout: float | None = None,
         read_timeout: float | None = None,
     ) -> None:
-        def pick(key: str, value: Any, clean: Callable[[Any], T] = str) -> T:  # type: ignore[assignment]  # str is a T
+        def choose(key: str, value: Any, clean: Callable[[Any], T] = str) -> T:  # type: ignore[assignment]  # str is a T
             if value is None:
                 return get_env(key, DEFAULTS.get(key, ""), clean=clean)
             try:
@@ -129,21 +129,21 @@ class APIConfig:
             except ValueError as error:
                 raise BackendClientError(f"{key} is {value!r}: {error}") from error
 
-        self.endpoints: Sequence[URL] = pick("endpoint", endpoint, _urls)
-        self.endpoint_type: str = pick("endpoint_type", endpoint_type)
-        self.domain: str = pick("domain", domain)
-        self.group: str = pick("group", group)
-        self.version: str = pick("version", version)
+        self.endpoints: Sequence[URL] = choose("endpoint", endpoint, _parse_urls)
+        self.endpoint_type: str = choose("endpoint_type", endpoint_type)
+        self.domain: str = choose("domain", domain)
+        self.group: str = choose("group", group)
+        self.version: str = choose("version", version)
         self.user_agent: str = user_agent or "backendai client for Python"
-        self.hash_type: str = pick("hash_type", hash_type).lower()
-        self.skip_sslcert_validation: bool = pick("skip_sslcert_validation", skip_sslcert_validation, _boolean)
-        self.connection_timeout: float = pick("connection_timeout", connection_timeout, _seconds)
-        self.read_timeout: float = pick("read_timeout", read_timeout, _seconds)
+        self.hash_type: str = choose("hash_type", hash_type).lower()
+        self.skip_sslcert_validation: bool = choose("skip_sslcert_validation", skip_sslcert_validation, _parse_boolean)
+        self.connection_timeout: float = choose("connection_timeout", connection_timeout, _parse_seconds)
+        self.read_timeout: float = choose("read_timeout", read_timeout, _parse_seconds)
         self.vfolder_mounts: Sequence[str] = (
-            pick("vfolder_mounts", None, _names) if vfolder_mounts is None else tuple(vfolder_mounts)
+            choose("vfolder_mounts", None, _split_names) if vfolder_mounts is None else tuple(vfolder_mounts)
         )
         self._access_key = access_key if access_key is not None else get_env("access_key", "", clean=str) or None
-        self._secret_key: str = pick("secret_key", secret_key)
+        self._secret_key: str = choose("secret_key", secret_key)
         if self.endpoint_type != "api":
             raise BackendClientError(f"BACKEND_ENDPOINT_TYPE is {self.endpoint_type!r}: only 'api' is supported yet")
         if self.hash_type not in HASHES:
@@ -152,7 +152,7 @@ class APIConfig:
 
     @property
     def endpoint(self) -> URL:
-        """The endpoint in use."""
+        """The URL of the endpoint in use."""
         return self.endpoints[self._current]
 
     def fail_over(self) -> None:

@@ -17,7 +17,7 @@ from ai.backend.client.wire import Call, Reply, prepare, problem
 
 
 class PendingReply:
-    """The answer to a call that a thread waits for."""
+    """A call that a thread has sent, and the reply that the thread waits for."""
 
     def __init__(self, config: APIConfig, call: Call) -> None:
         self.call = call
@@ -56,17 +56,17 @@ class PendingReply:
         Raises BackendAPIError if the server refused.
         """
         loop = asyncio.get_running_loop()
-        arrived = asyncio.Event()
+        is_answered = asyncio.Event()
 
         def resume_waiter() -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(arrived.set)
+                loop.call_soon_threadsafe(is_answered.set)
 
         with self._lock:
             self._callback = resume_waiter
             if self._is_done:
-                arrived.set()
-        await arrived.wait()
+                is_answered.set()
+        await is_answered.wait()
         if self._answer is None:
             return None
         status, reason, headers, body = self._answer

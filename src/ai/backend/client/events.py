@@ -15,7 +15,7 @@ from ai.backend.client.transport import Transport
 from ai.backend.client.wire import Call
 
 CLOSING_EVENT = "server_close"
-_MAX_LINE = 1024 * 1024
+_MAX_LINE_BYTES = 1024 * 1024
 _RETRY_S = 2.0
 
 
@@ -52,26 +52,26 @@ class Parser:
             event = Event(self._name or "message", "\n".join(self._data), self.last_id) if self._data else None
             self._name, self._data = "", []
             return event
-        field, _, value = line.partition(":")
-        value = value.removeprefix(" ")
+        field, _, field_value = line.partition(":")
+        field_value = field_value.removeprefix(" ")
         if field == "event":
-            self._name = value
+            self._name = field_value
         elif field == "data":
-            self._data.append(value)
+            self._data.append(field_value)
         elif field == "id":
-            self.last_id = value
-        elif field == "retry" and value.isdecimal():
-            self.retry_s = int(value) / 1000
+            self.last_id = field_value
+        elif field == "retry" and field_value.isdecimal():
+            self.retry_s = int(field_value) / 1000
         return None
 
 
-async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[str]:
+async def _read_lines(content: aiohttp.StreamReader) -> AsyncIterator[str]:
     unfinished = b""
     async for chunk in content.iter_any():
         *lines, unfinished = (unfinished + chunk).split(b"\n")
         for line in lines:
             yield line.removesuffix(b"\r").decode(errors="replace")
-        if len(unfinished) > _MAX_LINE:
+        if len(unfinished) > _MAX_LINE_BYTES:
             unfinished = b""
 
 
@@ -96,7 +96,7 @@ async def follow(
         try:
             async with transport.stream(call) as response:
                 opened()
-                async for line in _lines(response.content):
+                async for line in _read_lines(response.content):
                     event = parser.feed(line)
                     if event is None:
                         continue

@@ -41,17 +41,17 @@ class BackendAPIError(BackendError):
         return str(self.data["type"]).rstrip("/").rsplit("/", 1)[-1]
 
     def __str__(self) -> str:
-        text = str(self.data.get("msg") or self.data.get("detail") or self.data["title"])
-        fields = self.data.get("data")
-        if self.code == "invalid-api-params" and isinstance(fields, Mapping) and fields:
-            plain = [f"{name}: {reason}" for name, reason in fields.items() if not isinstance(reason, Mapping | list)]
-            missing = [problem for problem in plain if problem not in text]
-            text += f" ({'; '.join(missing)})" if missing else ""
-        return f"{text} [{self.status} {self.code}]"
+        message = str(self.data.get("msg") or self.data.get("detail") or self.data["title"])
+        detail = self.data.get("data")
+        if self.code == "invalid-api-params" and isinstance(detail, Mapping) and detail:
+            plain = [f"{field}: {reason}" for field, reason in detail.items() if not isinstance(reason, Mapping | list)]
+            missing = [problem for problem in plain if problem not in message]
+            message += f" ({'; '.join(missing)})" if missing else ""
+        return f"{message} [{self.status} {self.code}]"
 
 
 class BackendClientError(BackendError):
-    """A failure of this side of the connection, or of the connection itself."""
+    """A failure of the client or of its connection."""
 
 
 class MissingCredentials(BackendClientError):
@@ -63,4 +63,4 @@ class EndpointUnreachable(BackendClientError):
 
 
 class UnusableReply(BackendClientError):
-    """The server answered with something that is not of this API."""
+    """The server's answer is no valid reply of this API."""

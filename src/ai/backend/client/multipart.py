@@ -21,16 +21,16 @@ def collect(files: Iterable[str | os.PathLike[str]], basedir: str | os.PathLike[
 
     Raises BackendClientError if a file is missing, no regular file, or outside of ``basedir``.
     """
-    base = Path(basedir or ".").resolve()
+    folder = Path(basedir or ".").resolve()
     contents: dict[str, bytes] = {}
-    for name in files:
-        path = base / name
+    for file in files:
+        path = folder / file
         path = path.parent.resolve() / path.name  # a link keeps its own name
         if not path.is_file():
-            raise BackendClientError(f"{name}: no such file")
-        if not path.is_relative_to(base):
-            raise BackendClientError(f"{name} is not inside {base}: change into a directory that contains it")
-        contents[path.relative_to(base).as_posix()] = path.read_bytes()
+            raise BackendClientError(f"{file}: no such file")
+        if not path.is_relative_to(folder):
+            raise BackendClientError(f"{file} is not inside {folder}: change into a directory that contains it")
+        contents[path.relative_to(folder).as_posix()] = path.read_bytes()
     return contents
 
 
@@ -54,26 +54,26 @@ async def tar_parts(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
 
 
 def extract(archive: IO[bytes], dest: Path) -> list[Path]:
-    """Unpacks an archive below ``dest``; nothing in it can reach a place outside.
+    """Unpacks an archive below ``dest``; no member can be written outside.
 
     Raises BackendClientError if it tries, or it is not a tar archive.
     """
     dest.mkdir(parents=True, exist_ok=True)
-    written: list[Path] = []
+    written_paths: list[Path] = []
     try:
         with tarfile.open(fileobj=archive, mode="r:*") as tar:
             for member in tar:
                 path = _unpack(tar, member, dest)
-                written += [] if member.isdir() else [path]
+                written_paths += [] if member.isdir() else [path]
     except tarfile.TarError as error:
         raise BackendClientError(f"the downloaded archive is unusable: {error}") from error
-    return written
+    return written_paths
 
 
 def _unpack(tar: tarfile.TarFile, member: tarfile.TarInfo, dest: Path) -> Path:
-    """Unpacks one member, without the ``filter`` of tarfile: it came with Python 3.11.4, and Debian 12 has 3.11.2."""
-    top, path = dest.resolve(), dest / member.name
-    if not path.parent.resolve().is_relative_to(top) or ".." in Path(member.name).parts:
+    """Unpacks one member below ``dest``, without tarfile's ``filter``, which Python 3.11.2 of Debian 12 lacks."""
+    top_folder, path = dest.resolve(), dest / member.name
+    if not path.parent.resolve().is_relative_to(top_folder) or ".." in Path(member.name).parts:
         raise BackendClientError(f"the downloaded archive is unusable: {member.name!r} leads outside")
     if member.isdir():
         if path.is_symlink():
@@ -84,7 +84,7 @@ def _unpack(tar: tarfile.TarFile, member: tarfile.TarInfo, dest: Path) -> Path:
     if path.is_symlink() or path.is_file():
         path.unlink()
     if member.issym():
-        if not (path.parent / member.linkname).resolve().is_relative_to(top):
+        if not (path.parent / member.linkname).resolve().is_relative_to(top_folder):
             raise BackendClientError(f"the downloaded archive is unusable: the link {member.name!r} leads outside")
         path.symlink_to(member.linkname)
         return path

@@ -27,7 +27,7 @@ class Portal:
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
-        """Waits for the coroutine. An interrupt of the waiting thread (Ctrl-C) cancels it."""
+        """Returns the result of a coroutine. An interrupt of the waiting thread (Ctrl-C) cancels the coroutine."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()
@@ -64,9 +64,9 @@ class Portal:
         async def enter() -> Any:
             return await manager.__aenter__()
 
-        value = self.run(enter())
+        entered = self.run(enter())
         try:
-            yield self.block(value)
+            yield self.block(entered)
         except BaseException as error:
             if not self.run(leave(error)):
                 raise

@@ -18,7 +18,7 @@ from ai.backend.client.wire import Call, Reply, new_token
 
 
 class Response:
-    """A whole answer, for blocking programs."""
+    """A whole HTTP response, for blocking programs."""
 
     def __init__(self, reply: Reply) -> None:
         self.status = reply.status
@@ -36,7 +36,7 @@ class Response:
 
 
 class AsyncResponse:
-    """A whole answer, for asyncio programs."""
+    """A whole HTTP response, for asyncio programs."""
 
     def __init__(self, reply: Reply) -> None:
         self.status = reply.status
@@ -93,7 +93,7 @@ class Request:
         self._body = {"content": content, "content_type": content_type}
 
     def fetch(self) -> Fetch:
-        """Returns the request for the open API session, which sends it when the block is entered.
+        """Returns a context manager that sends the request over the open API session when entered.
 
         Raises BackendClientError if no API session is open in this context.
         """

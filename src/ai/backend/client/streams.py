@@ -23,7 +23,7 @@ class ExecuteStream(Remote):
         return self._socket.__aiter__()
 
     async def results(self) -> AsyncIterator[dict[str, Any]]:
-        """Yields every Execution Result Object up to and including the one that says ``finished``.
+        """Yields every Execution Result Object up to and including ``finished``.
 
         Raises EndpointUnreachable if the stream ended before the run did.
         """
@@ -38,7 +38,7 @@ class ExecuteStream(Remote):
         raise EndpointUnreachable(f"the stream ended before the run did: {reason}")
 
     async def send_text(self, text: str) -> None:
-        """Answers a ``waiting-input``."""
+        """Sends input to a run whose status is ``waiting-input``."""
         await self._socket.send_str(text)
 
     async def close(self) -> None:

@@ -24,11 +24,11 @@ from ai.backend.client.wire import problem
 
 CHUNK = 16 * 1024 * 1024
 PARALLEL = 4
-_READ = 1024 * 1024
-_PAUSES = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
-_TUS = {"Tus-Resumable": "1.0.0"}
-_AGAIN = frozenset({423, 429, 500, 502, 503, 504})
-_GONE = frozenset({401, 403, 404, 410})
+_READ_BYTES = 1024 * 1024
+_PAUSES_S = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
+_TUS_HEADERS = {"Tus-Resumable": "1.0.0"}
+_RETRIED = frozenset({423, 429, 500, 502, 503, 504})
+_GONE_STATUSES = frozenset({401, 403, 404, 410})
 
 Progress = Callable[[str, int, int], None]
 """Called with a path, the bytes done, and the bytes in total."""
@@ -51,8 +51,8 @@ class Ticket:
 
 def state_directory() -> Path:
     """Returns the directory of the records of unfinished uploads."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "backend.ai" / "uploads"
+    cache_home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache_home) if cache_home else Path.home() / ".cache") / "backend.ai" / "uploads"
 
 
 class UploadRecord:
@@ -72,7 +72,7 @@ class UploadRecord:
             return None
 
     def write(self, ticket: Ticket) -> None:
-        """Writes the record if possible: without it the next run starts from the beginning."""
+        """Saves the ticket if possible; without a record the next run starts from the beginning."""
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
@@ -95,10 +95,10 @@ class _Retries:
 
     async def wait(self, error: Exception) -> None:
         """Waits before the next try. Raises EndpointUnreachable after the last."""
-        if self.failures >= len(_PAUSES):
-            reason = str(error) or type(error).__name__
-            raise EndpointUnreachable(f"the storage proxy cannot be reached: {reason}") from error
-        await asyncio.sleep(_PAUSES[self.failures])
+        if self.failures >= len(_PAUSES_S):
+            error_text = str(error) or type(error).__name__
+            raise EndpointUnreachable(f"the storage proxy cannot be reached: {error_text}") from error
+        await asyncio.sleep(_PAUSES_S[self.failures])
         self.failures += 1
 
 
@@ -148,7 +148,7 @@ class Transfers:
             record.delete()
 
     async def _attempt(
-        self, method: str, url: URL, expected: Collection[int], retried: Collection[int] = _AGAIN, **options: Any
+        self, method: str, url: URL, expected: Collection[int], retried: Collection[int] = _RETRIED, **options: Any
     ) -> aiohttp.ClientResponse | Exception:
         """Sends a request once; returns the response, or the failure if another try may succeed.
 
@@ -167,27 +167,27 @@ class Transfers:
 
     async def _patch(self, ticket: Ticket, offset: int, chunk: bytes) -> int:
         """Sends a chunk; returns the offset at which the upload goes on."""
-        headers = {**_TUS, "Upload-Offset": str(offset), "Content-Type": "application/offset+octet-stream"}
+        headers = {**_TUS_HEADERS, "Upload-Offset": str(offset), "Content-Type": "application/offset+octet-stream"}
         retries = _Retries()
         while True:
             body = io.BytesIO(chunk)
-            reply = await self._attempt("PATCH", ticket.target, {204}, _AGAIN | {409}, data=body, headers=headers)
+            reply = await self._attempt("PATCH", ticket.target, {204}, _RETRIED | {409}, data=body, headers=headers)
             if not isinstance(reply, Exception):
                 return int(reply.headers["Upload-Offset"])
             await retries.wait(reply)
-            stored = await self._offset(ticket)  # a broken request may have arrived in part
-            if stored is None:
+            stored_bytes = await self._offset(ticket)  # a broken request may have arrived in part
+            if stored_bytes is None:
                 raise reply
-            if stored != offset:
-                return stored
+            if stored_bytes != offset:
+                return stored_bytes
 
     async def _offset(self, ticket: Ticket) -> int | None:
-        """Returns how many bytes the proxy has; None if it does not know the upload any more."""
+        """Returns the number of bytes that the proxy has stored; None for an unknown upload."""
         retries = _Retries()
         while True:
-            reply = await self._attempt("HEAD", ticket.target, {200, 204, *_GONE}, headers=_TUS)
+            reply = await self._attempt("HEAD", ticket.target, {200, 204, *_GONE_STATUSES}, headers=_TUS_HEADERS)
             if not isinstance(reply, Exception):
-                return None if reply.status in _GONE else int(reply.headers["Upload-Offset"])
+                return None if reply.status in _GONE_STATUSES else int(reply.headers["Upload-Offset"])
             await retries.wait(reply)
 
     async def put(self, path: str, url: str, local: Path, size: int, *, progress: Progress | None = None) -> None:
@@ -199,9 +199,9 @@ class Transfers:
         """
         retries = _Retries()
         while True:
-            data = _parts(path, local, size, progress)
+            body = _parts(path, local, size, progress)
             headers = {"Content-Length": str(size)}
-            reply = await self._attempt("PUT", URL(url, encoded=True), {200, 201, 204}, data=data, headers=headers)
+            reply = await self._attempt("PUT", URL(url, encoded=True), {200, 201, 204}, data=body, headers=headers)
             if not isinstance(reply, Exception):
                 return
             await retries.wait(reply)
@@ -239,22 +239,22 @@ class Transfers:
             if response.status == 416 and headers:
                 partial.drop()
                 raise aiohttp.ClientPayloadError("the file became shorter")
-            if response.status in _AGAIN:
+            if response.status in _RETRIED:
                 raise aiohttp.ClientPayloadError(f"the storage proxy answers {response.status}")
             if response.status not in (200, 206):
                 raise await _refusal(response)
-            done = offset if response.status == 206 else 0
-            total = done + int(response.headers.get("Content-Length") or 0)
+            done_bytes = offset if response.status == 206 else 0
+            total_bytes = done_bytes + int(response.headers.get("Content-Length") or 0)
             with partial.opened(response.headers.get("ETag", ""), goes_on=response.status == 206) as file:
-                async for chunk in response.content.iter_chunked(_READ):
+                async for chunk in response.content.iter_chunked(_READ_BYTES):
                     await asyncio.to_thread(file.write, chunk)
-                    done += len(chunk)
+                    done_bytes += len(chunk)
                     if progress is not None:
-                        progress(path, done, max(total, done))
+                        progress(path, done_bytes, max(total_bytes, done_bytes))
                 file.flush()
                 await asyncio.to_thread(os.fsync, file.fileno())
         if progress is not None:
-            progress(path, done, done)
+            progress(path, done_bytes, done_bytes)
 
 
 class Partial:
@@ -282,7 +282,7 @@ class Partial:
             return ""
 
     def opened(self, version: str, *, goes_on: bool) -> BinaryIO:
-        """Opens the file for writing, at its end or from its beginning."""
+        """Opens the partial file for writing, at its end or from its beginning."""
         if not goes_on:
             self.drop()
         self._mark.write_text(version)
@@ -300,16 +300,16 @@ class Partial:
 
 
 async def _parts(path: str, local: Path, size: int, progress: Progress | None) -> AsyncIterator[bytes]:
-    """Yields a file in pieces, exactly ``size`` bytes of it."""
-    done = 0
+    """Yields exactly ``size`` bytes of a local file, in pieces."""
+    done_bytes = 0
     with local.open("rb") as file:
-        while done < size:
-            part = await asyncio.to_thread(file.read, min(_READ, size - done))
+        while done_bytes < size:
+            part = await asyncio.to_thread(file.read, min(_READ_BYTES, size - done_bytes))
             if not part:
                 raise BackendClientError(f"{local} became shorter while it was sent")
-            done += len(part)
+            done_bytes += len(part)
             if progress is not None:
-                progress(path, done, size)
+                progress(path, done_bytes, size)
             yield part
 
 
@@ -319,21 +319,21 @@ def _read_at(file: BinaryIO, offset: int, size: int) -> bytes:
 
 
 async def in_parallel(works: Iterable[Awaitable[Any]], parallel: int) -> list[Any]:
-    """Awaits all, ``parallel`` at a time, and returns the results in order; the first failure ends the rest."""
-    slots = asyncio.Semaphore(max(1, parallel))
-    waiting = list(works)
+    """Awaits ``works``, ``parallel`` at a time, and returns the results in order; the first failure ends the rest."""
+    running = asyncio.Semaphore(max(1, parallel))
+    pending_works = list(works)
 
-    async def in_turn(work: Awaitable[Any]) -> Any:
-        async with slots:
+    async def await_in_turn(work: Awaitable[Any]) -> Any:
+        async with running:
             return await work
 
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(in_turn(work)) for work in waiting]
+            tasks = [group.create_task(await_in_turn(work)) for work in pending_works]
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from None
     finally:
-        for work in waiting:
+        for work in pending_works:
             if asyncio.iscoroutine(work):
                 work.close()  # it may not have been started
     return [task.result() for task in tasks]
@@ -341,40 +341,40 @@ async def in_parallel(works: Iterable[Awaitable[Any]], parallel: int) -> list[An
 
 def inside(base: Path, path: str) -> Path:
     """Returns the local path of a file; always inside of ``base``, whatever name a server sent."""
-    parts = PurePosixPath(path).parts
-    if ".." in parts or path.startswith("/") or "\0" in path:
+    path_parts = PurePosixPath(path).parts
+    if ".." in path_parts or path.startswith("/") or "\0" in path:
         raise BackendClientError(f"{path!r} would be written outside of {base}")
-    return base.joinpath(*parts)
+    return base.joinpath(*path_parts)
 
 
 def collect(
     files: Sequence[str | os.PathLike[str]], basedir: str | os.PathLike[str] | None, recursive: bool
 ) -> tuple[list[tuple[str, Path]], list[str]]:
-    """Returns the paths in the folder with their local files, and the directories to create."""
-    base = Path(basedir or Path.cwd())
-    root = base.resolve()
-    collected: dict[str, Path] = {}
+    """Returns pairs of a path in the folder and a local file, and the directories to create in the folder."""
+    base_folder = Path(basedir or Path.cwd())
+    root = base_folder.resolve()
+    local_by_path: dict[str, Path] = {}
     directories: set[str] = set()
     for name in files:
-        path = Path(name) if Path(name).is_absolute() else base / name
+        path = Path(name) if Path(name).is_absolute() else base_folder / name
         # The directory is resolved, the last part is not: a link is sent under its own name.
         local = path.parent.resolve() / path.name if path.name not in ("", "..") else path.resolve()
         if not local.is_relative_to(root):
-            raise BackendClientError(f"{name} is outside of {base}")
+            raise BackendClientError(f"{name} is outside of {base_folder}")
         if local.is_dir():
             if not recursive:
                 raise BackendClientError(f"{name} is a directory: upload it with recursive")
             directories.add(local.relative_to(root).as_posix())
             for directory, names, leaves in os.walk(local):
                 folder = Path(directory)
-                directories |= {(folder / below).relative_to(root).as_posix() for below in names}
-                collected |= {(folder / leaf).relative_to(root).as_posix(): folder / leaf for leaf in leaves}
+                directories |= {(folder / name).relative_to(root).as_posix() for name in names}
+                local_by_path |= {(folder / file).relative_to(root).as_posix(): folder / file for file in leaves}
         elif local.is_file():
-            collected[local.relative_to(root).as_posix()] = local
+            local_by_path[local.relative_to(root).as_posix()] = local
         else:
             raise BackendClientError(f"{name} is no regular file")
-    for remote in (*collected, *directories):
-        if not remote.isprintable() and any("\ud800" <= c <= "\udfff" for c in remote):
+    for remote in (*local_by_path, *directories):
+        if not remote.isprintable() and any("\ud800" <= character <= "\udfff" for character in remote):
             raise BackendClientError(f"{os.fsencode(remote)!r} is no name in UTF-8")
-    parents = {PurePosixPath(path).parent.as_posix() for path in collected}
-    return sorted(collected.items()), sorted((directories | parents) - {"."})
+    parents = {PurePosixPath(path).parent.as_posix() for path in local_by_path}
+    return sorted(local_by_path.items()), sorted((directories | parents) - {"."})

@@ -24,11 +24,11 @@ from ai.backend.client.exceptions import BackendAPIError, EndpointUnreachable
 from ai.backend.client.portal import Remote
 from ai.backend.client.wire import Call, Reply, call_url, prepare, problem, sign_headers
 
-_PAUSES = (0.1, 0.4)
+_PAUSES_S = (0.1, 0.4)
 """Seconds between rounds over all endpoints."""
-_NEVER_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+_NEVER_SENT_ERRORS = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 _HEARTBEAT_S = 30.0
-_MAX_MESSAGE = 16 * 1024 * 1024
+_MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 
 
 class Transport(Remote):
@@ -68,7 +68,7 @@ class Transport(Remote):
 
     @property
     def session(self) -> aiohttp.ClientSession:
-        """The HTTP session underneath, for requests that go elsewhere and are not signed."""
+        """The HTTP session underneath, for unsigned requests to other servers."""
         if self._http is None:
             raise RuntimeError("the API session is not open: use it in a `with` block, or call open() first")
         return self._http
@@ -91,21 +91,21 @@ class Transport(Remote):
 
     async def request(self, call: Call) -> Reply:
         """Returns the whole answer to ``call``; errors as :meth:`stream`."""
-        for last in (False, True):
+        for is_last_try in (False, True):
             try:
                 async with self.stream(call) as response:
                     return Reply(response.status, response.headers, await response.read())
             except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
                 # The answer broke off in its middle.
-                if last or not call.repeatable:
-                    raise EndpointUnreachable(_broken(self.config.endpoint, error)) from error
+                if is_last_try or not call.repeatable:
+                    raise EndpointUnreachable(_broken_text(self.config.endpoint, error)) from error
                 self.config.fail_over()
         raise AssertionError("unreachable")
 
     async def _send(self, call: Call) -> aiohttp.ClientResponse:
         http = self.session
         failure: Exception | None = None
-        for pause_s in (*_PAUSES, 0.0):
+        for pause_s in (*_PAUSES_S, 0.0):
             for _ in self.config.endpoints:
                 url, headers, body = prepare(self.config, call)
                 try:
@@ -118,13 +118,13 @@ class Transport(Remote):
                         skip_auto_headers=["Accept-Encoding"],
                     )
                 except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
-                    if not call.repeatable and not isinstance(error, _NEVER_SENT):
-                        raise EndpointUnreachable(_broken(self.config.endpoint, error)) from error
+                    if not call.repeatable and not isinstance(error, _NEVER_SENT_ERRORS):
+                        raise EndpointUnreachable(_broken_text(self.config.endpoint, error)) from error
                     failure = error
                 self.config.fail_over()
             await asyncio.sleep(pause_s)
-        names = ", ".join(str(url) for url in self.config.endpoints)
-        raise EndpointUnreachable(f"no answer from {names}: {failure or 'timed out'}") from failure
+        endpoint_names = ", ".join(str(url) for url in self.config.endpoints)
+        raise EndpointUnreachable(f"no answer from {endpoint_names}: {failure or 'timed out'}") from failure
 
     @asynccontextmanager
     async def websocket(
@@ -151,29 +151,29 @@ class Transport(Remote):
                     headers=headers,
                     autoping=True,
                     heartbeat=None if for_bytes else _HEARTBEAT_S,
-                    max_msg_size=_MAX_MESSAGE,
+                    max_msg_size=_MAX_MESSAGE_BYTES,
                 )
                 break
             except aiohttp.WSServerHandshakeError as error:
                 if for_bytes:
                     # The upgrade's answer has no body here: asked without one, the server says why.
                     await self.request(Call(method="GET", path=path, params=dict(params or {}), repeatable=True))
-                raise BackendAPIError(error.status, error.message, {"title": _refused(error.status)}) from error
+                raise BackendAPIError(error.status, error.message, {"title": _refusal_text(error.status)}) from error
             except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
                 failure = error
                 self.config.fail_over()
         if socket is None:
-            raise EndpointUnreachable(_broken(self.config.endpoint, failure)) from failure
+            raise EndpointUnreachable(_broken_text(self.config.endpoint, failure)) from failure
         try:
             yield socket
         finally:
             await socket.close()
 
 
-def _refused(status: int) -> str:
+def _refusal_text(status: int) -> str:
     explanations = {401: "The credentials are missing, wrong or expired.", 404: "There is no such session."}
     return explanations.get(status, f"The server refused the stream with status {status}.")
 
 
-def _broken(endpoint: URL, error: Exception | None) -> str:
+def _broken_text(endpoint: URL, error: Exception | None) -> str:
     return f"the connection to {endpoint} broke: {str(error) or type(error).__name__}"

@@ -14,7 +14,7 @@ from ai.backend.client.exceptions import BackendClientError, BackendError, Endpo
 from ai.backend.client.portal import Remote
 
 log = logging.getLogger(__name__)
-_PIECE = 256 * 1024
+_PIECE_BYTES = 256 * 1024
 Report = Callable[[BackendError], None]
 ArgumentValue = str | Sequence[str] | None
 """Value of an argument of a service: one, several that follow its name, or none for a bare option."""
@@ -23,7 +23,7 @@ ArgumentValue = str | Sequence[str] | None
 def tunnel_query(
     app: str, port: int | None, envs: Mapping[str, str] | None, arguments: Mapping[str, ArgumentValue] | None
 ) -> dict[str, str]:
-    """Returns the query that asks for a tunnel."""
+    """Returns the query parameters of a request for a tunnel to a service."""
     query = {"app": app, "half-close": "true"}
     if port is not None:
         query["port"] = str(port)
@@ -69,7 +69,7 @@ class AppStream(Remote):
             await self._send(data)
 
     async def write_eof(self) -> None:
-        """Ends this direction; received bytes can still be read."""
+        """Ends the direction to the service; received bytes can still be read."""
         await self._send(b"")
 
     async def _send(self, data: bytes) -> None:
@@ -95,7 +95,7 @@ class LocalPort(Remote):
     async def listening(self, host: str, port: int) -> AsyncIterator[LocalPort]:
         """Listens while the block lasts; raises BackendClientError if the address cannot be listened on."""
         try:
-            server = await asyncio.start_server(self._accept, host, port, limit=_PIECE)
+            server = await asyncio.start_server(self._accept, host, port, limit=_PIECE_BYTES)
         except OSError as error:
             raise BackendClientError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
         self.host, self.port = server.sockets[0].getsockname()[:2]
@@ -131,19 +131,19 @@ async def copy_both_ways(stream: AppStream, reader: asyncio.StreamReader, writer
     Raises EndpointUnreachable if cut on the far side. ConnectionError: cut on this one.
     """
 
-    async def outward() -> None:
-        while data := await reader.read(_PIECE):
+    async def copy_outward() -> None:
+        while data := await reader.read(_PIECE_BYTES):
             await stream.write(data)
         await stream.write_eof()
 
-    async def inward() -> None:
+    async def copy_inward() -> None:
         while data := await stream.read():
             writer.write(data)
             await writer.drain()
         if writer.can_write_eof():
             writer.write_eof()
 
-    tasks = asyncio.create_task(outward()), asyncio.create_task(inward())
+    tasks = asyncio.create_task(copy_outward()), asyncio.create_task(copy_inward())
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         for task in reversed(tasks):

@@ -89,7 +89,7 @@ def sign_headers(config: APIConfig, method: str, url: URL, content_type: str | N
     if config.is_anonymous:
         return headers
     access_key, secret_key = config.access_key, config.secret_key
-    parts = SignedParts(
+    signed_parts = SignedParts(
         method=method,
         raw_target=url.raw_path_qs,
         date=date,
@@ -97,7 +97,7 @@ def sign_headers(config: APIConfig, method: str, url: URL, content_type: str | N
         content_type=media_type(content_type),
         version=config.version,
     )
-    signature = sign(parts, secret_key, hash_name=config.hash_type)
+    signature = sign(signed_parts, secret_key, hash_name=config.hash_type)
     headers["Authorization"] = authorization(access_key, signature, hash_name=config.hash_type)
     return headers
 
@@ -124,12 +124,12 @@ def prepare(config: APIConfig, call: Call) -> tuple[URL, dict[str, str], Any]:
 
 
 def problem(status: int, reason: str, body: bytes) -> BackendAPIError:
-    """Returns the error that an answer with a status of 400 or more stands for."""
+    """Returns the exception for an answer with a status of 400 or more."""
     text = body.decode(errors="replace")
     try:
-        data = json.loads(text)
+        document = json.loads(text)
     except ValueError:
-        data = None
-    if not isinstance(data, dict):
-        data = {"msg": text[:200].strip()} if text.strip() else {}
-    return BackendAPIError(status, reason, data)
+        document = None
+    if not isinstance(document, dict):
+        document = {"msg": text[:200].strip()} if text.strip() else {}
+    return BackendAPIError(status, reason, document)

@@ -18,13 +18,13 @@ from ai.backend.cli.framework.values import cell
 if TYPE_CHECKING:
     from ai.backend.pluginhost.check import Report
 
-_LISTING = "ai.backend.cli.accelerator.listing:"
+_LISTING_MODULE = "ai.backend.cli.accelerator.listing:"
 accelerator = LazyGroup(
     "accelerator",
     help="Accelerator plugins and devices of this node. No cluster is needed.",
     entries={
-        "list": Entry(_LISTING + "accelerator_list", "List the plugins that are installed on this node."),
-        "show": Entry(_LISTING + "accelerator_show", "Show the devices of this node and how they are linked."),
+        "list": Entry(_LISTING_MODULE + "accelerator_list", "List the plugins that are installed on this node."),
+        "show": Entry(_LISTING_MODULE + "accelerator_show", "Show the devices of this node and how they are linked."),
     },
 )
 
@@ -54,13 +54,13 @@ def check(
     from ai.backend.pluginhost.check_process import Job
 
     screen = screen_of()
-    reference, path = _locate(plugin)
-    values = _settings(settings)
-    plugins = values.pop("plugins", {}) if isinstance(values.get("plugins"), dict) else {}
+    reference, path = _locate_plugin(plugin)
+    parsed_settings = _parse_settings(settings)
+    plugins = parsed_settings.pop("plugins", {}) if isinstance(parsed_settings.get("plugins"), dict) else {}
     job = Job(
         reference=reference,
         path=(*path, *sys.path),
-        settings={} if plugins else values,
+        settings={} if plugins else parsed_settings,
         plugins=plugins,
         deadline_s=deadline,
         may_alter=alter_devices,
@@ -68,73 +68,73 @@ def check(
     )
     report = asyncio.run(check_outside(job, patience_s=timeout, environment=("*",)))
     if screen.is_json:
-        screen.json(_document(plugin, report))
+        screen.json(_report_document(plugin, report))
     else:
         outcomes = [outcome for outcome in report.outcomes if outcome.result is not Result.NOT_RUN]
-        rows = [{"check": o.check.replace("_", " "), "result": o.result, "reason": o.reason} for o in outcomes]
+        rows = [{"check": row.check.replace("_", " "), "result": row.result, "reason": row.reason} for row in outcomes]
         screen.table(rows, columns("check | result | reason"))
-        screen.say(f"\n{_summary(plugin, report)}")
+        screen.say(f"\n{_summarize(plugin, report)}")
     sys.exit(0 if report.is_good else 1)
 
 
-def _locate(plugin: str) -> tuple[str, tuple[str, ...]]:
-    """Returns the module to import, and the directories to add to the import path."""
+def _locate_plugin(plugin: str) -> tuple[str, tuple[str, ...]]:
+    """Returns the module that holds a plugin, and the directories to add to the import path."""
     if plugin.endswith(".py"):
-        file = Path(plugin).resolve()
-        if not file.is_file():
+        plugin_file = Path(plugin).resolve()
+        if not plugin_file.is_file():
             raise click.ClickException(f"there is no file {plugin}")
-        if not file.stem.isidentifier():
-            raise click.ClickException(f"{file.name} cannot be imported: rename it to an identifier")
-        return file.stem, (str(file.parent),)
+        if not plugin_file.stem.isidentifier():
+            raise click.ClickException(f"{plugin_file.name} cannot be imported: rename it to an identifier")
+        return plugin_file.stem, (str(plugin_file.parent),)
     from ai.backend.plugin.discovery import find_plugins
 
     logging.getLogger("ai.backend").addHandler(logging.NullHandler())  # the check itself says what is wrong
-    (source,) = find_plugins([plugin], (), ())
-    return source.reference or plugin, ()
+    (plugin_source,) = find_plugins([plugin], (), ())
+    return plugin_source.reference or plugin, ()
 
 
-def _settings(texts: tuple[str, ...]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for text in texts:
-        key, mark, value = text.partition("=")
+def _parse_settings(assignments: tuple[str, ...]) -> dict[str, Any]:
+    parsed_settings: dict[str, Any] = {}
+    for assignment in assignments:
+        key, equals_sign, value = assignment.partition("=")
         try:
-            if mark:
-                values[key.strip()] = _value(value.strip())
+            if equals_sign:
+                parsed_settings[key.strip()] = _parse_toml(value.strip())
             else:
-                values |= tomllib.loads(Path(text).read_text(encoding="utf-8"))
+                parsed_settings |= tomllib.loads(Path(assignment).read_text(encoding="utf-8"))
         except OSError as e:
-            raise click.ClickException(f"cannot read {text}: {e.strerror}") from None
+            raise click.ClickException(f"cannot read {assignment}: {e.strerror}") from None
         except ValueError as e:
-            raise click.ClickException(f"{text} is no TOML: {e}") from None
-    return values
+            raise click.ClickException(f"{assignment} is no TOML: {e}") from None
+    return parsed_settings
 
 
-def _value(text: str) -> Any:
-    """Returns a value of TOML, or the text itself."""
+def _parse_toml(text: str) -> Any:
+    """Parses a TOML value; returns a text that is not TOML unchanged."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
 
 
-def _document(plugin: str, report: Report) -> dict[str, Any]:
+def _report_document(plugin: str, report: Report) -> dict[str, Any]:
     return {
         "plugin": plugin,
-        **{name: getattr(report.description, name, None) for name in ("key", "version", "verified_on")},
+        **{field: getattr(report.description, field, None) for field in ("key", "version", "verified_on")},
         "passed": report.is_good,
-        "checks": [{"check": o.check, "result": o.result.value, "reason": o.reason} for o in report.outcomes],
+        "checks": [{"check": row.check, "result": row.result.value, "reason": row.reason} for row in report.outcomes],
     }
 
 
-def _summary(plugin: str, report: Report) -> str:
+def _summarize(plugin: str, report: Report) -> str:
     from ai.backend.plugin.testing.accelerator.checks import Result
 
     description = report.description
-    counts = [f"{number} {result}" for result in Result if (number := report.count(result))]
-    name = f"{description.key} {description.version}" if description else plugin
+    counts = [f"{count} {result}" for result in Result if (count := report.count(result))]
+    title = f"{description.key} {description.version}" if description else plugin
     hardware = description.verified_on if description else None
     verified = f"verified on {hardware}" if hardware else "unverified on hardware"
-    return cell(f"{name}: {', '.join(counts)}; {verified}")
+    return cell(f"{title}: {', '.join(counts)}; {verified}")
 
 
 @accelerator.command()
@@ -150,14 +150,16 @@ def new(name: str, folder: Path | None) -> None:
     from ai.backend.common.errors import BackendError
     from ai.backend.plugin.testing.accelerator.scaffold import write
 
-    target = folder if folder is not None else Path(f"backendai-{name}")
+    target_folder = folder if folder is not None else Path(f"backendai-{name}")
     try:
-        written = write(name, target)
+        written_paths = write(name, target_folder)
     except BackendError as e:
         raise click.ClickException(e.message) from None
     except OSError as e:
-        raise click.ClickException(f"cannot write {e.filename or target}: {e.strerror}") from None
-    files = [str(path) for path in written]
+        raise click.ClickException(f"cannot write {e.filename or target_folder}: {e.strerror}") from None
+    paths = [str(path) for path in written_paths]
     settings = f'allow-compute-plugins = ["{name}"]'
-    steps = f"Next: pip install -e {target}, backend.ai accelerator check {name}, and {settings} in agent.toml."
-    screen_of().result({"name": name, "dir": str(target), "files": files}, "\n".join([*files, "", steps]))
+    next_steps = (
+        f"Next: pip install -e {target_folder}, backend.ai accelerator check {name}, and {settings} in agent.toml."
+    )
+    screen_of().result({"name": name, "dir": str(target_folder), "files": paths}, "\n".join([*paths, "", next_steps]))

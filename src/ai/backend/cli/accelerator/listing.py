@@ -22,65 +22,65 @@ PLUGIN_COLUMNS = columns("name: Plugin | slots | devices | state | verified_on/w
 DEVICE_COLUMNS = columns(
     "plugin | device | model | memory | numa_node/wide: NUMA | location/wide | slots | state: Health"
 )
-_UNVERIFIED = "unverified on hardware"
-_CONFIG = click.Option(
+_UNVERIFIED_TEXT = "unverified on hardware"
+_CONFIG_OPTION = click.Option(
     ["-f", "--config", "config"], type=click.Path(path_type=Path), help="agent.toml; searched if it is not given."
 )
 
 
-def _survey(config: Path | None, only: str | None) -> list[PluginInspection]:
+def _survey_plugins(config: Path | None, plugin_key: str | None) -> list[PluginInspection]:
     from ai.backend.agent.main import survey_node
     from ai.backend.common.errors import BackendError
 
     # What is wrong with a plugin is a part of the result.
     logging.getLogger("ai.backend").addHandler(logging.NullHandler())
     try:
-        return survey_node(config, only)
+        return survey_node(config, plugin_key)
     except BackendError as e:
         raise click.ClickException(e.message) from None
 
 
-def _devices(plugin: PluginInspection) -> tuple[ComputeDevice, ...]:
+def _found_devices(plugin: PluginInspection) -> tuple[ComputeDevice, ...]:
     return plugin.kind.devices if plugin.kind is not None else ()
 
 
-def _displays(plugins: Iterable[PluginInspection]) -> SlotDisplays:
+def _slot_displays(plugins: Iterable[PluginInspection]) -> SlotDisplays:
     return {
-        d.slot_name: {
-            "number_format": {"binary": d.number_binary, "round_length": d.number_round_length},
-            "display_unit": d.display_unit,
+        display.slot_name: {
+            "number_format": {"binary": display.number_binary, "round_length": display.number_round_length},
+            "display_unit": display.display_unit,
         }
         for plugin in plugins
-        for d in (plugin.kind.displays if plugin.kind is not None else ())
+        for display in (plugin.kind.displays if plugin.kind is not None else ())
     }
 
 
-def _row(plugin: PluginInspection, displays: SlotDisplays) -> dict[str, Any]:
-    devices = _devices(plugin)
+def _plugin_row(plugin: PluginInspection, displays: SlotDisplays) -> dict[str, Any]:
+    devices = _found_devices(plugin)
     unhealthy = sum(device.health.value != "healthy" for device in devices)
     slots = plugin.kind.slots if plugin.kind is not None else {}
     return {
         "name": plugin.name,
-        "slots": ", ".join(f"{name} {readable_amount(name, amount, displays)}" for name, amount in slots.items()),
+        "slots": ", ".join(f"{slot} {readable_amount(slot, amount, displays)}" for slot, amount in slots.items()),
         "devices": f"{len(devices)}" + (f" ({unhealthy} unhealthy)" if unhealthy else ""),
         "state": plugin.reason or ("healthy" if plugin.is_allowed else "not allowed"),
-        "verified_on": plugin.verified_on or _UNVERIFIED,
+        "verified_on": plugin.verified_on or _UNVERIFIED_TEXT,
     }
 
 
-@click.command("list", cls=ListCommand, params=[_CONFIG])
+@click.command("list", cls=ListCommand, params=[_CONFIG_OPTION])
 def accelerator_list(config: Path | None) -> None:
     """List the plugins that are installed on this node, or that its agent.toml names, with what they find.
 
     They are loaded and judged as an agent does it.
     """
     screen = screen_of()
-    surveyed = _survey(config, None)
-    displays = _displays(surveyed)
+    surveyed = _survey_plugins(config, None)
+    displays = _slot_displays(surveyed)
     if screen.is_json:
         screen.json([_plugin_document(plugin) for plugin in surveyed])
     else:
-        screen.table([_row(plugin, displays) for plugin in surveyed], PLUGIN_COLUMNS)
+        screen.table([_plugin_row(plugin, displays) for plugin in surveyed], PLUGIN_COLUMNS)
         if not all(plugin.is_allowed for plugin in surveyed):
             screen.inform(
                 "Plugins that are not allowed are used once agent.toml names them in `allow-compute-plugins`."
@@ -102,29 +102,29 @@ def _plugin_document(plugin: PluginInspection) -> dict[str, Any]:
         "allowed": plugin.is_allowed,
         "healthy": plugin.reason is None,
         "reason": plugin.reason,
-        "slots": {name: format_quantity(amount) for name, amount in kind.slots.items()} if kind is not None else {},
+        "slots": {slot: format_quantity(amount) for slot, amount in kind.slots.items()} if kind is not None else {},
         "info": dict(kind.info or {}) if kind is not None else {},
-        "devices": [msgspec.to_builtins(device) for device in _devices(plugin)],
+        "devices": [msgspec.to_builtins(device) for device in _found_devices(plugin)],
     }
 
 
-@click.command("show", cls=ListCommand, params=[_CONFIG])
+@click.command("show", cls=ListCommand, params=[_CONFIG_OPTION])
 @click.argument("name", required=False)
 @click.option("--tree", is_flag=True, help="NUMA nodes, PCIe roots and switches, and the devices below them.")
 def accelerator_show(name: str | None, tree: bool, config: Path | None) -> None:
     """Show the devices of this node, or of the plugin NAME, as a table with a matrix of their links, or as a tree."""
     screen = screen_of()
-    surveyed = _survey(config, name)
+    surveyed = _survey_plugins(config, name)
     if name is not None and not surveyed:
         screen.fail(f"no plugin {name} is installed; `backend.ai accelerator list` names those that are")
     if screen.is_json:
         screen.json([_plugin_document(plugin) for plugin in surveyed])
         return
-    displays = _displays(surveyed)
-    devices = [device for plugin in surveyed for device in _devices(plugin)]
+    displays = _slot_displays(surveyed)
+    devices = [device for plugin in surveyed for device in _found_devices(plugin)]
     for plugin in surveyed:
         if name is not None:
-            verified = f"verified on {plugin.verified_on}" if plugin.verified_on else _UNVERIFIED
+            verified = f"verified on {plugin.verified_on}" if plugin.verified_on else _UNVERIFIED_TEXT
             screen.inform(cell(f"{plugin.name} {plugin.version} of {plugin.package or plugin.reference}, {verified}"))
         if plugin.reason and (name is not None or plugin.is_allowed):
             screen.inform(cell(f"{plugin.name}: {plugin.reason}"))
@@ -133,17 +133,17 @@ def accelerator_show(name: str | None, tree: bool, config: Path | None) -> None:
     elif tree:
         from ai.backend.cli.accelerator.topology import tree_of
 
-        screen.render(tree_of(devices, lambda device: _line(device, displays)))
+        screen.render(tree_of(devices, lambda device: _device_line(device, displays)))
     else:
         screen.table([_device_row(device, displays) for device in devices], DEVICE_COLUMNS)
-        linked = [device for device in devices if device.links]
-        if linked:
+        linked_devices = [device for device in devices if device.links]
+        if linked_devices:
             screen.say("")
-            _print_matrix(screen, linked)
+            _print_matrix(screen, linked_devices)
 
 
 def _device_row(device: ComputeDevice, displays: SlotDisplays) -> Mapping[str, Any]:
-    slots = [f"{s.slot_name} {readable_amount(s.slot_name, s.amount, displays)}" for s in device.slots]
+    slots = [f"{slot.slot_name} {readable_amount(slot.slot_name, slot.amount, displays)}" for slot in device.slots]
     return {
         "plugin": device.device_name,
         "device": device.device_id,
@@ -156,26 +156,26 @@ def _device_row(device: ComputeDevice, displays: SlotDisplays) -> Mapping[str, A
     }
 
 
-def _line(device: ComputeDevice, displays: SlotDisplays) -> str:
+def _device_line(device: ComputeDevice, displays: SlotDisplays) -> str:
     row = _device_row(device, displays)
     facts = [row["model"], row["memory"], row["slots"], row["state"]]
     return cell(f"{device.device_name} {device.device_id}: " + ", ".join(str(fact) for fact in facts if fact))
 
 
 def _print_matrix(screen: Screen, devices: list[ComputeDevice]) -> None:
-    """Prints how each device reaches each other, with GiB/s where that is known."""
-    numbers = {device.device_id: f"[{number}]" for number, device in enumerate(devices)}
+    """Prints a matrix of the links between devices, with GiB/s where known."""
+    labels = {device.device_id: f"[{number}]" for number, device in enumerate(devices)}
     rows = []
     for device in devices:
         links = {link.peer: link for link in device.links}
         cells = {
-            number: "x" if peer == device.device_id else _link(links.get(peer)) for peer, number in numbers.items()
+            number: "x" if peer == device.device_id else _link_text(links.get(peer)) for peer, number in labels.items()
         }
-        rows.append({"device": f"{numbers[device.device_id]} {device.device_id}", **cells})
-    screen.table(rows, [Column("device", "Links"), *(Column(number, number) for number in numbers.values())])
+        rows.append({"device": f"{labels[device.device_id]} {device.device_id}", **cells})
+    screen.table(rows, [Column("device", "Links"), *(Column(number, number) for number in labels.values())])
 
 
-def _link(link: Any) -> str:
+def _link_text(link: Any) -> str:
     if link is None:
         return "-"
     return f"{link.kind} {link.bandwidth_gib_s:g}" if link.bandwidth_gib_s else str(link.kind)

@@ -12,96 +12,96 @@ from ai.backend.common.devices import ComputeDevice, LinkKind
 from ai.backend.plugin.sysfs.pci import pci_at
 from ai.backend.plugin.sysfs.tree import Tree as Sysfs
 
-Describe = Callable[[ComputeDevice], str]
+DescribeDevice = Callable[[ComputeDevice], str]
 Branch = dict[str, "Branch | None"]
 """Label -> branch below it, or None for a leaf; in order."""
 
 
-def tree_of(devices: Sequence[ComputeDevice], describe: Describe, sysfs: Sysfs | None = None) -> Tree:
-    """Returns the tree of these devices, whose texts ``describe`` returns.
+def tree_of(devices: Sequence[ComputeDevice], describe: DescribeDevice, sysfs: Sysfs | None = None) -> Tree:
+    """Draws devices as a tree; ``describe`` returns the text of a device.
 
     PCI addresses are looked up in ``sysfs``; a device that is not there is placed by its links.
     """
-    root: Branch = {}
+    root_branch: Branch = {}
     sysfs = sysfs or Sysfs()
-    by_links = _groups(devices)
+    labels_by_links = _labels_by_links(devices)
     for device in sorted(devices, key=lambda d: (d.numa_node is None, d.numa_node or 0)):
         node = "no NUMA node" if device.numa_node is None else f"NUMA node {device.numa_node}"
-        branch = root
-        for label in (node, *(_bridges(device, sysfs) or by_links.get(device.device_id, ()))):
-            below = branch.setdefault(label, {})
-            assert below is not None
-            branch = below
+        branch = root_branch
+        for label in (node, *(_bridge_labels(device, sysfs) or labels_by_links.get(device.device_id, ()))):
+            sub_branch = branch.setdefault(label, {})
+            assert sub_branch is not None
+            branch = sub_branch
         branch[describe(device)] = None
     tree = Tree("", hide_root=True)
-    _add(tree, _merge_similar(root))
+    _add_branch(tree, _merge_similar(root_branch))
     return tree
 
 
-def _add(tree: Tree, branch: Branch) -> None:
-    for label, below in branch.items():
-        _add(tree.add(Text(harmless(label))), below or {})
+def _add_branch(tree: Tree, branch: Branch) -> None:
+    for label, sub_branch in branch.items():
+        _add_branch(tree.add(Text(harmless(label))), sub_branch or {})
 
 
-def _bridges(device: ComputeDevice, sysfs: Sysfs) -> tuple[str, ...]:
+def _bridge_labels(device: ComputeDevice, sysfs: Sysfs) -> tuple[str, ...]:
     """Returns the PCIe root and, if there is one, the switch above a device."""
-    function = pci_at(sysfs, device.hw_location.partition("/")[0])
-    if function is None or not function.bridges:
+    pci_function = pci_at(sysfs, device.hw_location.partition("/")[0])
+    if pci_function is None or not pci_function.bridges:
         return ()
-    root, *bridges = function.bridges
+    root, *bridges = pci_function.bridges
     # Below a root port, a switch is an upstream port and one of its downstream ports.
     switch = (f"PCIe switch {bridges[-2]}",) if len(bridges) >= 3 else ()
     return (f"PCIe root {root.removeprefix('pci')}", *switch)
 
 
-def _groups(devices: Iterable[ComputeDevice]) -> dict[str, tuple[str, ...]]:
-    """Returns roots and switches as the links of devices imply them, by device."""
-    switches = _first_peers(devices, {LinkKind.PCIE_SWITCH})
-    roots = _first_peers(devices, {LinkKind.PCIE_SWITCH, LinkKind.PCIE_ROOT})
-    groups: dict[str, tuple[str, ...]] = {}
-    for device_id, root in roots.items():
-        labels = [f"PCIe root of {root}"]
-        if device_id in switches:
-            labels.append(f"PCIe switch of {switches[device_id]}")
-        groups[device_id] = tuple(labels)
-    return groups
+def _labels_by_links(devices: Iterable[ComputeDevice]) -> dict[str, tuple[str, ...]]:
+    """Returns the labels of PCIe root and switch for each device id, as the links between devices imply."""
+    switch_leaders = _first_reachable(devices, {LinkKind.PCIE_SWITCH})
+    root_leaders = _first_reachable(devices, {LinkKind.PCIE_SWITCH, LinkKind.PCIE_ROOT})
+    labels_by_device: dict[str, tuple[str, ...]] = {}
+    for device_id, leader in root_leaders.items():
+        labels = [f"PCIe root of {leader}"]
+        if device_id in switch_leaders:
+            labels.append(f"PCIe switch of {switch_leaders[device_id]}")
+        labels_by_device[device_id] = tuple(labels)
+    return labels_by_device
 
 
-def _first_peers(devices: Iterable[ComputeDevice], kinds: set[LinkKind]) -> dict[str, str]:
-    """Returns the first device that each one reaches by links of these kinds; without those that reach none."""
-    near = {d.device_id: [link.peer for link in d.links if link.kind in kinds] for d in devices}
-    firsts: dict[str, str] = {}
-    for first, peers in near.items():
-        waiting = [first] if peers and first not in firsts else []
-        while waiting:
-            device_id = waiting.pop()
-            if device_id not in firsts:
-                firsts[device_id] = first
-                waiting += near.get(device_id, [])
-    return firsts
+def _first_reachable(devices: Iterable[ComputeDevice], kinds: set[LinkKind]) -> dict[str, str]:
+    """Returns, for each device that has links of ``kinds``, the first device that is reached by such links."""
+    peers_of = {device.device_id: [link.peer for link in device.links if link.kind in kinds] for device in devices}
+    first_by_device: dict[str, str] = {}
+    for first, peers in peers_of.items():
+        unvisited = [first] if peers and first not in first_by_device else []
+        while unvisited:
+            device_id = unvisited.pop()
+            if device_id not in first_by_device:
+                first_by_device[device_id] = first
+                unvisited += peers_of.get(device_id, [])
+    return first_by_device
 
 
 def _merge_similar(branch: Branch) -> Branch:
     """Merges leaves that differ in their id only, such as cores, into one line."""
-    alike: dict[str, list[str]] = {}
-    for label, below in branch.items():
-        if below is None:
-            alike.setdefault(_without_id(label), []).append(label)
-    merged: Branch = {}
-    for label, below in branch.items():
-        if below is not None:
-            merged[label] = _merge_similar(below)
+    labels_by_text: dict[str, list[str]] = {}
+    for label, sub_branch in branch.items():
+        if sub_branch is None:
+            labels_by_text.setdefault(_without_id(label), []).append(label)
+    merged_branch: Branch = {}
+    for label, sub_branch in branch.items():
+        if sub_branch is not None:
+            merged_branch[label] = _merge_similar(sub_branch)
             continue
-        group = alike[_without_id(label)]
-        if len(group) <= 2 or not label.split(":")[0].split()[-1].isdigit():
-            merged[label] = None
-        elif label == group[0]:
-            name, _, facts = label.partition(":")
-            last = group[-1].partition(":")[0].split()[-1]
-            merged[f"{name} to {last}, each:{facts}"] = None
-    return merged
+        similar_labels = labels_by_text[_without_id(label)]
+        if len(similar_labels) <= 2 or not label.split(":")[0].split()[-1].isdigit():
+            merged_branch[label] = None
+        elif label == similar_labels[0]:
+            device_name, _, fact_text = label.partition(":")
+            last_id = similar_labels[-1].partition(":")[0].split()[-1]
+            merged_branch[f"{device_name} to {last_id}, each:{fact_text}"] = None
+    return merged_branch
 
 
 def _without_id(label: str) -> str:
-    name, _, facts = label.partition(":")
-    return f"{name.split()[0]}:{facts}"
+    device_name, _, fact_text = label.partition(":")
+    return f"{device_name.split()[0]}:{fact_text}"

@@ -24,11 +24,11 @@ AGENT_COLUMNS = columns(
 DEVICE_COLUMNS = columns(
     "device_name: Plugin | device_id: Device | model_name: Model | numa_node: NUMA | health | used: Used / Offered"
 )
-_SHOWN_ELSEWHERE = frozenset(
+_FIELDS_SHOWN_ELSEWHERE = frozenset(
     ("available_slots", "occupied_slots", "enforcement", "plugins", "tier", "devices", "hardware_metadata", "live_stat")
 )
 """Fields of GraphQL that `info` shows in other lines, or in its table."""
-_ENCODED = frozenset(
+_JSON_FIELDS = frozenset(
     (
         "available_slots", "occupied_slots", "enforcement", "overlay", "compute_plugins", "devices",
         "hardware_metadata", "live_stat",
@@ -42,31 +42,31 @@ _LABELS = {
     "none": "not limited",
     "overlay": "networks over nodes",
 }
-_INTRINSIC = frozenset({"cpu", "mem"})
+_INTRINSIC_DEVICES = frozenset({"cpu", "mem"})
 
 
 def read_agent(agent: Mapping[str, Any]) -> dict[str, Any]:
     """Returns an agent with its JSON texts parsed."""
-    return {name: decoded(value) if name in _ENCODED else value for name, value in agent.items()}
+    return {name: decoded(value) if name in _JSON_FIELDS else value for name, value in agent.items()}
 
 
 def _describe_amounts(used: Mapping[str, Any], offered: Mapping[str, Any], displays: SlotDisplays) -> str:
     """Returns used and offered amounts: ``cpu 1/4 Core, mem 256m/8g``."""
     return ", ".join(
-        f"{slot} {readable_amount(slot, used.get(slot, 0), displays)}/{readable_amount(slot, total, displays)}"
+        f"{slot} {readable_amount(slot, used.get(slot, 0), displays)}/{readable_amount(slot, offered_amount, displays)}"
         f"{unit_of(slot, displays)}"
-        for slot, total in offered.items()
+        for slot, offered_amount in offered.items()
     )
 
 
-def _offered(device: Mapping[str, Any]) -> dict[str, Any]:
+def _offered_amounts(device: Mapping[str, Any]) -> dict[str, Any]:
     return {slot["slot_name"]: slot["amount"] for slot in device.get("slots") or ()}
 
 
-def _accelerators(devices: list[Mapping[str, Any]]) -> list[str]:
+def _count_devices(devices: list[Mapping[str, Any]]) -> list[str]:
     """Returns how many devices there are besides cores and memory: ``mock 2``, ``cuda 8 (1 unhealthy)``."""
     texts = []
-    for name in sorted({str(d["device_name"]) for d in devices} - _INTRINSIC):
+    for name in sorted({str(d["device_name"]) for d in devices} - _INTRINSIC_DEVICES):
         health = [d.get("health") for d in devices if d["device_name"] == name]
         unhealthy = len(health) - health.count("healthy")
         texts.append(f"{name} {len(health)}" + (f" ({unhealthy} unhealthy)" if unhealthy else ""))
@@ -87,27 +87,29 @@ def describe_agent(agent: Mapping[str, Any], displays: SlotDisplays) -> dict[str
     """Returns a parsed agent with its slots, plugins, devices and the enforcement of its limits in words."""
     enforcement: Mapping[str, str] = agent.get("enforcement") or {}
     plugins: Mapping[str, Any] = agent.get("compute_plugins") or {}
-    levels = {level: [limit for limit, how in enforcement.items() if how == level] for level in ("enforced", "watched")}
+    levels = {
+        level: [limit for limit, actual in enforcement.items() if actual == level] for level in ("enforced", "watched")
+    }
     return {
         **agent,
         **levels,
-        "none": [limit for limit, how in enforcement.items() if how == "none"],
+        "none": [limit for limit, actual in enforcement.items() if actual == "none"],
         "used": _describe_amounts(agent.get("occupied_slots") or {}, agent.get("available_slots") or {}, displays),
-        "accelerators": _accelerators(agent.get("devices") or []),
-        "plugins": [name if one.get("healthy", True) else f"{name} (failed)" for name, one in plugins.items()],
+        "accelerators": _count_devices(agent.get("devices") or []),
+        "plugins": [name if plugin.get("healthy", True) else f"{name} (failed)" for name, plugin in plugins.items()],
         "overlay": _describe_overlay(agent.get("overlay")),
-        "runtime": " ".join(str(agent[key]) for key in ("runtime", "tier") if agent.get(key)),
+        "runtime": " ".join(str(agent[field]) for field in ("runtime", "tier") if agent.get(field)),
     }
 
 
 def troubles(agent: Mapping[str, Any]) -> Iterator[str]:
     """Yields a line for every plugin and device of a parsed agent that is not healthy."""
-    for name, plugin in (agent.get("compute_plugins") or {}).items():
+    for plugin_name, plugin in (agent.get("compute_plugins") or {}).items():
         reason = plugin.get("reason")
         if not plugin.get("healthy", True):
-            yield f"{agent['id']}: the plugin {name} has failed: {reason or 'no reason is known'}"
+            yield f"{agent['id']}: the plugin {plugin_name} has failed: {reason or 'no reason is known'}"
         elif reason:
-            yield f"{agent['id']}: the plugin {name}: {reason}"
+            yield f"{agent['id']}: the plugin {plugin_name}: {reason}"
     for device in agent.get("devices") or ():
         if device.get("health") != "healthy":
             reason = device.get("health_reason") or "no reason is known"
@@ -120,22 +122,22 @@ def troubles(agent: Mapping[str, Any]) -> Iterator[str]:
 async def agent_list(api: AsyncSession, status: str, scaling_group: str | None) -> None:
     """List agents: their resources, which limits they really enforce, and what is wrong with plugins and devices."""
     screen = screen_of()
-    items: list[dict[str, Any]] = []
+    agents: list[dict[str, Any]] = []
     while True:
-        page = await api.Agent.paginated_list(status.upper(), scaling_group, page_offset=len(items))
-        items += map(read_agent, page.items)
-        if not page.items or len(items) >= page.total_count:
+        page = await api.Agent.paginated_list(status.upper(), scaling_group, page_offset=len(agents))
+        agents += map(read_agent, page.items)
+        if not page.items or len(agents) >= page.total_count:
             break
     if screen.is_json:
-        screen.json({"count": len(items), "items": items})
-    elif not items:
+        screen.json({"count": len(agents), "items": agents})
+    elif not agents:
         screen.say(f"There is no agent with status {status}, or these keys are not an administrator's (env-admin.sh).")
     else:
         displays = await slot_displays(api)
-        screen.table([describe_agent(item, displays) for item in items], AGENT_COLUMNS)
-        for item in items:
-            for line in troubles(item):
-                screen.say(cell(line))
+        screen.table([describe_agent(agent_row, displays) for agent_row in agents], AGENT_COLUMNS)
+        for agent_row in agents:
+            for trouble in troubles(agent_row):
+                screen.say(cell(trouble))
 
 
 @agent.command("info")
@@ -147,25 +149,25 @@ async def agent_info(api: AsyncSession, agent_id: str) -> int:
     if detail is None:
         screen.error(f"there is no agent {agent_id}; `backend.ai admin agent list` names them", code="not-found")
         return 1
-    item = read_agent(detail)
+    agent_facts = read_agent(detail)
     if screen.is_json:
-        screen.json(item)
+        screen.json(agent_facts)
         return 0
     displays = await slot_displays(api)
     screen.facts(
-        (_LABELS.get(name, name.replace("_", " ")), value)
-        for name, value in describe_agent(item, displays).items()
-        if name not in _SHOWN_ELSEWHERE and value not in (None, "", [], {})
+        (_LABELS.get(heading, heading.replace("_", " ")), value)
+        for heading, value in describe_agent(agent_facts, displays).items()
+        if heading not in _FIELDS_SHOWN_ELSEWHERE and value not in (None, "", [], {})
     )
     rows = [
-        {**device, "used": _describe_amounts(device.get("allocated") or {}, _offered(device), displays)}
-        for device in item.get("devices") or ()
+        {**device, "used": _describe_amounts(device.get("allocated") or {}, _offered_amounts(device), displays)}
+        for device in agent_facts.get("devices") or ()
     ]
     if rows:
         screen.say("")
         screen.table(rows, DEVICE_COLUMNS)
-    for line in troubles(item):
-        screen.say(cell(line))
+    for trouble in troubles(agent_facts):
+        screen.say(cell(trouble))
     return 0
 
 
@@ -200,14 +202,14 @@ async def agent_operations(api: AsyncSession, agent_id: str, device_name: str) -
 async def agent_operate(
     api: AsyncSession, agent_id: str, device_name: str, action: str, device_id: str, argument: str
 ) -> Outcome:
-    """Do ACTION to the device DEVICE_ID of the plugin DEVICE_NAME on the agent AGENT_ID; nobody may use it.
+    """Do ACTION to the device DEVICE_ID of the plugin DEVICE_NAME on the agent AGENT_ID; the device must be unused.
 
     Actions: partition (ARGUMENT is the profile), unpartition, power-on, power-off, reset, program (ARGUMENT is the
     image, a path on the agent's node), attach, detach. `operations` shows what a plugin knows.
     """
     result_id = await api.Agent.operate_device(agent_id, device_name, action, device_id, argument)
-    text = f"Done: {action} of {device_id}." if result_id == device_id else f"Made {result_id} of {device_id}."
-    return {"device_id": result_id}, text
+    result_text = f"Done: {action} of {device_id}." if result_id == device_id else f"Made {result_id} of {device_id}."
+    return {"device_id": result_id}, result_text
 
 
 @agent.command("update")

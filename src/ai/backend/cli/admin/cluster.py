@@ -36,7 +36,7 @@ async def query_slots(api: AsyncSession) -> None:
     if screen.is_json:
         screen.json(slots)
     else:
-        rows = [{**displays.get(slot, {}), "slot": slot, "type": kind} for slot, kind in slots.items()]
+        rows = [{**displays.get(slot, {}), "slot": slot, "type": slot_type} for slot, slot_type in slots.items()]
         screen.table(rows, _SLOT_COLUMNS)
 
 
@@ -46,7 +46,7 @@ admin_resource.add_command(query_slots)
 @resource.command("variants", cls=ListCommand)
 @click.option("--resource-group", "--scaling-group", "resource_group", help="Only devices of this resource group.")
 def variants(resource_group: str | None) -> None:
-    """List what a session may require of its devices (--variant of `run` and `start`), and how many there are."""
+    """List what a session may require of its devices (--variant of `run` and `start`), with counts of such devices."""
     empty = "no device here states anything that a session could require"
     list_objects(
         lambda api: api.Resource.variant_properties(resource_group), _VARIANT_COLUMNS, empty, describe=_describe_variant
@@ -54,21 +54,21 @@ def variants(resource_group: str | None) -> None:
 
 
 def _describe_variant(variant: dict[str, Any]) -> dict[str, Any]:
-    meets = {"exact": "this value", "minimum": "this or an older one", "compatible": "this or a part of it"}
-    return {**variant, "meets": meets.get(variant["match_mode"])}
+    match_texts = {"exact": "this value", "minimum": "this or an older one", "compatible": "this or a part of it"}
+    return {**variant, "meets": match_texts.get(variant["match_mode"])}
 
 
 @resource.command("presets", cls=ListCommand)
 async def presets(api: AsyncSession) -> None:
     """List resource presets."""
-    items = (await api.Resource.list_presets()).get("presets") or []
-    screen_of().rows(list(map(readable, items)), PRESET_COLUMNS, "there are no presets", describe=preset_row)
+    preset_rows = (await api.Resource.list_presets()).get("presets") or []
+    screen_of().rows(list(map(readable, preset_rows)), PRESET_COLUMNS, "there are no presets", describe=preset_row)
 
 
 @admin_resource.command("vfolder-types", cls=ListCommand)
 async def vfolder_types(api: AsyncSession) -> None:
     """Show who may own virtual folders."""
-    rows = [{"type": name} for name in await api.Resource.get_vfolder_types()]
+    rows = [{"type": owner_type} for owner_type in await api.Resource.get_vfolder_types()]
     screen_of().rows(rows, columns("type: Owner"), "no folders are kept here")
 
 
@@ -81,25 +81,25 @@ async def docker_registries(api: AsyncSession) -> None:
 
 @admin_resource.command("recalculate-usage")
 async def recalculate_usage(api: AsyncSession) -> int:
-    """Count again what sessions hold, and compare it with the records of the agents."""
+    """Recount the slots that sessions hold, and compare them with the records of the agents."""
     screen = screen_of()
     reply = await api.Resource.recalculate_usage()
-    drift = reply.get("drift") or {}
+    drift_by_agent = reply.get("drift") or {}
     if screen.is_json:
         screen.json(reply)
-    elif drift:
-        rows = [{"agent": agent, **amounts} for agent, amounts in drift.items()]
+    elif drift_by_agent:
+        rows = [{"agent": agent, **amounts} for agent, amounts in drift_by_agent.items()]
         screen.table(rows, columns("agent | recorded | counted"))
     else:
         screen.say("The records are right.")
-    return 1 if drift else 0
+    return 1 if drift_by_agent else 0
 
 
 @admin_resource.command("usage-per-month", cls=ListCommand)
 @click.argument("month", metavar="YYYYMM")
 @click.argument("groups", metavar="[GROUP_ID]...", nargs=-1)
 async def usage_per_month(api: AsyncSession, month: str, groups: tuple[str, ...]) -> None:
-    """Show what groups used in a month, in UTC; all that you may see without their ids."""
+    """Show the usage of groups in a month, in UTC; without ids, of all groups that you may see."""
     _print_usage(await api.Resource.usage_per_month(month, groups))
 
 
@@ -108,7 +108,7 @@ async def usage_per_month(api: AsyncSession, month: str, groups: tuple[str, ...]
 @click.argument("start_date", metavar="YYYYMMDD")
 @click.argument("end_date", metavar="YYYYMMDD")
 async def usage_per_period(api: AsyncSession, group: str, start_date: str, end_date: str) -> None:
-    """Show what a group used from one day to another, both included, in UTC; 100 days at most."""
+    """Show the usage of a group from one day to another, both included, in UTC; 100 days at most."""
     usage = await api.Resource.usage_per_period(group, start_date, end_date)
     _print_usage([usage] if usage else [])
 
@@ -128,7 +128,7 @@ def _print_usage(usages: list[dict[str, Any]]) -> None:
                 "domain": usage["domain_name"],
                 "containers": usage["c_count"],
                 "allocated": describe_slots(usage["g_slots"]),
-                "held (hours)": {slot: f"{number:.1f}" for slot, number in hours.items()},
+                "held (hours)": {slot: f"{hour_count:.1f}" for slot, hour_count in hours.items()},
                 "CPU used (s)": usage["g_cpu_used"],
                 "read": readable_size(int(usage["g_io_read"])),
                 "written": readable_size(int(usage["g_io_write"])),

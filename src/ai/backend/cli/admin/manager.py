@@ -25,9 +25,9 @@ scheduler = LazyGroup("scheduler", help="Which agents take sessions.")
 server_logs = LazyGroup("server-logs", help="Errors that clients reported.")
 watcher = LazyGroup("watcher", help="Start and stop agents by their watchers.")
 etcd = LazyGroup("etcd", help="The shared configuration. In the embedded cluster it lies in the database.")
-_AGENT = click.argument("agent")
-_AGENTS = click.argument("agent_ids", nargs=-1, required=True)
-_prefix = click.option("--prefix", "-p", is_flag=True, help="All keys at and below KEY.")
+_AGENT_ARGUMENT = click.argument("agent")
+_AGENTS_ARGUMENT = click.argument("agent_ids", nargs=-1, required=True)
+_prefix_option = click.option("--prefix", "-p", is_flag=True, help="All keys at and below KEY.")
 _POLL_S = 3.0
 
 
@@ -41,20 +41,20 @@ def manager_status() -> None:
 @click.option("--wait", is_flag=True, help="Wait until no sessions are left, then freeze.")
 @click.option("--force-kill", is_flag=True, help="End all sessions.")
 def freeze(wait: bool, force_kill: bool) -> None:
-    """Take no new sessions; those that are there go on."""
+    """Take no new sessions; existing sessions go on."""
     if wait and force_kill:
         raise click.UsageError("--wait and --force-kill exclude each other")
     screen = screen_of()
 
-    async def work(api: AsyncSession) -> None:
+    async def freeze_and_wait(api: AsyncSession) -> None:
         import asyncio
 
-        while wait and (remaining := int((await api.Manager.status())["active_sessions"])):
-            screen.inform(f"{remaining} sessions are left")
+        while wait and (remaining_sessions := int((await api.Manager.status())["active_sessions"])):
+            screen.inform(f"{remaining_sessions} sessions are left")
             await asyncio.sleep(_POLL_S)  # the server has no event for the end of all sessions
         await api.Manager.freeze(force_kill=force_kill)
 
-    change(work, {"status": "frozen"}, "frozen; sessions end" if force_kill else "frozen")
+    change(freeze_and_wait, {"status": "frozen"}, "frozen; sessions end" if force_kill else "frozen")
 
 
 @manager.command("unfreeze")
@@ -63,43 +63,43 @@ def unfreeze() -> None:
     change(lambda api: api.Manager.unfreeze(), {"status": "running"}, "running")
 
 
-def _operate(op: Literal["include-agents", "exclude-agents"], agent_ids: tuple[str, ...], text: str) -> None:
+def _run_scheduler_op(op: Literal["include-agents", "exclude-agents"], agent_ids: tuple[str, ...], text: str) -> None:
     document = {"op": op, "args": list(agent_ids)}
     change(lambda api: api.Manager.scheduler_op(op, agent_ids), document, f"{', '.join(agent_ids)}: {text}")
 
 
 @scheduler.command("include-agents")
-@_AGENTS
+@_AGENTS_ARGUMENT
 def include_agents(agent_ids: tuple[str, ...]) -> None:
     """Let agents take new sessions."""
-    _operate("include-agents", agent_ids, "new sessions are taken")
+    _run_scheduler_op("include-agents", agent_ids, "new sessions are taken")
 
 
 @scheduler.command("exclude-agents")
-@_AGENTS
+@_AGENTS_ARGUMENT
 def exclude_agents(agent_ids: tuple[str, ...]) -> None:
-    """Let agents take no new sessions, also after restarts; what runs there goes on."""
-    _operate("exclude-agents", agent_ids, "no new sessions are taken")
+    """Let agents take no new sessions, also after restarts; running sessions go on."""
+    _run_scheduler_op("exclude-agents", agent_ids, "no new sessions are taken")
 
 
 # ---- watchers ----
 
 
 @watcher.command("status")
-@_AGENT
+@_AGENT_ARGUMENT
 def watcher_status(agent: str) -> None:
     """Show whether the AGENT runs, as its watcher sees it."""
     show_object(lambda api: api.AgentWatcher.get_status(agent), f"there is no watcher of {agent}")
 
 
-def _add_watcher_command(verb: str, done: str, help_: str) -> None:
+def _add_watcher_command(verb: str, past_verb: str, help_: str) -> None:
     def command(agent: str) -> None:
         async def work(api: AsyncSession) -> Any:
             return await getattr(api.AgentWatcher, f"agent_{verb}")(agent)
 
-        change(work, {"agent_id": agent}, f"{done} {agent}")
+        change(work, {"agent_id": agent}, f"{past_verb} {agent}")
 
-    watcher.command(f"agent-{verb}", help=help_)(_AGENT(command))
+    watcher.command(f"agent-{verb}", help=help_)(_AGENT_ARGUMENT(command))
 
 
 _add_watcher_command("start", "started", "Start the AGENT.")
@@ -169,9 +169,9 @@ async def server_logs_list(api: AsyncSession, mark_read: bool, page_size: int, p
 
 
 def _describe_error(error: dict[str, Any]) -> str:
-    at = readable_time(iso_time(error["created_at"]))
+    time = readable_time(iso_time(error["created_at"]))
     request = f"{error['request_status'] or ''} {error['request_url'] or ''}".strip()
-    lines = [f"{at} {error['severity']} from {error['source']}, user {error['user']}", request, error["message"]]
+    lines = [f"{time} {error['severity']} from {error['source']}, user {error['user']}", request, error["message"]]
     return "\n".join(line for line in [*lines, error["traceback"] or ""] if line)
 
 
@@ -180,7 +180,7 @@ def _describe_error(error: dict[str, Any]) -> str:
 
 @etcd.command("get")
 @click.argument("key")
-@_prefix
+@_prefix_option
 def get(key: str, prefix: bool) -> None:
     """Show the value of KEY."""
 
@@ -202,10 +202,10 @@ def set_(key: str, value: str) -> None:
 
       backend.ai admin etcd set config/plugins/accelerator/mock/allocation_mode fractional
     """
-    change(lambda api: api.EtcdConfig.set(key, _parsed(value)), {"result": "ok"}, f"{key} is set.")
+    change(lambda api: api.EtcdConfig.set(key, _parse_json_or_text(value)), {"result": "ok"}, f"{key} is set.")
 
 
-def _parsed(value: str) -> Any:
+def _parse_json_or_text(value: str) -> Any:
     if not value.lstrip().startswith("{"):
         return value
     try:
@@ -216,7 +216,7 @@ def _parsed(value: str) -> Any:
 
 @etcd.command("delete")
 @click.argument("key")
-@_prefix
+@_prefix_option
 def delete(key: str, prefix: bool) -> None:
     """Remove KEY."""
     change(lambda api: api.EtcdConfig.delete(key, prefix=prefix), {"result": "ok"}, f"{key} is removed.")

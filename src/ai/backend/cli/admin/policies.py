@@ -140,11 +140,11 @@ _link_arguments = options(
 )
 
 
-def _link(scaling_group: str, targets: dict[str, str | None], verb: str, done: str) -> None:
-    chosen = [(kind, target) for kind, target in targets.items() if target]
-    if len(chosen) != 1:
+def _link_targets(scaling_group: str, targets: dict[str, str | None], verb: str, done: str) -> None:
+    chosen_targets = [(kind, target) for kind, target in targets.items() if target]
+    if len(chosen_targets) != 1:
         raise click.UsageError("name one of DOMAIN, --group and --access-key")
-    [(kind, target)] = chosen
+    [(kind, target)] = chosen_targets
 
     async def work(api: AsyncSession) -> None:
         await getattr(api.ScalingGroup, f"{verb}_{kind}")(scaling_group, target)
@@ -156,11 +156,11 @@ def _link(scaling_group: str, targets: dict[str, str | None], verb: str, done: s
 @_link_arguments
 def associate(scaling_group: str, **targets: str | None) -> None:
     """Open SCALING_GROUP to a DOMAIN, to a group or to a keypair."""
-    _link(scaling_group, targets, "associate", "open to")
+    _link_targets(scaling_group, targets, "associate", "open to")
 
 
 @resource_group.command("dissociate-scaling-group")
 @_link_arguments
 def dissociate(scaling_group: str, **targets: str | None) -> None:
     """Close SCALING_GROUP to a DOMAIN, to a group or to a keypair; its sessions there go on."""
-    _link(scaling_group, targets, "dissociate", "closed to")
+    _link_targets(scaling_group, targets, "dissociate", "closed to")

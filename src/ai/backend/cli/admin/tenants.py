@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 domain = LazyGroup("domain", help="Domains.")
 group = LazyGroup("group", help="Groups, also called projects.")
-_NAME = click.argument("name")
-_GROUP = click.argument("group")
-_USERS = click.argument("users", nargs=-1, required=True)
-_POLICY = click.option("--resource-policy", help="The project resource policy.")
+_NAME_ARGUMENT = click.argument("name")
+_GROUP_ARGUMENT = click.argument("group")
+_USERS_ARGUMENT = click.argument("users", nargs=-1, required=True)
+_POLICY_OPTION = click.option("--resource-policy", help="The project resource policy.")
 COLUMNS = columns(
     "name | description | is_active: Active | slots: Resource Slots | allowed_vfolder_hosts/wide: Storage Hosts"
 )
@@ -52,7 +52,7 @@ _tenant_options = options(
 )
 
 
-def _describe(tenant: dict[str, Any]) -> dict[str, Any]:
+def _tenant_row(tenant: dict[str, Any]) -> dict[str, Any]:
     return {**tenant, "slots": describe_slots(tenant.get("total_resource_slots"))}
 
 
@@ -67,7 +67,7 @@ add_object_commands(
         update_options=click.option("--is-active", type=bool, help="Whether its users sign in."),
         options=_tenant_options,
         example="--description",
-        describe=_describe,
+        describe=_tenant_row,
         delete_help="Make the domain NAME inactive: its users sign in no more.",
         deleted="{name} is inactive; `purge` removes it",
     ),
@@ -75,7 +75,7 @@ add_object_commands(
 
 
 @domain.command("purge")
-@_NAME
+@_NAME_ARGUMENT
 @yes_option
 def domain_purge(name: str, yes: bool) -> None:
     """Remove the domain NAME for good; it must have neither users nor groups."""
@@ -90,11 +90,11 @@ def domain_purge(name: str, yes: bool) -> None:
 @click.option("-d", "--domain-name", help="Only those of one domain.")
 def group_list(domain_name: str | None) -> None:
     """List groups."""
-    list_objects(lambda api: api.Group.list(domain_name), GROUP_COLUMNS, "there are no groups", describe=_describe)
+    list_objects(lambda api: api.Group.list(domain_name), GROUP_COLUMNS, "there are no groups", describe=_tenant_row)
 
 
 def _with_group(reference: str, action: Callable[[AsyncSession, str], Awaitable[Any]]) -> Any:
-    """Returns the action on the group of a name, an id or a beginning of its id."""
+    """Returns a request that calls ``action`` with the id of the group that ``reference`` means."""
 
     async def work(api: AsyncSession) -> Any:
         return await action(api, await group_id(api, reference))
@@ -103,7 +103,7 @@ def _with_group(reference: str, action: Callable[[AsyncSession, str], Awaitable[
 
 
 @group.command("info")
-@_GROUP
+@_GROUP_ARGUMENT
 def group_info(group: str) -> None:
     """Show GROUP (an id or a name)."""
     show_object(_with_group(group, lambda api, gid: api.Group.detail(gid)), f"there is no group {group}")
@@ -111,32 +111,32 @@ def group_info(group: str) -> None:
 
 @group.command("add")
 @click.argument("domain_name")
-@_NAME
+@_NAME_ARGUMENT
 @negated_flag("-i", "--inactive", "is_active", help="Nobody makes sessions in it yet.")
 @click.option("--type", "type", type=click.Choice(["GENERAL", "MODEL_STORE"]), help="GENERAL by default.")
-@_POLICY
+@_POLICY_OPTION
 @_tenant_options
 def group_add(domain_name: str, name: str, **props: Any) -> None:
     """Make the group NAME of a domain."""
-    values = used_options(**props)
-    change(lambda api: api.Group.create(domain_name, name, **values), {"added": name}, f"added {name}")
+    used_values = used_options(**props)
+    change(lambda api: api.Group.create(domain_name, name, **used_values), {"added": name}, f"added {name}")
 
 
 @group.command("update")
-@_GROUP
+@_GROUP_ARGUMENT
 @click.option("-n", "--name", help="Another name.")
 @click.option("--is-active", type=bool, help="Whether sessions may be made in it.")
-@_POLICY
+@_POLICY_OPTION
 @_tenant_options
 def group_update(group: str, **props: Any) -> None:
     """Change GROUP (an id or a name); what is not named stays as it is."""
-    values = required_changes(props, "--description")
-    work = _with_group(group, lambda api, gid: api.Group.update(gid, **values))
-    change(work, {"updated": group}, f"updated {group}")
+    changed_values = required_changes(props, "--description")
+    update = _with_group(group, lambda api, gid: api.Group.update(gid, **changed_values))
+    change(update, {"updated": group}, f"updated {group}")
 
 
 @group.command("delete")
-@_GROUP
+@_GROUP_ARGUMENT
 def group_delete(group: str) -> None:
     """Make GROUP (an id or a name) inactive: nobody makes sessions in it any more."""
     work = _with_group(group, lambda api, gid: api.Group.delete(gid))
@@ -144,7 +144,7 @@ def group_delete(group: str) -> None:
 
 
 @group.command("purge")
-@_GROUP
+@_GROUP_ARGUMENT
 @yes_option
 def group_purge(group: str, yes: bool) -> None:
     """Remove GROUP (an id or a name) for good, with its folders; none of its sessions may live."""
@@ -153,46 +153,46 @@ def group_purge(group: str, yes: bool) -> None:
 
 
 @group.command("add-users")
-@_GROUP
-@_USERS
+@_GROUP_ARGUMENT
+@_USERS_ARGUMENT
 def add_users(group: str, users: tuple[str, ...]) -> None:
     """Let USERS (ids or e-mail addresses) join GROUP."""
     _change_members(group, users, "added", f"{', '.join(users)} joined {group}")
 
 
 @group.command("remove-users")
-@_GROUP
-@_USERS
+@_GROUP_ARGUMENT
+@_USERS_ARGUMENT
 def remove_users(group: str, users: tuple[str, ...]) -> None:
     """Let USERS (ids or e-mail addresses) leave GROUP; their sessions go on."""
     _change_members(group, users, "removed", f"{', '.join(users)} left {group}")
 
 
-def _change_members(group: str, users: tuple[str, ...], done: str, text: str) -> None:
-    async def action(api: AsyncSession, gid: str) -> None:
-        ids = [await _user_id(api, user) for user in users]
-        await (api.Group.add_users(gid, ids) if done == "added" else api.Group.remove_users(gid, ids))
+def _change_members(group: str, users: tuple[str, ...], past_verb: str, result_text: str) -> None:
+    async def change_group(api: AsyncSession, gid: str) -> None:
+        user_ids = [await _user_id(api, user) for user in users]
+        await (api.Group.add_users(gid, user_ids) if past_verb == "added" else api.Group.remove_users(gid, user_ids))
 
-    change(_with_group(group, action), {"group": group, done: list(users)}, text)
+    change(_with_group(group, change_group), {"group": group, past_verb: list(users)}, result_text)
 
 
-async def group_id(api: AsyncSession, ref: str) -> str:
+async def group_id(api: AsyncSession, reference: str) -> str:
     """Returns the id of a group by its name, its id or a beginning of its id.
 
     Raises click.ClickException if there is none, or several.
     """
-    ref = await resolve(ref, api.Group.list, kind="group")
+    reference = await resolve(reference, api.Group.list, kind="group")
     try:
-        return str(UUID(ref))
+        return str(UUID(reference))
     except ValueError:
         pass  # it is a name
-    groups = await api.Group.from_name(ref, fields=["id"])
+    groups = await api.Group.from_name(reference, fields=["id"])
     if not groups:
-        raise click.ClickException(f"there is no group {ref!r}")
+        raise click.ClickException(f"there is no group {reference!r}")
     if len(groups) > 1:
-        raise click.ClickException(f"{len(groups)} groups are called {ref!r}: use an id")
+        raise click.ClickException(f"{len(groups)} groups are called {reference!r}: use an id")
     return str(groups[0]["id"])
 
 
-async def _user_id(api: AsyncSession, ref: str) -> str:
-    return str((await api.User.detail(ref, ["uuid"]))["uuid"]) if "@" in ref else ref
+async def _user_id(api: AsyncSession, reference: str) -> str:
+    return str((await api.User.detail(reference, ["uuid"]))["uuid"]) if "@" in reference else reference

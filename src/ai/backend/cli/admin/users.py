@@ -21,10 +21,10 @@ keypair = LazyGroup(
     help="Your own keypair.",
     entries={"ssh-key": Entry("ai.backend.cli.account:ssh_key", "The SSH key that opens your sessions.")},
 )
-_EMAIL = click.argument("email")
-_ACCESS_KEY = click.argument("access_key")
-_RATE = click.option("-r", "--rate-limit", type=click.IntRange(0), help="Requests in 15 minutes; 0: any number.")
-_STATUS = "active, inactive, deleted or before-verification."
+_EMAIL_ARGUMENT = click.argument("email")
+_ACCESS_KEY_ARGUMENT = click.argument("access_key")
+_RATE_LIMIT = click.option("-r", "--rate-limit", type=click.IntRange(0), help="Requests in 15 minutes; 0: any number.")
+_STATUS_HELP = "active, inactive, deleted or before-verification."
 USER_COLUMNS = columns(
     "email | username/wide | full_name | role | status | domain_name: Domain | groups/wide | uuid/wide: UUID"
 )
@@ -34,20 +34,20 @@ KEYPAIR_COLUMNS = columns(
 )
 
 
-def _networks(_ctx: click.Context, _param: click.Parameter, value: str | None) -> list[str] | None:
-    return [part.strip() for part in value.split(",") if part.strip()] if value is not None else None
+def _parse_networks(_ctx: click.Context, _param: click.Parameter, value: str | None) -> list[str] | None:
+    return [network.strip() for network in value.split(",") if network.strip()] if value is not None else None
 
 
 _user_options = options(
     click.option("-u", "--username", help="By default what of the address is one."),
     click.option("-n", "--full-name", help="Their name."),
     click.option("-r", "--role", help="user, admin, superadmin or monitor."),
-    click.option("-s", "--status", help=_STATUS),
+    click.option("-s", "--status", help=_STATUS_HELP),
     click.option("--description", help="What is to be known about them."),
     click.option(
         "--allowed-ip",
         "allowed_client_ip",
-        callback=_networks,
+        callback=_parse_networks,
         help="Networks or addresses that they may come from, with commas; an empty text: from anywhere.",
     ),
     click.option("--resource-policy", help="The user resource policy."),
@@ -55,7 +55,7 @@ _user_options = options(
 
 
 @user.command("list", cls=ListCommand)
-@click.option("-s", "--status", help=f"Only those of one status: {_STATUS}")
+@click.option("-s", "--status", help=f"Only those of one status: {_STATUS_HELP}")
 @click.option("-g", "--group", metavar="UUID", help="Only members of a group (project), by its id.")
 @paging
 def user_list(status: str | None, group: str | None, **page: Any) -> None:
@@ -77,7 +77,7 @@ def user_info(email: str | None) -> None:
 
 @user.command("add")
 @click.argument("domain_name")
-@_EMAIL
+@_EMAIL_ARGUMENT
 @click.argument("password")
 @click.option("--need-password-change", is_flag=True, default=None, help="They are to choose another password.")
 @click.option("-g", "--group", "group_ids", metavar="UUID", multiple=True, help="A group to join; `default` if none.")
@@ -86,12 +86,12 @@ def user_add(domain_name: str, email: str, password: str, group_ids: tuple[str, 
     """Make a user of a domain, with a keypair. A PASSWORD of - is asked for."""
     if password == "-":  # a mark and no password
         password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
-    values = used_options(**props, group_ids=list(group_ids) or None)
-    change(lambda api: api.User.create(domain_name, email, password, **values), {"added": email}, f"added {email}")
+    used_values = used_options(**props, group_ids=list(group_ids) or None)
+    change(lambda api: api.User.create(domain_name, email, password, **used_values), {"added": email}, f"added {email}")
 
 
 @user.command("update")
-@_EMAIL
+@_EMAIL_ARGUMENT
 @click.option("-p", "--password", help="A new password.")
 @click.option("-d", "--domain-name", help="Another domain; they leave the groups of the old one.")
 @click.option("--need-password-change", type=bool, help="Whether they are to choose another password.")
@@ -99,19 +99,19 @@ def user_add(domain_name: str, email: str, password: str, group_ids: tuple[str, 
 @_user_options
 def user_update(email: str, **props: Any) -> None:
     """Change the user EMAIL; what is not named stays as it is."""
-    values = required_changes(props, "--role")
-    change(lambda api: api.User.update(email, **values), {"updated": email}, f"updated {email}")
+    changed_values = required_changes(props, "--role")
+    change(lambda api: api.User.update(email, **changed_values), {"updated": email}, f"updated {email}")
 
 
 @user.command("delete")
-@_EMAIL
+@_EMAIL_ARGUMENT
 def user_delete(email: str) -> None:
     """Delete the user EMAIL: keypairs are inactive at once and sessions end; the rest is kept until `purge`."""
     change(lambda api: api.User.delete(email), {"deleted": email}, f"deleted {email}; `purge` removes the rest")
 
 
 @user.command("purge")
-@_EMAIL
+@_EMAIL_ARGUMENT
 @click.option("--purge-shared-vfolders", is_flag=True, help="Remove folders that others share too.")
 @yes_option
 def user_purge(email: str, yes: bool, **props: bool) -> None:
@@ -148,7 +148,7 @@ def keypair_list(**query: Any) -> None:
     "-a", "--admin", "is_admin", is_flag=True, default=None, help="Tell clients that it is an administrator's."
 )
 @negated_flag("-i", "--inactive", "is_active", help="Make it inactive.")
-@_RATE
+@_RATE_LIMIT
 async def keypair_add(api: AsyncSession, user_id: str, **props: Any) -> Outcome:
     """Make a keypair of the user USER_ID (an e-mail address) and print it. The secret key is never shown again."""
     keys = await api.KeyPair.create(user_id, **used_options(**props))
@@ -156,35 +156,35 @@ async def keypair_add(api: AsyncSession, user_id: str, **props: Any) -> Outcome:
 
 
 @admin_keypair.command("update")
-@_ACCESS_KEY
+@_ACCESS_KEY_ARGUMENT
 @click.option("--resource-policy", help="Another resource policy.")
 @click.option("--is-admin", type=bool, help="Whether clients are told that it is an administrator's.")
 @click.option("--is-active", type=bool, help="Whether it signs.")
-@_RATE
+@_RATE_LIMIT
 def keypair_update(access_key: str, **props: Any) -> None:
     """Change a keypair; what is not named stays as it is."""
-    values = required_changes(props, "--resource-policy")
-    change(lambda api: api.KeyPair.update(access_key, **values), {"updated": access_key}, f"updated {access_key}")
+    changed = required_changes(props, "--resource-policy")
+    change(lambda api: api.KeyPair.update(access_key, **changed), {"updated": access_key}, f"updated {access_key}")
 
 
 @admin_keypair.command("activate")
-@_ACCESS_KEY
+@_ACCESS_KEY_ARGUMENT
 def keypair_activate(access_key: str) -> None:
-    """Let a keypair sign again."""
+    """Accept requests of an inactive keypair again."""
     change(lambda api: api.KeyPair.activate(access_key), {"activated": access_key}, f"activated {access_key}")
 
 
 @admin_keypair.command("deactivate")
-@_ACCESS_KEY
+@_ACCESS_KEY_ARGUMENT
 def keypair_deactivate(access_key: str) -> None:
-    """Refuse what a keypair signs."""
+    """Refuse all requests that a keypair signs."""
     change(lambda api: api.KeyPair.deactivate(access_key), {"deactivated": access_key}, f"deactivated {access_key}")
 
 
 @admin_keypair.command("delete")
-@_ACCESS_KEY
+@_ACCESS_KEY_ARGUMENT
 @yes_option
 def keypair_delete(access_key: str, yes: bool) -> None:
-    """Remove a keypair for good; not the main one of its user."""
+    """Remove a keypair for good, except the main keypair of a user."""
     confirm(f"Remove the keypair {access_key} for good", is_confirmed=yes)
     change(lambda api: api.KeyPair.delete(access_key), {"deleted": access_key}, f"deleted {access_key}")

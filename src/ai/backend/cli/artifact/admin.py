@@ -29,9 +29,9 @@ admin_artifact = LazyGroup(
 registry = LazyGroup("registry", help="Where artifacts come from: hubs, other installations, uploads.")
 REGISTRY_COLUMNS = columns("name | type | url: URL | credentials/wide | storages")
 STORAGE_COLUMNS = columns("host: Storage | backend | capabilities: Can | stages: Default for")
-_NAME = click.argument("name")
-_REVISIONS = click.argument("revisions", nargs=-1, required=True)
-_REGISTRY = click.argument("registry_name", metavar="REGISTRY")
+_NAME_ARGUMENT = click.argument("name")
+_REVISIONS_ARGUMENT = click.argument("revisions", nargs=-1, required=True)
+_REGISTRY_ARGUMENT = click.argument("registry_name", metavar="REGISTRY")
 
 
 def _format_revisions(revisions: Sequence[Mapping[str, Any]]) -> str:
@@ -82,7 +82,7 @@ def list_registries() -> None:
 
 
 @registry.command("add")
-@_NAME
+@_NAME_ARGUMENT
 @click.argument("type_", metavar="TYPE", type=click.Choice(["huggingface", "reservoir", "local"]))
 @click.argument("url", default="")
 @_registry_options
@@ -93,7 +93,7 @@ def add(name: str, type_: str, url: str, token_file: str | None, access_key: str
 
 
 @registry.command("change")
-@_NAME
+@_NAME_ARGUMENT
 @click.option("--url", help="Where it is now.")
 @_registry_options
 def change(name: str, url: str | None, token_file: str | None, access_key: str | None, storages: Any) -> None:
@@ -103,9 +103,9 @@ def change(name: str, url: str | None, token_file: str | None, access_key: str |
 
 
 @registry.command("remove")
-@_NAME
+@_NAME_ARGUMENT
 def remove(name: str) -> None:
-    """Forget a registry with all that was found in it. It is refused while files of it are here."""
+    """Forget a registry and its artifacts. Refused while files of the registry are stored."""
     change_object(lambda api: api.Artifact.remove_registry(name), {"removed": name}, f"removed {name}")
 
 
@@ -116,7 +116,7 @@ def storages() -> None:
 
 
 @admin_artifact.command("scan")
-@_REGISTRY
+@_REGISTRY_ARGUMENT
 @click.argument("names", nargs=-1)
 @click.option("-t", "--type", "artifact_type", type=TYPE, help="Only this type.")
 @click.option("--search", metavar="TEXT", help="Only names with this in them.")
@@ -127,10 +127,10 @@ def storages() -> None:
     "--delegate-to", metavar="REGISTRY", help="Have the other installation scan this registry of its own first."
 )
 async def scan(api: AsyncSession, registry_name: str, quick: bool, **query: Any) -> Outcome:
-    """Look what REGISTRY has, or only at the artifacts NAMES. What is known already stays as it is."""
-    task = await api.Artifact.scan(registry_name, closely=not quick, **query)
-    message = await follow_task(api, task, name="the scan", describe=_describe_scan)
-    return {"bgtask_id": task, "message": message}, message
+    """Scan REGISTRY for artifacts, or only for the artifacts NAMES. Existing records stay as they are."""
+    task_id = await api.Artifact.scan(registry_name, closely=not quick, **query)
+    message = await follow_task(api, task_id, name="the scan", describe=_describe_scan)
+    return {"bgtask_id": task_id, "message": message}, message
 
 
 def _describe_scan(step: Progress) -> str:
@@ -138,44 +138,44 @@ def _describe_scan(step: Progress) -> str:
 
 
 @admin_artifact.command("import")
-@_REVISIONS
+@_REVISIONS_ARGUMENT
 @click.option("--delegate", is_flag=True, help="The other installation is to import first what it has not.")
 @click.option("--no-wait", is_flag=True, help="Do not wait until they are available.")
 async def import_(api: AsyncSession, revisions: tuple[str, ...], delegate: bool, no_wait: bool) -> Outcome:
     """Import REVISIONS, each written NAME[@VERSION]. Interrupting this command leaves the import under way."""
     imported = await api.Artifact.import_revisions(revisions, delegate=delegate)
     if not no_wait:
-        imported = await _wait(api, [revision["id"] for revision in imported])
+        imported = await _wait_for_revisions(api, [revision["id"] for revision in imported])
     return imported, _format_revisions(imported)
 
 
-async def _wait(api: AsyncSession, ids: list[str], *, with_reasons: bool = True) -> Any:
+async def _wait_for_revisions(api: AsyncSession, revision_ids: list[str], *, with_reasons: bool = True) -> Any:
     """Waits until all revisions are available; ``with_reasons`` prints what an import waits for."""
-    screen, printed = screen_of(), dict[str, str]()
+    screen, printed_reasons = screen_of(), dict[str, str]()
     with TransferBar(screen) as bar:
 
-        def show(revision: Mapping[str, Any]) -> None:
-            name, reason = f"{revision['artifact']}@{revision['version']}", revision["status_info"]
+        def show_progress(revision: Mapping[str, Any]) -> None:
+            revision_name, reason = f"{revision['artifact']}@{revision['version']}", revision["status_info"]
             is_waiting = revision["status"] in ("PULLING", "PULLED")
-            if with_reasons and is_waiting and reason and reason != printed.get(name):
-                printed[name] = reason
+            if with_reasons and is_waiting and reason and reason != printed_reasons.get(revision_name):
+                printed_reasons[revision_name] = reason
                 bar.close()
-                screen.inform(f"{name}: {reason}")
+                screen.inform(f"{revision_name}: {reason}")
             progress = revision["progress"] or {"current": 0, "total": revision["size"] or 0}
-            bar.update(name, progress["current"], progress["total"])
+            bar.update(revision_name, progress["current"], progress["total"])
 
-        return await api.Artifact.wait(ids, progress=show)
+        return await api.Artifact.wait(revision_ids, progress=show_progress)
 
 
-def _absolute(_ctx: click.Context, _param: click.Parameter, files: tuple[str, ...]) -> list[Path]:
+def _absolute_paths(_ctx: click.Context, _param: click.Parameter, files: tuple[str, ...]) -> list[Path]:
     return [Path(file).absolute() for file in files]
 
 
 @admin_artifact.command("upload")
-@_REGISTRY
-@_NAME
+@_REGISTRY_ARGUMENT
+@_NAME_ARGUMENT
 @click.argument("version")
-@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True), callback=_absolute)
+@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True), callback=_absolute_paths)
 @click.option("-t", "--type", "artifact_type", type=TYPE, default="MODEL", show_default=True, help="What it is.")
 @click.option(
     "-b", "--base-dir", "basedir", type=click.Path(exists=True, file_okay=False), help="What FILES are relative to."
@@ -188,26 +188,26 @@ async def upload(
     """Make VERSION of the artifact NAME of FILES and directories, in the local REGISTRY."""
     with TransferBar(screen_of()) as bar:
         revision = await api.Artifact.upload(registry_name, name, version, files, progress=bar.update, **options)
-    uploaded = await _wait(api, [revision["id"]], with_reasons=False)
+    uploaded = await _wait_for_revisions(api, [revision["id"]], with_reasons=False)
     return uploaded, _format_revisions(uploaded)
 
 
 @admin_artifact.command("cancel")
-@_REVISIONS
+@_REVISIONS_ARGUMENT
 def cancel(revisions: tuple[str, ...]) -> None:
-    """End imports that are under way; what was fetched is removed."""
+    """End imports that are under way; fetched files are removed."""
     print_reply(lambda api: api.Artifact.cancel(revisions), _format_revisions)
 
 
 @admin_artifact.command("cleanup")
-@_REVISIONS
+@_REVISIONS_ARGUMENT
 def cleanup(revisions: tuple[str, ...]) -> None:
-    """Remove the files of REVISIONS and keep what is known. It is refused while a session mounts one."""
+    """Remove the files of REVISIONS and keep the records. Refused while a session mounts a revision."""
     print_reply(lambda api: api.Artifact.cleanup(revisions), _format_revisions)
 
 
 @admin_artifact.command("delete")
-@_NAME
+@_NAME_ARGUMENT
 def delete(name: str) -> None:
-    """Forget an artifact until the next scan. It is refused while files of it are here."""
+    """Forget an artifact until the next scan. Refused while files of the artifact are stored."""
     change_object(lambda api: api.Artifact.delete(name), {"deleted": name}, f"deleted {name}")

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 artifact = LazyGroup("artifact", help="Models, packages and images that sessions can mount.")
 TYPE = click.Choice(["MODEL", "PACKAGE", "IMAGE"], case_sensitive=False)
-_STATUS = click.Choice(["SCANNED", "PULLING", "PULLED", "AVAILABLE"], case_sensitive=False)
-_REVISION = click.argument("revision")
-_PATHS = click.argument("paths", nargs=-1)
+_STATUS_CHOICE = click.Choice(["SCANNED", "PULLING", "PULLED", "AVAILABLE"], case_sensitive=False)
+_REVISION_ARGUMENT = click.argument("revision")
+_PATHS_ARGUMENT = click.argument("paths", nargs=-1)
 COLUMNS = columns("name | version | type | registry | status | size/number")
 _REVISION_COLUMNS = columns(
     "version | status | size/number | file_count/number: Files | is_outdated/wide: Outdated | status_info: Note | "
@@ -35,12 +35,12 @@ def _with_size(revision: Mapping[str, Any]) -> dict[str, Any]:
 @artifact.command("list", cls=ListCommand)
 @click.option("-t", "--type", "artifact_type", type=TYPE, help="Only this type.")
 @click.option("-r", "--registry", metavar="NAME", help="Only what comes from this registry.")
-@click.option("-s", "--status", type=_STATUS, help="Only artifacts with a revision in this status.")
+@click.option("-s", "--status", type=_STATUS_CHOICE, help="Only artifacts with a revision in this status.")
 @click.option("--search", metavar="TEXT", help="Only names with this in them.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="Artifacts on a page.")
 @click.option("--offset", type=click.IntRange(0), default=0, show_default=True, help="Where the page begins.")
 async def list_(api: AsyncSession, **query: Any) -> None:
-    """List artifacts with their revisions. Most users see what is available only."""
+    """List artifacts with their revisions. Most users see available revisions only."""
     screen = screen_of()
     page = await api.Artifact.list(**query)
     if screen.is_json:
@@ -49,11 +49,13 @@ async def list_(api: AsyncSession, **query: Any) -> None:
     rows = [{**item, **_with_size(revision)} for item in page["items"] for revision in item["revisions"]]
     if rows:
         screen.table(rows, COLUMNS)
-    shown = len(page["items"])
-    if not shown:
+    shown_count = len(page["items"])
+    if not shown_count:
         screen.inform("there are no such artifacts")
-    elif query["offset"] + shown < page["total_count"]:
-        screen.inform(f"{shown} of {page['total_count']} artifacts; go on with --offset {query['offset'] + shown}")
+    elif query["offset"] + shown_count < page["total_count"]:
+        screen.inform(
+            f"{shown_count} of {page['total_count']} artifacts; go on with --offset {query['offset'] + shown_count}"
+        )
 
 
 @artifact.command("info", cls=ListCommand)
@@ -81,16 +83,16 @@ async def info(api: AsyncSession, name: str, readme: bool) -> Outcome:
 
 
 @artifact.command("files", cls=ListCommand)
-@_REVISION
+@_REVISION_ARGUMENT
 def files(revision: str) -> None:
     """List the files of an available REVISION, written NAME[@VERSION]."""
-    fields = columns("size/number | sha256/short: SHA-256 | path")
-    list_objects(lambda api: api.Artifact.files(revision), fields, "it has no files", describe=_with_size)
+    file_columns = columns("size/number | sha256/short: SHA-256 | path")
+    list_objects(lambda api: api.Artifact.files(revision), file_columns, "it has no files", describe=_with_size)
 
 
 @artifact.command("download")
-@_REVISION
-@_PATHS
+@_REVISION_ARGUMENT
+@_PATHS_ARGUMENT
 @click.option(
     "-b",
     "--base-dir",
@@ -102,16 +104,16 @@ def files(revision: str) -> None:
 )
 @click.option("-j", "--parallel", type=click.IntRange(1, 32), default=4, show_default=True, help="Files at a time.")
 async def download(api: AsyncSession, revision: str, paths: tuple[str, ...], **options: Any) -> Outcome:
-    """Fetch files of an available REVISION, all of them if no PATHS are named. What was broken off goes on."""
+    """Fetch files of an available REVISION, all of them if no PATHS are named. A broken-off download goes on."""
     with TransferBar(screen_of()) as bar:
-        written = await api.Artifact.download(revision, paths, progress=bar.update, **options)
-    return {"downloaded": list(map(str, written))}, "\n".join(f"downloaded {path}" for path in written)
+        written_paths = await api.Artifact.download(revision, paths, progress=bar.update, **options)
+    return {"downloaded": list(map(str, written_paths))}, "\n".join(f"downloaded {path}" for path in written_paths)
 
 
 @artifact.command("presign")
-@_REVISION
-@_PATHS
+@_REVISION_ARGUMENT
+@_PATHS_ARGUMENT
 async def presign(api: AsyncSession, revision: str, paths: tuple[str, ...]) -> Outcome:
     """Print URLs by which anybody can fetch files of an available REVISION, until they expire."""
-    links = await api.Artifact.presign(revision, paths)
-    return links, "\n".join(str(link["url"]) for link in links)
+    file_links = await api.Artifact.presign(revision, paths)
+    return file_links, "\n".join(str(file_link["url"]) for file_link in file_links)

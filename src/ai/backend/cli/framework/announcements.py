@@ -25,11 +25,11 @@ PATIENCE_S = 0.5
 
 
 def state_file() -> Path:
-    base = os.environ.get("XDG_STATE_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "state") / "backend.ai" / "announcement.json"
+    state_home = os.environ.get("XDG_STATE_HOME")
+    return (Path(state_home) if state_home else Path.home() / ".local" / "state") / "backend.ai" / "announcement.json"
 
 
-def _state() -> dict[str, Any]:
+def _read_state() -> dict[str, Any]:
     try:
         state = json.loads(state_file().read_text())
     except (OSError, ValueError):
@@ -46,9 +46,9 @@ def _write_state(state: dict[str, Any]) -> None:
 
 def show_announcement(message: str) -> None:
     """Prints an announcement to stderr, unless it was dismissed."""
-    digest, state = hashlib.sha256(message.encode()).hexdigest(), _state()
-    if state.get("hash") != digest:
-        state = {"hash": digest, "dismissed": False}
+    message_digest, state = hashlib.sha256(message.encode()).hexdigest(), _read_state()
+    if state.get("hash") != message_digest:
+        state = {"hash": message_digest, "dismissed": False}
         _write_state(state)
     if not state.get("dismissed"):
         from ai.backend.cli.framework.terminal import make_panel, write
@@ -58,7 +58,7 @@ def show_announcement(message: str) -> None:
 
 def dismiss() -> bool:
     """Hides the last announcement from now on; returns False if none was shown yet."""
-    state = _state()
+    state = _read_state()
     if "hash" not in state:
         return False
     _write_state({**state, "dismissed": True})

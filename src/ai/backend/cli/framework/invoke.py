@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 def env_file_hint() -> str:
-    """Returns how to get credentials."""
+    """Returns a hint on how to get credentials."""
     from pathlib import Path
 
-    base = os.environ.get("XDG_DATA_HOME")
-    path = (Path(base) if base else Path.home() / ".local" / "share") / "backend.ai" / "env.sh"
+    data_home = os.environ.get("XDG_DATA_HOME")
+    path = (Path(data_home) if data_home else Path.home() / ".local" / "share") / "backend.ai" / "env.sh"
     if path.is_file():
         return f"run `source {path}`"
     return (
@@ -44,7 +44,7 @@ def describe_api_error(error: BackendAPIError) -> str:
 
 
 def report(screen: Screen, error: Exception) -> None:
-    """Prints an error and what a person can do about it."""
+    """Prints an error and its remedy."""
     from ai.backend.client.exceptions import BackendAPIError, EndpointUnreachable, MissingCredentials
 
     if isinstance(error, MissingCredentials):
@@ -58,7 +58,7 @@ def report(screen: Screen, error: Exception) -> None:
 
 
 async def slot_displays(api: AsyncSession) -> SlotDisplays:
-    """Returns how quantities of slots are displayed; nothing if the server has no such call."""
+    """Fetches the display formats of slot amounts; returns an empty mapping if the server has no such call."""
     from ai.backend.client.exceptions import BackendError
 
     try:
@@ -89,16 +89,16 @@ def call(
                 return await work(api)
 
     try:
-        code = asyncio.run(main()) or 0
+        exit_code = asyncio.run(main()) or 0
     except BackendError as error:
         report(screen, error)
-        code = failure
+        exit_code = failure
     except BrokenPipeError:
         # The reader of our output has closed the pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 141
+        exit_code = 141
     except KeyboardInterrupt:
         screen.inform("interrupted")
-        code = 130
+        exit_code = 130
     sys.stdout.flush()
-    sys.exit(code)
+    sys.exit(exit_code)

@@ -84,8 +84,8 @@ class LazyGroup(click.Group):
             raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        own = [(name, command) for name, command in sorted(self.commands.items()) if not command.hidden]
-        rows = [(name, command.get_short_help_str(90)) for name, command in own]
+        own_commands = [(name, command) for name, command in sorted(self.commands.items()) if not command.hidden]
+        rows = [(name, command.get_short_help_str(90)) for name, command in own_commands]
         for title, names in self.sections.items():
             with formatter.section(title):
                 formatter.write_dl([*((name, self.entries[name].help) for name in names), *rows])
@@ -109,7 +109,7 @@ def output_option() -> click.Option:
 
 
 class Leaf(click.Command):
-    """A command of ours: takes ``-h`` and ``--output`` whatever else it takes.
+    """A command that takes ``-h`` and ``--output`` beside its own options.
 
     A callback that is a coroutine function gets an open API session before its options, and returns an ``Outcome``.
     ``needs_keys`` is False for commands that work without a keypair.
@@ -126,7 +126,7 @@ class Leaf(click.Command):
 
 
 def _in_session(command: Callable[..., Coroutine[Any, Any, Outcome]], needs_keys: bool) -> Callable[..., NoReturn]:
-    def run(**options: Any) -> NoReturn:
+    def run_command(**options: Any) -> NoReturn:
         screen = screen_of()
 
         async def work(api: AsyncSession) -> int | None:
@@ -138,7 +138,7 @@ def _in_session(command: Callable[..., Coroutine[Any, Any, Outcome]], needs_keys
 
         call(screen, work, needs_keys=needs_keys)
 
-    return run
+    return run_command
 
 
 def _show_wide(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
@@ -160,5 +160,5 @@ LazyGroup.command_class = Leaf
 
 
 def screen_of(ctx: click.Context | None = None) -> Screen:
-    """Returns the screen of this invocation."""
+    """Returns the :class:`Screen` that prints the results of the running command."""
     return (ctx or click.get_current_context()).ensure_object(Screen)

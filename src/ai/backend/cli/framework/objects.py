@@ -27,19 +27,19 @@ Request = Callable[["AsyncSession"], Awaitable[T]]
 
 
 def used_options(**props: Any) -> dict[str, Any]:
-    """Returns the options that were used."""
+    """Returns the options whose value is not None."""
     return {name: value for name, value in props.items() if value is not None}
 
 
 def required_changes(props: Mapping[str, Any], example: str) -> dict[str, Any]:
-    """Returns the options of a change that were used.
+    """Returns the options whose value is not None; fails with ``example`` if there are none.
 
     Raises click.UsageError if none was used; the message names ``example``.
     """
-    values = used_options(**props)
-    if not values:
+    changed_values = used_options(**props)
+    if not changed_values:
         raise click.UsageError(f"name something to change, such as {example}")
-    return values
+    return changed_values
 
 
 def readable(item: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,7 +136,7 @@ async def follow_task(
 
     The command fails if the task does. Every step is passed to ``on_step``, or printed by ``describe``.
     """
-    screen, printed = screen_of(), ""
+    screen, printed_text = screen_of(), ""
     async for step in api.BackgroundTask(task_id).progress():
         if step.is_final:
             if step.state != "done":
@@ -145,9 +145,9 @@ async def follow_task(
             return step.message or ""
         if on_step is not None:
             on_step(step)
-        elif (text := describe(step)) != printed:
+        elif (text := describe(step)) != printed_text:
             screen.inform(text)
-            printed = text
+            printed_text = text
     return ""
 
 
@@ -197,37 +197,37 @@ class NamedObjects:
 
 def add_object_commands(group: LazyGroup, kind: NamedObjects) -> None:
     """Declares `list`, `info`, `add`, `update` and `delete` of a kind of objects."""
-    one, many = kind.noun
+    singular, plural = kind.noun
     argument = click.argument("name")
 
     def methods(api: AsyncSession) -> Any:
         return getattr(api, kind.area)
 
     def list_() -> None:
-        list_objects(lambda api: methods(api).list(), kind.columns, f"there are no {many}", describe=kind.describe)
+        list_objects(lambda api: methods(api).list(), kind.columns, f"there are no {plural}", describe=kind.describe)
 
     def info(name: str) -> None:
-        show_object(lambda api: methods(api).detail(name), f"there is no {one} {name}")
+        show_object(lambda api: methods(api).detail(name), f"there is no {singular} {name}")
 
-    def save(method: str, done: str, name: str, values: dict[str, Any]) -> None:
+    def save_object(method: str, done: str, name: str, values: dict[str, Any]) -> None:
         document = {done: name, **(values if kind.prints_values else {})}
         change(lambda api: getattr(methods(api), method)(name, **values), document, f"{done} {name}")
 
     def add(name: str, **props: Any) -> None:
-        save("create", "added", name, used_options(**props))
+        save_object("create", "added", name, used_options(**props))
 
     def update(name: str, **props: Any) -> None:
-        save("update", "updated", name, required_changes(props, kind.example))
+        save_object("update", "updated", name, required_changes(props, kind.example))
 
     def delete(name: str) -> None:
         change(lambda api: methods(api).delete(name), {"deleted": name}, kind.deleted.format(name=name))
 
-    update_help = f"Change the {one} NAME; what is not named stays as it is.{kind.update_note}"
-    group.command("list", cls=ListCommand, help=f"List the {many}.")(list_)
+    update_help = f"Change the {singular} NAME; what is not named stays as it is.{kind.update_note}"
+    group.command("list", cls=ListCommand, help=f"List the {plural}.")(list_)
     if kind.has_detail:
-        group.command("info", help=f"Show the {one} NAME.")(argument(info))
-    group.command("add", help=kind.add_help or f"Make the {one} NAME.")(
+        group.command("info", help=f"Show the {singular} NAME.")(argument(info))
+    group.command("add", help=kind.add_help or f"Make the {singular} NAME.")(
         options(argument, kind.add_options, kind.options)(add)
     )
     group.command("update", help=update_help)(options(argument, kind.update_options, kind.options)(update))
-    group.command("delete", help=kind.delete_help or f"Remove the {one} NAME.")(argument(delete))
+    group.command("delete", help=kind.delete_help or f"Remove the {singular} NAME.")(argument(delete))

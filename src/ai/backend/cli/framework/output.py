@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 PROGRAM = "backend.ai"
-_BRIEF: Mapping[str, Callable[[Any], str]] = {"short": short_id, "time": relative_time}
+_SHORTENERS: Mapping[str, Callable[[Any], str]] = {"short": short_id, "time": relative_time}
 
 
 class OutputMode(StrEnum):
@@ -37,7 +37,7 @@ class Column:
     is_number: bool = False
 
     def text(self, row: Mapping[str, Any], *, is_wide: bool) -> str:
-        """Returns the cell of a row."""
+        """Returns the text of this column in a row."""
         value = row.get(self.key)
         return self.brief(value) if self.brief is not None and not is_wide else cell(value)
 
@@ -48,18 +48,18 @@ def columns(table: str) -> list[Column]:
     Words are ``short`` (id), ``time`` (relative to now), ``wide`` (shown with `--wide` only) and ``number`` (aligned at
     the right). The heading is the key in title case by default.
     """
-    parsed = []
-    for part in table.split("|"):
-        name, _, heading = part.partition(":")
-        key, *words = name.strip().split("/")
-        brief = next((_BRIEF[word] for word in words if word in _BRIEF), None)
+    parsed_columns = []
+    for column_text in table.split("|"):
+        key_text, _, heading = column_text.partition(":")
+        key, *flags = key_text.strip().split("/")
+        brief = next((_SHORTENERS[flag] for flag in flags if flag in _SHORTENERS), None)
         title = heading.strip() or key.replace("_", " ").title()
-        parsed.append(Column(key, title, brief, is_wide="wide" in words, is_number="number" in words))
-    return parsed
+        parsed_columns.append(Column(key, title, brief, is_wide="wide" in flags, is_number="number" in flags))
+    return parsed_columns
 
 
 class Screen:
-    """Prints in the mode of this invocation.
+    """Prints results in the output mode of the running command.
 
     A terminal gets lines that fit it, and colours unless ``NO_COLOR`` is set. Anything else gets plain text, each row
     of a table on one line.
@@ -122,17 +122,17 @@ class Screen:
         """Prints a list of objects: without `--wide` the main columns, as narrow as they can be."""
         from ai.backend.cli.framework.terminal import make_table
 
-        visible = [column for column in columns if self.is_wide or not column.is_wide]
-        cells = [[column.text(row, is_wide=self.is_wide) for column in visible] for row in rows]
-        self.render(make_table(visible, cells))
+        visible_columns = [column for column in columns if self.is_wide or not column.is_wide]
+        cells = [[column.text(row, is_wide=self.is_wide) for column in visible_columns] for row in rows]
+        self.render(make_table(visible_columns, cells))
 
     def facts(self, pairs: Iterable[tuple[str, Any]]) -> None:
         """Prints one object, a line for each of its facts; a text keeps its line ends."""
         from ai.backend.cli.framework.terminal import make_facts
 
-        texts = [(name, value if isinstance(value, str) and "\n" in value else cell(value)) for name, value in pairs]
-        if texts:
-            self.render(make_facts(texts))
+        facts = [(name, value if isinstance(value, str) and "\n" in value else cell(value)) for name, value in pairs]
+        if facts:
+            self.render(make_facts(facts))
 
     def render(self, renderable: RenderableType) -> None:
         """Prints a table, a tree or a panel."""

@@ -72,7 +72,7 @@ def negated_flag(*names: str, **settings: Any) -> Callable[[Any], Any]:
 
 def pair(text: str) -> tuple[str, str]:
     """Parses ``KEY=VALUE``."""
-    key, equals, value = text.partition("=")
-    if not equals or not key:
+    key, equals_sign, value = text.partition("=")
+    if not equals_sign or not key:
         raise click.BadParameter(f"{text!r} is not KEY=VALUE")
     return key, value

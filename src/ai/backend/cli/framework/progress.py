@@ -22,7 +22,7 @@ class TransferBar:
         self._bar: tuple[Progress, TaskID] | None = None
 
     def update(self, path: str, done: int, total: int) -> None:
-        """Records how much of one file is done."""
+        """Records how many bytes of a file are transferred."""
         old_done, old_total = self._files.get(path, (0, 0))
         self._files[path] = done, total
         self._done += done - old_done

@@ -9,38 +9,38 @@ import sys
 import termios
 from collections.abc import Iterator
 
-_CHUNK = 65_536
-_pending = bytearray()
+_CHUNK_BYTES = 65_536
+_pending_input = bytearray()
 
 
 @contextlib.contextmanager
-def _hidden(fd: int) -> Iterator[None]:
-    """Turns echo off, if this is a terminal."""
+def _echo_off(fd: int) -> Iterator[None]:
+    """Turns the echo of a terminal off while the block lasts."""
     try:
-        original = termios.tcgetattr(fd)
+        original_attributes = termios.tcgetattr(fd)
     except termios.error:
         yield
         return
-    silent = list(original)
-    silent[3] &= ~termios.ECHO
-    termios.tcsetattr(fd, termios.TCSADRAIN, silent)
+    silent_attributes = list(original_attributes)
+    silent_attributes[3] &= ~termios.ECHO
+    termios.tcsetattr(fd, termios.TCSADRAIN, silent_attributes)
     try:
         yield
     finally:
-        termios.tcsetattr(fd, termios.TCSADRAIN, original)
+        termios.tcsetattr(fd, termios.TCSADRAIN, original_attributes)
         print(file=sys.stderr)
 
 
-def _set(ready: asyncio.Future[None]) -> None:
+def _set_ready(ready: asyncio.Future[None]) -> None:
     if not ready.done():
         ready.set_result(None)
 
 
-async def _readable(fd: int) -> None:
+async def _wait_until_readable(fd: int) -> None:
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
     try:
-        loop.add_reader(fd, _set, ready)
+        loop.add_reader(fd, _set_ready, ready)
     except PermissionError:
         return  # a regular file is always readable
     try:
@@ -51,13 +51,13 @@ async def _readable(fd: int) -> None:
 
 async def read_line(*, is_password: bool = False, fd: int | None = None) -> str:
     """Returns the next line of standard input without its end; empty when the input has ended."""
-    source = sys.stdin.fileno() if fd is None else fd
-    with _hidden(source) if is_password else contextlib.nullcontext():
-        while b"\n" not in _pending:
-            await _readable(source)
-            chunk = os.read(source, _CHUNK)
+    input_fd = sys.stdin.fileno() if fd is None else fd
+    with _echo_off(input_fd) if is_password else contextlib.nullcontext():
+        while b"\n" not in _pending_input:
+            await _wait_until_readable(input_fd)
+            chunk = os.read(input_fd, _CHUNK_BYTES)
             if not chunk:
                 break
-            _pending.extend(chunk)
-    line, _, _pending[:] = bytes(_pending).partition(b"\n")
+            _pending_input.extend(chunk)
+    line, _, _pending_input[:] = bytes(_pending_input).partition(b"\n")
     return line.decode(errors="replace").removesuffix("\r")

@@ -8,15 +8,15 @@ from typing import Any
 
 import click
 
-_SHORT_ID = re.compile(r"(?!.{32})[0-9a-f]{4}[0-9a-f-]*", re.IGNORECASE)
-_SHOWN = 10
+_SHORT_ID_PATTERN = re.compile(r"(?!.{32})[0-9a-f]{4}[0-9a-f-]*", re.IGNORECASE)
+_SHOWN_MATCHES = 10
 
 Rows = Sequence[Mapping[str, Any]]
 
 
 def is_short_id(reference: str) -> bool:
     """Returns whether a text may be the beginning of a UUID: four hexadecimal digits or more, and not all of them."""
-    return _SHORT_ID.fullmatch(reference) is not None
+    return _SHORT_ID_PATTERN.fullmatch(reference) is not None
 
 
 def find_id(reference: str, rows: Rows, *, kind: str, name: str = "name") -> str:
@@ -28,16 +28,16 @@ def find_id(reference: str, rows: Rows, *, kind: str, name: str = "name") -> str
         return reference
     matches = {str(row["id"]): row.get(name) for row in rows if _digits(str(row["id"])).startswith(_digits(reference))}
     if len(matches) > 1:
-        texts = [f"{label} ({full_id})" if label else full_id for full_id, label in matches.items()]
-        others = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+        match_texts = [f"{label} ({full_id})" if label else full_id for full_id, label in matches.items()]
+        rest_text = f" and {len(match_texts) - _SHOWN_MATCHES} more" if len(match_texts) > _SHOWN_MATCHES else ""
         raise click.ClickException(
-            f"{reference} is the beginning of several {kind} ids: {', '.join(texts[:_SHOWN])}{others}"
+            f"{reference} is the beginning of several {kind} ids: {', '.join(match_texts[:_SHOWN_MATCHES])}{rest_text}"
         )
     return next(iter(matches), reference)
 
 
 async def resolve(reference: str, load: Callable[[], Awaitable[Rows]], *, kind: str, name: str = "name") -> str:
-    """Returns the id that a short id stands for; ``load`` is called for nothing else."""
+    """Returns the id that a short id stands for; returns any other reference without calling ``load``."""
     return find_id(reference, await load(), kind=kind, name=name) if is_short_id(reference) else reference
 
 

@@ -20,11 +20,11 @@ from ai.backend.cli.framework.values import harmless, readable_size
 if TYPE_CHECKING:
     from ai.backend.cli.framework.output import Column
 
-_UNBOUNDED = 1_000_000
+_UNBOUNDED_WIDTH = 1_000_000
 """Columns of what is no terminal: nothing is folded, so that each row is one line."""
-_NARROWEST = 10
+_NARROWEST_COLUMN_WIDTH = 10
 """Columns of the terminal that a column of a table needs on average; with less, a table is not folded at all."""
-_STYLES = {
+_STYLES_BY_TEXT = {
     "RUNNING": "green", "ALIVE": "green", "healthy": "green", "ERROR": "red", "LOST": "red", "unhealthy": "red",
     "PENDING": "yellow", "TERMINATED": "dim", "CANCELLED": "dim",
 }  # fmt: skip
@@ -42,7 +42,7 @@ def write(renderable: RenderableType, stream: TextIO, *, is_folded: bool = True)
         highlight=False,
     )
     if not is_terminal or not is_folded or _needs_more_room(renderable, console.width):
-        console.width = _UNBOUNDED
+        console.width = _UNBOUNDED_WIDTH
     with console.capture() as capture:
         console.print(renderable)
     text = "\n".join(line.rstrip() for line in capture.get().split("\n"))
@@ -52,7 +52,7 @@ def write(renderable: RenderableType, stream: TextIO, *, is_folded: bool = True)
 
 def _needs_more_room(renderable: RenderableType, width: int) -> bool:
     """Returns whether folding would leave columns too narrow to read."""
-    return isinstance(renderable, Table) and width < _NARROWEST * len(renderable.columns)
+    return isinstance(renderable, Table) and width < _NARROWEST_COLUMN_WIDTH * len(renderable.columns)
 
 
 def make_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> Table:
@@ -66,15 +66,15 @@ def make_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> Tabl
             overflow="fold",
         )
     for row in rows:
-        table.add_row(*(Text(harmless(text), style=_STYLES.get(text, "")) for text in row))
+        table.add_row(*(Text(harmless(cell_text), style=_STYLES_BY_TEXT.get(cell_text, "")) for cell_text in row))
     return table
 
 
 def make_facts(pairs: Iterable[tuple[str, str]]) -> Table:
     """Returns the facts of one object, each with its name in front."""
     table = Table.grid(TableColumn(no_wrap=True, style="bold"), TableColumn(overflow="fold"), padding=(0, 2, 0, 0))
-    for name, text in pairs:
-        table.add_row(Text(harmless(name)), Text(harmless(text)))
+    for name, fact_text in pairs:
+        table.add_row(Text(harmless(name)), Text(harmless(fact_text)))
     return table
 
 
@@ -89,11 +89,11 @@ def make_error(program: str, message: str) -> Text:
 
 
 class _BytesColumn(ProgressColumn):
-    """Shows how many bytes are done, of how many, and how many a second."""
+    """Shows transferred bytes, total bytes, and bytes a second."""
 
     def render(self, task: Task) -> Text:
-        total = readable_size(task.total or 0)
-        return Text(f"{readable_size(task.completed)} of {total}  {readable_size(task.speed or 0)}/s")
+        total_size = readable_size(task.total or 0)
+        return Text(f"{readable_size(task.completed)} of {total_size}  {readable_size(task.speed or 0)}/s")
 
 
 def make_transfer_progress(stream: TextIO) -> Progress:

@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?([+-]\d\d:\d\d|Z)")
-_SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_TIME_PATTERN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?([+-]\d\d:\d\d|Z)")
+_SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _METRIC_UNITS = {"percent": "%", "pct": "%", "msec": " ms", "celsius": " C", "watt": " W", "count": ""}
 _DAY_S = 86_400
-_SHORT_ID = 8
+_SHORT_ID_LENGTH = 8
 
 SlotDisplays = Mapping[str, Mapping[str, Any]]
 """Slot -> how its plugin displays quantities (``/config/resource-slots/details``)."""
@@ -38,7 +38,7 @@ def cell(value: Any) -> str:
         )
     if isinstance(value, Sequence) and not isinstance(value, str):
         return ", ".join(cell(item) for item in value)
-    if isinstance(value, str) and _TIME.fullmatch(value):
+    if isinstance(value, str) and _TIME_PATTERN.fullmatch(value):
         return readable_time(value)
     return harmless(" ".join(str(value).split()))
 
@@ -55,14 +55,14 @@ def decoded(value: Any) -> Any:
 
 def short_id(value: Any) -> str:
     """Returns the first digits of an id, which every command accepts in the place of the id."""
-    return cell(value)[:_SHORT_ID]
+    return cell(value)[:_SHORT_ID_LENGTH]
 
 
 def readable_size(size: float) -> str:
     """Returns ``1536`` bytes as ``1.5 KiB``."""
     amount, unit = float(size), "B"
-    for unit in _SIZES:
-        if amount < 1024 or unit == _SIZES[-1]:
+    for unit in _SIZE_UNITS:
+        if amount < 1024 or unit == _SIZE_UNITS[-1]:
             break
         amount /= 1024
     return f"{int(amount)} B" if unit == "B" else f"{amount:.1f} {unit}"
@@ -79,11 +79,11 @@ def readable_amount(slot: str, amount: Any, displays: SlotDisplays = _NO_DISPLAY
             return text
     if not text.isdigit():
         return text
-    size, units = int(text), ["", "k", "m", "g", "t"]
-    while size and size % 1024 == 0 and len(units) > 1:
-        size //= 1024
+    size_bytes, units = int(text), ["", "k", "m", "g", "t"]
+    while size_bytes and size_bytes % 1024 == 0 and len(units) > 1:
+        size_bytes //= 1024
         units.pop(0)
-    return f"{size}{units[0]}" if len(str(size)) <= 5 else f"{int(text) / 1024**3:.1f}g"
+    return f"{size_bytes}{units[0]}" if len(str(size_bytes)) <= 5 else f"{int(text) / 1024**3:.1f}g"
 
 
 def unit_of(slot: str, displays: SlotDisplays) -> str:
@@ -118,10 +118,10 @@ def readable_metric(metric: Mapping[str, Any] | None) -> str:
 def readable_time(text: str, *, timespec: str = "seconds") -> str:
     """Returns a time of the API as ``2026-11-21 09:33:27Z``; returns any other text unchanged."""
     try:
-        when = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         return text
-    return f"{when.astimezone(UTC).replace(tzinfo=None).isoformat(' ', timespec)}Z" if when.tzinfo else text
+    return f"{moment.astimezone(UTC).replace(tzinfo=None).isoformat(' ', timespec)}Z" if moment.tzinfo else text
 
 
 def iso_time(seconds: Any) -> str:
@@ -132,16 +132,16 @@ def iso_time(seconds: Any) -> str:
 def relative_time(value: Any, *, now: datetime | None = None) -> str:
     """Returns a time of the API as ``5m ago`` or ``in 2h``, and as a date when it is months away."""
     try:
-        when = datetime.fromisoformat(value)
+        moment = datetime.fromisoformat(value)
     except (TypeError, ValueError):
         return cell(value)
-    if when.tzinfo is None:
+    if moment.tzinfo is None:
         return cell(value)
-    seconds = ((now or datetime.now(UTC)) - when).total_seconds()
+    seconds = ((now or datetime.now(UTC)) - moment).total_seconds()
     distance = abs(int(seconds))
     if distance >= 60 * _DAY_S:
-        return f"{when.astimezone(UTC):%Y-%m-%d}"
+        return f"{moment.astimezone(UTC):%Y-%m-%d}"
     limits = ((60, 1, "s"), (3600, 60, "m"), (2 * _DAY_S, 3600, "h"), (60 * _DAY_S, _DAY_S, "d"))
-    text = next(f"{distance // length}{unit}" for limit, length, unit in limits if distance < limit)
+    text = next(f"{distance // unit_s}{unit}" for limit_s, unit_s, unit in limits if distance < limit_s)
     # The clock of the server may be a little ahead of ours.
     return f"in {text}" if seconds < -5 else f"{text} ago"

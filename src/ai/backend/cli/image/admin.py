@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
 
 admin_image = LazyGroup("image", help="Images of container registries.")
-_ARCHITECTURE = click.option(
+_ARCHITECTURE_OPTION = click.option(
     "--arch", default=None, help="The processor architecture; whichever there is if not given."
 )
-_REFERENCE = click.argument("reference")
-_AGENTS = click.argument("agents")
+_REFERENCE_ARGUMENT = click.argument("reference")
+_AGENTS_ARGUMENT = click.argument("agents")
 COLUMNS = columns(
     "name | registry/wide | architecture: Arch | tag | digest/wide | size/number | aliases | agents/number"
 )
 
 
-def _describe(image: dict[str, Any]) -> dict[str, Any]:
+def _describe_image(image: dict[str, Any]) -> dict[str, Any]:
     return {
         **image,
         "digest": (image["digest"] or "").removeprefix("sha256:"),
@@ -40,27 +40,27 @@ def _describe(image: dict[str, Any]) -> dict[str, Any]:
 async def list_(api: AsyncSession, operation: bool, installed: bool) -> None:
     """List the images of this cluster."""
     images = await api.Image.list(operation=operation, installed=True if installed else None)
-    screen_of().rows(images, COLUMNS, "there are no images", describe=_describe)
+    screen_of().rows(images, COLUMNS, "there are no images", describe=_describe_image)
 
 
 @admin_image.command("rescan")
 @click.option("-r", "--registry", default=None, help="One registry of the configuration instead of all.")
 async def rescan(api: AsyncSession, registry: str | None) -> Outcome:
-    """Read what the configured registries have now."""
+    """Read the images that the configured registries have now."""
     return await follow_to_end(api, await api.Image.rescan_images(registry), name="the task")
 
 
 @admin_image.command("preload")
-@_REFERENCE
-@_AGENTS
+@_REFERENCE_ARGUMENT
+@_AGENTS_ARGUMENT
 async def preload(api: AsyncSession, reference: str, agents: str) -> Outcome:
     """Fetch the image REFERENCE on AGENTS: ids, patterns and group:NAME, with commas; !TERM takes away."""
     return await follow_to_end(api, await api.Image.preload(reference, agents), name="the task")
 
 
 @admin_image.command("unload")
-@_REFERENCE
-@_AGENTS
+@_REFERENCE_ARGUMENT
+@_AGENTS_ARGUMENT
 async def unload(api: AsyncSession, reference: str, agents: str) -> Outcome:
     """Remove the image REFERENCE from AGENTS, as `preload` names them."""
     return await follow_to_end(api, await api.Image.unload(reference, agents), name="the task")
@@ -69,7 +69,7 @@ async def unload(api: AsyncSession, reference: str, agents: str) -> Outcome:
 @admin_image.command("alias")
 @click.argument("alias")
 @click.argument("target")
-@_ARCHITECTURE
+@_ARCHITECTURE_OPTION
 def alias(alias: str, target: str, arch: str | None) -> None:
     """Let ALIAS stand for the image TARGET."""
     document = {"alias": alias, "target": target}
@@ -79,15 +79,15 @@ def alias(alias: str, target: str, arch: str | None) -> None:
 @admin_image.command("dealias")
 @click.argument("alias")
 def dealias(alias: str) -> None:
-    """Let ALIAS stand for nothing any more."""
+    """Remove the image alias ALIAS."""
     change(lambda api: api.Image.dealias_image(alias), {"alias": alias}, f"{alias} stands for nothing any more")
 
 
 @admin_image.command("forget")
-@_REFERENCE
-@_ARCHITECTURE
+@_REFERENCE_ARGUMENT
+@_ARCHITECTURE_OPTION
 def forget(reference: str, arch: str | None) -> None:
-    """Let the image REFERENCE of a registry be unknown until the next rescan."""
+    """Forget the image REFERENCE of a registry until the next rescan."""
     change(lambda api: api.Image.forget_image(reference, arch), {"image": reference}, f"{reference} is forgotten")
 
 
@@ -95,12 +95,12 @@ def forget(reference: str, arch: str | None) -> None:
 @click.argument("registry")
 def clear(registry: str) -> None:
     """Forget all images of REGISTRY until the next rescan."""
-    text = f"the images of {registry} are forgotten"
-    change(lambda api: api.Image.clear_images(registry), {"registry": registry}, text)
+    result_text = f"the images of {registry} are forgotten"
+    change(lambda api: api.Image.clear_images(registry), {"registry": registry}, result_text)
 
 
 @admin_image.command("registries", cls=ListCommand)
 async def registries(api: AsyncSession) -> None:
     """List the configured registries (`admin etcd set config/docker/registry/NAME URL` makes one)."""
-    fields = columns("name | url: URL | type | project | username/wide: User")
-    screen_of().rows(await api.Image.list_registries(), fields, "there are no registries")
+    registry_columns = columns("name | url: URL | type | project | username/wide: User")
+    screen_of().rows(await api.Image.list_registries(), registry_columns, "there are no registries")

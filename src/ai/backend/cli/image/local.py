@@ -14,24 +14,24 @@ from ai.backend.cli.framework.output import columns
 from ai.backend.cli.framework.params import options
 
 image = LazyGroup("image", help="Root file systems as images of the process runtime.")
-_PATH = click.Path(file_okay=False, path_type=Path)
-_location = options(
-    click.option("-d", "--data-dir", type=_PATH, help="That of `backend.ai up`."),
-    click.option("--images", type=_PATH, help="The images directory of one agent instead."),
+_DIRECTORY_TYPE = click.Path(file_okay=False, path_type=Path)
+_location_options = options(
+    click.option("-d", "--data-dir", type=_DIRECTORY_TYPE, help="That of `backend.ai up`."),
+    click.option("--images", type=_DIRECTORY_TYPE, help="The images directory of one agent instead."),
 )
 
 
-def _folders(data_dir: Path | None, images: Path | None) -> list[Path]:
-    """Returns the named directory of images, or that of every agent of an embedded cluster."""
+def _image_folders(data_dir: Path | None, images: Path | None) -> list[Path]:
+    """Returns ``images`` if given, otherwise the image directory of every agent of an embedded cluster."""
     if images is not None:
         return [images]
     from ai.backend.infra.files import default_data_dir
 
-    root = data_dir or default_data_dir()
-    agents = sorted(path for path in (root / "agents").glob("*") if path.is_dir())
+    data_root = data_dir or default_data_dir()
+    agents = sorted(path for path in (data_root / "agents").glob("*") if path.is_dir())
     if not agents:
         screen_of().fail(
-            f"there is no cluster in {root}: start it with `backend.ai up`, or give --data-dir or --images"
+            f"there is no cluster in {data_root}: start it with `backend.ai up`, or give --data-dir or --images"
         )
     return [agent / "process" / "images" for agent in agents]
 
@@ -39,7 +39,7 @@ def _folders(data_dir: Path | None, images: Path | None) -> list[Path]:
 @image.command("import")
 @click.argument("source", type=click.Path(exists=True, path_type=Path))
 @click.argument("name")
-@_location
+@_location_options
 def import_(source: Path, name: str, data_dir: Path | None, images: Path | None) -> None:
     """Import SOURCE as the image NAME, such as debian:12.
 
@@ -51,7 +51,7 @@ def import_(source: Path, name: str, data_dir: Path | None, images: Path | None)
     screen = screen_of()
     documents = []
     try:
-        for folder in _folders(data_dir, images):
+        for folder in _image_folders(data_dir, images):
             folder.mkdir(parents=True, exist_ok=True)
             imported = import_image(source, name, folder)
             documents.append({"name": imported.name, "directory": str(folder)})
@@ -64,7 +64,7 @@ def import_(source: Path, name: str, data_dir: Path | None, images: Path | None)
 
 
 @image.command("list", cls=ListCommand)
-@_location
+@_location_options
 def list_(data_dir: Path | None, images: Path | None) -> None:
     """List imported images."""
     from ai.backend.runtime.process.rootfs import list_images
@@ -72,7 +72,7 @@ def list_(data_dir: Path | None, images: Path | None) -> None:
     screen = screen_of()
     rows = [
         {"name": stored.name, "directory": str(folder)}
-        for folder in _folders(data_dir, images)
+        for folder in _image_folders(data_dir, images)
         for stored in list_images(folder)
     ]
     if screen.is_json:
@@ -85,14 +85,14 @@ def list_(data_dir: Path | None, images: Path | None) -> None:
 
 @image.command("rm")
 @click.argument("name")
-@_location
+@_location_options
 def rm(name: str, data_dir: Path | None, images: Path | None) -> None:
-    """Remove the imported image NAME. Running sessions keep what they have."""
+    """Remove the imported image NAME. Running sessions keep its files."""
     from ai.backend.runtime.process.rootfs import remove_image
 
     screen = screen_of()
     try:
-        removed = [folder for folder in _folders(data_dir, images) if remove_image(name, folder)]
+        removed = [folder for folder in _image_folders(data_dir, images) if remove_image(name, folder)]
     except OSError as error:
         screen.fail(str(error))
     if not removed:

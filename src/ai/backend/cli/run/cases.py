@@ -29,7 +29,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The sessions and runs that the user requested."""
+    """The options and the cases of one `backend.ai run`."""
 
     image: str
     code: str | None
@@ -48,7 +48,7 @@ class Plan:
     cases: Sequence[Case]
 
     def batch_options(self, case: Case) -> dict[str, object]:
-        """Returns the Batch Execution Query Object; the image's own commands by default."""
+        """Returns the Batch Execution Query Object of a case; the image's own commands by default."""
         build = case.build
         if build is None:
             build = "*" if case.exec is None else ""
@@ -73,20 +73,20 @@ def make_cases(
 
     Raises RangeError if there are too many.
     """
-    total = len(env_ranges) * len(build_ranges) * len(exec_ranges)
-    if total > MAX_CASES:
-        raise RangeError(f"{total} combinations are too many; {MAX_CASES} is the most")
+    case_count = len(env_ranges) * len(build_ranges) * len(exec_ranges)
+    if case_count > MAX_CASES:
+        raise RangeError(f"{case_count} combinations are too many; {MAX_CASES} is the most")
     cases = []
     for of_env in env_ranges:
         for of_build in build_ranges:
             for of_exec in exec_ranges:
-                every = {**of_env, **of_build, **of_exec}
+                all_values = {**of_env, **of_build, **of_exec}
                 cases.append(
                     Case(
-                        values=every,
-                        env={name: substitute(text, {**every, **of_env}) for name, text in env.items()},
-                        build=None if build is None else substitute(build, {**every, **of_build}),
-                        exec=None if exec_ is None else substitute(exec_, every),
+                        values=all_values,
+                        env={name: substitute(text, {**all_values, **of_env}) for name, text in env.items()},
+                        build=None if build is None else substitute(build, {**all_values, **of_build}),
+                        exec=None if exec_ is None else substitute(exec_, all_values),
                     )
                 )
     return cases

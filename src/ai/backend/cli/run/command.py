@@ -23,15 +23,15 @@ _PLAN_OPTIONS = (
 )  # fmt: skip
 
 
-def _ranges(_ctx: click.Context, param: click.Parameter, expressions: tuple[str, ...]) -> Any:
+def _parse_ranges(_ctx: click.Context, param: click.Parameter, expressions: tuple[str, ...]) -> Any:
     try:
         return list(combinations([parse_range(expression) for expression in expressions]))
     except RangeError as error:
         raise click.BadParameter(str(error), param=param) from None
 
 
-def _begin(plan: Plan) -> PendingReply | None:
-    """Sends the creation of a single case, so that the server works while this process still imports modules."""
+def _create_early(plan: Plan) -> PendingReply | None:
+    """Requests the session of a single case early, while this process still imports modules."""
     from ai.backend.cli.session.progress import create_early
 
     if len(plan.cases) > 1 or plan.enqueue_only:
@@ -54,10 +54,10 @@ def _begin(plan: Plan) -> PendingReply | None:
 @click.option("-q", "--quiet", is_flag=True, help="Print what the program prints and nothing else.")
 @click.option("-s", "--stats", is_flag=True, help="Show what the session used; with --rm.")
 @click.option(
-    "--env-range", callback=_ranges, multiple=True, metavar="X=RANGE", help="Run for every value of $X in -e."
+    "--env-range", callback=_parse_ranges, multiple=True, metavar="X=RANGE", help="Run for every value of $X in -e."
 )
-@click.option("--build-range", callback=_ranges, multiple=True, metavar="X=RANGE", help="The same for --build.")
-@click.option("--exec-range", callback=_ranges, multiple=True, metavar="X=RANGE", help="The same for --exec.")
+@click.option("--build-range", callback=_parse_ranges, multiple=True, metavar="X=RANGE", help="The same for --build.")
+@click.option("--exec-range", callback=_parse_ranges, multiple=True, metavar="X=RANGE", help="The same for --exec.")
 @click.option("--max-parallel", type=click.IntRange(1), default=32, show_default=True, help="Cases at one time.")
 @creation_options
 def run(
@@ -97,11 +97,11 @@ def run(
         cases=cases,
         **own_options,
     )
-    early = _begin(plan)
+    early_reply = _create_early(plan)
 
     async def work(api: AsyncSession) -> int:
         from ai.backend.cli.run.runs import run_plan
 
-        return await run_plan(api, screen, plan, early)
+        return await run_plan(api, screen, plan, early_reply)
 
     call(screen, work, failure=PLATFORM_FAILURE)

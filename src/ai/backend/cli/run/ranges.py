@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal, InvalidOperation
 
 MAX_CASES = 1000
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_REFERENCE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
+_NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_REFERENCE_PATTERN = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 
 
 class RangeError(ValueError):
@@ -20,13 +20,13 @@ class RangeError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A variable and the texts that it takes."""
+    """A variable of a range expression and its values, as texts."""
 
     name: str
     values: tuple[str, ...]
 
 
-def _number(text: str) -> Decimal:
+def _parse_number(text: str) -> Decimal:
     try:
         number = Decimal(text.strip())
     except InvalidOperation:
@@ -36,31 +36,31 @@ def _number(text: str) -> Decimal:
     return number
 
 
-def _text(number: Decimal) -> str:
+def _number_text(number: Decimal) -> str:
     text = format(number, "f")
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def _linspace(parts: Sequence[str]) -> list[str]:
-    start, stop = _number(parts[0]), _number(parts[1])
-    points = _number(parts[2])
-    if points != int(points) or not 1 <= points <= MAX_CASES:
-        raise RangeError(f"linspace takes 1 to {MAX_CASES} points, not {parts[2]}")
-    if points == 1:
-        return [_text(start)]
-    exact = [start + (stop - start) * index / (points - 1) for index in range(int(points))]
-    return [_text(round(number, 12)) for number in exact[:-1]] + [_text(stop)]
+def _linspace_values(arguments: Sequence[str]) -> list[str]:
+    start, stop = _parse_number(arguments[0]), _parse_number(arguments[1])
+    point_count = _parse_number(arguments[2])
+    if point_count != int(point_count) or not 1 <= point_count <= MAX_CASES:
+        raise RangeError(f"linspace takes 1 to {MAX_CASES} points, not {arguments[2]}")
+    if point_count == 1:
+        return [_number_text(start)]
+    exact_values = [start + (stop - start) * index / (point_count - 1) for index in range(int(point_count))]
+    return [_number_text(round(number, 12)) for number in exact_values[:-1]] + [_number_text(stop)]
 
 
-def _range(parts: Sequence[str]) -> list[str]:
-    start, stop, step = (_number(part) for part in parts)
+def _range_values(arguments: Sequence[str]) -> list[str]:
+    start, stop, step = (_parse_number(argument) for argument in arguments)
     if step == 0:
         raise RangeError("the step of a range must not be zero")
-    steps = (stop - start) / step
-    count = max(0, int(steps.to_integral_value(rounding=ROUND_CEILING)))
+    exact_count = (stop - start) / step
+    count = max(0, int(exact_count.to_integral_value(rounding=ROUND_CEILING)))
     if count > MAX_CASES:
         raise RangeError(f"a range of {count} values is too long; {MAX_CASES} is the most")
-    return [_text(start + step * index) for index in range(count)]
+    return [_number_text(start + step * index) for index in range(count)]
 
 
 def parse_range(expression: str) -> Range:
@@ -68,24 +68,24 @@ def parse_range(expression: str) -> Range:
 
     Raises RangeError if it is none of them.
     """
-    name, equals, definition = expression.partition("=")
-    kind, colon, body = definition.partition(":")
-    parts = body.split(",")
-    if not (equals and colon and body) or _NAME.fullmatch(name) is None:
+    name, equals_sign, definition = expression.partition("=")
+    kind, colon, argument_text = definition.partition(":")
+    arguments = argument_text.split(",")
+    if not (equals_sign and colon and argument_text) or _NAME_PATTERN.fullmatch(name) is None:
         raise RangeError(
             f"{expression!r}: write X=case:A,B,C or X=linspace:START,STOP,POINTS or X=range:START,STOP,STEP"
         )
-    kinds: Mapping[str, tuple[Callable[[Sequence[str]], list[str]], int | None]] = {
+    makers_by_kind: Mapping[str, tuple[Callable[[Sequence[str]], list[str]], int | None]] = {
         "case": (list, None),
-        "linspace": (_linspace, 3),
-        "range": (_range, 3),
+        "linspace": (_linspace_values, 3),
+        "range": (_range_values, 3),
     }
-    if kind not in kinds:
+    if kind not in makers_by_kind:
         raise RangeError(f"{expression!r}: {kind!r} is not one of case, linspace and range")
-    make, arity = kinds[kind]
-    if arity is not None and len(parts) != arity:
-        raise RangeError(f"{expression!r}: {kind} takes {arity} numbers")
-    values = tuple(make(parts))
+    make, argument_count = makers_by_kind[kind]
+    if argument_count is not None and len(arguments) != argument_count:
+        raise RangeError(f"{expression!r}: {kind} takes {argument_count} numbers")
+    values = tuple(make(arguments))
     if not values:
         raise RangeError(f"{expression!r} has no values")
     return Range(name, values)
@@ -99,9 +99,9 @@ def combinations(ranges: Sequence[Range]) -> Iterator[dict[str, str]]:
     names = [variable.name for variable in ranges]
     if len(set(names)) != len(names):
         raise RangeError("a range variable is given twice")
-    total = math.prod(len(variable.values) for variable in ranges)
-    if total > MAX_CASES:
-        raise RangeError(f"{total} combinations are too many; {MAX_CASES} is the most")
+    combination_count = math.prod(len(variable.values) for variable in ranges)
+    if combination_count > MAX_CASES:
+        raise RangeError(f"{combination_count} combinations are too many; {MAX_CASES} is the most")
     for values in itertools.product(*(variable.values for variable in ranges)):
         yield dict(zip(names, values, strict=True))
 
@@ -112,4 +112,4 @@ def substitute(text: str, values: Mapping[str, str]) -> str:
     def replace(match: re.Match[str]) -> str:
         return values.get(match[1] or match[2], match[0])
 
-    return _REFERENCE.sub(replace, text)
+    return _REFERENCE_PATTERN.sub(replace, text)

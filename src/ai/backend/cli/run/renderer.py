@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TextIO
 from urllib.parse import unquote_to_bytes
 
-_SUFFIXES = {
+_SUFFIXES_BY_MIME = {
     "image/png": ".png",
     "image/jpeg": ".jpg",
     "image/gif": ".gif",
@@ -24,8 +24,8 @@ def decode_media(mime: str, content: str) -> bytes:
     """Returns the bytes of a media item: a data URI for binary types, plain text otherwise."""
     if not content.startswith("data:"):
         return content.encode()
-    head, _, body = content.partition(",")
-    return base64.b64decode(body) if head.endswith(";base64") else unquote_to_bytes(body)
+    uri_head, _, uri_data = content.partition(",")
+    return base64.b64decode(uri_data) if uri_head.endswith(";base64") else unquote_to_bytes(uri_data)
 
 
 class Renderer:
@@ -45,17 +45,17 @@ class Renderer:
         self._media = 0
 
     def show(self, items: Sequence[Sequence[Any]]) -> None:
-        for kind, data in items:
+        for kind, content in items:
             if kind in ("stdout", "stderr"):
-                self._text(kind, str(data))
+                self._text(kind, str(content))
             elif kind == "media":
-                self._save(str(data[0]), str(data[1]))
+                self._save(str(content[0]), str(content[1]))
             elif kind == "html":
-                self._save("text/html", str(data))
-            elif kind == "log" and isinstance(data, Sequence):
-                self._text("stderr", " ".join(str(part) for part in data) + "\n")
+                self._save("text/html", str(content))
+            elif kind == "log" and isinstance(content, Sequence):
+                self._text("stderr", " ".join(str(part) for part in content) + "\n")
             else:
-                self._text("stderr", f"[{kind}] {data}\n")
+                self._text("stderr", f"[{kind}] {content}\n")
         self._out.flush()
         self._err.flush()
 
@@ -75,12 +75,12 @@ class Renderer:
         if not self._prefix:
             self._stream(kind).write(text)
             return
-        *lines, self._unfinished[kind] = (self._unfinished[kind] + text).split("\n")
-        for line in lines:
+        *ended_lines, self._unfinished[kind] = (self._unfinished[kind] + text).split("\n")
+        for line in ended_lines:
             self._stream(kind).write(f"{self._prefix}{line}\n")
 
     def _save(self, mime: str, content: str) -> None:
-        suffix = _SUFFIXES.get(mime, ".bin")
+        suffix = _SUFFIXES_BY_MIME.get(mime, ".bin")
         while True:
             self._media += 1
             path = self._folder / f"output-{self._media}{suffix}"

@@ -26,7 +26,7 @@ from ai.backend.client.streams import ExecuteStream
 PLATFORM_FAILURE = 125
 TIMED_OUT = 124
 INTERRUPTED = 130
-_ERRORS = Screen(OutputMode.CONSOLE)
+_ERROR_SCREEN = Screen(OutputMode.CONSOLE)
 
 
 @dataclass(slots=True)
@@ -60,30 +60,30 @@ class Outcome:
 
 async def run_plan(api: AsyncSession, screen: Screen, plan: Plan, early: PendingReply | None = None) -> int:
     """Runs every case; the exit code is that of the first case that failed, or zero."""
-    notes = MutedScreen(screen.mode) if plan.quiet else screen
-    runs = [CaseRun(api, notes, plan, case, number=number) for number, case in enumerate(plan.cases, 1)]
+    progress_screen = MutedScreen(screen.mode) if plan.quiet else screen
+    runs = [CaseRun(api, progress_screen, plan, case, number=number) for number, case in enumerate(plan.cases, 1)]
     if early is not None:
         runs[0].begin_with(early)
-    slots = asyncio.Semaphore(plan.max_parallel)
+    running_cases = asyncio.Semaphore(plan.max_parallel)
 
-    async def limited(run: CaseRun) -> Outcome:
-        async with slots:
+    async def run_limited(run: CaseRun) -> Outcome:
+        async with running_cases:
             return await run.run()
 
     with _interruptible(runs):
-        outcomes = await asyncio.gather(*map(limited, runs))
-    failed = [outcome for outcome in outcomes if outcome.exit_code]
+        outcomes = await asyncio.gather(*map(run_limited, runs))
+    failed_outcomes = [outcome for outcome in outcomes if outcome.exit_code]
     if screen.is_json:
         documents = [outcome.document() for outcome in outcomes]
         screen.json(documents[0] if len(documents) == 1 else documents)
     elif len(outcomes) > 1:
-        notes.inform(f"{len(outcomes) - len(failed)} of {len(outcomes)} cases succeeded")
-    return failed[0].exit_code if failed else 0
+        progress_screen.inform(f"{len(outcomes) - len(failed_outcomes)} of {len(outcomes)} cases succeeded")
+    return failed_outcomes[0].exit_code if failed_outcomes else 0
 
 
 @contextlib.contextmanager
 def _interruptible(runs: list[CaseRun]) -> Iterator[None]:
-    """Lets Ctrl-C interrupt the users' code first; a second one leaves it and ends the command."""
+    """Lets the first Ctrl-C interrupt the users' code, and the second Ctrl-C end the command."""
 
     def interrupt_all() -> None:
         for run in runs:
@@ -108,12 +108,12 @@ class CaseRun:
         self._plan = plan
         self._case = case
         self._outcome = Outcome(case)
-        total = len(plan.cases)
-        self._is_one_of_many = total > 1
-        self._label = f"[{number}/{total} {case.title}] " if total > 1 else ""
-        self._renderer = Renderer(prefix=f"[{case.title or number}] " if total > 1 else "")
-        name = plan.name or random_name()
-        self._name = f"{name}-{number}" if plan.name and total > 1 else name
+        case_count = len(plan.cases)
+        self._is_one_of_many = case_count > 1
+        self._label = f"[{number}/{case_count} {case.title}] " if case_count > 1 else ""
+        self._renderer = Renderer(prefix=f"[{case.title or number}] " if case_count > 1 else "")
+        base_name = plan.name or random_name()
+        self._name = f"{base_name}-{number}" if plan.name and case_count > 1 else base_name
         self._early: PendingReply | None = None
         self._interrupts = 0
         self._is_executing = False
@@ -121,7 +121,7 @@ class CaseRun:
         self._interrupting: asyncio.Task[None] | None = None
 
     def begin_with(self, early: PendingReply) -> None:
-        """Uses a session that is being created already for this case."""
+        """Uses the session of an early request for this case."""
         self._early = early
         self._name = early.call.json["name"]
 
@@ -139,7 +139,7 @@ class CaseRun:
             outcome.exit_code = TIMED_OUT if error.is_timeout else PLATFORM_FAILURE
             self._fail(str(error))
         except BackendError as error:
-            report(_ERRORS, error)
+            report(_ERROR_SCREEN, error)
             outcome.error = str(error)
         except asyncio.CancelledError:
             if not self._was_interrupted():
@@ -155,7 +155,7 @@ class CaseRun:
         return self._interrupts > 0
 
     def interrupt(self) -> None:
-        """Interrupts the program; the second call leaves it and ends this case."""
+        """Interrupts the program of this case; the second call ends the case."""
         self._interrupts += 1
         session = self._outcome.session
         if self._interrupts == 1 and self._is_executing and session is not None:
@@ -168,11 +168,11 @@ class CaseRun:
         try:
             await session.interrupt()
         except BackendError as error:
-            report(_ERRORS, error)
+            report(_ERROR_SCREEN, error)
 
     def _fail(self, message: str) -> None:
         self._outcome.error = message
-        _ERRORS.error(f"{self._label}{message}")
+        _ERROR_SCREEN.error(f"{self._label}{message}")
 
     async def _work(self) -> None:
         plan, outcome = self._plan, self._outcome
@@ -204,8 +204,8 @@ class CaseRun:
 
     async def _on_result(self, stream: ExecuteStream, result: Mapping[str, Any]) -> None:
         outcome, status = self._outcome, result.get("status")
-        if isinstance(problem := result.get("error"), Mapping):
-            raise BackendAPIError(int(problem.get("status") or 500), "", problem)
+        if isinstance(error_document := result.get("error"), Mapping):
+            raise BackendAPIError(int(error_document.get("status") or 500), "", error_document)
         console = list(result.get("console") or [])
         outcome.console += console
         outcome.files += list(result.get("files") or [])
@@ -224,8 +224,8 @@ class CaseRun:
     def _finish(self, status: str, result: Mapping[str, Any]) -> None:
         outcome = self._outcome
         outcome.status = status
-        code = int(result.get("exitCode") or 0)
-        outcome.exit_code = code % 256 if code >= 0 else PLATFORM_FAILURE
+        exit_code = int(result.get("exitCode") or 0)
+        outcome.exit_code = exit_code % 256 if exit_code >= 0 else PLATFORM_FAILURE
         options = result.get("options") or {}
         if outcome.exit_code == 0 and options.get("raised"):
             outcome.exit_code = 1
@@ -254,11 +254,11 @@ class CaseRun:
             return
         session = self._outcome.session or self._api.ComputeSession(self._name, self._plan.creation["owner_access_key"])
         try:
-            answer = await session.destroy()
+            destroy_reply = await session.destroy()
         except BackendError as error:
             is_refused = isinstance(error, BackendAPIError) and error.status != 404
             if is_refused or self._outcome.session is not None:
-                report(_ERRORS, error)
+                report(_ERROR_SCREEN, error)
             return
         if self._plan.stats:
-            self._outcome.stats = dict(answer.get("stats") or {})
+            self._outcome.stats = dict(destroy_reply.get("stats") or {})

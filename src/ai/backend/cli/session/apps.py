@@ -35,18 +35,18 @@ def parse_app(text: str) -> tuple[str, int | None]:
     return app, int(port) if colon else None
 
 
-def arguments_of(texts: tuple[str, ...]) -> dict[str, str | list[str] | None]:
+def arguments_of(assignments: tuple[str, ...]) -> dict[str, str | list[str] | None]:
     """Parses ``NAME``, ``NAME=VALUE`` or ``NAME VALUE ...``, quoted as in a shell; a repeated name has all values.
 
     Raises ValueError for quotes that do not end.
     """
     values_by_name: dict[str, str | list[str] | None] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if equals and name.split() == [name]:
+    for assignment in assignments:
+        name, equals_sign, value = assignment.partition("=")
+        if equals_sign and name.split() == [name]:
             values = [value]
         else:
-            name, *values = shlex.split(text) or [""]
+            name, *values = shlex.split(assignment) or [""]
         earlier = values_by_name.get(name)
         values = [*([earlier] if isinstance(earlier, str) else earlier or []), *values]
         values_by_name[name] = values if values[1:] else values[0] if values else None
@@ -88,8 +88,8 @@ def app(
     """
     screen = screen_of()
     name, port = app
-    if bad := next((text for text in envs if "=" not in text), None):
-        raise click.UsageError(f"--env {bad!r} is not NAME=VALUE")
+    if malformed_env := next((env for env in envs if "=" not in env), None):
+        raise click.UsageError(f"--env {malformed_env!r} is not NAME=VALUE")
     try:
         app_arguments = arguments_of(arguments)
     except ValueError as e:
@@ -105,12 +105,12 @@ def app(
             name,
             bind,
             port=port,
-            envs=dict(text.split("=", 1) for text in envs),
+            envs=dict(env.split("=", 1) for env in envs),
             arguments=app_arguments,
             report=lambda error: screen.error(str(error)),
         ) as local:
             address = f"{f'[{local.host}]' if ':' in local.host else local.host}:{local.port}"
-            url = _url(services[name], local.host, local.port)
+            url = _service_url(services[name], local.host, local.port)
             if screen.is_json:
                 screen.json({"app": name, "address": address, "url": url})
             screen.say(f"{name} of {session} is at {url or address} until you press Ctrl-C")
@@ -120,17 +120,17 @@ def app(
     call(screen, work)
 
 
-def _url(service: dict[str, Any], host: str, port: int) -> str | None:
-    """Returns the URL for a browser; None for a service that is no page."""
+def _service_url(service: dict[str, Any], host: str, port: int) -> str | None:
+    """Returns the URL of a service for a browser; None for a service without pages."""
     protocol = str(service.get("protocol") or "tcp")
     template = service.get("url_template")
     if not template and protocol not in ("http", "https"):
         return None
-    shown = f"[{host}]" if ":" in host else host
-    text = str(template or "{protocol}://{host}:{port}/")
-    for key, value in (("protocol", protocol), ("host", shown), ("port", str(port))):
-        text = text.replace("{" + key + "}", value)
-    return text
+    shown_host = f"[{host}]" if ":" in host else host
+    url = str(template or "{protocol}://{host}:{port}/")
+    for key, value in (("protocol", protocol), ("host", shown_host), ("port", str(port))):
+        url = url.replace("{" + key + "}", value)
+    return url
 
 
 @click.command(cls=ListCommand)
@@ -139,22 +139,22 @@ def _url(service: dict[str, Any], host: str, port: int) -> str | None:
 @click.option("-l", "--list-names", is_flag=True, help="Only the names.")
 @owner_option
 async def apps(api: AsyncSession, session: str, names: tuple[str, ...], list_names: bool, owner: str | None) -> int:
-    """List the services of SESSION, or these of them, with what they can be started with."""
+    """List the services of SESSION, or only NAMES, with the arguments and variables that each accepts."""
     screen = screen_of()
     services = await api.ComputeSession(session, owner).stream_app_info()
     existing = [str(service.get("name")) for service in services]
-    if missing := [name for name in names if name not in existing]:
-        screen.error(f"{session} has no service {missing[0]!r}; it has: {', '.join(existing) or 'none'}")
+    if missing_names := [name for name in names if name not in existing]:
+        screen.error(f"{session} has no service {missing_names[0]!r}; it has: {', '.join(existing) or 'none'}")
         return 1
     services = [service for service in services if not names or service.get("name") in names]
     if list_names and not screen.is_json:
         for service in services:
             screen.say(str(service["name"]))
     else:
-        screen.rows(services, COLUMNS, f"{session} has no services", describe=_row)
+        screen.rows(services, COLUMNS, f"{session} has no services", describe=_service_row)
     return 0
 
 
-def _row(service: dict[str, Any]) -> dict[str, Any]:
+def _service_row(service: dict[str, Any]) -> dict[str, Any]:
     lists = ("ports", "allowed_arguments", "allowed_envs")
     return {**service, **{name: ", ".join(map(str, service.get(name) or ())) for name in lists}}

@@ -11,7 +11,7 @@ from ai.backend.cli.framework.invoke import describe_api_error, slot_displays
 from ai.backend.cli.framework.lazy import Leaf, Outcome, screen_of
 from ai.backend.cli.framework.references import find_id, is_short_id
 from ai.backend.cli.framework.values import SlotDisplays, decoded, describe_slots, readable_time
-from ai.backend.cli.session.ps import DEAD, PAGE
+from ai.backend.cli.session.ps import DEAD_STATUSES, PAGE_SIZE
 
 if TYPE_CHECKING:
     from ai.backend.client.func.session import AsyncComputeSession
@@ -27,7 +27,7 @@ CONTAINER_FIELDS = (
     "id", "cluster_hostname", "cluster_role", "cluster_idx", "local_rank", "status", "status_data", "agent",
     "container_id", "occupied_slots", "attached_devices",
 )  # fmt: skip
-_ENCODED = frozenset({"occupying_slots", "resource_opts", "service_ports"})
+_JSON_FIELDS = frozenset({"occupying_slots", "resource_opts", "service_ports"})
 
 owner_option = click.option("--owner", metavar="ACCESS_KEY", help="Whose session it is; for administrators.")
 
@@ -48,7 +48,7 @@ async def find_session(api: AsyncSession, reference: str, owner: str | None) -> 
         if error.status != 404:
             raise
         page = await api.ComputeSession.paginated_list(
-            DEAD, owner, fields=("id", "name"), filter=f'id ilike "{reference}%"', page_size=PAGE
+            DEAD_STATUSES, owner, fields=("id", "name"), filter=f'id ilike "{reference}%"', page_size=PAGE_SIZE
         )
         return api.ComputeSession(find_id(reference, page.items, kind="session"), owner)
     return session
@@ -62,8 +62,8 @@ async def info(api: AsyncSession, session: str, owner: str | None) -> None:
     from ai.backend.client.exceptions import BackendClientError
 
     screen = screen_of()
-    handle = await find_session(api, session, owner)
-    detail = await handle.detail((*INFO_FIELDS, f"containers {{ {' '.join(CONTAINER_FIELDS)} }}"))
+    found_session = await find_session(api, session, owner)
+    detail = await found_session.detail((*INFO_FIELDS, f"containers {{ {' '.join(CONTAINER_FIELDS)} }}"))
     if detail is None:
         raise BackendClientError(f"the session {session} is not visible in the list of sessions")
     if screen.is_json:
@@ -78,7 +78,7 @@ def describe_info(session: Mapping[str, Any], displays: SlotDisplays) -> Iterato
 
     titles = {"id": "session id", "agent_ids": "agents", "scaling_group": "resource group", "access_key": "owner"}
     for name in INFO_FIELDS:
-        value = decoded(session.get(name)) if name in _ENCODED else session.get(name)
+        value = decoded(session.get(name)) if name in _JSON_FIELDS else session.get(name)
         if name in {"status_data", "status_info", "status_history"} or value in (None, "", [], {}):
             continue
         if name in {"occupying_slots", "resource_opts"}:
@@ -87,14 +87,14 @@ def describe_info(session: Mapping[str, Any], displays: SlotDisplays) -> Iterato
             value = [port.get("name") for port in value]
         yield titles.get(name, name.replace("_", " ")), value
     containers = session.get("containers") or ()
-    described = {
+    texts_by_field = {
         "why": progress.reason(session),
         "devices": progress.describe_devices(containers),
         "failed devices": progress.describe_failures(session.get("status_data")),
         "plugins": progress.describe_troubles(containers),
         "life cycle": progress.describe_history(decoded(session.get("status_history")) or {}),
     }
-    yield from ((name, text) for name, text in described.items() if text)
+    yield from ((name, text) for name, text in texts_by_field.items() if text)
     if len(containers) > 1:
         for kernel in containers:
             yield (
@@ -110,42 +110,42 @@ def describe_info(session: Mapping[str, Any], displays: SlotDisplays) -> Iterato
 async def logs(api: AsyncSession, session: str, kernel: str | None, owner: str | None) -> None:
     """Print the console log of SESSION."""
     screen = screen_of()
-    text = await (await find_session(api, session, owner)).get_logs(kernel)
+    log_text = await (await find_session(api, session, owner)).get_logs(kernel)
     if screen.is_json:
-        screen.json({"session": session, "logs": text})
-    elif text:
-        click.echo(text, nl=not text.endswith("\n"))
+        screen.json({"session": session, "logs": log_text})
+    elif log_text:
+        click.echo(log_text, nl=not log_text.endswith("\n"))
     else:
         screen.inform(f"{session} has printed nothing since it was started")
 
 
-async def _for_each(
+async def _for_each_session(
     api: AsyncSession,
     sessions: tuple[str, ...],
     owner: str | None,
-    done: str,
+    past_verb: str,
     action: Callable[[AsyncComputeSession], Awaitable[Any]],
 ) -> int:
-    """Does something with several sessions at once; each failure is printed, and makes the exit code 1."""
+    """Applies ``action`` to several sessions at once; prints failures, and returns the exit code 1 for any."""
     import asyncio
 
     from ai.backend.client.exceptions import BackendAPIError, BackendError
 
     screen = screen_of()
 
-    async def one(name: str) -> dict[str, Any]:
+    async def run_action(name: str) -> dict[str, Any]:
         try:
-            answer = await action(api.ComputeSession(name, owner))
+            action_reply = await action(api.ComputeSession(name, owner))
         except BackendError as error:
-            text = describe_api_error(error) if isinstance(error, BackendAPIError) else str(error)
+            error_text = describe_api_error(error) if isinstance(error, BackendAPIError) else str(error)
             if not screen.is_json:
-                screen.error(f"{name}: {text}")
-            return {"session": name, "ok": False, "error": text}
-        status = str(answer.get("status") or "").lower() if isinstance(answer, Mapping) else ""
-        screen.say(f"{name}: {'cancelled' if status == 'cancelled' else done}")
-        return {"session": name, "ok": True, **({"result": answer} if answer else {})}
+                screen.error(f"{name}: {error_text}")
+            return {"session": name, "ok": False, "error": error_text}
+        status = str(action_reply.get("status") or "").lower() if isinstance(action_reply, Mapping) else ""
+        screen.say(f"{name}: {'cancelled' if status == 'cancelled' else past_verb}")
+        return {"session": name, "ok": True, **({"result": action_reply} if action_reply else {})}
 
-    results = await asyncio.gather(*(one(name) for name in dict.fromkeys(sessions)))
+    results = await asyncio.gather(*(run_action(name) for name in dict.fromkeys(sessions)))
     if screen.is_json:
         screen.json(results)
     return 0 if all(result["ok"] for result in results) else 1
@@ -160,17 +160,17 @@ async def _for_each(
 async def rm(
     api: AsyncSession, sessions: tuple[str, ...], forced: bool, recursive: bool, stats: bool, owner: str | None
 ) -> int:
-    """Terminate SESSIONS (names or ids). Pending ones are cancelled."""
+    """Terminate SESSIONS (names or ids). Pending sessions are cancelled."""
 
     async def destroy(session: AsyncComputeSession) -> dict[str, Any]:
         from ai.backend.cli.session.progress import describe_stats
 
-        answer = await session.destroy(forced=forced, recursive=recursive)
+        destroy_reply = await session.destroy(forced=forced, recursive=recursive)
         if stats:
-            screen_of().say(f"{session.name}: {describe_stats(answer.get('stats') or {})}")
-        return answer
+            screen_of().say(f"{session.name}: {describe_stats(destroy_reply.get('stats') or {})}")
+        return destroy_reply
 
-    return await _for_each(api, sessions, owner, "terminated", destroy)
+    return await _for_each_session(api, sessions, owner, "terminated", destroy)
 
 
 @click.command(cls=Leaf)
@@ -178,7 +178,7 @@ async def rm(
 @owner_option
 async def restart(api: AsyncSession, sessions: tuple[str, ...], owner: str | None) -> int:
     """Restart SESSIONS in place: same devices, same home, fresh processes."""
-    return await _for_each(api, sessions, owner, "restarted", lambda session: session.restart())
+    return await _for_each_session(api, sessions, owner, "restarted", lambda session: session.restart())
 
 
 @click.command(cls=Leaf)
@@ -187,7 +187,7 @@ async def restart(api: AsyncSession, sessions: tuple[str, ...], owner: str | Non
 @owner_option
 async def rename(api: AsyncSession, session: str, new_name: str, owner: str | None) -> int:
     """Give SESSION the name NEW_NAME."""
-    return await _for_each(api, (session,), owner, f"is now {new_name}", lambda handle: handle.rename(new_name))
+    return await _for_each_session(api, (session,), owner, f"is now {new_name}", lambda handle: handle.rename(new_name))
 
 
 @click.command(cls=Leaf)
@@ -195,7 +195,7 @@ async def rename(api: AsyncSession, session: str, new_name: str, owner: str | No
 @owner_option
 async def interrupt(api: AsyncSession, session: str, owner: str | None) -> int:
     """Interrupt the code that SESSION runs, as Ctrl-C would."""
-    return await _for_each(api, (session,), owner, "interrupted", lambda handle: handle.interrupt())
+    return await _for_each_session(api, (session,), owner, "interrupted", lambda handle: handle.interrupt())
 
 
 @click.command(cls=Leaf)
@@ -203,23 +203,25 @@ async def interrupt(api: AsyncSession, session: str, owner: str | None) -> int:
 @click.argument("code")
 @owner_option
 async def complete(api: AsyncSession, session: str, code: str, owner: str | None) -> Outcome:
-    """Print how CODE could go on in SESSION."""
-    matches = await api.ComputeSession(session, owner).complete(code)
-    return matches, "\n".join(matches)
+    """Print completions of CODE in SESSION."""
+    completions = await api.ComputeSession(session, owner).complete(code)
+    return completions, "\n".join(completions)
 
 
 @click.command("status-history", cls=Leaf)
 @click.argument("session")
 @owner_option
 async def status_history(api: AsyncSession, session: str, owner: str | None) -> None:
-    """Show when SESSION came to each of its statuses last, in that order."""
+    """Show the time at which SESSION last entered each status, in order."""
     screen = screen_of()
     history = await (await find_session(api, session, owner)).status_history()
-    times = sorted((when, name) for name, when in history.items() if when)
+    times = sorted((entered_at, status) for status, entered_at in history.items() if entered_at)
     if screen.is_json:
-        screen.json({name: when for when, name in times})
+        screen.json({status: entered_at for entered_at, status in times})
     else:
-        screen.facts((name.upper(), readable_time(when, timespec="milliseconds")) for when, name in times)
+        screen.facts(
+            (status.upper(), readable_time(entered_at, timespec="milliseconds")) for entered_at, status in times
+        )
 
 
 @click.command("commit", cls=Leaf)
@@ -230,8 +232,8 @@ async def commit(api: AsyncSession, session: str, name: str | None, no_wait: boo
     """Keep the root file system of SESSION. Its home and folders are not a part of it."""
     from ai.backend.cli.framework.objects import follow_to_end
 
-    handle = api.ComputeSession(session)
-    task = await (handle.imagify(name) if name else handle.commit())
+    compute_session = api.ComputeSession(session)
+    task = await (compute_session.imagify(name) if name else compute_session.commit())
     if no_wait:
         return task, f"{session} becomes {task['path']} (background task {task['bgtask_id']})"
     return await follow_to_end(api, task["bgtask_id"], name="the commit")

@@ -36,8 +36,8 @@ async def upload(
 @owner_option
 async def download(api: AsyncSession, session: str, files: tuple[str, ...], dest: str, owner: str | None) -> Outcome:
     """Fetch FILES from the home of SESSION."""
-    written = await api.ComputeSession(session, owner).download(files, dest)
-    return {"downloaded": list(map(str, written))}, "\n".join(f"downloaded {path}" for path in written)
+    written_paths = await api.ComputeSession(session, owner).download(files, dest)
+    return {"downloaded": list(map(str, written_paths))}, "\n".join(f"downloaded {path}" for path in written_paths)
 
 
 @click.command(cls=ListCommand)

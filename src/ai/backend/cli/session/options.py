@@ -23,17 +23,17 @@ def parse_mount(text: str) -> tuple[str, str, str]:
     """
     if "=" not in text:
         scheme = REFERENCE if text.startswith(REFERENCE) else ""
-        folder, _, suffix = text.removeprefix(scheme).partition(":")
+        folder, _, target_and_permission = text.removeprefix(scheme).partition(":")
         folder = folder and scheme + folder
-        target, _, permission = suffix.partition(":")
-        parts = {"source": folder, "target": target, "perm": permission}
+        target, _, permission = target_and_permission.partition(":")
+        mount_fields = {"source": folder, "target": target, "perm": permission}
     else:
-        parts = dict(part.strip().partition("=")[::2] for part in text.split(","))
-        if parts.pop("type", "bind") != "bind" or set(parts) - {"source", "target", "perm"}:
+        mount_fields = dict(assignment.strip().partition("=")[::2] for assignment in text.split(","))
+        if mount_fields.pop("type", "bind") != "bind" or set(mount_fields) - {"source", "target", "perm"}:
             raise click.BadParameter(f"{text!r} is not source=FOLDER[,target=PATH][,perm=ro|rw]")
-    if not parts.get("source") or parts.get("perm", "") not in ("", "ro", "rw", "wd"):
+    if not mount_fields.get("source") or mount_fields.get("perm", "") not in ("", "ro", "rw", "wd"):
         raise click.BadParameter(f"{text!r} is not FOLDER[:PATH[:ro|rw]]")
-    return parts["source"], parts.get("target", ""), parts.get("perm", "")
+    return mount_fields["source"], mount_fields.get("target", ""), mount_fields.get("perm", "")
 
 
 def random_name() -> str:
@@ -54,19 +54,19 @@ def creation_of(values: Mapping[str, Any]) -> CreateOptions:
     return cast("CreateOptions", creation)
 
 
-def _mapping(_ctx: click.Context, _param: click.Parameter, pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+def _pairs_as_mapping(_ctx: click.Context, _param: click.Parameter, pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     return dict(pairs)
 
 
-def _ports(_ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...]:
+def _parse_ports(_ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...]:
     try:
-        return tuple(int(part) for part in value.split(",")) if value else ()
+        return tuple(int(port) for port in value.split(",")) if value else ()
     except ValueError:
         raise click.BadParameter(f"{value!r} is not a list of ports such as 8888,9999", param=param) from None
 
 
-def _words(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[str, ...]:
-    return tuple(part for part in (value or "").split(",") if part)
+def _as_words(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[str, ...]:
+    return tuple(word for word in (value or "").split(",") if word)
 
 
 creation_options = options(
@@ -77,7 +77,7 @@ creation_options = options(
         "--resources",
         type=pair,
         multiple=True,
-        callback=_mapping,
+        callback=_pairs_as_mapping,
         metavar="SLOT=AMOUNT",
         help="A resource, such as cpu=1, mem=256m or mock.device=1. Repeat for more.",
     ),
@@ -93,7 +93,7 @@ creation_options = options(
         "--resource-opts",
         type=pair,
         multiple=True,
-        callback=_mapping,
+        callback=_pairs_as_mapping,
         metavar="K=V",
         help="Such as shmem=64m, preemptible=false, or for batch sessions restartable=true.",
     ),
@@ -103,7 +103,7 @@ creation_options = options(
         "envs",
         type=pair,
         multiple=True,
-        callback=_mapping,
+        callback=_pairs_as_mapping,
         metavar="K=V",
         help="An environment variable.",
     ),
@@ -156,11 +156,11 @@ creation_options = options(
     click.option(
         "--preopen",
         "preopen_ports",
-        callback=_ports,
+        callback=_parse_ports,
         metavar="PORTS",
         help="Ports that the program will open: 8888,9999.",
     ),
     click.option("--architecture", help="Such as x86_64.  [default: any]"),
-    click.option("--assign-agent", callback=_words, metavar="AGENTS", help="Only these agents; for administrators."),
+    click.option("--assign-agent", callback=_as_words, metavar="AGENTS", help="Only these agents; for administrators."),
     click.option("--no-reuse", is_flag=True, help="Fail if a session of this name exists."),
 )

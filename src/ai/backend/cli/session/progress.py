@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from ai.backend.client.func.session import AsyncComputeSession
     from ai.backend.client.session import AsyncSession
 
-LIVE = frozenset({"RUNNING", "RUNNING_DEGRADED"})
-FINAL = frozenset({"TERMINATED", "ERROR", "CANCELLED"})
+LIVE_STATUSES = frozenset({"RUNNING", "RUNNING_DEGRADED"})
+FINAL_STATUSES = frozenset({"TERMINATED", "ERROR", "CANCELLED"})
 _FIRST_WAIT_S = 2
 _POLL_S = 0.5
-_FIELDS = ("id", "status", "status_info", "status_data", "result")
+_WAIT_FIELDS = ("id", "status", "status_info", "status_data", "result")
 _START_FIELDS = ("status", "status_history", "agent_ids", "occupying_slots", "containers { id attached_devices }")
 
 
@@ -38,13 +38,13 @@ class NotStarted(Exception):
 
 
 def first_call(config: APIConfig, image: str, creation: CreateOptions, max_wait: int) -> Call:
-    """Returns the first request of a creation, which the server answers soon, whether the session runs or not."""
-    first = min(_FIRST_WAIT_S, max_wait) if max_wait else _FIRST_WAIT_S
-    return creation_call(config, image, **creation | {"max_wait": first})
+    """Returns the request that creates a session; the server answers soon, even if the session waits."""
+    first_wait_s = min(_FIRST_WAIT_S, max_wait) if max_wait else _FIRST_WAIT_S
+    return creation_call(config, image, **creation | {"max_wait": first_wait_s})
 
 
 def create_early(image: str, creation: CreateOptions, max_wait: int) -> PendingReply | None:
-    """Sends the creation at once, while the modules of the command are imported; returns None if that is impossible."""
+    """Requests a session while the modules of the command are still imported; returns None if that is impossible."""
     try:
         config = get_config()
     except BackendError:
@@ -62,38 +62,38 @@ async def create_running(
     label: str = "",
     early: PendingReply | None = None,
 ) -> AsyncComputeSession:
-    """Creates a session, prints why it waits if it does, and returns it running.
+    """Creates a session, prints the reasons of a wait, and returns the session once it runs.
 
     Raises NotStarted if it ended, or did not start within ``max_wait`` seconds (zero: no limit).
     """
     started = time.monotonic()
     call = early.call if early else first_call(api.config, image, creation, max_wait)
     session = await api.ComputeSession.create(call, early=early)
-    if session.status in LIVE:
+    if session.status in LIVE_STATUSES:
         return session
     deadline = started + max_wait if max_wait else None
     screen.inform(f"{label}session {session.name} ({session.id}) is queued")
-    await _wait(session, screen, deadline, label)
+    await _wait_until_running(session, screen, deadline, label)
     return session
 
 
-async def _wait(session: AsyncComputeSession, screen: Screen, deadline: float | None, label: str) -> None:
-    printed = ""
+async def _wait_until_running(session: AsyncComputeSession, screen: Screen, deadline: float | None, label: str) -> None:
+    printed_text = ""
     while True:
-        detail = await session.detail(_FIELDS) or {}
+        detail = await session.detail(_WAIT_FIELDS) or {}
         status = str(detail.get("status"))
         session.status = status
-        if status in LIVE:
+        if status in LIVE_STATUSES:
             return
-        if status in FINAL:
+        if status in FINAL_STATUSES:
             raise NotStarted(f"the session {session.name} is {status}: {reason(detail) or 'no reason is known'}")
-        text = f"{status}{': ' + why if (why := reason(detail)) else ''}"
-        if text != printed:
-            screen.inform(f"{label}  {text}")
-            printed = text
+        shown = f"{status}{': ' + wait_reason if (wait_reason := reason(detail)) else ''}"
+        if shown != printed_text:
+            screen.inform(f"{label}  {shown}")
+            printed_text = shown
         if deadline is not None and time.monotonic() >= deadline:
             raise NotStarted(
-                f"the session {session.name} is still {text}; it stays in the queue, `backend.ai rm {session.name}` "
+                f"the session {session.name} is still {shown}; it stays in the queue, `backend.ai rm {session.name}` "
                 "cancels it",
                 is_timeout=True,
             )
@@ -102,32 +102,32 @@ async def _wait(session: AsyncComputeSession, screen: Screen, deadline: float | 
 
 def reason(detail: Mapping[str, Any]) -> str:
     """Returns why a session is in its status: the scheduler's explanation or the error where there is one."""
-    data = decoded(detail.get("status_data"))
+    status_data = decoded(detail.get("status_data"))
     texts: list[str] = []
-    if isinstance(data, Mapping):
-        for part in ("error", "scheduler"):
-            inner = data.get(part)
-            if not isinstance(inner, Mapping):
+    if isinstance(status_data, Mapping):
+        for section in ("error", "scheduler"):
+            section_data = status_data.get(section)
+            if not isinstance(section_data, Mapping):
                 continue
-            message = inner.get("msg") or inner.get("message") or inner.get("repr")
+            message = section_data.get("msg") or section_data.get("message") or section_data.get("repr")
             if message:
                 texts.append(str(message))
                 continue
-            failed = inner.get("failed_predicates") or ()
-            texts += [str(check.get("msg") or check.get("name")) for check in failed if isinstance(check, Mapping)]
-    info = detail.get("status_info")
-    if info and info not in texts:
-        texts.insert(0, str(info))
+            checks = section_data.get("failed_predicates") or ()
+            texts += [str(check.get("msg") or check.get("name")) for check in checks if isinstance(check, Mapping)]
+    status_info = detail.get("status_info")
+    if status_info and status_info not in texts:
+        texts.insert(0, str(status_info))
     return "; ".join(texts)
 
 
 def describe_failures(status_data: Any) -> str:
     """Returns the failed devices of a session: ``mock big-0: it fell off the bus; ...``."""
-    data = decoded(status_data)
-    failed = data.get("unhealthy_devices") if isinstance(data, Mapping) else None
+    parsed_data = decoded(status_data)
+    unhealthy_devices = parsed_data.get("unhealthy_devices") if isinstance(parsed_data, Mapping) else None
     return "; ".join(
         cell(f"{device.get('device_name')} {device.get('device_id')}: {device.get('reason') or 'no reason is known'}")
-        for device in failed or ()
+        for device in unhealthy_devices or ()
         if isinstance(device, Mapping)
     )
 
@@ -136,34 +136,36 @@ def describe_troubles(containers: Iterable[Mapping[str, Any]]) -> str:
     """Returns the plugin calls that failed for the kernels: ``cuda.post_terminate given-up: in use; ...``."""
     texts = []
     for container in containers:
-        data = decoded(container.get("status_data"))
-        hooks = data.get("hooks") if isinstance(data, Mapping) else None
-        texts += [cell(f"{call} {t.get('state')}: {t.get('message')}") for call, t in sorted((hooks or {}).items())]
+        status_data = decoded(container.get("status_data"))
+        hooks = status_data.get("hooks") if isinstance(status_data, Mapping) else None
+        texts += [
+            cell(f"{call} {end.get('state')}: {end.get('message')}") for call, end in sorted((hooks or {}).items())
+        ]
     return "; ".join(texts)
 
 
 def describe_history(history: Mapping[str, str | None]) -> str:
     """Returns the times of the statuses: ``PENDING → SCHEDULED +3 ms → … RUNNING +85 ms``."""
-    times = sorted((datetime.fromisoformat(when), name.upper()) for name, when in history.items() if when)
+    times = sorted((datetime.fromisoformat(time), name.upper()) for name, time in history.items() if time)
     if not times:
         return ""
     start = times[0][0]
-    parts = [times[0][1]]
-    parts += [f"{name} +{(when - start).total_seconds() * 1000:.0f} ms" for when, name in times[1:]]
-    return " → ".join(parts)
+    steps = [times[0][1]]
+    steps += [f"{name} +{(time - start).total_seconds() * 1000:.0f} ms" for time, name in times[1:]]
+    return " → ".join(steps)
 
 
 def describe_devices(containers: Iterable[Mapping[str, Any]]) -> str:
     """Returns the devices by kind, without cpu and memory: ``mock: Mock Device (id), Mock Device (id)``."""
-    bound: dict[str, list[str]] = {}
+    devices_by_kind: dict[str, list[str]] = {}
     for container in containers:
         for kind, devices in (decoded(container.get("attached_devices")) or {}).items():
             if kind not in {"cpu", "mem"}:
-                bound.setdefault(kind, []).extend(
+                devices_by_kind.setdefault(kind, []).extend(
                     f"{cell(device.get('model_name') or 'device')} ({cell(device.get('device_id'))})"
                     for device in devices
                 )
-    return "; ".join(f"{kind}: {', '.join(devices)}" for kind, devices in sorted(bound.items()))
+    return "; ".join(f"{kind}: {', '.join(devices)}" for kind, devices in sorted(devices_by_kind.items()))
 
 
 async def print_start(session: AsyncComputeSession, screen: Screen, *, label: str = "") -> None:
@@ -177,8 +179,8 @@ async def print_start(session: AsyncComputeSession, screen: Screen, *, label: st
     session.status = str(detail.get("status") or session.status)
     verb = "started" if session.created else "was running already"
     screen.inform(f"{label}session {session.name} ({session.id}) {verb}")
-    if session.created and (text := describe_history(decoded(detail.get("status_history")) or {})):
-        screen.inform(f"{label}  life cycle  {text}")
+    if session.created and (history_text := describe_history(decoded(detail.get("status_history")) or {})):
+        screen.inform(f"{label}  life cycle  {history_text}")
     if agents := detail.get("agent_ids"):
         screen.inform(f"{label}  agent       {', '.join(agents)}")
     if slots := decoded(detail.get("occupying_slots")):
@@ -189,10 +191,10 @@ async def print_start(session: AsyncComputeSession, screen: Screen, *, label: st
 
 def describe_stats(stats: Mapping[str, Any]) -> str:
     """Returns the current value of every metric: ``cpu_used 120 ms, mem 10.0 MiB``."""
-    texts = []
+    metric_texts = []
     for name, metric in stats.items():
         if isinstance(metric, Mapping):
-            texts.append(f"{name} {readable_metric(metric)}")
+            metric_texts.append(f"{name} {readable_metric(metric)}")
         elif name not in {"status", "version"}:
-            texts.append(f"{name} {cell(metric)}")
-    return ", ".join(texts) or "not available"
+            metric_texts.append(f"{name} {cell(metric)}")
+    return ", ".join(metric_texts) or "not available"

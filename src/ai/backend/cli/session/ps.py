@@ -15,13 +15,13 @@ from ai.backend.cli.framework.values import SlotDisplays, cell, decoded, describ
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
 
-ACTIVE = (
+ACTIVE_STATUSES = (
     "PENDING", "SCHEDULED", "PREPARING", "PULLING", "PREPARED", "CREATING", "RUNNING", "RUNNING_DEGRADED", "RESTARTING",
     "TERMINATING", "RESIZING", "SUSPENDED", "ERROR",
 )  # fmt: skip
 """The spec's default set, with the statuses between its PENDING and PREPARING."""
-RUNNING = ("CREATING", "PULLING", "RUNNING", "RUNNING_DEGRADED")
-DEAD = ("CANCELLED", "TERMINATED")
+RUNNING_STATUSES = ("CREATING", "PULLING", "RUNNING", "RUNNING_DEGRADED")
+DEAD_STATUSES = ("CANCELLED", "TERMINATED")
 
 _HEADINGS = {
     "id": "Session ID", "access_key": "Owner", "main_kernel_id": "Main Kernel ID", "group_name": "Project/Group",
@@ -39,8 +39,8 @@ FIELDS = {
     )
 }  # fmt: skip
 """Field of a session -> heading of its column."""
-_SELECTIONS = {"dependencies": "dependencies { name id }"}
-_ALIASES = {"session_id": "id", "project": "group_name", "group": "group_name"}
+_GRAPHQL_SELECTIONS = {"dependencies": "dependencies { name id }"}
+_FIELD_ALIASES = {"session_id": "id", "project": "group_name", "group": "group_name"}
 
 DEFAULT_FIELDS = (
     "name", "access_key", "id", "group_name", "main_kernel_id", "image", "type", "status", "status_info",
@@ -52,8 +52,8 @@ DETAIL_FIELDS = (
     "name", "id", "group_name", "main_kernel_id", "image", "type", "status", "status_info", "status_changed", "result",
     "tag", "created_at", "occupying_slots",
 )  # fmt: skip
-PAGE = 20
-FIRST = 10
+PAGE_SIZE = 20
+LIMIT = 10
 
 
 def image_name(image: Any) -> str:
@@ -61,18 +61,18 @@ def image_name(image: Any) -> str:
     return cell(image).rpartition("/")[2]
 
 
-_BRIEF = {
+_SHORTENERS = {
     **dict.fromkeys(("id", "main_kernel_id", "group_id", "user_id"), short_id),
     **dict.fromkeys(("status_changed", "created_at", "terminated_at", "starts_at", "scheduled_at"), relative_time),
     "image": image_name,
 }
-_BRIEF_HEADINGS = {"id": "ID", "status_info": "Reason", "status_changed": "Changed"}
+_NARROW_HEADINGS = {"id": "ID", "status_info": "Reason", "status_changed": "Changed"}
 
 
 def columns_of(fields: Sequence[str], *, is_wide: bool) -> list[Column]:
     """Returns the columns of these fields of sessions."""
-    headings = FIELDS if is_wide else {**FIELDS, **_BRIEF_HEADINGS}
-    return [Column(name, headings[name], _BRIEF.get(name)) for name in fields]
+    headings = FIELDS if is_wide else {**FIELDS, **_NARROW_HEADINGS}
+    return [Column(name, headings[name], _SHORTENERS.get(name)) for name in fields]
 
 
 def parse_format(text: str) -> tuple[str, ...]:
@@ -80,7 +80,7 @@ def parse_format(text: str) -> tuple[str, ...]:
 
     Raises click.BadParameter if one is unknown; the message names those that exist.
     """
-    names = tuple(_ALIASES.get(name.strip(), name.strip()) for name in text.split(",") if name.strip())
+    names = tuple(_FIELD_ALIASES.get(name.strip(), name.strip()) for name in text.split(",") if name.strip())
     for name in names:
         if name not in FIELDS:
             raise click.BadParameter(
@@ -98,15 +98,15 @@ async def fetch(
     *,
     limit: int | None,
     offset: int,
-    **narrowed: Any,
+    **filters: Any,
 ) -> tuple[list[dict[str, Any]], int]:
     """Returns the sessions from ``offset`` on, ``limit`` of them or all, and the number of all."""
     items: list[dict[str, Any]] = []
-    selected = [_SELECTIONS.get(name, name) for name in fields]
+    selections = [_GRAPHQL_SELECTIONS.get(name, name) for name in fields]
     while True:
-        size = PAGE if limit is None else min(PAGE, limit - len(items))
+        page_size = PAGE_SIZE if limit is None else min(PAGE_SIZE, limit - len(items))
         page = await api.ComputeSession.paginated_list(
-            statuses, fields=selected, page_offset=offset + len(items), page_size=size, **narrowed
+            statuses, fields=selections, page_offset=offset + len(items), page_size=page_size, **filters
         )
         items += page.items
         if not page.items or offset + len(items) >= page.total_count or (limit is not None and len(items) >= limit):
@@ -114,13 +114,13 @@ async def fetch(
 
 
 def described_slots(item: Mapping[str, Any], displays: SlotDisplays) -> dict[str, str]:
-    """Returns the fields that are JSON texts of amounts, in human units."""
-    amounts = {name: decoded(item.get(name)) for name in ("occupying_slots", "resource_opts")}
-    return {name: describe_slots(slots, displays) for name, slots in amounts.items() if isinstance(slots, Mapping)}
+    """Returns the fields of a session that hold amounts of slots, in human units."""
+    amounts = {field: decoded(item.get(field)) for field in ("occupying_slots", "resource_opts")}
+    return {field: describe_slots(slots, displays) for field, slots in amounts.items() if isinstance(slots, Mapping)}
 
 
-def _fields(screen: Screen, *, format_: str | None, is_detailed: bool, is_dead: bool) -> Sequence[str]:
-    """Returns the fields to show, unless only names are shown; ``--format`` shows them whole."""
+def _shown_fields(screen: Screen, *, format_: str | None, is_detailed: bool, is_dead: bool) -> Sequence[str]:
+    """Returns the fields of sessions to show; with ``--format``, at full width."""
     if format_:
         screen.is_wide = True
         return parse_format(format_)
@@ -131,7 +131,7 @@ def _fields(screen: Screen, *, format_: str | None, is_detailed: bool, is_dead: 
     return DEAD_FIELDS if is_dead else CONSOLE_FIELDS
 
 
-def _list(name: str) -> click.Command:
+def _make_list_command(name: str) -> click.Command:
     @click.command(name, cls=ListCommand)
     @click.option("-s", "--status", metavar="STATUSES", help="Statuses, separated by commas.  [default: all but dead]")
     @click.option("--running", is_flag=True, help="Only CREATING, PULLING and RUNNING.")
@@ -140,16 +140,16 @@ def _list(name: str) -> click.Command:
     @click.option("--detail", is_flag=True, help="Print more fields.")
     @click.option("-f", "--format", "format_", metavar="FIELDS", help="Print these fields, separated by commas.")
     @click.option("--all", "all_", is_flag=True, help="Print all pages, not the first 10 sessions.")
-    @click.option("--limit", type=click.IntRange(1, 1000), default=FIRST, show_default=True, help="How many at most.")
+    @click.option("--limit", type=click.IntRange(1, 1000), default=LIMIT, show_default=True, help="How many at most.")
     @click.option("--offset", type=click.IntRange(0), default=0, help="How many to skip.")
     @click.option("--filter", "filter", metavar="EXPR", help='Such as: name ilike "a%" & status == "RUNNING".')
     @click.option("--order", metavar="FIELDS", help="Such as -created_at.  [default: last changed first]")
     @click.option("--access-key", help="Another user's sessions; for administrators.")
     def listing(
         status: str | None, running: bool, dead: bool, name_only: bool, detail: bool, format_: str | None, all_: bool,
-        limit: int, offset: int, order: str | None, **narrowed: Any,
+        limit: int, offset: int, order: str | None, **filters: Any,
     ) -> None:  # fmt: skip
-        """List sessions, those whose status changed last first.
+        """List sessions, the latest change of status first.
 
         Without options all but the dead: PENDING to TERMINATING, and ERROR. Every command takes an ID as it is shown,
         or any other beginning that no other session has.
@@ -159,14 +159,14 @@ def _list(name: str) -> click.Command:
         if sum((bool(format_), name_only, detail)) > 1:
             raise click.UsageError("give one of --format, --name-only and --detail")
         screen = screen_of()
-        statuses: Sequence[str] = RUNNING if running else DEAD if dead else ACTIVE
+        statuses: Sequence[str] = RUNNING_STATUSES if running else DEAD_STATUSES if dead else ACTIVE_STATUSES
         if status:
-            statuses = [part.strip().upper() for part in status.split(",") if part.strip()]
-        fields = ("name",) if name_only else _fields(screen, format_=format_, is_detailed=detail, is_dead=dead)
-        narrowed |= {"limit": None if all_ else limit, "offset": offset, "order": order or "-status_changed"}
+            statuses = [status_name.strip().upper() for status_name in status.split(",") if status_name.strip()]
+        fields = ("name",) if name_only else _shown_fields(screen, format_=format_, is_detailed=detail, is_dead=dead)
+        filters |= {"limit": None if all_ else limit, "offset": offset, "order": order or "-status_changed"}
 
         async def work(api: AsyncSession) -> None:
-            items, total = await fetch(api, statuses, fields, **narrowed)
+            items, total = await fetch(api, statuses, fields, **filters)
             if screen.is_json:
                 screen.json({"count": len(items), "total_count": total, "items": items})
             elif name_only:
@@ -186,5 +186,5 @@ def _list(name: str) -> click.Command:
     return listing
 
 
-ps = _list("ps")
-session_list = _list("list")
+ps = _make_list_command("ps")
+session_list = _make_list_command("list")

@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from ai.backend.client.func.session import AsyncComputeSession
     from ai.backend.client.session import AsyncSession
 
-KEY = "id_container"
+KEY_FILE = "id_container"
 USER = "work"
-FAILURE = 255
+FAILURE_EXIT_CODE = 255
 """The exit code of OpenSSH for errors of its own."""
-_HOST = "127.0.0.1"
-_OPTIONS = (
+_LOCAL = "127.0.0.1"
+_SSH_OPTIONS = (
     "StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "GlobalKnownHostsFile=/dev/null", "IdentitiesOnly=yes",
     "LogLevel=ERROR",
 )  # fmt: skip
-_VALUED = frozenset("BbcDEeFIiJLlmOopQRSWw")
+_OPTIONS_WITH_VALUE = frozenset("BbcDEeFIiJLlmOopQRSWw")
 """Options of ssh that have a value."""
-_PASS_ON = {**CONTEXT_SETTINGS, "ignore_unknown_options": True}
-_arguments = options(
+_PASS_ON_SETTINGS = {**CONTEXT_SETTINGS, "ignore_unknown_options": True}
+_common_arguments = options(
     click.argument("session"),
     click.argument("arguments", nargs=-1, type=click.UNPROCESSED),
     click.option(
@@ -51,8 +51,8 @@ _arguments = options(
 )
 
 
-@click.command(cls=Leaf, context_settings=_PASS_ON)
-@_arguments
+@click.command(cls=Leaf, context_settings=_PASS_ON_SETTINGS)
+@_common_arguments
 def ssh(session: str, arguments: tuple[str, ...], port: int, owner: str | None) -> None:
     """Open a shell in SESSION by OpenSSH, or run the command in ARGUMENTS there.
 
@@ -60,11 +60,11 @@ def ssh(session: str, arguments: tuple[str, ...], port: int, owner: str | None) 
     """
     flags = _leading_options(arguments)
     command = list(arguments[len(flags) :])
-    _run("ssh", session, owner, port, lambda chosen: ["-p", str(chosen), *flags, f"{USER}@{_HOST}", *command])
+    _run_client("ssh", session, owner, port, lambda chosen: ["-p", str(chosen), *flags, f"{USER}@{_LOCAL}", *command])
 
 
-@click.command(cls=Leaf, context_settings=_PASS_ON)
-@_arguments
+@click.command(cls=Leaf, context_settings=_PASS_ON_SETTINGS)
+@_common_arguments
 @click.option("-r", "--recursive", is_flag=True, help="Copy folders with what is in them.")
 def scp(session: str, arguments: tuple[str, ...], port: int, recursive: bool, owner: str | None) -> None:
     """Copy files to or from SESSION by OpenSSH; a path in the session begins with a colon.
@@ -73,18 +73,18 @@ def scp(session: str, arguments: tuple[str, ...], port: int, recursive: bool, ow
       backend.ai scp mysession results.csv :data/
       backend.ai scp -r mysession :outputs .
     """
-    paths = [inside(path, session) for path in arguments]
+    paths = [scp_path(path, session) for path in arguments]
     if len([path for path in paths if not path.startswith("-")]) < 2:
         raise click.UsageError("what is to be copied, and where to?")
-    extra = ["-r"] if recursive else []
-    _run("scp", session, owner, port, lambda chosen: ["-P", str(chosen), *extra, *paths])
+    extra_options = ["-r"] if recursive else []
+    _run_client("scp", session, owner, port, lambda chosen: ["-P", str(chosen), *extra_options, *paths])
 
 
-@click.command(cls=Leaf, context_settings=_PASS_ON)
-@_arguments
+@click.command(cls=Leaf, context_settings=_PASS_ON_SETTINGS)
+@_common_arguments
 def sftp(session: str, arguments: tuple[str, ...], port: int, owner: str | None) -> None:
     """Browse and transfer the files of SESSION by OpenSSH; ARGUMENTS are options of sftp."""
-    _run("sftp", session, owner, port, lambda chosen: ["-P", str(chosen), *arguments, f"{USER}@{_HOST}"])
+    _run_client("sftp", session, owner, port, lambda chosen: ["-P", str(chosen), *arguments, f"{USER}@{_LOCAL}"])
 
 
 def _leading_options(arguments: Sequence[str]) -> list[str]:
@@ -93,19 +93,21 @@ def _leading_options(arguments: Sequence[str]) -> list[str]:
     remaining = list(arguments)
     while remaining and remaining[0].startswith("-") and remaining[0] != "-":
         flags.append(remaining.pop(0))
-        if len(flags[-1]) == 2 and flags[-1][1] in _VALUED and remaining:
+        if len(flags[-1]) == 2 and flags[-1][1] in _OPTIONS_WITH_VALUE and remaining:
             flags.append(remaining.pop(0))
     return flags
 
 
-def inside(path: str, session: str) -> str:
-    """Returns a path as scp takes it; one in the session is written ``:PATH``, also after its name or a user."""
-    prefixes = ("", session, "localhost", _HOST, USER, f"{USER}@localhost", f"{USER}@{_HOST}", f"{USER}@{session}")
-    prefix, colon, inner = path.partition(":")
-    return f"{USER}@{_HOST}:{inner}" if colon and prefix in prefixes else path
+def scp_path(path: str, session: str) -> str:
+    """Returns a path as scp takes it; a path in the session is written ``:PATH`` or ``HOST:PATH``."""
+    hosts = ("", session, "localhost", _LOCAL, USER, f"{USER}@localhost", f"{USER}@{_LOCAL}", f"{USER}@{session}")
+    host, colon, inner_path = path.partition(":")
+    return f"{USER}@{_LOCAL}:{inner_path}" if colon and host in hosts else path
 
 
-def _run(program: str, session: str, owner: str | None, port: int, line: Callable[[int], list[str]]) -> None:
+def _run_client(
+    program: str, session: str, owner: str | None, port: int, arguments_for: Callable[[int], list[str]]
+) -> None:
     screen = screen_of()
     executable = shutil.which(program)
     if executable is None:
@@ -114,25 +116,27 @@ def _run(program: str, session: str, owner: str | None, port: int, line: Callabl
     async def work(api: AsyncSession) -> int:
         handle = api.ComputeSession(session, owner)
         with tempfile.TemporaryDirectory(prefix="backend.ai-") as folder:
-            key = await _key_of(handle, Path(folder))
-            key.chmod(0o600)
-            async with handle.forward_app("sshd", (_HOST, port), report=lambda error: screen.error(str(error))) as end:
-                fixed = [part for option in _OPTIONS for part in ("-o", option)]
-                return await _run_on_terminal(executable, "-i", str(key), *fixed, *line(end.port))
+            key_path = await _save_private_key(handle, Path(folder))
+            key_path.chmod(0o600)
+            async with handle.forward_app(
+                "sshd", (_LOCAL, port), report=lambda error: screen.error(str(error))
+            ) as local:
+                options = [word for option in _SSH_OPTIONS for word in ("-o", option)]
+                return await _run_on_terminal(executable, "-i", str(key_path), *options, *arguments_for(local.port))
 
-    call(screen, work, failure=FAILURE)
+    call(screen, work, failure=FAILURE_EXIT_CODE)
 
 
 class NoServer(click.ClickException):
-    exit_code = FAILURE
+    exit_code = FAILURE_EXIT_CODE
 
 
-async def _key_of(session: AsyncComputeSession, folder: Path) -> Path:
-    """Returns the file of the session's own private key. Raises NoServer if the session has none for SSH."""
+async def _save_private_key(session: AsyncComputeSession, folder: Path) -> Path:
+    """Saves the session's private SSH key in ``folder``. Raises NoServer if the session has none for SSH."""
     from ai.backend.client.exceptions import BackendAPIError
 
     try:
-        return next(iter(await session.download([KEY], folder)))
+        return next(iter(await session.download([KEY_FILE], folder)))
     except BackendAPIError as e:
         if e.status != 404 or "sshd" in {app["name"] for app in await session.list_apps()}:
             raise
@@ -144,14 +148,14 @@ async def _run_on_terminal(*command: str) -> int:
     child = await asyncio.create_subprocess_exec(*command)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, lambda: None)  # the terminal sends it to the child too
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, child.terminate)
+    for signal_number in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(signal_number, child.terminate)
     try:
-        code = await child.wait()
+        return_code = await child.wait()
     finally:
         if child.returncode is None:
             child.kill()
             await child.wait()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.remove_signal_handler(number)
-    return 128 - code if code < 0 else code
+        for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.remove_signal_handler(signal_number)
+    return 128 - return_code if return_code < 0 else return_code

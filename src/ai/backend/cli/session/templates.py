@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 sesstpl = LazyGroup("sesstpl", help="Templates that sessions are made from.")
 dotfile = LazyGroup("dotfile", help="Small files that are in the home directory of every new session.")
-_TEXT = click.option("-f", "--file", "source", type=click.File("r"), default="-", help="Standard input if not given.")
-_TEMPLATE = click.argument("template_id")
-_CLUSTER = click.option(
+_FILE = click.option("-f", "--file", "source", type=click.File("r"), default="-", help="Standard input if not given.")
+_TEMPLATE_ARGUMENT = click.argument("template_id")
+_CLUSTER_OPTION = click.option(
     "--cluster",
     "kind",
     is_flag=True,
@@ -36,49 +36,49 @@ async def _template_id(api: AsyncSession, reference: str, kind: Any) -> str:
 
 
 @sesstpl.command("create")
-@_TEXT
+@_FILE
 @click.option("-g", "--group", default=None, help="Where its sessions run unless they say otherwise.")
-@_CLUSTER
+@_CLUSTER_OPTION
 async def template_create(api: AsyncSession, source: IO[str], group: str | None, kind: Any) -> Outcome:
-    """Keep the templates of a file in YAML or JSON."""
-    ids = await api.SessionTemplate.create(source.read(), group=group, kind=kind)
-    return {"ids": ids}, "\n".join(f"Template {template_id} is kept." for template_id in ids)
+    """Store the templates of a file in YAML or JSON."""
+    template_ids = await api.SessionTemplate.create(source.read(), group=group, kind=kind)
+    return {"ids": template_ids}, "\n".join(f"Template {template_id} is kept." for template_id in template_ids)
 
 
 @sesstpl.command("list", cls=ListCommand)
 @click.option("-a", "--all", "everybodys", is_flag=True, help="Also those of others that you may see.")
-@_CLUSTER
+@_CLUSTER_OPTION
 def template_list(**query: Any) -> None:
     """List templates."""
-    fields = columns("id/short: ID | name | user_email: User | group_name: Group")
-    list_objects(lambda api: api.SessionTemplate.paginated_list(**query), fields, "there are no templates")
+    template_columns = columns("id/short: ID | name | user_email: User | group_name: Group")
+    list_objects(lambda api: api.SessionTemplate.paginated_list(**query), template_columns, "there are no templates")
 
 
 @sesstpl.command("get")
-@_TEMPLATE
+@_TEMPLATE_ARGUMENT
 @click.option("-f", "--format", "form", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True)
-@_CLUSTER
+@_CLUSTER_OPTION
 async def template_get(api: AsyncSession, template_id: str, form: Any, kind: Any) -> Outcome:
     """Print a template."""
     full_id = await _template_id(api, template_id, kind)
-    text = await api.SessionTemplate.get(full_id, form=form, kind=kind)
-    return {"id": full_id, "text": text}, text.rstrip("\n")
+    template_text = await api.SessionTemplate.get(full_id, form=form, kind=kind)
+    return {"id": full_id, "text": template_text}, template_text.rstrip("\n")
 
 
 @sesstpl.command("update")
-@_TEMPLATE
-@_TEXT
-@_CLUSTER
+@_TEMPLATE_ARGUMENT
+@_FILE
+@_CLUSTER_OPTION
 async def template_update(api: AsyncSession, template_id: str, source: IO[str], kind: Any) -> Outcome:
-    """Replace what a template says."""
+    """Replace the text of a template."""
     full_id = await _template_id(api, template_id, kind)
     await api.SessionTemplate.update(full_id, source.read(), kind=kind)
     return {"id": full_id}, f"Template {template_id} is changed."
 
 
 @sesstpl.command("delete")
-@_TEMPLATE
-@_CLUSTER
+@_TEMPLATE_ARGUMENT
+@_CLUSTER_OPTION
 async def template_delete(api: AsyncSession, template_id: str, kind: Any) -> Outcome:
     """Forget a template; its sessions stay."""
     full_id = await _template_id(api, template_id, kind)
@@ -87,54 +87,54 @@ async def template_delete(api: AsyncSession, template_id: str, kind: Any) -> Out
 
 
 @click.command("start-template", cls=Leaf)
-@_TEMPLATE
+@_TEMPLATE_ARGUMENT
 @click.option("-t", "--name", default=None, help="Name of the session.")
 @click.option("--enqueue-only", is_flag=True, help="Do not wait until it runs.")
-@_CLUSTER
+@_CLUSTER_OPTION
 async def start_template(
     api: AsyncSession, template_id: str, name: str | None, enqueue_only: bool, kind: Any
 ) -> Outcome:
-    """Start a session as a template says."""
-    fields: dict[str, Any] = {"enqueueOnly": enqueue_only, **({"name": name} if name else {})}
-    reply = await api.SessionTemplate.start(await _template_id(api, template_id, kind), kind=kind, **fields)
+    """Start a session from a template."""
+    session_fields: dict[str, Any] = {"enqueueOnly": enqueue_only, **({"name": name} if name else {})}
+    reply = await api.SessionTemplate.start(await _template_id(api, template_id, kind), kind=kind, **session_fields)
     return reply, f"Session {reply.get('sessId', reply.get('sessionId'))} is {reply.get('status')}."
 
 
 # ---- dotfiles ----
 
-_PATH = click.argument("path")
-_PERMISSION = click.option("--perm", default="644", show_default=True, help="Permission in octal digits.")
-_owner = options(
+_PATH_ARGUMENT = click.argument("path")
+_PERMISSION_OPTION = click.option("--perm", default="644", show_default=True, help="Permission in octal digits.")
+_owner_options = options(
     click.option("-g", "--group", default=None, help="Of a group, for its administrators."),
     click.option("-d", "--domain", default=None, help="Of a domain, for its administrators."),
 )
 
 
 @dotfile.command("create")
-@_PATH
-@_TEXT
-@_PERMISSION
-@_owner
+@_PATH_ARGUMENT
+@_FILE
+@_PERMISSION_OPTION
+@_owner_options
 def dotfile_create(path: str, source: IO[str], perm: str, **owner: Any) -> None:
-    """Keep a dotfile; it is in sessions that start from now on."""
-    data = source.read()
-    change(lambda api: api.Dotfile.create(path, data, perm, **owner), {"path": path}, f"{path} is kept.")
+    """Store a dotfile for sessions that start from now on."""
+    dotfile_text = source.read()
+    change(lambda api: api.Dotfile.create(path, dotfile_text, perm, **owner), {"path": path}, f"{path} is kept.")
 
 
 @dotfile.command("update")
-@_PATH
-@_TEXT
-@_PERMISSION
-@_owner
+@_PATH_ARGUMENT
+@_FILE
+@_PERMISSION_OPTION
+@_owner_options
 def dotfile_update(path: str, source: IO[str], perm: str, **owner: Any) -> None:
-    """Replace a dotfile; sessions that run keep theirs."""
-    data = source.read()
-    change(lambda api: api.Dotfile.update(path, data, perm, **owner), {"path": path}, f"{path} is changed.")
+    """Replace a dotfile; running sessions keep the old text."""
+    dotfile_text = source.read()
+    change(lambda api: api.Dotfile.update(path, dotfile_text, perm, **owner), {"path": path}, f"{path} is changed.")
 
 
 @dotfile.command("get")
-@_PATH
-@_owner
+@_PATH_ARGUMENT
+@_owner_options
 async def dotfile_get(api: AsyncSession, path: str, **owner: Any) -> Outcome:
     """Print a dotfile."""
     reply = await api.Dotfile.get(path, **owner)
@@ -142,15 +142,15 @@ async def dotfile_get(api: AsyncSession, path: str, **owner: Any) -> Outcome:
 
 
 @dotfile.command("list", cls=ListCommand)
-@_owner
+@_owner_options
 def dotfile_list(**owner: Any) -> None:
     """List dotfiles."""
     list_objects(lambda api: api.Dotfile.paginated_list(**owner), columns("path | permission"), "there are no dotfiles")
 
 
 @dotfile.command("delete")
-@_PATH
-@_owner
+@_PATH_ARGUMENT
+@_owner_options
 def dotfile_delete(path: str, **owner: Any) -> None:
-    """Forget a dotfile; sessions that run keep theirs."""
+    """Delete a dotfile; running sessions keep it."""
     change(lambda api: api.Dotfile.delete(path, **owner), {"path": path}, f"{path} is gone.")

@@ -14,13 +14,13 @@ from ai.backend.cli.session.commands import owner_option
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
 
-_FIRST = ("cpu_util", "mem", "cpu_used")
+_LEADING = ("cpu_util", "mem", "cpu_used")
 _COMMAND_LENGTH = 30
 
 
 def _shortened(command: Any) -> str:
-    text = cell(command)
-    return text if len(text) <= _COMMAND_LENGTH else text[: _COMMAND_LENGTH - 1] + "…"
+    command_text = cell(command)
+    return command_text if len(command_text) <= _COMMAND_LENGTH else command_text[: _COMMAND_LENGTH - 1] + "…"
 
 
 @click.command(cls=ListCommand)
@@ -33,8 +33,11 @@ async def top(api: AsyncSession, session: str, owner: str | None) -> None:
     if screen.is_json:
         screen.json(processes)
         return
-    metrics = {key for process in processes for key in process["metrics"]}
-    keys = [*(key for key in _FIRST if key in metrics), *sorted(metrics.difference(_FIRST))]
-    rows = [{**process, **{key: readable_metric(process["metrics"].get(key)) for key in keys}} for process in processes]
-    usage = [Column(key, key, is_number=True) for key in keys]
+    metrics = {metric for process in processes for metric in process["metrics"]}
+    ordered = [*(metric for metric in _LEADING if metric in metrics), *sorted(metrics.difference(_LEADING))]
+    rows = [
+        {**process, **{metric: readable_metric(process["metrics"].get(metric)) for metric in ordered}}
+        for process in processes
+    ]
+    usage = [Column(metric, metric, is_number=True) for metric in ordered]
     screen.table(rows, [*columns("kernel | pid: Process"), *usage, Column("command", "Command", _shortened)])

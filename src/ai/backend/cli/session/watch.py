@@ -17,7 +17,7 @@ from ai.backend.cli.session.commands import find_session, owner_option
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
 
-_ENDS = frozenset({"session_terminated", "session_cancelled", "kernel_cancelled"})
+_ENDING_EVENTS = frozenset({"session_terminated", "session_cancelled", "kernel_cancelled"})
 
 
 @click.command(cls=Leaf)
@@ -34,16 +34,16 @@ async def events(api: AsyncSession, session: str, scope: str, follow: bool, owne
     """
     screen = screen_of()
 
-    def listening() -> None:
+    def say_listening() -> None:
         print(f"Listening to {harmless(session)}; Ctrl-C ends that.", file=sys.stderr, flush=True)
 
-    async for event in api.ComputeSession(session, owner).events(scope, opened=listening):
+    async for event in api.ComputeSession(session, owner).events(scope, opened=say_listening):
         if screen.is_json:
             print(json.dumps({"event": event.name, "data": event.data}), flush=True)
         else:
-            values = [f"{name}={value}" for name, value in event.data.items() if value not in (None, "", {}, [])]
-            print(cell(f"{event.name} {' '.join(values)}"), flush=True)
-        if event.name in _ENDS and session != "*" and not follow:
+            event_texts = [f"{name}={value}" for name, value in event.data.items() if value not in (None, "", {}, [])]
+            print(cell(f"{event.name} {' '.join(event_texts)}"), flush=True)
+        if event.name in _ENDING_EVENTS and session != "*" and not follow:
             return
 
 
@@ -58,41 +58,41 @@ async def watch(api: AsyncSession, session: str, max_wait: float, owner: str | N
     """
     try:
         async with asyncio.timeout(max_wait or None):
-            return await _watch(api, session, owner)
+            return await _print_statuses(api, session, owner)
     except TimeoutError:
         screen_of().error(f"{session} has not ended within {max_wait:g} s", code="timeout")
         return 124
 
 
-async def _watch(api: AsyncSession, session: str, owner: str | None) -> int:
+async def _print_statuses(api: AsyncSession, session: str, owner: str | None) -> int:
     """Prints the statuses of a session until it ends; returns the exit code of the command."""
-    from ai.backend.cli.session.progress import FINAL
+    from ai.backend.cli.session.progress import FINAL_STATUSES
 
     screen = screen_of()
-    handle = await find_session(api, session, owner)
-    await handle.resolve_id()
-    stream = handle.events("session")
-    pending = asyncio.ensure_future(anext(stream, None))
-    last = ""
+    found_session = await find_session(api, session, owner)
+    await found_session.resolve_id()
+    stream = found_session.events("session")
+    next_event = asyncio.ensure_future(anext(stream, None))
+    last_status = ""
     try:
         while True:
-            detail = await handle.detail(("status", "result", "containers { role exit_code }")) or {}
-            if detail.get("status") != last:
-                last = str(detail.get("status"))
-                screen.inform(last)
-            if last in FINAL:
-                code, result = _exit_code(detail), detail.get("result")
-                document = {"session": session, "status": last, "result": result, "exit_code": code}
-                screen.result(document, f"{session}: {last}, {result or 'no result'}")
-                return code or (0 if last == "TERMINATED" and result != "FAILURE" else 1)
-            await asyncio.wait({pending}, timeout=2.0)
-            if pending.done():
-                if pending.result() is not None:
-                    pending = asyncio.ensure_future(anext(stream, None))
+            detail = await found_session.detail(("status", "result", "containers { role exit_code }")) or {}
+            if detail.get("status") != last_status:
+                last_status = str(detail.get("status"))
+                screen.inform(last_status)
+            if last_status in FINAL_STATUSES:
+                exit_code, result = _exit_code(detail), detail.get("result")
+                document = {"session": session, "status": last_status, "result": result, "exit_code": exit_code}
+                screen.result(document, f"{session}: {last_status}, {result or 'no result'}")
+                return exit_code or (0 if last_status == "TERMINATED" and result != "FAILURE" else 1)
+            await asyncio.wait({next_event}, timeout=2.0)
+            if next_event.done():
+                if next_event.result() is not None:
+                    next_event = asyncio.ensure_future(anext(stream, None))
                 else:
                     await asyncio.sleep(0.5)
     finally:
-        pending.cancel()
+        next_event.cancel()
 
 
 def _exit_code(session: Mapping[str, Any]) -> int | None:
@@ -101,5 +101,5 @@ def _exit_code(session: Mapping[str, Any]) -> int | None:
         return None
     containers: list[Mapping[str, Any]] = session.get("containers") or []
     main: Mapping[str, Any] = next((kernel for kernel in containers if kernel.get("role") == "main"), {})
-    code = main.get("exit_code")
-    return int(code) if code is not None else None
+    program_code = main.get("exit_code")
+    return int(program_code) if program_code is not None else None

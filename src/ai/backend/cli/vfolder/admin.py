@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 vfolder = LazyGroup("vfolder", help="Folders of all users.")
 storage = LazyGroup("storage", help="The volumes of the storage proxies.")
 permission = LazyGroup("permission", help="What may be done on a storage host.")
-_HOST = click.argument("vfolder_host")
-_FOLDER = click.argument("vfolder_id")
-_USER = click.argument("user_id")
+_HOST_ARGUMENT = click.argument("vfolder_host")
+_FOLDER_ARGUMENT = click.argument("vfolder_id")
+_USER_ARGUMENT = click.argument("user_id")
 
 
 @vfolder.command("list", cls=ListCommand)
@@ -42,7 +42,7 @@ def list_hosts() -> None:
 
 
 @vfolder.command("change-vfolder-ownership")
-@_FOLDER
+@_FOLDER_ARGUMENT
 @click.argument("user_email")
 async def change_ownership(api: AsyncSession, vfolder_id: str, user_email: str) -> Outcome:
     """Give the folder VFOLDER_ID to the user USER_EMAIL. Its files stay where they are."""
@@ -52,15 +52,15 @@ async def change_ownership(api: AsyncSession, vfolder_id: str, user_email: str) 
 
 
 @vfolder.command("perf-metric")
-@_HOST
+@_HOST_ARGUMENT
 def perf_metric(vfolder_host: str) -> None:
-    """Show what the volume VFOLDER_HOST has read and written."""
+    """Show the read and write counters of the volume VFOLDER_HOST."""
     show_object(lambda api: api.Storage.performance_metric(vfolder_host), f"there is no volume {vfolder_host}")
 
 
 @vfolder.command("list-mounts")
 def list_mounts() -> None:
-    """Show what the volumes of each storage proxy lie on."""
+    """Show the mounts under the volumes of each storage proxy."""
 
     def describe(mounts: Mapping[str, Any]) -> str:
         nodes = mounts["storage_proxy"].items()
@@ -70,8 +70,8 @@ def list_mounts() -> None:
 
 
 @vfolder.command("update-shared-vf-permission")
-@_FOLDER
-@_USER
+@_FOLDER_ARGUMENT
+@_USER_ARGUMENT
 @click.option("-p", "--permission", "perm", type=PERMISSION, required=True, help="What they may do.")
 async def update_shared(api: AsyncSession, vfolder_id: str, user_id: str, perm: str) -> Outcome:
     """Change what the user USER_ID may do with the folder VFOLDER_ID."""
@@ -79,8 +79,8 @@ async def update_shared(api: AsyncSession, vfolder_id: str, user_id: str, perm: 
 
 
 @vfolder.command("remove-shared-vf-permission")
-@_FOLDER
-@_USER
+@_FOLDER_ARGUMENT
+@_USER_ARGUMENT
 async def remove_shared(api: AsyncSession, vfolder_id: str, user_id: str) -> Outcome:
     """End the share of the user USER_ID in the folder VFOLDER_ID."""
     return await _set_share(api, vfolder_id, user_id, None)
@@ -89,12 +89,12 @@ async def remove_shared(api: AsyncSession, vfolder_id: str, user_id: str) -> Out
 async def _set_share(api: AsyncSession, vfolder_id: str, user_id: str, perm: str | None) -> Outcome:
     full_id = await folder_id(api, vfolder_id, is_of_anybody=True)
     await api.VFolder.update_shared(full_id, user_id, perm)
-    text = f"the share is {'changed' if perm is not None else 'ended'}"
-    return {"user": user_id, "perm": perm, "vfolder": full_id}, text
+    result_text = f"the share is {'changed' if perm is not None else 'ended'}"
+    return {"user": user_id, "perm": perm, "vfolder": full_id}, result_text
 
 
 @vfolder.command("shared-vfolder-info", cls=ListCommand)
-@_FOLDER
+@_FOLDER_ARGUMENT
 async def shared_info(api: AsyncSession, vfolder_id: str) -> None:
     """Show who shares the folder VFOLDER_ID."""
     await list_shares(api, vfolder_id)
@@ -112,12 +112,12 @@ async def list_shared(api: AsyncSession) -> None:
 async def storage_list(api: AsyncSession, **query: Any) -> None:
     """List the volumes."""
     page = await api.Storage.paginated_list(page_size=100, **query)
-    fields = columns("id: Host | backend | path | capabilities/wide")
-    screen_of().rows(list(map(readable, page.items)), fields, "there are no volumes")
+    volume_columns = columns("id: Host | backend | path | capabilities/wide")
+    screen_of().rows(list(map(readable, page.items)), volume_columns, "there are no volumes")
 
 
 @storage.command("info")
-@_HOST
+@_HOST_ARGUMENT
 async def storage_info(api: AsyncSession, vfolder_host: str) -> None:
     """Show one volume."""
     screen = screen_of()
@@ -127,19 +127,19 @@ async def storage_info(api: AsyncSession, vfolder_host: str) -> None:
     elif screen.is_json:
         screen.json(volume)
     else:
-        screen.facts(_flatten(volume))
+        screen.facts(_flatten_volume(volume))
 
 
-def _flatten(volume: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _flatten_volume(volume: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yields each fact, also those of documents inside; bytes in human units."""
     for name, value in volume.items():
-        inner = json.loads(value) if isinstance(value, str) and value.startswith("{") else value
-        if isinstance(inner, dict):
-            yield from _flatten(inner)
-        elif "bytes" in name and isinstance(inner, int):
-            yield name.replace("_bytes", "").replace("_", " "), readable_size(inner)
+        parsed_value = json.loads(value) if isinstance(value, str) and value.startswith("{") else value
+        if isinstance(parsed_value, dict):
+            yield from _flatten_volume(parsed_value)
+        elif "bytes" in name and isinstance(parsed_value, int):
+            yield name.replace("_bytes", "").replace("_", " "), readable_size(parsed_value)
         else:
-            yield name.replace("_", " "), inner
+            yield name.replace("_", " "), parsed_value
 
 
 @permission.command("list")

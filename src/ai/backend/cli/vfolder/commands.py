@@ -14,15 +14,15 @@ from ai.backend.cli.framework.params import confirm, options, yes_option
 from ai.backend.cli.framework.progress import TransferBar
 from ai.backend.cli.framework.values import readable_size
 from ai.backend.cli.vfolder import files, sharing
-from ai.backend.cli.vfolder.group import NAME, NAMES, PERMISSION, change_folder, open_folder, vfolder
+from ai.backend.cli.vfolder.group import FOLDER_NAME, FOLDER_NAMES, PERMISSION, change_folder, open_folder, vfolder
 
 if TYPE_CHECKING:
     from ai.backend.client.func.bgtask import Progress
     from ai.backend.client.session import AsyncSession
 
 __all__ = ["files", "sharing", "vfolder"]
-_USAGE = click.Choice(["general", "data", "model"])
-_PERMISSION = click.option(
+_MODES = click.Choice(["general", "data", "model"])
+_PERMISSION_OPTION = click.option(
     "-p", "--permission", type=PERMISSION, default="rw", show_default=True, help="What members may do."
 )
 COLUMNS = columns(
@@ -39,7 +39,7 @@ async def list_(api: AsyncSession, list_all: bool, trash: bool) -> None:
     await list_folders(api, list_all, trash)
 
 
-def _describe(folder: dict[str, Any]) -> dict[str, Any]:
+def _describe_folder(folder: dict[str, Any]) -> dict[str, Any]:
     return {**folder, "owner": folder.get("user_email") or folder.get("group_name")}
 
 
@@ -47,19 +47,19 @@ async def list_folders(api: AsyncSession, list_all: bool, trash: bool) -> None:
     """Prints the folders that the caller may use, or with ``list_all`` those of all users."""
     folders = await api.VFolder.list(list_all, trash=trash)
     empty = "the trash is empty" if trash else "there are no folders"
-    screen_of().rows(folders, COLUMNS, empty, describe=_describe)
+    screen_of().rows(folders, COLUMNS, empty, describe=_describe_folder)
 
 
-def _add_list(kind: str, folders_help: str) -> None:
+def _add_list_command(kind: str, folders_help: str) -> None:
     async def list_some(api: AsyncSession, **query: Any) -> None:
         folders: list[dict[str, Any]] = []
-        total, root = 1, f"vfolder_{kind}_list"
-        while len(folders) < total:
-            page = await api.VFolder.paginated_list(root=root, page_offset=len(folders), page_size=100, **query)
-            total = page.total_count if page.items else 0
+        total_count, root_field = 1, f"vfolder_{kind}_list"
+        while len(folders) < total_count:
+            page = await api.VFolder.paginated_list(root=root_field, page_offset=len(folders), page_size=100, **query)
+            total_count = page.total_count if page.items else 0
             folders += page.items
-        shown = [column for column in COLUMNS if column.key != "owner"]
-        screen_of().rows(folders, shown, "there are no folders")
+        shown_columns = [column for column in COLUMNS if column.key != "owner"]
+        screen_of().rows(folders, shown_columns, "there are no folders")
 
     declare = options(
         click.option("--filter", "filter", help="Such as 'name ilike \"data%\"'."),
@@ -68,9 +68,9 @@ def _add_list(kind: str, folders_help: str) -> None:
     vfolder.command(f"list-{kind}", cls=ListCommand, help=f"List {folders_help}.")(declare(list_some))
 
 
-_add_list("own", "your own folders")
-_add_list("invited", "folders that others share with you")
-_add_list("project", "folders of your groups")
+_add_list_command("own", "your own folders")
+_add_list_command("invited", "folders that others share with you")
+_add_list_command("project", "folders of your groups")
 
 
 @vfolder.command("list-hosts")
@@ -88,16 +88,16 @@ async def list_hosts(api: AsyncSession) -> None:
 
 @vfolder.command("list-allowed-types")
 def list_allowed_types() -> None:
-    """List whose folders can be made."""
+    """List the kinds of owners (user, group) that new folders can have."""
     print_reply(lambda api: api.VFolder.list_allowed_types(), "\n".join)
 
 
 @vfolder.command("create")
-@NAME
+@FOLDER_NAME
 @click.argument("host", required=False)
 @click.option("-g", "--group", metavar="GROUP", help="Make it a folder of this group; for administrators.")
-@click.option("-m", "--usage-mode", type=_USAGE, default="general", show_default=True, help="What it is for.")
-@_PERMISSION
+@click.option("-m", "--usage-mode", type=_MODES, default="general", show_default=True, help="What it is for.")
+@_PERMISSION_OPTION
 @click.option("-q", "--quota", metavar="SIZE", help="Such as 10g, where the storage host has quotas.")
 @click.option("--cloneable", is_flag=True, help="Let others who use it make copies.")
 @click.option("--unmanaged-path", metavar="PATH", help="A directory of the nodes instead; for superadmins.")
@@ -108,7 +108,7 @@ async def create(api: AsyncSession, name: str, host: str | None, **props: Any) -
 
 
 @vfolder.command("info")
-@NAME
+@FOLDER_NAME
 async def info(api: AsyncSession, name: str) -> None:
     """Show the details of a folder, and how much is in it."""
     screen = screen_of()
@@ -116,7 +116,7 @@ async def info(api: AsyncSession, name: str) -> None:
     if screen.is_json:
         screen.json(folder)
         return
-    used = folder.get("used_bytes")
+    used_bytes = folder.get("used_bytes")
     screen.facts(
         [
             ("Name", folder["name"]),
@@ -129,7 +129,7 @@ async def info(api: AsyncSession, name: str) -> None:
             ("Usage", folder["usage_mode"]),
             ("Cloneable", folder["cloneable"]),
             ("Files", folder.get("num_files")),
-            ("Used", readable_size(used) if used is not None else None),
+            ("Used", readable_size(used_bytes) if used_bytes is not None else None),
             ("Created", folder["created_at"]),
             ("Last used", folder.get("last_used")),
         ]
@@ -141,50 +141,50 @@ async def info(api: AsyncSession, name: str) -> None:
 @click.argument("new_name")
 def rename(old_name: str, new_name: str) -> None:
     """Give a folder another name."""
-    text = f"renamed {old_name} to {new_name}"
-    change_folder(old_name, lambda folder: folder.rename(new_name), {"renamed": new_name}, text)
+    result_text = f"renamed {old_name} to {new_name}"
+    change_folder(old_name, lambda folder: folder.rename(new_name), {"renamed": new_name}, result_text)
 
 
 @vfolder.command("update-options")
-@NAME
+@FOLDER_NAME
 @click.option("-p", "--permission", type=PERMISSION, help="What members of the group may do.")
-@click.option("-m", "--usage-mode", type=_USAGE, help="What it is for.")
+@click.option("-m", "--usage-mode", type=_MODES, help="What it is for.")
 @click.option("--set-cloneable", "cloneable", type=bool, metavar="true|false", help="Whether copies may be made.")
 def update_options(name: str, **props: Any) -> None:
     """Change the options of a folder."""
     change_folder(name, lambda folder: folder.update_options(**props), {"updated": name}, f"updated {name}")
 
 
-async def _for_each(api: AsyncSession, names: Sequence[str], done: str, method: str) -> Outcome:
-    """Calls a method of each folder, and prints that it is done as soon as it is."""
+async def _for_each_folder(api: AsyncSession, names: Sequence[str], past_verb: str, method: str) -> Outcome:
+    """Calls ``method`` of each folder, and prints each result at once."""
     screen = screen_of()
     for name in names:
         await getattr(await open_folder(api, name), method)()
-        screen.say(f"{done} {name}")
-    return {done: list(names)}, ""
+        screen.say(f"{past_verb} {name}")
+    return {past_verb: list(names)}, ""
 
 
 @vfolder.command("delete")
-@NAMES
+@FOLDER_NAMES
 async def delete(api: AsyncSession, names: tuple[str, ...]) -> Outcome:
     """Move folders into the trash. `restore` takes them out, `purge` removes them for good."""
-    return await _for_each(api, names, "deleted", "delete")
+    return await _for_each_folder(api, names, "deleted", "delete")
 
 
 @vfolder.command("restore")
-@NAMES
+@FOLDER_NAMES
 async def restore(api: AsyncSession, names: tuple[str, ...]) -> Outcome:
     """Take folders out of the trash."""
-    return await _for_each(api, names, "restored", "restore")
+    return await _for_each_folder(api, names, "restored", "restore")
 
 
 @vfolder.command("purge")
-@NAMES
+@FOLDER_NAMES
 @yes_option
 async def purge(api: AsyncSession, names: tuple[str, ...], yes: bool) -> Outcome:
     """Remove folders from the trash for good, with all their files."""
     confirm(f"Remove {', '.join(names)} with all files for good", is_confirmed=yes)
-    return await _for_each(api, names, "purged", "purge")
+    return await _for_each_folder(api, names, "purged", "purge")
 
 
 vfolder.add_command(restore, "recover")
@@ -192,11 +192,11 @@ vfolder.add_command(purge, "delete-trash")
 
 
 @vfolder.command("clone")
-@NAME
+@FOLDER_NAME
 @click.argument("target_name")
 @click.argument("target_host", required=False)
-@click.option("-m", "--usage-mode", type=_USAGE, default="general", show_default=True, help="What the copy is for.")
-@_PERMISSION
+@click.option("-m", "--usage-mode", type=_MODES, default="general", show_default=True, help="What the copy is for.")
+@_PERMISSION_OPTION
 async def clone(api: AsyncSession, name: str, target_name: str, target_host: str | None, **props: Any) -> Outcome:
     """Make a folder TARGET_NAME with the files of NAME."""
     copy = await (await open_folder(api, name)).clone(target_name, target_host, **props)

@@ -12,30 +12,30 @@ from ai.backend.cli.framework.output import columns
 from ai.backend.cli.framework.params import confirm, options, yes_option
 from ai.backend.cli.framework.progress import TransferBar
 from ai.backend.cli.framework.values import iso_time, readable_size
-from ai.backend.cli.vfolder.group import NAME, change_folder, open_folder, vfolder
+from ai.backend.cli.vfolder.group import FOLDER_NAME, change_folder, open_folder, vfolder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ai.backend.client.session import AsyncSession
 
-_PATHS = click.argument("paths", nargs=-1, required=True)
+_PATHS_ARGUMENT = click.argument("paths", nargs=-1, required=True)
 _transfer_options = options(
     click.option("-r", "--recursive", is_flag=True, help="Directories too."),
     click.option("-j", "--parallel", type=click.IntRange(1, 32), default=4, show_default=True, help="Files at a time."),
 )
 
 
-def _uploaded(paths: Sequence[str]) -> Outcome:
+def _upload_outcome(paths: Sequence[str]) -> Outcome:
     return {"uploaded": list(paths)}, "\n".join(f"uploaded {path}" for path in paths)
 
 
-def _downloaded(paths: Sequence[Path]) -> Outcome:
+def _download_outcome(paths: Sequence[Path]) -> Outcome:
     return {"downloaded": list(map(str, paths))}, "\n".join(f"downloaded {path}" for path in paths)
 
 
 @vfolder.command("ls", cls=ListCommand)
-@NAME
+@FOLDER_NAME
 @click.argument("path", default=".")
 async def ls(api: AsyncSession, name: str, path: str) -> None:
     """List the files at PATH in the folder NAME."""
@@ -57,8 +57,8 @@ async def ls(api: AsyncSession, name: str, path: str) -> None:
 
 
 @vfolder.command("mkdir")
-@NAME
-@_PATHS
+@FOLDER_NAME
+@_PATHS_ARGUMENT
 @click.option("-p", "--parents", is_flag=True, help="Make what is above it too.")
 @click.option("-e", "--exist-ok", is_flag=True, help="It may be there already.")
 async def mkdir(api: AsyncSession, name: str, paths: tuple[str, ...], **flags: bool) -> int:
@@ -69,23 +69,23 @@ async def mkdir(api: AsyncSession, name: str, paths: tuple[str, ...], **flags: b
         screen.json(results)
     for created in results["success"]:
         screen.say(f"made {created['item']}")
-    for failed in results["failed"]:
-        screen.inform(f"cannot make {failed['item']}: {failed['msg']}")
+    for failure in results["failed"]:
+        screen.inform(f"cannot make {failure['item']}: {failure['msg']}")
     return 1 if results["failed"] else 0
 
 
 @vfolder.command("rename-file")
-@NAME
+@FOLDER_NAME
 @click.argument("target_path")
 @click.argument("new_name")
 def rename_file(name: str, target_path: str, new_name: str) -> None:
     """Give a file or directory in the folder NAME another name."""
-    text = f"renamed {target_path} to {new_name}"
-    change_folder(name, lambda folder: folder.rename_file(target_path, new_name), {"renamed": target_path}, text)
+    result_text = f"renamed {target_path} to {new_name}"
+    change_folder(name, lambda folder: folder.rename_file(target_path, new_name), {"renamed": target_path}, result_text)
 
 
 @vfolder.command("mv")
-@NAME
+@FOLDER_NAME
 @click.argument("src")
 @click.argument("dst")
 def mv(name: str, src: str, dst: str) -> None:
@@ -94,8 +94,8 @@ def mv(name: str, src: str, dst: str) -> None:
 
 
 @vfolder.command("rm")
-@NAME
-@_PATHS
+@FOLDER_NAME
+@_PATHS_ARGUMENT
 @click.option("-r", "--recursive", is_flag=True, help="Directories too, with all that is in them.")
 @yes_option
 def rm(name: str, paths: tuple[str, ...], recursive: bool, yes: bool) -> None:
@@ -109,7 +109,7 @@ vfolder.add_command(rm, "delete-file")
 
 
 @vfolder.command("upload")
-@NAME
+@FOLDER_NAME
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True))
 @click.option(
     "-b", "--base-dir", "basedir", type=click.Path(exists=True, file_okay=False), help="What FILES are relative to."
@@ -121,15 +121,15 @@ vfolder.add_command(rm, "delete-file")
 async def upload(
     api: AsyncSession, name: str, files: tuple[str, ...], chunk_size: int, no_resume: bool, **props: Any
 ) -> Outcome:
-    """Put FILES into the folder NAME, at their relative paths. What was broken off goes on where it was."""
+    """Put FILES into the folder NAME, at their relative paths. A broken-off upload goes on."""
     props |= {"chunk_size": chunk_size << 20, "resume": not no_resume}
     with TransferBar(screen_of()) as bar:
-        return _uploaded(await (await open_folder(api, name)).upload(files, progress=bar.update, **props))
+        return _upload_outcome(await (await open_folder(api, name)).upload(files, progress=bar.update, **props))
 
 
 @vfolder.command("download")
-@NAME
-@_PATHS
+@FOLDER_NAME
+@_PATHS_ARGUMENT
 @click.option(
     "-b",
     "--base-dir",
@@ -142,18 +142,18 @@ async def upload(
 @_transfer_options
 @click.option("--archive", type=click.Path(dir_okay=False), help="Fetch one directory as this zip file instead.")
 async def download(api: AsyncSession, name: str, paths: tuple[str, ...], archive: str | None, **props: Any) -> Outcome:
-    """Fetch files of the folder NAME, to their relative paths. What was broken off goes on where it was."""
+    """Fetch files of the folder NAME, to their relative paths. A broken-off download goes on."""
     if archive is not None and len(paths) != 1:
         raise click.UsageError("--archive takes one directory")
     folder = await open_folder(api, name)
     with TransferBar(screen_of()) as bar:
         if archive is not None:
-            return _downloaded([await folder.download_archive(paths[0], archive, progress=bar.update)])
-        return _downloaded(await folder.download(paths, progress=bar.update, **props))
+            return _download_outcome([await folder.download_archive(paths[0], archive, progress=bar.update)])
+        return _download_outcome(await folder.download(paths, progress=bar.update, **props))
 
 
 @vfolder.command("request-download")
-@NAME
+@FOLDER_NAME
 @click.argument("path")
 async def request_download(api: AsyncSession, name: str, path: str) -> Outcome:
     """Print a URL by which anybody can fetch the file at PATH, until it expires."""
@@ -174,29 +174,29 @@ async def cp(api: AsyncSession, files: tuple[str, ...], recursive: bool) -> Outc
     *sources, target = files
     if not sources:
         raise click.UsageError("say what to copy, and where")
-    into, below = _split(target)
-    remote = [_split(source) for source in sources]
+    target_folder, below = _split_remote_path(target)
+    split_sources = [_split_remote_path(source) for source in sources]
     sent: list[str] = []
     written: list[Path] = []
     with TransferBar(screen_of()) as bar:
         options: dict[str, Any] = {"recursive": recursive, "progress": bar.update}
-        if into is not None and all(folder is None for folder, _ in remote):
-            for path in map(_absolute, sources):
-                destination = await open_folder(api, into)
+        if target_folder is not None and all(folder is None for folder, _ in split_sources):
+            for path in map(_absolute_path, sources):
+                destination = await open_folder(api, target_folder)
                 sent += await destination.upload([path], basedir=path.parent, dst_dir=below or None, **options)
-            return _uploaded(sent)
-        if into is None and all(folder is not None for folder, _ in remote):
-            for folder, inner in remote:
+            return _upload_outcome(sent)
+        if target_folder is None and all(folder is not None for folder, _ in split_sources):
+            for folder, inner in split_sources:
                 written += await (await open_folder(api, str(folder))).download([inner], basedir=target, **options)
-            return _downloaded(written)
+            return _download_outcome(written)
     raise click.UsageError("either all sources or the target are in a folder, written NAME:PATH")
 
 
-def _absolute(path: str) -> Path:
+def _absolute_path(path: str) -> Path:
     return Path(path).absolute()
 
 
-def _split(text: str) -> tuple[str | None, str]:
+def _split_remote_path(text: str) -> tuple[str | None, str]:
     """Splits ``NAME:PATH``; returns None and the text for a local path."""
-    name, colon, path = text.partition(":")
-    return (name, path) if colon and "/" not in name else (None, text)
+    name, separator, path = text.partition(":")
+    return (name, path) if separator and "/" not in name else (None, text)

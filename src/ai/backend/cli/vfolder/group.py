@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 vfolder = LazyGroup("vfolder", help="Virtual folders: make, share and fill them.")
 PERMISSION = click.Choice(["ro", "rw", "wd"])
-NAME = click.argument("name")
-NAMES = click.argument("names", nargs=-1, required=True)
+FOLDER_NAME = click.argument("name")
+FOLDER_NAMES = click.argument("names", nargs=-1, required=True)
 PERM_OPTION = click.option("-p", "--perm", type=PERMISSION, default="rw", show_default=True, help="What they may do.")
 
 
@@ -30,7 +30,7 @@ async def open_folder(api: AsyncSession, reference: str) -> AsyncVFolder:
 def change_folder(
     reference: str, action: Callable[[AsyncVFolder], Awaitable[Any]], document: Mapping[str, Any], text: str
 ) -> None:
-    """Does something to a folder and prints that it is done."""
+    """Applies ``action`` to the folder that ``reference`` means, and prints ``document`` or ``text``."""
 
     async def work(api: AsyncSession) -> None:
         await action(await open_folder(api, reference))

@@ -20,8 +20,8 @@ quota_scope = LazyGroup("quota-scope", help="How much a user or a project may ke
 user_policy = LazyGroup("user-resource-policy", help="Storage limits of users.")
 project_policy = LazyGroup("project-resource-policy", help="Storage limits of groups.")
 COLUMNS = columns("host | scope: Quota scope | used/number | limit/number | enforcement")
-_HOST = click.argument("host")
-_SCOPE = click.argument("scope")
+_HOST_ARGUMENT = click.argument("host")
+_SCOPE_ARGUMENT = click.argument("scope")
 
 
 async def _scope_id(api: AsyncSession, scope: str) -> str:
@@ -29,40 +29,40 @@ async def _scope_id(api: AsyncSession, scope: str) -> str:
 
     Raises click.ClickException if there is no such user or group, or it is neither.
     """
-    kind, _, name = scope.partition(":")
-    if kind not in ("user", "project") or not name:
+    kind, _, owner_name = scope.partition(":")
+    if kind not in ("user", "project") or not owner_name:
         raise click.ClickException(f"{scope!r}: write user:EMAIL, project:NAME, or either with a UUID")
     try:
-        return f"{kind}:{UUID(name)}"
+        return f"{kind}:{UUID(owner_name)}"
     except ValueError:
         pass  # it is an e-mail address or a name
     if kind == "user":
-        return f"user:{(await api.User.detail(name, ['uuid']))['uuid']}"
-    groups = await api.Group.from_name(name, fields=["id"])
+        return f"user:{(await api.User.detail(owner_name, ['uuid']))['uuid']}"
+    groups = await api.Group.from_name(owner_name, fields=["id"])
     if not groups:
-        raise click.ClickException(f"there is no group {name!r}")
+        raise click.ClickException(f"there is no group {owner_name!r}")
     if len(groups) > 1:
-        raise click.ClickException(f"{len(groups)} groups are called {name!r}: use an id")
+        raise click.ClickException(f"{len(groups)} groups are called {owner_name!r}: use an id")
     return f"project:{groups[0]['id']}"
 
 
-async def _usage(api: AsyncSession, host: str, scope: str, name: str) -> dict[str, Any]:
-    """Returns a row of the list; ``name`` is the scope as people write it."""
+async def _usage_row(api: AsyncSession, host: str, scope: str, shown_scope: str) -> dict[str, Any]:
+    """Returns the row of a quota scope on a host; ``shown_scope`` is the scope as people write it."""
     usage = await api.QuotaScope.get(host, scope)
-    limit = usage["hard_limit_bytes"]
+    limit_bytes = usage["hard_limit_bytes"]
     return {
         "host": host,
         "quota_scope_id": scope,
-        "scope": name,
+        "scope": shown_scope,
         **usage,
         "used": readable_size(int(usage["usage_bytes"])),
-        "limit": "none" if limit is None else readable_size(int(limit)),
+        "limit": "none" if limit_bytes is None else readable_size(int(limit_bytes)),
     }
 
 
 @click.command("quota", cls=ListCommand)
 async def quota(api: AsyncSession) -> None:
-    """Show what you and your projects keep on each storage host, and may keep.
+    """Show the usage and limits of you and your projects on each storage host.
 
     A hard limit is kept by the storage itself; a soft one is looked at when files are uploaded or folders cloned.
     """
@@ -70,24 +70,24 @@ async def quota(api: AsyncSession) -> None:
     scopes = {f"user:{user['uuid']}": f"user:{user['email']}"}
     scopes |= {f"project:{group['id']}": f"project:{group['name']}" for group in user["groups"]}
     hosts = (await api.VFolder.list_hosts())["allowed"]
-    rows = [await _usage(api, host, scope, name) for host in hosts for scope, name in scopes.items()]
+    rows = [await _usage_row(api, host, scope, name) for host in hosts for scope, name in scopes.items()]
     screen_of().rows(rows, COLUMNS, "no storage host is open to you")
 
 
 @quota_scope.command("get", cls=ListCommand)
-@_HOST
-@_SCOPE
+@_HOST_ARGUMENT
+@_SCOPE_ARGUMENT
 async def get(api: AsyncSession, host: str, scope: str) -> None:
-    """Show what SCOPE (user:EMAIL, project:NAME, or either with a UUID) keeps on HOST, and may keep."""
-    screen_of().rows([await _usage(api, host, await _scope_id(api, scope), scope)], COLUMNS, "")
+    """Show the usage and the limit of SCOPE (user:EMAIL, project:NAME, or either with a UUID) on HOST."""
+    screen_of().rows([await _usage_row(api, host, await _scope_id(api, scope), scope)], COLUMNS, "")
 
 
 @quota_scope.command("set")
-@_HOST
-@_SCOPE
-@click.argument("size", callback=lambda _ctx, _param, value: _bytes(value))
+@_HOST_ARGUMENT
+@_SCOPE_ARGUMENT
+@click.argument("size", callback=lambda _ctx, _param, value: _parse_size(value))
 async def set_(api: AsyncSession, host: str, scope: str, size: int) -> Outcome:
-    """Let SCOPE keep SIZE (such as 100g) on HOST."""
+    """Limit the storage of SCOPE on HOST to SIZE (such as 100g)."""
     scope_id = await _scope_id(api, scope)
     await api.QuotaScope.set(host, scope_id, size)
     document = {"host": host, "hard_limit_bytes": size, "quota_scope_id": scope_id}
@@ -95,16 +95,16 @@ async def set_(api: AsyncSession, host: str, scope: str, size: int) -> Outcome:
 
 
 @quota_scope.command("unset")
-@_HOST
-@_SCOPE
+@_HOST_ARGUMENT
+@_SCOPE_ARGUMENT
 async def unset(api: AsyncSession, host: str, scope: str) -> Outcome:
-    """Take the limit of SCOPE on HOST away; what the policy of its owner says goes on."""
+    """Remove the limit of SCOPE on HOST; the policy of the owner limits SCOPE again."""
     scope_id = await _scope_id(api, scope)
     await api.QuotaScope.unset(host, scope_id)
     return {"host": host, "quota_scope_id": scope_id}, f"{scope} has no limit of its own on {host}"
 
 
-def _bytes(size: str) -> int:
+def _parse_size(size: str) -> int:
     from ai.backend.common.errors import InvalidQuantity
     from ai.backend.common.slots import BinarySize
 
@@ -117,17 +117,17 @@ def _bytes(size: str) -> int:
 # ---- storage policies ----
 
 
-def _policy_size(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:
+def _parse_policy_size(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:
     if value in ("none", "-1"):
         return -1
-    return _bytes(value) if value else None
+    return _parse_size(value) if value else None
 
 
 def _policy_row(policy: dict[str, Any]) -> dict[str, Any]:
-    size = policy["max_quota_scope_size"]
+    size_bytes = policy["max_quota_scope_size"]
     return {
         **policy,
-        "size": "any" if size is None or size < 0 else readable_size(size),
+        "size": "any" if size_bytes is None or size_bytes < 0 else readable_size(size_bytes),
         "count": str(policy["max_vfolder_count"] or "any"),
     }
 
@@ -144,7 +144,7 @@ for _group, _area in ((user_policy, "UserResourcePolicy"), (project_policy, "Pro
                 click.option(
                     "--max-quota-scope-size",
                     metavar="SIZE",
-                    callback=_policy_size,
+                    callback=_parse_policy_size,
                     help="Such as 100g on each volume; none: no limit.",
                 ),
                 click.option("--max-vfolder-count", type=click.IntRange(0), help="Folders; 0: any number."),

@@ -11,20 +11,28 @@ from ai.backend.cli.framework.lazy import ListCommand, Outcome, screen_of
 from ai.backend.cli.framework.objects import list_objects
 from ai.backend.cli.framework.output import columns
 from ai.backend.cli.framework.references import resolve
-from ai.backend.cli.vfolder.group import NAME, PERM_OPTION, PERMISSION, change_folder, folder_id, open_folder, vfolder
+from ai.backend.cli.vfolder.group import (
+    FOLDER_NAME,
+    PERM_OPTION,
+    PERMISSION,
+    change_folder,
+    folder_id,
+    open_folder,
+    vfolder,
+)
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
 
 INVITATION_COLUMNS = columns("vfolder_name: Folder | inviter: From | invitee: To | perm: Permission | id/short: ID")
 SHARE_COLUMNS = columns("vfolder_name: Folder | email: Shared with | perm: Permission | user/wide: User ID")
-_EMAILS = click.argument("emails", nargs=-1, required=True)
-_INVITATION = click.argument("invitation_id")
+_EMAILS_ARGUMENT = click.argument("emails", nargs=-1, required=True)
+_INVITATION_ARGUMENT = click.argument("invitation_id")
 
 
 @vfolder.command("invite")
-@NAME
-@_EMAILS
+@FOLDER_NAME
+@_EMAILS_ARGUMENT
 @PERM_OPTION
 async def invite(api: AsyncSession, name: str, emails: tuple[str, ...], perm: str) -> Outcome:
     """Offer your folder to other users."""
@@ -46,56 +54,56 @@ def invitations(sent: bool) -> None:
 
 
 async def _change_invitation(
-    api: AsyncSession, reference: str, done: str, action: Callable[[str], Awaitable[Any]]
+    api: AsyncSession, reference: str, past_verb: str, action: Callable[[str], Awaitable[Any]]
 ) -> Outcome:
-    """Does something to the invitation of this id, or beginning of an id."""
+    """Applies ``action`` to the invitation that an id, or the beginning of an id, means."""
 
     async def load() -> list[dict[str, Any]]:
         return [*await api.VFolder.invitations(), *await api.VFolder.sent_invitations()]
 
     full_id = await resolve(reference, load, kind="invitation", name="vfolder_name")
     await action(full_id)
-    return {done: full_id}, f"{done} {reference}"
+    return {past_verb: full_id}, f"{past_verb} {reference}"
 
 
 @vfolder.command("accept")
-@_INVITATION
+@_INVITATION_ARGUMENT
 async def accept(api: AsyncSession, invitation_id: str) -> Outcome:
     """Accept an invitation."""
     return await _change_invitation(api, invitation_id, "accepted", api.VFolder.accept_invitation)
 
 
 @vfolder.command("reject")
-@_INVITATION
+@_INVITATION_ARGUMENT
 async def reject(api: AsyncSession, invitation_id: str) -> Outcome:
-    """Decline an invitation, or take your own back."""
+    """Decline an invitation, or withdraw your own."""
     return await _change_invitation(api, invitation_id, "rejected", api.VFolder.delete_invitation)
 
 
 @vfolder.command("update-invitation")
-@_INVITATION
+@_INVITATION_ARGUMENT
 @click.argument("perm", type=PERMISSION)
 async def update_invitation(api: AsyncSession, invitation_id: str, perm: str) -> Outcome:
-    """Change what an invitation that you sent offers."""
+    """Change the permission that an invitation of yours offers."""
     update = api.VFolder.update_invitation
     return await _change_invitation(api, invitation_id, "updated", lambda full_id: update(full_id, perm))
 
 
 @vfolder.command("share")
-@NAME
-@_EMAILS
+@FOLDER_NAME
+@_EMAILS_ARGUMENT
 @PERM_OPTION
 async def share(api: AsyncSession, name: str, emails: tuple[str, ...], perm: str) -> Outcome:
-    """Say what single members may do with a group's folder; for administrators."""
+    """Set the permission of single members in a group's folder; for administrators."""
     members = await (await open_folder(api, name)).share(perm, emails)
     return {"shared": members}, "\n".join(f"shared with {email}" for email in members)
 
 
 @vfolder.command("unshare")
-@NAME
-@_EMAILS
+@FOLDER_NAME
+@_EMAILS_ARGUMENT
 async def unshare(api: AsyncSession, name: str, emails: tuple[str, ...]) -> Outcome:
-    """End what was said for single members; for administrators."""
+    """Remove the permission set by `share` for single members; for administrators."""
     members = await (await open_folder(api, name)).unshare(emails)
     return {"unshared": members}, "\n".join(f"no longer shared with {email}" for email in members)
 
@@ -108,14 +116,14 @@ async def shared(api: AsyncSession, name: str | None) -> None:
 
 
 async def list_shares(api: AsyncSession, folder: str | None) -> None:
-    """Prints who shares this folder, or any of the caller's."""
+    """Prints the users who share a folder, or any folder of the caller."""
     shares = await api.VFolder.list_shared(await folder_id(api, folder) if folder else None)
-    rows = [{**row, "email": row["shared_to"]["email"], "user": row["shared_to"]["uuid"]} for row in shares]
+    rows = [{**share, "email": share["shared_to"]["email"], "user": share["shared_to"]["uuid"]} for share in shares]
     screen_of().rows(rows, SHARE_COLUMNS, "nobody shares them")
 
 
 @vfolder.command("leave")
-@NAME
+@FOLDER_NAME
 @click.option("-s", "--shared-user-uuid", metavar="UUID", help="End the share of this user; for owners.")
 def leave(name: str, shared_user_uuid: str | None) -> None:
     """Give up a folder that somebody shares with you."""

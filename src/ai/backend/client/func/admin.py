@@ -12,7 +12,7 @@ from ai.backend.client.portal import Remote
 from ai.backend.client.transport import Transport
 from ai.backend.client.wire import Call, new_token
 
-_STRUCTURED = frozenset(
+_JSON_INPUT_FIELDS = frozenset(
     (
         "allowed_vfolder_hosts", "total_resource_slots", "max_pending_session_resource_slots", "resource_slots",
         "driver_opts", "scheduler_opts",
@@ -42,13 +42,13 @@ class Paging(TypedDict, total=False):
     order: str | None
 
 
-def _operation(kind: str, root: str, arguments: Arguments, selection: str) -> tuple[str, dict[str, Any]]:
+def _write_operation(kind: str, root: str, arguments: Arguments, selection: str) -> tuple[str, dict[str, Any]]:
     """Returns the text of a query or mutation of one root field, and its variables."""
-    present = {name: argument for name, argument in arguments.items() if argument[1] is not None}
-    declared = ", ".join(f"${name}: {type_}" for name, (type_, _) in present.items())
-    passed = ", ".join(f"{name}: ${name}" for name in present)
-    head = f"{kind}({declared}) {{ {root}({passed})" if present else f"{kind} {{ {root}"
-    return f"{head} {{ {selection} }} }}", {name: value for name, (_, value) in present.items()}
+    given_arguments = {name: argument for name, argument in arguments.items() if argument[1] is not None}
+    declarations = ", ".join(f"${name}: {type_}" for name, (type_, _) in given_arguments.items())
+    passed_arguments = ", ".join(f"{name}: ${name}" for name in given_arguments)
+    operation_head = f"{kind}({declarations}) {{ {root}({passed_arguments})" if given_arguments else f"{kind} {{ {root}"
+    return f"{operation_head} {{ {selection} }} }}", {name: value for name, (_, value) in given_arguments.items()}
 
 
 class AsyncAdmin(Remote):
@@ -77,8 +77,8 @@ class AsyncAdmin(Remote):
         return data
 
     async def select(self, root: str, fields: Sequence[str], /, **arguments: tuple[str, Any]) -> Any:
-        """Returns the value of a root field."""
-        return (await self.query(*_operation("query", root, arguments, " ".join(fields)))).get(root)
+        """Queries a root field of GraphQL and returns its value."""
+        return (await self.query(*_write_operation("query", root, arguments, " ".join(fields)))).get(root)
 
     async def fetch_page(
         self, root: str, fields: Sequence[str], arguments: Arguments, **paging: Unpack[Paging]
@@ -104,7 +104,7 @@ class AsyncAdmin(Remote):
         *,
         result: str = "",
     ) -> dict[str, Any]:
-        """Runs a mutation and returns its whole answer.
+        """Runs a GraphQL mutation and returns its whole answer.
 
         Args:
             root: the field of the root type.
@@ -117,12 +117,12 @@ class AsyncAdmin(Remote):
             BackendAPIError: with the server's sentence where it answers ``ok: false``.
         """
         if input_type is not None:
-            encoded = {
-                name: json.dumps(value) if name in _STRUCTURED and not isinstance(value, str | None) else value
+            encoded_props = {
+                name: json.dumps(value) if name in _JSON_INPUT_FIELDS and not isinstance(value, str | None) else value
                 for name, value in (props or {}).items()
             }
-            arguments = {**arguments, "props": (f"{input_type}!", encoded)}
-        answer = dict((await self.query(*_operation("mutation", root, arguments, f"ok msg {result}")))[root])
+            arguments = {**arguments, "props": (f"{input_type}!", encoded_props)}
+        answer = dict((await self.query(*_write_operation("mutation", root, arguments, f"ok msg {result}")))[root])
         if not answer["ok"]:
             problem = {"type": "https://api.backend.ai/probs/refused", "title": answer["msg"], "msg": answer["msg"]}
             raise BackendAPIError(400, "Refused", problem)

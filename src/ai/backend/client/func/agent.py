@@ -31,7 +31,7 @@ class AsyncAgent(Area):
         return await self._admin.fetch_page("agent_list", fields, arguments, **paging)
 
     async def detail(self, agent_id: str, *, fields: Sequence[str] = AGENT_FIELDS) -> dict[str, Any] | None:
-        """Returns an agent, or None."""
+        """Returns the agent with this id, or None."""
         agent = await self._admin.select("agent", fields, agent_id=("String!", agent_id))
         return dict(agent) if agent else None
 
@@ -41,14 +41,14 @@ class AsyncAgent(Area):
 
     async def device_options(self, agent_id: str, device_name: str) -> dict[str, Any]:
         """Returns the operations of a plugin's devices for superadmins: ``actions``, ``profiles``, ``images``, ..."""
-        return await self._get(_operations(agent_id, device_name))
+        return await self._get(_operations_path(agent_id, device_name))
 
     async def operate_device(
         self, agent_id: str, device_name: str, action: str, device_id: str, argument: str = ""
     ) -> str:
         """Applies an action to a device that is not in use; returns the id of the device, or of the resulting one."""
         body = {"action": action, "device_id": device_id, "argument": argument}
-        return str((await self._send("POST", _operations(agent_id, device_name), body))["device_id"])
+        return str((await self._send("POST", _operations_path(agent_id, device_name), body))["device_id"])
 
 
 class AsyncAgentWatcher(Area):
@@ -72,5 +72,5 @@ class AsyncAgentWatcher(Area):
         return await self._send("POST", f"/resource/watcher/agent/{action}", {"agent_id": agent_id})
 
 
-def _operations(agent_id: str, device_name: str) -> str:
+def _operations_path(agent_id: str, device_name: str) -> str:
     return f"/resource/agents/{quote(agent_id, safe='')}/devices/{quote(device_name, safe='')}/operations"

@@ -19,18 +19,18 @@ from ai.backend.client.func.base import Area
 from ai.backend.client.transfer import PARALLEL, Progress, Ticket, collect, in_parallel, inside
 from ai.backend.client.wire import segment
 
-_PAGE = 100
+_PAGE_SIZE = 100
 _FIRST_POLL_S, _LAST_POLL_S = 0.1, 2.0
-_WATCHED = 16
-_PATIENCE_S = 120.0
+_MAX_WATCHED = 16
+_MAX_SILENCE_S = 120.0
 """Maximal silence of the manager during a wait."""
-_ON_ITS_WAY = frozenset({"PULLING", "PULLED"})
+_IMPORTING_STATUSES = frozenset({"PULLING", "PULLED"})
 
 Step = Callable[[Mapping[str, Any]], None]
 """Called with a revision each time that its state was read."""
 
 
-def _present(**values: Any) -> dict[str, Any]:
+def _without_nones(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -39,7 +39,7 @@ class AsyncArtifacts(Area):
     artifact; without a version it means the only one, else ``main``, else ``latest``."""
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Posts a question, which is answered anew if it is repeated."""
+        """Sends a query by POST, which may be repeated."""
         return await self._send("POST", path, body, repeatable=True)
 
     async def _revisions(self, path: str, body: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
@@ -65,10 +65,10 @@ class AsyncArtifacts(Area):
         """Yields every artifact, page by page; takes what :meth:`list` takes."""
         offset = 0
         while True:
-            page = await self.list(**query, limit=_PAGE, offset=offset)
-            for item in page["items"]:
-                yield item
-            offset += _PAGE
+            page = await self.list(**query, limit=_PAGE_SIZE, offset=offset)
+            for artifact_item in page["items"]:
+                yield artifact_item
+            offset += _PAGE_SIZE
             if offset >= page["total_count"]:
                 return
 
@@ -98,7 +98,7 @@ class AsyncArtifacts(Area):
         return await self._revisions("/artifacts/cancel", {"revisions": [*refs]})
 
     async def cleanup(self, refs: Sequence[str]) -> Sequence[dict[str, Any]]:
-        """Removes the files and keeps the records; refused while a session mounts one."""
+        """Removes the files of revisions and keeps the records; refused while a session mounts a revision."""
         return await self._revisions("/artifacts/cleanup", {"revisions": [*refs]})
 
     async def wait(self, refs: Sequence[str], *, progress: Step | None = None) -> Sequence[dict[str, Any]]:
@@ -106,7 +106,7 @@ class AsyncArtifacts(Area):
 
         Raises BackendClientError if one of them did not become available; the message has the reasons.
         """
-        revisions = await in_parallel((self._wait(ref, progress) for ref in refs), _WATCHED)
+        revisions = await in_parallel((self._wait(ref, progress) for ref in refs), _MAX_WATCHED)
         failed = [r for r in revisions if r["status"] != "AVAILABLE"]
         if failed:
             reasons = [f"{r['artifact']}@{r['version']}: {r['status_info'] or r['status']}" for r in failed]
@@ -114,23 +114,23 @@ class AsyncArtifacts(Area):
         return revisions
 
     async def _wait(self, ref: str, progress: Step | None) -> dict[str, Any]:
-        pause, silent_since = _FIRST_POLL_S, None
+        pause_s, silent_since = _FIRST_POLL_S, None
         while True:
             try:
                 revision = await self.revision(ref)
             except EndpointUnreachable:
                 silent_since = silent_since or time.monotonic()
-                if time.monotonic() - silent_since > _PATIENCE_S:
+                if time.monotonic() - silent_since > _MAX_SILENCE_S:
                     raise
                 await asyncio.sleep(_LAST_POLL_S)
                 continue
             silent_since = None
             if progress is not None:
                 progress(revision)
-            if revision["status"] not in _ON_ITS_WAY:
+            if revision["status"] not in _IMPORTING_STATUSES:
                 return revision
-            await asyncio.sleep(pause)
-            pause = min(pause * 1.5, _LAST_POLL_S)
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, _LAST_POLL_S)
 
     async def upload(
         self,
@@ -149,19 +149,19 @@ class AsyncArtifacts(Area):
 
         Each file has its path relative to ``basedir`` (the working directory). :meth:`wait` waits for the import.
         """
-        collected, _ = await asyncio.to_thread(collect, files, basedir, True)
-        local = dict(collected)
-        announced = await asyncio.to_thread(lambda: [_announced(path, file) for path, file in collected])
+        local_files, _ = await asyncio.to_thread(collect, files, basedir, True)
+        local = dict(local_files)
+        announced_files = await asyncio.to_thread(lambda: [_announced_file(path, file) for path, file in local_files])
         body = {
             "registry": registry,
             "artifact_type": artifact_type,
             "name": name,
             "version": version,
             "description": description,
-            "files": announced,
+            "files": announced_files,
         }
         answer = await self._post("/artifacts/upload", body)
-        sizes = {file["path"]: file["size"] for file in announced}
+        sizes = {file["path"]: file["size"] for file in announced_files}
         transfers = self._transfers()
         await in_parallel(
             (
@@ -200,26 +200,26 @@ class AsyncArtifacts(Area):
 
         Raises BackendClientError if a file came, but it is not what the archive has.
         """
-        base = Path(basedir or ".")
-        by_path = {file["path"]: file for file in await self.files(ref)}
-        missing = [path for path in paths if path not in by_path]
-        if missing:
-            raise BackendClientError(f"{ref} has no file {missing[0]}")
+        base_folder = Path(basedir or ".")
+        files_by_path = {file["path"]: file for file in await self.files(ref)}
+        missing_paths = [path for path in paths if path not in files_by_path]
+        if missing_paths:
+            raise BackendClientError(f"{ref} has no file {missing_paths[0]}")
         transfers = self._transfers()
 
-        async def one(path: str) -> Path:
+        async def download_file(path: str) -> Path:
             async def ticket() -> Ticket:
                 [file] = await self.presign(ref, [path])
                 return Ticket(str(file["url"]))
 
-            target = inside(base, path)
+            target = inside(base_folder, path)
             target.parent.mkdir(parents=True, exist_ok=True)
             await transfers.download(path, target, ticket, progress=progress)
-            if await asyncio.to_thread(_digest, target) != by_path[path]["sha256"]:
+            if await asyncio.to_thread(_sha256_of, target) != files_by_path[path]["sha256"]:
                 raise BackendClientError(f"{target} is not what the archive has: fetch it again")
             return target
 
-        return await in_parallel((one(path) for path in paths or by_path), parallel)
+        return await in_parallel((download_file(path) for path in paths or files_by_path), parallel)
 
     # ---- registries ----
 
@@ -249,7 +249,7 @@ class AsyncArtifacts(Area):
             storages: stage (``download``, ``verify``, ``archive``) -> ``proxy:storage``.
         """
         body = {"name": name, "type": type_, "url": url}
-        body |= _present(credentials=credentials, storages=storages)
+        body |= _without_nones(credentials=credentials, storages=storages)
         return await self._change("POST", "/artifact-registries", body)
 
     async def change_registry(
@@ -260,8 +260,8 @@ class AsyncArtifacts(Area):
         credentials: Mapping[str, str] | None = None,
         storages: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        """Changes the values that are not None."""
-        body = _present(url=url, credentials=credentials, storages=storages)
+        """Changes the properties of a registry that are not None."""
+        body = _without_nones(url=url, credentials=credentials, storages=storages)
         return await self._change("PATCH", f"/artifact-registries/{segment(name)}", body)
 
     async def remove_registry(self, name: str) -> None:
@@ -288,7 +288,7 @@ class AsyncArtifacts(Area):
             delegate_to: a registry of the other installation, which it is to scan first.
         """
         body = {"names": [*names], "limit": limit, "closely": closely}
-        body |= _present(artifact_type=artifact_type, search=search, author=author, remote_registry=delegate_to)
+        body |= _without_nones(artifact_type=artifact_type, search=search, author=author, remote_registry=delegate_to)
         operation = "delegate-scan" if delegate_to is not None else "scan"
         answer = await self._change("POST", f"/artifact-registries/{segment(registry)}/{operation}", body)
         return str(answer["bgtask_id"])
@@ -298,10 +298,10 @@ class AsyncArtifacts(Area):
         return list((await self._read("/artifact-storages")).json())
 
 
-def _announced(path: str, local: Path) -> dict[str, Any]:
-    return {"path": path, "size": local.stat().st_size, "sha256": _digest(local)}
+def _announced_file(path: str, local: Path) -> dict[str, Any]:
+    return {"path": path, "size": local.stat().st_size, "sha256": _sha256_of(local)}
 
 
-def _digest(path: Path) -> str:
+def _sha256_of(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

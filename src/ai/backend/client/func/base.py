@@ -14,7 +14,7 @@ from ai.backend.client.wire import Call, Reply, new_token
 
 
 class Area(Remote):
-    """A part of the API."""
+    """Base of an area of the API; sends its REST requests."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -40,7 +40,7 @@ class Area(Remote):
         return (await self._transport.request(call)).object()
 
     async def _change(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Makes a change that may be sent again: the client token tells the server that it is the same one."""
+        """Sends a change that may be repeated: a client token lets the server recognize repetitions."""
         content = dict(body) if body is not None else None
         call = Call(method=method, path=path, json=content, repeatable=True, token=new_token())
         return (await self._transport.request(call)).object()
@@ -72,7 +72,7 @@ class Objects(Area):
         return await self._admin.mutate(f"{verb}_{self.noun}", arguments, input_type, props, result=result)
 
     async def update(self, ref: UUID | str, /, **props: Any) -> None:
-        """Changes the fields that are in ``props``."""
+        """Changes the fields of an object that are in ``props``."""
         await self._mutate("modify", ref, self.inputs[1], props)
 
     async def delete(self, ref: UUID | str) -> None:

@@ -14,7 +14,7 @@ from ai.backend.client.transport import Transport
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The progress of a task. ``total`` is zero where the server does not know it."""
+    """The progress of a background task. ``total`` is zero where the server does not know it."""
 
     state: str
     current: float
@@ -35,12 +35,12 @@ class AsyncBackgroundTask(Remote):
 
     async def progress(self) -> AsyncIterator[Progress]:
         """Yields every step up to the last one, whose ``state`` is ``done``, ``failed`` or ``cancelled``."""
-        family = ""
+        event_family = ""
         async for event in follow(self._transport, "/events/background-task", {"task_id": str(self.task_id)}):
-            prefix, _, state = event.name.rpartition("_")
+            event_prefix, _, state = event.name.rpartition("_")
             # A server may send each step twice: as `bgtask_*` of the published client and as `task_*` of the spec.
-            family = family or prefix
-            if prefix != family:
+            event_family = event_family or event_prefix
+            if event_prefix != event_family:
                 continue
             data = event.data
             yield Progress(

@@ -65,13 +65,13 @@ def creation_call(config: APIConfig, image: str, **options: Unpack[CreateOptions
         "preopen_ports": [str(port) for port in options.get("preopen_ports") or ()],
     }
     # Older servers do not know these: they are sent only if they say something.
-    mount_options = {name: dict(values) for name, values in (options.get("mount_options") or {}).items()}
-    extra = {
+    mount_options = {name: dict(mount_values) for name, mount_values in (options.get("mount_options") or {}).items()}
+    extra_fields = {
         "mount_options": mount_options,
         "variant_requirements": list(options.get("variant_requirements") or ()),
         "agentList": list(options.get("assign_agent") or ()),
     }
-    creation |= {name: value for name, value in extra.items() if value}
+    creation |= {name: value for name, value in extra_fields.items() if value}
     body = {
         "name": options.get("name") or options.get("client_token") or f"pysdk-{uuid.uuid4().hex[:12]}",
         "image": image,

@@ -11,8 +11,8 @@ from uuid import UUID
 
 from ai.backend.client.func.base import NamedObjects, Objects
 
-_BOUNDS = ("is_active", "created_at", "total_resource_slots", "allowed_vfolder_hosts", "integration_id")
-GROUP_FIELDS = ("id", "name", "description", "domain_name", "type", *_BOUNDS)
+_COMMON_FIELDS = ("is_active", "created_at", "total_resource_slots", "allowed_vfolder_hosts", "integration_id")
+GROUP_FIELDS = ("id", "name", "description", "domain_name", "type", *_COMMON_FIELDS)
 
 
 class AsyncDomain(NamedObjects):
@@ -21,7 +21,7 @@ class AsyncDomain(NamedObjects):
     noun = "domain"
     plural = "domains"
     inputs = ("DomainInput", "ModifyDomainInput")
-    fields = ("name", "description", *_BOUNDS)
+    fields = ("name", "description", *_COMMON_FIELDS)
 
     async def purge(self, name: str) -> None:
         """Removes a domain for good; it must have neither users nor groups."""

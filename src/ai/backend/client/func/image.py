@@ -49,7 +49,7 @@ class AsyncImage(Area):
         await self._admin.mutate("dealias_image", {"alias": ("String!", alias)})
 
     async def forget_image(self, reference: str, arch: str | None = None) -> None:
-        """Removes a registry's image until the next scan; users may, with those made of their sessions."""
+        """Removes a registry's image until the next scan; users may forget images made of their sessions."""
         arguments = {"reference": ("String!", reference), "architecture": ("String", arch)}
         await self._admin.mutate("forget_image", arguments)
 

@@ -31,7 +31,7 @@ class AsyncManager(Area):
         await self._send("POST", "/manager/announcement", {"enabled": enabled, "message": message}, repeatable=True)
 
     async def scheduler_op(self, op: Literal["include-agents", "exclude-agents"], args: Sequence[str]) -> None:
-        """Lets agents take new sessions, or none."""
+        """Includes agents in the scheduling of new sessions, or excludes them."""
         await self._send("POST", "/manager/scheduler/operation", {"op": op, "args": list(args)}, repeatable=True)
 
 

@@ -40,7 +40,7 @@ class AsyncResource(Area):
         return list((await self._read("/config/vfolder-types")).json())
 
     async def recalculate_usage(self) -> dict[str, Any]:
-        """Recounts what kernels hold; ``drift`` names agents whose records differ, and should be empty."""
+        """Recounts the slots that kernels hold; ``drift`` names agents whose records differ, and should be empty."""
         return await self._send("POST", "/resource/recalculate-usage", {}, repeatable=True)
 
     async def usage_per_month(self, month: str, group_ids: Sequence[str] = ()) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ from ai.backend.client.func.base import NamedObjects
 
 
 class AsyncKeypairResourcePolicy(NamedObjects):
-    """``api_session.KeypairResourcePolicy``: what keypairs may have."""
+    """``api_session.KeypairResourcePolicy``: resource limits of keypairs."""
 
     noun = "keypair_resource_policy"
     plural = "keypair_resource_policies"

@@ -40,16 +40,16 @@ class AsyncScalingGroup(NamedObjects):
         await self._link("disassociate_all_scaling_groups_with_domain", None, domain=("String!", domain))
 
     async def associate_group(self, scaling_group: str, group_id: UUID | str) -> None:
-        group = ("UUID!", str(group_id))
-        await self._link("associate_scaling_group_with_user_group", scaling_group, user_group=group)
+        group_argument = ("UUID!", str(group_id))
+        await self._link("associate_scaling_group_with_user_group", scaling_group, user_group=group_argument)
 
     async def dissociate_group(self, scaling_group: str, group_id: UUID | str) -> None:
-        group = ("String!", str(group_id))
-        await self._link("disassociate_scaling_group_with_user_group", scaling_group, user_group=group)
+        group_argument = ("String!", str(group_id))
+        await self._link("disassociate_scaling_group_with_user_group", scaling_group, user_group=group_argument)
 
     async def dissociate_all_group(self, group_id: UUID | str) -> None:
-        group = ("UUID!", str(group_id))
-        await self._link("disassociate_all_scaling_groups_with_group", None, user_group=group)
+        group_argument = ("UUID!", str(group_id))
+        await self._link("disassociate_all_scaling_groups_with_group", None, user_group=group_argument)
 
     async def associate_keypair(self, scaling_group: str, access_key: str) -> None:
         await self._link("associate_scaling_group_with_keypair", scaling_group, access_key=("String!", access_key))

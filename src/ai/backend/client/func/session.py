@@ -31,7 +31,7 @@ LIST_FIELDS = (
 )  # fmt: skip
 UPLOAD_BATCH = 20
 DOWNLOAD_BATCH = 5
-_MODES = {"continued": "continue"}
+_WIRE_MODES = {"continued": "continue"}
 
 
 class AsyncComputeSession(Area):
@@ -63,7 +63,7 @@ class AsyncComputeSession(Area):
     async def _act(
         self, method: str, operation: str = "", *, json: Any = None, form: Any = None, **params: str
     ) -> Reply:
-        """Makes a change; the client token tells the server that a repetition is the same one."""
+        """Sends a change of the session; a client token lets the server recognize repetitions."""
         path, query = self._path(operation), self._owner(**params)
         call = Call(method=method, path=path, params=query, json=json, form=form, repeatable=True, token=new_token())
         return await self._transport.request(call)
@@ -73,7 +73,7 @@ class AsyncComputeSession(Area):
         return await self._get(self._path(), **self._owner())
 
     async def get_logs(self, kernel: str | None = None) -> str:
-        """Returns the console log of the session's main kernel, or of that with the host name or id ``kernel``."""
+        """Returns the console log of the session's main kernel, or of the kernel with this host name or id."""
         answer = await self._get(self._path("/logs"), **self._owner(), kernel=kernel)
         result = answer.get("result")
         return str(result.get("logs") or "") if isinstance(result, dict) else ""
@@ -134,8 +134,8 @@ class AsyncComputeSession(Area):
 
     async def complete(self, code: str, opts: Mapping[str, Any] | None = None) -> list[str]:
         """Returns completions at the end of ``code``, or as ``opts`` says (row, col, line, post; spec 03-08)."""
-        *lines, line = code.split("\n")
-        position = {"row": len(lines), "col": len(line), "line": line, "post": ""}
+        *lines_before, last_line = code.split("\n")
+        position = {"row": len(lines_before), "col": len(last_line), "line": last_line, "post": ""}
         body = {"code": code, "options": {**position, **(opts or {})}}
         call = Call(method="POST", path=self._path("/complete"), params=self._owner(), json=body, repeatable=True)
         result = (await self._transport.request(call)).object().get("result") or []
@@ -154,7 +154,7 @@ class AsyncComputeSession(Area):
         ``continued``) and no code, or with mode ``input`` and the user's answer after ``waiting-input``.
         On a broken connection it is sent again with the same client token, so that the code runs once.
         """
-        mode = _MODES.get(mode, mode)
+        mode = _WIRE_MODES.get(mode, mode)
         if mode not in {"query", "batch", "continue", "input"}:
             raise BackendClientError(f"mode is {mode!r}: it is one of query, batch, continue and input")
         body: dict[str, Any] = {"mode": mode, "code": code or "", "runId": run_id or uuid.uuid4().hex[:16]}
@@ -226,16 +226,16 @@ class AsyncComputeSession(Area):
 
         ``report`` is called with the error of each failed connection. Raises BackendClientError if ``bind`` is taken.
         """
-        local = LocalPort(lambda: self.connect_app(app, port=port, envs=envs, arguments=arguments), report)
-        return local.listening(*bind)
+        local_port = LocalPort(lambda: self.connect_app(app, port=port, envs=envs, arguments=arguments), report)
+        return local_port.listening(*bind)
 
     async def events(self, scope: str = "*", *, opened: Callable[[], None] = lambda: None) -> AsyncIterator[Event]:
         """Yields the session's events from now on; ``scope`` is ``*``, ``session`` or ``kernel``.
 
         ``opened`` is called once the server listens: later events are not missed.
         """
-        which = {"sessionId": str(self.id)} if self.id else self._owner(sessionName=self.name)
-        async for event in follow(self._transport, "/events/session", {**which, "scope": scope}, opened=opened):
+        session_query = {"sessionId": str(self.id)} if self.id else self._owner(sessionName=self.name)
+        async for event in follow(self._transport, "/events/session", {**session_query, "scope": scope}, opened=opened):
             yield event
 
     listen_events = events
@@ -263,25 +263,25 @@ class AsyncComputeSession(Area):
         await self.upload_contents(await asyncio.to_thread(collect, files, basedir))
 
     async def upload_contents(self, contents: Mapping[str, bytes]) -> None:
-        """Writes files of the session's home: path to content."""
+        """Writes files of the session's home; ``contents`` maps paths to bytes."""
         from ai.backend.client.multipart import upload_form
 
-        items = list(contents.items())
-        for start in range(0, len(items), UPLOAD_BATCH):
-            await self._act("POST", "/upload", form=partial(upload_form, items[start : start + UPLOAD_BATCH]))
+        files = list(contents.items())
+        for start in range(0, len(files), UPLOAD_BATCH):
+            await self._act("POST", "/upload", form=partial(upload_form, files[start : start + UPLOAD_BATCH]))
 
     async def download(self, files: Sequence[str], dest: str | os.PathLike[str] = ".") -> list[Path]:
         """Fetches files of the session into the directory ``dest``; returns the paths that were written."""
         from ai.backend.client.multipart import extract, tar_parts
 
-        written: list[Path] = []
-        for start in range(0, len(files), DOWNLOAD_BATCH):
-            body, path = {"files": list(files[start : start + DOWNLOAD_BATCH])}, self._path("/download")
+        written_paths: list[Path] = []
+        for batch_start in range(0, len(files), DOWNLOAD_BATCH):
+            body, path = {"files": list(files[batch_start : batch_start + DOWNLOAD_BATCH])}, self._path("/download")
             call = Call(method="GET", path=path, params=self._owner(), json=body, repeatable=True)
             async with self._transport.stream(call) as response:
                 async for archive in tar_parts(response):
-                    written += extract(io.BytesIO(archive), Path(dest))
-        return written
+                    written_paths += extract(io.BytesIO(archive), Path(dest))
+        return written_paths
 
 
 class AsyncComputeSessions(Area):

@@ -69,20 +69,20 @@ class AsyncDotfile(Area):
         await self._request("PATCH", owner, {"path": path, "data": data, "permission": permission})
 
     async def get(self, path: str, **owner: Unpack[DotfileOwner]) -> dict[str, str]:
-        """Returns ``path``, ``data`` and ``permission``."""
+        """Returns ``path``, ``data`` and ``permission`` of a dotfile."""
         return dict(await self._request("GET", owner, {"path": path}))
 
     async def paginated_list(self, **owner: Unpack[DotfileOwner]) -> list[dict[str, str]]:
-        """Returns all dotfiles."""
+        """Returns all dotfiles of an owner."""
         return list(await self._request("GET", owner, {}))
 
     async def delete(self, path: str, **owner: Unpack[DotfileOwner]) -> None:
         await self._request("DELETE", owner, {"path": path})
 
     async def _request(self, method: str, owner: DotfileOwner, fields: dict[str, str]) -> Any:
-        owners = {name: str(value) for name, value in owner.items() if value is not None}
-        scope = next((name for name in ("group", "domain") if name in owners), "user")
-        parameters, has_body = {**fields, **owners}, method in ("POST", "PATCH")
+        owner_fields = {name: str(value) for name, value in owner.items() if value is not None}
+        scope = next((name for name in ("group", "domain") if name in owner_fields), "user")
+        parameters, has_body = {**fields, **owner_fields}, method in ("POST", "PATCH")
         call = Call(
             method=method,
             path=f"/{scope}-config/dotfiles",

@@ -11,7 +11,7 @@ from ai.backend.client.func.base import Area
 VOLUME_FIELDS = ("id", "backend", "path", "fsprefix", "capabilities", "usage")
 DETAIL_FIELDS = (*VOLUME_FIELDS, "hardware_metadata", "performance_metric")
 _TYPES = "$host: String!, $scope: String!"
-_SCOPE = "storage_host_name: $host, quota_scope_id: $scope"
+_SCOPE_ARGUMENTS = "storage_host_name: $host, quota_scope_id: $scope"
 
 
 class AsyncStorage(Area):
@@ -23,7 +23,7 @@ class AsyncStorage(Area):
         return await self._admin.fetch_page("storage_volume_list", fields, {}, **paging)
 
     async def detail(self, host: str, fields: Sequence[str] = DETAIL_FIELDS) -> dict[str, Any] | None:
-        """Returns a volume, or None."""
+        """Returns the volume ``host``, or None."""
         volume = await self._admin.select("storage_volume", fields, id=("String!", host))
         return dict(volume) if volume is not None else None
 
@@ -44,18 +44,18 @@ class AsyncQuotaScope(Area):
 
         It is enforced ``hard`` by the volume itself, or ``soft`` by the storage proxy where it adds bytes.
         """
-        query = f"""query({_TYPES}) {{ quota_scope({_SCOPE}) {{
+        query = f"""query({_TYPES}) {{ quota_scope({_SCOPE_ARGUMENTS}) {{
             details {{ usage_bytes usage_count hard_limit_bytes enforcement }} }} }}"""
         reply = await self._admin.query(query, {"host": host, "scope": scope})
         return dict(reply["quota_scope"]["details"])
 
     async def set(self, host: str, scope: str, hard_limit_bytes: int) -> None:
-        """Sets the scope's own limit; for superadmins."""
+        """Sets the storage limit of a quota scope; for superadmins."""
         query = f"""mutation({_TYPES}, $props: QuotaScopeInput!) {{
-            set_quota_scope({_SCOPE}, props: $props) {{ quota_scope {{ quota_scope_id }} }} }}"""
+            set_quota_scope({_SCOPE_ARGUMENTS}, props: $props) {{ quota_scope {{ quota_scope_id }} }} }}"""
         await self._admin.query(query, {"host": host, "scope": scope, "props": {"hard_limit_bytes": hard_limit_bytes}})
 
     async def unset(self, host: str, scope: str) -> None:
-        """Restores the limit of the owner's policy; for superadmins."""
-        query = f"mutation({_TYPES}) {{ unset_quota_scope({_SCOPE}) {{ quota_scope {{ quota_scope_id }} }} }}"
+        """Removes the limit of a quota scope, so that its owner's policy applies; for superadmins."""
+        query = f"mutation({_TYPES}) {{ unset_quota_scope({_SCOPE_ARGUMENTS}) {{ quota_scope {{ quota_scope_id }} }} }}"
         await self._admin.query(query, {"host": host, "scope": scope})

@@ -39,19 +39,19 @@ class AsyncUser(Objects):
         fields: Sequence[str] = USER_FIELDS,
         **paging: Unpack[Paging],
     ) -> PaginatedResult:
-        """Returns a page of users; ``group`` is the id of one."""
+        """Returns a page of users; ``group`` is the id of a group."""
         arguments = {"status": ("String", status), "group_id": ("UUID", group)}
         return await self._admin.fetch_page("user_list", fields, arguments, **paging)
 
     async def detail(self, email: str | None = None, fields: Sequence[str] = USER_FIELDS) -> dict[str, Any]:
-        """Returns a user, the caller without an address."""
+        """Returns the user with an e-mail address, or the caller without an address."""
         return dict(await self._admin.select("user", fields, email=("String", email)))
 
     async def detail_by_uuid(self, user_uuid: UUID | str, fields: Sequence[str] = USER_FIELDS) -> dict[str, Any]:
         return dict(await self._admin.select("user_from_uuid", fields, user_id=("ID", str(user_uuid))))
 
     async def create(self, domain_name: str, email: str, password: str, /, **props: Any) -> dict[str, Any]:
-        """Creates a user: ``uuid``, ``email``, ``username``, ``domain_name`` and ``main_access_key``."""
+        """Creates a user and returns ``uuid``, ``email``, ``username``, ``domain_name`` and ``main_access_key``."""
         props = {"domain_name": domain_name, "password": password, **props}
         selection = "user { uuid email username domain_name main_access_key }"
         return dict((await self._mutate("create", email, self.inputs[0], props, result=selection))["user"])
@@ -72,7 +72,7 @@ class AsyncKeyPair(Objects):
     inputs = ("KeyPairInput", "ModifyKeyPairInput")
 
     async def create(self, user_id: str, /, **props: Any) -> dict[str, Any]:
-        """Creates a keypair for the user of an e-mail address: ``access_key`` and, this once, ``secret_key``."""
+        """Creates a keypair for a user (e-mail address); returns ``access_key`` and, this once, ``secret_key``."""
         arguments, selection = {"user_id": ("String!", user_id)}, "keypair { access_key secret_key }"
         answer = await self._admin.mutate("create_keypair", arguments, self.inputs[0], props, result=selection)
         return dict(answer["keypair"])

@@ -35,7 +35,7 @@ LIST_FIELDS = (
     "id", "name", "status", "host", "usage_mode", "permission", "ownership_type", "user", "group", "creator",
     "cloneable", "created_at", "last_used",
 )  # fmt: skip
-_PAGE = 1_000
+_PAGE_SIZE = 1_000
 
 
 class AsyncVFolder(Area):
@@ -61,7 +61,7 @@ class AsyncVFolder(Area):
     async def update_options(
         self, *, cloneable: bool | None = None, permission: str | None = None, usage_mode: str | None = None
     ) -> None:
-        """Changes the options that are not None."""
+        """Changes the options of the folder that are not None."""
         options = {"cloneable": cloneable, "permission": permission, "usage_mode": usage_mode}
         body = {name: value for name, value in options.items() if value is not None}
         await self._change("POST", self._path("/update-options"), body)
@@ -100,7 +100,7 @@ class AsyncVFolder(Area):
     # ---- others ----
 
     async def invite(self, perm: str, emails: Sequence[str]) -> list[str]:
-        """Offers the folder to other users; returns those who were not invited before."""
+        """Offers the folder to other users; returns the addresses that were not invited before."""
         answer = await self._change("POST", self._path("/invite"), {"perm": perm, "emails": list(emails)})
         return list(answer.get("invited_ids") or ())
 
@@ -110,7 +110,7 @@ class AsyncVFolder(Area):
         return list((await self._change("POST", self._path("/share"), body)).get("shared_emails") or ())
 
     async def unshare(self, emails: Sequence[str]) -> list[str]:
-        """Restores what all members may do."""
+        """Removes the permission that :meth:`share` set for single members."""
         answer = await self._change("DELETE", self._path("/unshare"), {"emails": list(emails)})
         return list(answer.get("unshared_emails") or ())
 
@@ -128,7 +128,7 @@ class AsyncVFolder(Area):
         """Yields the entries of :meth:`list_files` page by page, however large the directory is."""
         cursor: str | None = None
         while True:
-            answer = await self._get(self._path("/files"), path=path, limit=_PAGE, cursor=cursor)
+            answer = await self._get(self._path("/files"), path=path, limit=_PAGE_SIZE, cursor=cursor)
             for item in answer.get("items") or json.loads(answer.get("files") or "[]"):
                 yield dict(item)
             cursor = answer.get("cursor")
@@ -159,12 +159,12 @@ class AsyncVFolder(Area):
     # ---- transfers ----
 
     async def request_upload(self, path: str, size: int) -> Ticket:
-        """Returns the URL to send a file of that size to by tus; one of size 0 is created at once."""
+        """Returns the ticket of a tus upload of ``size`` bytes; an empty file is created at once."""
         answer = await self._change("POST", self._path("/request-upload"), {"path": path, "size": size})
         return self._ticket(answer)
 
     async def request_download(self, path: str, *, archive: bool = False) -> Ticket:
-        """Returns the URL of a file, or with ``archive`` of a directory as a zip."""
+        """Returns the ticket to download a file, or with ``archive`` a directory as a zip."""
         body = {"path": path, "archive": archive}
         return self._ticket(await self._change("POST", self._path("/request-download"), body))
 
@@ -194,14 +194,14 @@ class AsyncVFolder(Area):
         """
         collected, directories = await asyncio.to_thread(collect, files, basedir, recursive)
         prefix = PurePosixPath(dst_dir or "")
-        new_directories = sorted({str(prefix / d) for d in directories} | ({str(prefix)} if dst_dir else set()))
+        new_directories = sorted({str(prefix / name) for name in directories} | ({str(prefix)} if dst_dir else set()))
         new_directories = [path for path in new_directories if path != "."]
-        for start in range(0, len(new_directories), _PAGE):
-            await self.mkdir(new_directories[start : start + _PAGE], parents=True, exist_ok=True)
+        for start in range(0, len(new_directories), _PAGE_SIZE):
+            await self.mkdir(new_directories[start : start + _PAGE_SIZE], parents=True, exist_ok=True)
         folder_id = str((await self.info())["id"]) if resume else ""
         transfers = self._transfers()
 
-        async def one(remote: str, local: Path) -> str:
+        async def upload_file(remote: str, local: Path) -> str:
             path = str(prefix / remote)
             with local.open("rb") as file:
                 status = os.fstat(file.fileno())
@@ -216,11 +216,11 @@ class AsyncVFolder(Area):
                 )
             return path
 
-        return await in_parallel((one(remote, local) for remote, local in collected), parallel)
+        return await in_parallel((upload_file(remote, local) for remote, local in collected), parallel)
 
     def _upload_record(self, folder_id: str, path: str, local: Path, status: os.stat_result) -> UploadRecord:
         """Returns the record of an upload, the same for the same unchanged file to the same place."""
-        identity = {
+        upload_identity = {
             "endpoint": str(self._transport.config.endpoint),
             "folder": folder_id,
             "path": path,
@@ -228,7 +228,7 @@ class AsyncVFolder(Area):
             "size": status.st_size,
             "mtime": status.st_mtime_ns,
         }
-        return UploadRecord(state_directory(), identity)
+        return UploadRecord(state_directory(), upload_identity)
 
     async def download(
         self,
@@ -243,19 +243,19 @@ class AsyncVFolder(Area):
 
         Raises BackendAPIError if there is no such file, or a directory without ``recursive``.
         """
-        base = Path(basedir or ".")
+        base_folder = Path(basedir or ".")
         remote_files = [path.strip("/") for path in paths]
         if recursive:
-            remote_files = [file for path in remote_files for file in await self._files_below(path, base)]
+            remote_files = [file for path in remote_files for file in await self._files_below(path, base_folder)]
         transfers = self._transfers()
 
-        async def one(path: str) -> Path:
-            target = inside(base, path)
+        async def download_file(path: str) -> Path:
+            target = inside(base_folder, path)
             target.parent.mkdir(parents=True, exist_ok=True)
             await transfers.download(path, target, lambda: self.request_download(path), progress=progress)
             return target
 
-        return await in_parallel((one(path) for path in remote_files), parallel)
+        return await in_parallel((download_file(path) for path in remote_files), parallel)
 
     async def download_archive(
         self, path: str, target: str | os.PathLike[str], *, progress: Progress | None = None
@@ -266,18 +266,18 @@ class AsyncVFolder(Area):
         )
         return Path(target)
 
-    async def _files_below(self, path: str, base: Path) -> list[str]:
-        """Returns every file at or below a path; makes the directories, the empty ones too."""
+    async def _files_below(self, path: str, base_folder: Path) -> list[str]:
+        """Returns all remote files at or below ``path``; makes the local directories, also empty ones."""
         if path not in ("", "."):
             parent, _, name = path.rpartition("/")
-            entries = [e async for e in self.iterate_files(parent or ".") if e["name"] == name]
+            entries = [entry async for entry in self.iterate_files(parent or ".") if entry["name"] == name]
             if not entries or entries[0]["type"] != "DIRECTORY":
                 return [path]
-        inside(base, path).mkdir(parents=True, exist_ok=True)
+        inside(base_folder, path).mkdir(parents=True, exist_ok=True)
         paths: list[str] = []
         async for entry in self.iterate_files(path or "."):
-            below = str(PurePosixPath(path) / entry["name"])
-            paths += await self._files_below(below, base) if entry["type"] == "DIRECTORY" else [below]
+            entry_path = str(PurePosixPath(path) / entry["name"])
+            paths += await self._files_below(entry_path, base_folder) if entry["type"] == "DIRECTORY" else [entry_path]
         return paths
 
 
@@ -316,7 +316,7 @@ class AsyncVFolders(Area):
         return await self._change("POST", "/folders", body)
 
     async def list(self, list_all: bool = False, *, trash: bool = False) -> Sequence[dict[str, Any]]:
-        """Lists the folders that the caller may use; ``list_all`` is for superadmins, ``trash`` shows deleted ones."""
+        """Lists the folders that the caller may use, with ``trash`` deleted ones; ``list_all`` is for superadmins."""
         query = {"all": "true" if list_all else None, "trash": "true" if trash else None}
         return list((await self._read("/folders", **query)).json())
 
@@ -328,7 +328,7 @@ class AsyncVFolders(Area):
         fields: Sequence[str] = LIST_FIELDS,
         **paging: Unpack[Paging],
     ) -> PaginatedResult:
-        """Returns a page; other ``root``s: ``vfolder_own_list``, ``vfolder_invited_list``, ``vfolder_project_list``."""
+        """Returns folders; other roots: ``vfolder_own_list``, ``vfolder_invited_list``, ``vfolder_project_list``."""
         arguments = {"group_id": ("UUID", group)}
         return await self._admin.fetch_page(root, fields, arguments, **paging)
 
@@ -363,7 +363,7 @@ class AsyncVFolders(Area):
         await self._change("DELETE", "/folders/invitations/delete", {"inv_id": inv_id})
 
     async def update_invitation(self, inv_id: str, perm: str) -> None:
-        """Changes what an invitation of the caller's offers."""
+        """Changes the permission that an invitation of the caller offers."""
         await self._change("POST", f"/folders/invitations/update/{segment(inv_id)}", {"perm": perm})
 
     async def change_ownership(self, vfolder: UUID | str, user_email: str) -> None:
@@ -376,7 +376,7 @@ class AsyncVFolders(Area):
         return list((await self._get("/folders/_/shared", vfolder_id=vfolder_id))["shared"])
 
     async def update_shared(self, vfolder: str, user: str, perm: str | None) -> None:
-        """Changes a share, or with None ends it."""
+        """Changes the permission of a user on a shared folder; None ends the share."""
         await self._change("POST", "/folders/_/shared", {"vfolder": vfolder, "user": user, "perm": perm})
 
 
