@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 Frame = Mapping[str, Any]
 OpenChannel = Callable[[int], Awaitable[RunnerChannel]]
 """Opens the stream behind a sequence number."""
-_BACKOFF = Backoff(0.05, 2.0)
-_ERRORS: dict[str, type[BackendError]] = {
+_REOPEN_BACKOFF = Backoff(0.05, 2.0)
+_ERROR_OF_TYPE: dict[str, type[BackendError]] = {
     "not-found": NotFound,
     "denied": Forbidden,
     "too-large": LimitExceeded,
@@ -85,9 +85,9 @@ class KernelChannel:
         return self._ended is not None
 
     async def connect(self) -> None:
-        """Opens the stream. Raises Unavailable without a live runner, and Conflict if a newer agent drives it."""
+        """Opens the runner's stream. Raises Unavailable without a live runner, Conflict if a newer agent drives it."""
         if self._stream is None and self._reader is None:
-            self._take(await self._open(self.received))
+            self._receive_from(await self._open(self.received))
 
     async def wait_ready(self, timeout_s: float) -> None:
         """Waits until the runner is ready for code. Raises StartFailed after the time, or if its workload ended."""
@@ -100,7 +100,7 @@ class KernelChannel:
             raise StartFailed(f"the workload ended before it was ready: {describe_exit(self._ended)}")
 
     async def close(self) -> None:
-        """Closes the connection; the runner keeps running. Safe twice."""
+        """Closes the connection to the runner, which keeps running. Safe to call twice."""
         self._closed = True
         reader, self._reader = self._reader, None
         if reader is not None:
@@ -136,7 +136,7 @@ class KernelChannel:
         return self._stream
 
     async def ack(self, seq: int) -> None:
-        """Acknowledges frames, which the shim then drops. A lost acknowledgement only costs memory there."""
+        """Acknowledges frames up to ``seq``, which the shim then drops. A lost acknowledgement only costs memory."""
         if self._stream is not None and not self._closed and self._ended is None:
             try:
                 await self._stream.ack(seq)
@@ -150,19 +150,19 @@ class KernelChannel:
             NotFound, Forbidden, LimitExceeded, InvalidInput, RunError: the runner's error reply.
             DeadlineExceeded, Unavailable, WorkloadEnded: there is no reply.
         """
-        number, self.next_request = self.next_request, self.next_request + 1
-        request = self._requests[number] = _Request(asyncio.get_running_loop().create_future())
+        request_number, self.next_request = self.next_request, self.next_request + 1
+        request = self._requests[request_number] = _Request(asyncio.get_running_loop().create_future())
         try:
             async with asyncio.timeout(timeout_s):
-                await self.send({**frame, "req": number})
+                await self.send({**frame, "req": request_number})
                 return await request.done, request.chunks
         except TimeoutError:
             raise DeadlineExceeded(f"the runner did not answer {frame['t']} within {timeout_s:g} s") from None
         finally:
-            del self._requests[number]
+            del self._requests[request_number]
 
-    def _take(self, stream: RunnerChannel) -> None:
-        """Receives the stream's frames by its callback, or in a task if it has none."""
+    def _receive_from(self, stream: RunnerChannel) -> None:
+        """Receives the stream's frames by a callback, or in a task if the stream takes no callback."""
         self._stream = stream
         self._connected.set()
         self._reader = None
@@ -197,7 +197,7 @@ class KernelChannel:
         self._stream = None
         await stream.close()
         while not self._closed and self._ended is None:
-            await asyncio.sleep(_BACKOFF.delay_s(self._failures))
+            await asyncio.sleep(_REOPEN_BACKOFF.delay_s(self._failures))
             self._failures += 1
             try:
                 stream = await self._open(self.received)
@@ -210,27 +210,27 @@ class KernelChannel:
             except Exception:
                 log.exception("a runner's channel cannot be opened again")
             else:
-                self._take(stream)
+                self._receive_from(stream)
                 return
 
     def _handle(self, frame: Frame) -> None:
         self._failures = 0
-        kind, seq = frame.get("t"), frame.get("seq")
+        message_type, seq = frame.get("t"), frame.get("seq")
         if isinstance(seq, int):
             if seq <= self.received:
                 return
             self.received = seq
-        if kind == "exited":
-            self._end(frame)
-        elif kind == "ready":
+        if message_type == "exited":
+            self._deliver_end(frame)
+        elif message_type == "ready":
             self._ready.set()
-        elif kind in ("reply", "chunk"):
+        elif message_type in ("reply", "chunk"):
             self._answer(frame)
         for sink in self._sinks:
             try:
                 sink.on_frame(frame, self.received)
             except Exception:
-                log.exception("a frame of type %s could not be handled", kind)
+                log.exception("a frame of type %s could not be handled", message_type)
 
     def _answer(self, frame: Frame) -> None:
         request = self._requests.get(frame.get("req", -1))
@@ -239,14 +239,14 @@ class KernelChannel:
         if frame["t"] == "chunk":
             request.chunks.append(frame)
         elif frame.get("ok"):
-            data = frame.get("data")
-            request.done.set_result(data if isinstance(data, dict) else {})
+            reply_data = frame.get("data")
+            request.done.set_result(reply_data if isinstance(reply_data, dict) else {})
         else:
             error = frame.get("error") or {}
-            cls = _ERRORS.get(str(error.get("type")), RunError)
-            request.done.set_exception(cls(str(error.get("message", "the runner failed"))))
+            error_class = _ERROR_OF_TYPE.get(str(error.get("type")), RunError)
+            request.done.set_exception(error_class(str(error.get("message", "the runner failed"))))
 
-    def _end(self, frame: Frame) -> None:
+    def _deliver_end(self, frame: Frame) -> None:
         self._ended = frame
         self._fail_requests(WorkloadEnded(f"the session's workload has ended: {describe_exit(frame)}"))
         self._ready.set()
@@ -255,9 +255,9 @@ class KernelChannel:
             sink.on_exit(frame)
 
     def workload_gone(self) -> None:
-        """Handles the end of the workload that another source reported."""
+        """Handles the end of the workload, which the runtime and not the runner reported."""
         if self._ended is None:
-            self._end({"t": "exited", "code": None, "signal": None, "reason": "gone"})
+            self._deliver_end({"t": "exited", "code": None, "signal": None, "reason": "gone"})
 
     def _fail_requests(self, error: BackendError) -> None:
         for request in self._requests.values():

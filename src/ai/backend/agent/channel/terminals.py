@@ -82,7 +82,7 @@ class Terminal:
 
 @dataclass(slots=True, eq=False)
 class Terminals:
-    """Opens the terminals of one kernel. Those of an earlier life of the agent are closed at their first output."""
+    """Opens the terminals of one kernel. Terminals from before an agent restart are closed at their first output."""
 
     channel: KernelChannel
     prefix: str
@@ -110,19 +110,23 @@ class Terminals:
         return len(self._open)
 
     def on_frame(self, frame: Frame, seq: int) -> None:
-        kind = frame.get("t")
-        if kind not in ("pty-output", "pty-closed"):
+        message_type = frame.get("t")
+        if message_type not in ("pty-output", "pty-closed"):
             return
         pty_id = str(frame.get("pty"))
-        terminal = self._open.get(pty_id) if kind == "pty-output" else self._open.pop(pty_id, None)
+        terminal = self._open.get(pty_id) if message_type == "pty-output" else self._open.pop(pty_id, None)
         if terminal is None:
-            if kind == "pty-output" and not pty_id.startswith(f"{self.prefix}-") and pty_id not in self._orphans:
+            if (
+                message_type == "pty-output"
+                and not pty_id.startswith(f"{self.prefix}-")
+                and pty_id not in self._orphans
+            ):
                 self._orphans |= {pty_id}
                 task = asyncio.create_task(_send_close(self.channel, pty_id))
                 self._tasks.append(task)
                 task.add_done_callback(self._tasks.remove)
             return
-        if kind == "pty-closed":
+        if message_type == "pty-closed":
             terminal.end()
             return
         try:
