@@ -225,14 +225,14 @@ class Agent:
 
     @property
     def commands(self) -> AgentCommands:
-        """The commands of the link. Raises Unavailable unless the agent is started."""
+        """The commands that managers may call. Raises Unavailable unless the agent is started."""
         if self._commands is None:
             raise Unavailable(f"the agent {self.agent_id} is not started")
         return self._commands
 
 
 async def serve(settings: AgentSettings, stop: asyncio.Event) -> None:
-    """Runs an agent that is connected to every manager by ZeroMQ until ``stop`` is set. Its workloads keep running.
+    """Runs an agent, connected to every manager by ZeroMQ, until ``stop`` is set. Workloads keep running.
 
     Raises InvalidInput for missing or wrong settings, and Conflict if another agent uses the data directory.
     """

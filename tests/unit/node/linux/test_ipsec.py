@@ -23,12 +23,12 @@ MARK = 7777
 LINE = SecuredLine(
     local=("192.168.77.1", 4790), peer=("192.168.77.2", 4791), key_out=bytes(range(32)), key_in=bytes(range(1, 33))
 )
-FOREVER = "ff" * 32 + "00" * 64
+NO_LIFETIME_LIMITS = "ff" * 32 + "00" * 64
 STATE = (
     "00" * 56  # any packet, as the policies choose
     + "c0a84d02" + "00" * 12 + "{spi}" + "32000000"  # the target, the number, ESP
     + "c0a84d01" + "00" * 12  # the source
-    + FOREVER
+    + NO_LIFETIME_LIMITS
     + "00" * 12
     + "00000000611e00000200000080" + "00" * 7  # the mark, IPv4, transport, extended numbers
     + "60001200" + b"rfc4106(gcm(aes))".hex().ljust(128, "0") + "a000000080000000" + bytes(range(20)).hex()
@@ -109,7 +109,7 @@ def test_the_message_of_a_policy_equals_that_of_iproute(kernel: type[FakeKernel]
     assert kind == 0x13
     assert len(body) == 168 + 68
     assert body[:56].hex() == SELECTOR
-    assert body[56:152].hex() == FOREVER
+    assert body[56:152].hex() == NO_LIFETIME_LIMITS
     assert body[152:168].hex() == "00000000000000000100000000000000", "outwards, allowed"
     assert body[168:].hex() == TEMPLATE
 

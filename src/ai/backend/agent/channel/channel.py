@@ -64,18 +64,18 @@ class _Request:
 class KernelChannel:
     """Exchanges frames with the runner of one kernel, and reopens a broken stream behind frame ``received``."""
 
-    _open: OpenChannel
+    _open_channel: OpenChannel
     received: int
     next_request: int
     _stream: RunnerChannel | None = field(default=None, init=False)
     _reader: asyncio.Task[None] | None = field(default=None, init=False)
-    _requests: dict[int, _Request] = field(default_factory=dict, init=False)
+    _pending_requests: dict[int, _Request] = field(default_factory=dict, init=False)
     _sinks: list[FrameSink] = field(default_factory=list, init=False)
-    _ready: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _is_ready_event: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _connected: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _ended: Frame | None = field(default=None, init=False)
     _closed: bool = field(default=False, init=False)
-    _failures: int = field(default=0, init=False)
+    _reopen_failures: int = field(default=0, init=False)
 
     def add_sink(self, sink: FrameSink) -> None:
         self._sinks.append(sink)
@@ -87,13 +87,13 @@ class KernelChannel:
     async def connect(self) -> None:
         """Opens the runner's stream. Raises Unavailable without a live runner, Conflict if a newer agent drives it."""
         if self._stream is None and self._reader is None:
-            self._receive_from(await self._open(self.received))
+            self._receive_from(await self._open_channel(self.received))
 
     async def wait_ready(self, timeout_s: float) -> None:
         """Waits until the runner is ready for code. Raises StartFailed after the time, or if its workload ended."""
         try:
             async with asyncio.timeout(timeout_s):
-                await self._ready.wait()
+                await self._is_ready_event.wait()
         except TimeoutError:
             raise StartFailed(f"the runner was not ready within {timeout_s:g} s") from None
         if self._ended is not None:
@@ -151,7 +151,7 @@ class KernelChannel:
             DeadlineExceeded, Unavailable, WorkloadEnded: there is no reply.
         """
         request_number, self.next_request = self.next_request, self.next_request + 1
-        request = self._requests[request_number] = _Request(asyncio.get_running_loop().create_future())
+        request = self._pending_requests[request_number] = _Request(asyncio.get_running_loop().create_future())
         try:
             async with asyncio.timeout(timeout_s):
                 await self.send({**frame, "req": request_number})
@@ -159,7 +159,7 @@ class KernelChannel:
         except TimeoutError:
             raise DeadlineExceeded(f"the runner did not answer {frame['t']} within {timeout_s:g} s") from None
         finally:
-            del self._requests[request_number]
+            del self._pending_requests[request_number]
 
     def _receive_from(self, stream: RunnerChannel) -> None:
         """Receives the stream's frames by a callback, or in a task if the stream takes no callback."""
@@ -167,7 +167,7 @@ class KernelChannel:
         self._connected.set()
         self._reader = None
         if not stream.listen(self._on_frame):
-            self._reader = asyncio.create_task(self._read(stream), name="runner-channel")
+            self._reader = asyncio.create_task(self._read_stream(stream), name="runner-channel")
 
     def _on_frame(self, frame: Frame | None) -> None:
         stream = self._stream
@@ -176,14 +176,14 @@ class KernelChannel:
                 self._reader = asyncio.create_task(self._reopen(stream), name="runner-channel")
             return
         try:
-            self._handle(frame)
+            self._handle_frame(frame)
         except Exception:
             log.exception("a frame of a runner could not be handled")
 
-    async def _read(self, stream: RunnerChannel) -> None:
+    async def _read_stream(self, stream: RunnerChannel) -> None:
         try:
             async for frame in stream.recv():
-                self._handle(frame)
+                self._handle_frame(frame)
         except Unavailable as e:
             log.info("a runner's channel broke: %s", e)
         except Exception:
@@ -197,15 +197,15 @@ class KernelChannel:
         self._stream = None
         await stream.close()
         while not self._closed and self._ended is None:
-            await asyncio.sleep(_REOPEN_BACKOFF.delay_s(self._failures))
-            self._failures += 1
+            await asyncio.sleep(_REOPEN_BACKOFF.delay_s(self._reopen_failures))
+            self._reopen_failures += 1
             try:
-                stream = await self._open(self.received)
+                stream = await self._open_channel(self.received)
             except Conflict as e:
                 log.error("another agent drives this runner: %s", e)
                 return
             except BackendError as e:
-                if self._failures == 1:
+                if self._reopen_failures == 1:
                     log.info("a runner's channel cannot be opened again yet: %s", e)
             except Exception:
                 log.exception("a runner's channel cannot be opened again")
@@ -213,8 +213,8 @@ class KernelChannel:
                 self._receive_from(stream)
                 return
 
-    def _handle(self, frame: Frame) -> None:
-        self._failures = 0
+    def _handle_frame(self, frame: Frame) -> None:
+        self._reopen_failures = 0
         message_type, seq = frame.get("t"), frame.get("seq")
         if isinstance(seq, int):
             if seq <= self.received:
@@ -223,17 +223,17 @@ class KernelChannel:
         if message_type == "exited":
             self._deliver_end(frame)
         elif message_type == "ready":
-            self._ready.set()
+            self._is_ready_event.set()
         elif message_type in ("reply", "chunk"):
-            self._answer(frame)
+            self._answer_request(frame)
         for sink in self._sinks:
             try:
                 sink.on_frame(frame, self.received)
             except Exception:
                 log.exception("a frame of type %s could not be handled", message_type)
 
-    def _answer(self, frame: Frame) -> None:
-        request = self._requests.get(frame.get("req", -1))
+    def _answer_request(self, frame: Frame) -> None:
+        request = self._pending_requests.get(frame.get("req", -1))
         if request is None or request.done.done():
             return
         if frame["t"] == "chunk":
@@ -249,7 +249,7 @@ class KernelChannel:
     def _deliver_end(self, frame: Frame) -> None:
         self._ended = frame
         self._fail_requests(WorkloadEnded(f"the session's workload has ended: {describe_exit(frame)}"))
-        self._ready.set()
+        self._is_ready_event.set()
         self._connected.set()
         for sink in self._sinks:
             sink.on_exit(frame)
@@ -260,7 +260,7 @@ class KernelChannel:
             self._deliver_end({"t": "exited", "code": None, "signal": None, "reason": "gone"})
 
     def _fail_requests(self, error: BackendError) -> None:
-        for request in self._requests.values():
+        for request in self._pending_requests.values():
             if not request.done.done():
                 request.done.set_exception(error)
                 request.done.exception()  # its waiter may be gone

@@ -47,14 +47,14 @@ async def download(channel: KernelChannel, paths: Sequence[str], max_bytes: int,
     """Returns one tar archive for each path. Raises the runner's error, or LimitExceeded over ``max_bytes`` in all."""
     frame = {"t": "file-read", "paths": list(paths), "max_bytes": max_bytes}
     _, chunks = await channel.request(frame, timeout_s)
-    archives = _assemble(chunks, len(paths), max_bytes)
+    archives = _assemble_archives(chunks, len(paths), max_bytes)
     return [
         TarFile(name=PurePosixPath(path).name or "root", tar=archive)
         for path, archive in zip(paths, archives, strict=True)
     ]
 
 
-def _assemble(chunks: Sequence[Frame], count: int, max_bytes: int) -> list[bytes]:
+def _assemble_archives(chunks: Sequence[Frame], count: int, max_bytes: int) -> list[bytes]:
     archive_parts: dict[int, list[bytes]] = {}
     total_bytes = 0
     for chunk in chunks:

@@ -76,12 +76,12 @@ class ConsoleBuffer:
 
     def take(self) -> tuple[list[list[Any]], RunResult | None]:
         """Removes and returns all output up to the first mark, and that mark."""
-        items: list[list[Any]] = []
+        console_items: list[list[Any]] = []
         for mark_index, entry in enumerate(self._entries):
             if entry.mark is not None:
                 del self._entries[: mark_index + 1]
-                return items, entry.mark
-            items.append([entry.kind, "".join(entry.data) if entry.kind in _STREAM_NAMES else entry.data])
+                return console_items, entry.mark
+            console_items.append([entry.kind, "".join(entry.data) if entry.kind in _STREAM_NAMES else entry.data])
         self._entries.clear()
         self._used_space.clear()
-        return items, None
+        return console_items, None

@@ -24,7 +24,7 @@ from ai.backend.common.states import RunMode, RunStatus
 from ai.backend.common.wire.execution import Execute, RunResult
 
 log = logging.getLogger(__name__)
-_STORED_RESULTS = 64
+_MAX_STORED_RESULTS = 64
 _FOLLOW_PAUSE_S = 2.0
 _STATUS_OF_ENDING = {"clean-finished": RunStatus.CLEAN_FINISHED, "build-finished": RunStatus.BUILD_FINISHED}
 INFRASTRUCTURE_FAILED = -1
@@ -125,10 +125,10 @@ class RunQueue:
             frame["env"] = dict(options.get("env") or {})
         run = self._runs[req.run_id] = Run(RunRecord(run_id=req.run_id, frame=frame))
         ended_runs = [run for run in self._runs.values() if run.over]
-        for old_run in ended_runs[: max(0, len(ended_runs) - _STORED_RESULTS)]:
+        for old_run in ended_runs[: max(0, len(ended_runs) - _MAX_STORED_RESULTS)]:
             del self._runs[old_run.run_id]
         self._persist()
-        self._pump()
+        self._send_next()
         return run
 
     async def _send_input(self, run: Run, text: str) -> None:
@@ -194,9 +194,9 @@ class RunQueue:
             return
         run.cancel_reason = reason
         if not run.sent:
-            self._fail(run, reason)
+            self._fail_run(run, reason)
             return
-        run.timer = asyncio.get_running_loop().call_later(self.settings.cancel_grace, self._give_up, run)
+        run.timer = asyncio.get_running_loop().call_later(self.settings.cancel_grace, self._give_up_run, run)
         await self.channel.send({"t": "cancel", "id": run_id, "reason": reason})
 
     async def reconcile(self) -> None:
@@ -208,7 +208,7 @@ class RunQueue:
         for run in self._runs.values():
             if run.record.deadline_at is not None and not run.over:
                 self._arm_timer(run, run.record.deadline_at - self.wall_clock())
-        self._pump()
+        self._send_next()
 
     def close(self) -> None:
         for run in self._runs.values():
@@ -231,7 +231,7 @@ class RunQueue:
         if run is None or run.over:
             return
         if message_type == "started":
-            self._started(run)
+            self._on_started(run)
         elif seq <= run.record.consumed:
             return  # replayed after a restart of the agent, and given out before it
         elif message_type == "console":
@@ -246,9 +246,9 @@ class RunQueue:
         elif message_type in _STATUS_OF_ENDING:
             run.add_mark(run.mark(_STATUS_OF_ENDING[message_type], exit_code=frame.get("exitCode")), seq)
         elif message_type == "finished":
-            self._finish(run, _last_mark(run, frame), seq)
+            self._finish_run(run, _last_mark(run, frame), seq)
 
-    def _started(self, run: Run) -> None:
+    def _on_started(self, run: Run) -> None:
         run.sent = True
         if run.record.started:
             return
@@ -259,45 +259,45 @@ class RunQueue:
             self._persist()
             self._arm_timer(run, limit_s)
 
-    def _finish(self, run: Run, mark: RunResult, seq: int) -> None:
+    def _finish_run(self, run: Run, mark: RunResult, seq: int) -> None:
         if run.timer is not None:
             run.timer.cancel()
         run.over = True
         run.change(waiting=None)
         run.add_mark(mark, seq)
-        self._pump()
+        self._send_next()
 
-    def _fail(self, run: Run, reason: str, seq: int = 0) -> None:
-        self._finish(run, run.mark(RunStatus.FINISHED, exit_code=INFRASTRUCTURE_FAILED, reason=reason), seq)
+    def _fail_run(self, run: Run, reason: str, seq: int = 0) -> None:
+        self._finish_run(run, run.mark(RunStatus.FINISHED, exit_code=INFRASTRUCTURE_FAILED, reason=reason), seq)
 
     def on_exit(self, frame: Frame | None) -> None:
         cause = describe_exit(frame) if frame is not None else "unknown reason"
         for run in list(self._runs.values()):
             if not run.over:
                 run.sent = True
-                self._fail(run, f"the session's workload has ended: {cause}", self.channel.received)
+                self._fail_run(run, f"the session's workload has ended: {cause}", self.channel.received)
 
-    def _pump(self) -> None:
+    def _send_next(self) -> None:
         """Sends the next run if the runner is idle."""
         if not self._is_reconciled or self.channel.ended or self.current is not None:
             return
         run = next((run for run in self._runs.values() if not run.over), None)
         if run is not None:
             run.sent = True
-            self._spawn(self._send(run))
+            self._start_task(self._send_run(run))
 
-    async def _send(self, run: Run) -> None:
+    async def _send_run(self, run: Run) -> None:
         try:
             await self.channel.send(run.record.frame)
         except BackendError as e:
             if not run.over:
-                self._fail(run, str(e))
+                self._fail_run(run, str(e))
 
     def _arm_timer(self, run: Run, after_s: float) -> None:
         if run.timer is not None:
             run.timer.cancel()
         run.timer = asyncio.get_running_loop().call_later(
-            max(0.0, after_s), lambda: self._spawn(self._time_out(run.run_id))
+            max(0.0, after_s), lambda: self._start_task(self._time_out(run.run_id))
         )
 
     async def _time_out(self, run_id: str) -> None:
@@ -306,23 +306,23 @@ class RunQueue:
         except BackendError as e:
             log.warning("the run %s exceeded its time and cannot be cancelled yet: %s", run_id, e)
 
-    def _give_up(self, run: Run) -> None:
+    def _give_up_run(self, run: Run) -> None:
         if not run.over:
-            self._finish(run, _last_mark(run, {"exitCode": INFRASTRUCTURE_FAILED}), self.channel.received)
+            self._finish_run(run, _last_mark(run, {"exitCode": INFRASTRUCTURE_FAILED}), self.channel.received)
 
     def _acknowledge(self) -> None:
-        buffered = [seq for run in self._runs.values() if (seq := run.buffer.first_seq)]
-        acknowledged_seq = min(buffered, default=self.channel.received + 1) - 1
+        buffered_seqs = [seq for run in self._runs.values() if (seq := run.buffer.first_seq)]
+        acknowledged_seq = min(buffered_seqs, default=self.channel.received + 1) - 1
         if acknowledged_seq > self._acked_seq:
             self._acked_seq = acknowledged_seq
             self._persist()
-            self._spawn(self.channel.ack(acknowledged_seq))
+            self._start_task(self.channel.ack(acknowledged_seq))
 
     def _persist(self) -> None:
         runs = [run.record for run in self._runs.values()]
         self.save(RunsRecord(attempt=self.attempt, acked=self._acked_seq, runs=runs))
 
-    def _spawn(self, coroutine: Any) -> None:
+    def _start_task(self, coroutine: Any) -> None:
         task = asyncio.create_task(coroutine)
         self._tasks.append(task)
         task.add_done_callback(self._tasks.remove)

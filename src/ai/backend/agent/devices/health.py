@@ -34,10 +34,10 @@ class DeviceHealthTracker:
         self._failures: dict[DeviceId, _Failure] = {}
         self._changes: dict[DeviceId, tuple[float, DeviceHealthChange]] = {}
 
-    def on_change(self, change: DeviceHealthChange, now: float) -> None:
+    def on_change(self, change: DeviceHealthChange, now_s: float) -> None:
         """Records a health change of a listed device until :meth:`retain`."""
-        self._changes[change.device_id] = (now, change)
-        self._record_health(change.device_id, change.health, change.reason, now)
+        self._changes[change.device_id] = (now_s, change)
+        self._record_health(change.device_id, change.health, change.reason, now_s)
 
     def evaluate(self, listed: Iterable[ComputeDevice], listed_at: float, now: float) -> tuple[ComputeDevice, ...]:
         """Returns the listed devices with their effective health; changes after ``listed_at`` win."""
@@ -48,7 +48,7 @@ class DeviceHealthTracker:
             if change is not None and changed_at >= listed_at:
                 health, reason = change.health, change.reason
             self._record_health(device.device_id, health, reason, now)
-            evaluated.append(self._with_health(device, now))
+            evaluated.append(self._with_effective_health(device, now))
         return tuple(evaluated)
 
     def retain(self, listed: Iterable[DeviceId]) -> None:
@@ -82,7 +82,7 @@ class DeviceHealthTracker:
             failure.recovers_at = None
             failure.reason = failure.reason or reason
 
-    def _with_health(self, device: ComputeDevice, now: float) -> ComputeDevice:
+    def _with_effective_health(self, device: ComputeDevice, now: float) -> ComputeDevice:
         failure = self._failures.get(device.device_id)
         if failure is not None and failure.recovers_at is not None and now >= failure.recovers_at:
             failure.recovers_at, failure.recovered_at = None, now

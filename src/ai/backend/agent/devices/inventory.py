@@ -42,16 +42,16 @@ INTRINSIC = frozenset({"cpu", "mem"})
 _LOST_REASON = "its plugin lists it no more"
 
 
-async def _spec_of(plugin: AbstractComputePlugin) -> AllocMapSpec | None:
+async def _alloc_map_spec_of(plugin: AbstractComputePlugin) -> AllocMapSpec | None:
     return plugin.alloc_map_spec()
 
 
-async def _chooser_of(plugin: AbstractComputePlugin) -> Allocate:
+async def _allocate_function_of(plugin: AbstractComputePlugin) -> Allocate:
     alloc_map = await plugin.create_alloc_map()
     return alloc_map.choose if isinstance(alloc_map, ExternalAllocMap) else allocator(alloc_map)
 
 
-def _unavailable(*_: object) -> DeviceAllocation:
+def _raise_unavailable(*_: object) -> DeviceAllocation:
     raise InsufficientResource("the plugin's alloc map is not available")
 
 
@@ -149,7 +149,7 @@ class Inventory:
             "variant_namespaces", lambda plugin: plugin.variant_namespaces(), check=responses.namespaces
         )
         alloc_map_spec = await handle.call(
-            "alloc_map_spec", _spec_of, check=partial(responses.alloc_map, listed=listed_devices)
+            "alloc_map_spec", _alloc_map_spec_of, check=partial(responses.alloc_map, listed=listed_devices)
         )
         kind = DeviceKind(
             devices=tuple(listed_devices),
@@ -166,15 +166,15 @@ class Inventory:
         self._update_health(handle.key, kind)
         if old_kind is not None and kind == old_kind:
             old_kind.answered, old_kind.queried_at = kind.answered, kind.queried_at
-            old_kind.info = await self._info(handle) if old_kind.info is None else old_kind.info
+            old_kind.info = await self._node_info(handle) if old_kind.info is None else old_kind.info
             return False
-        kind.info = await self._info(handle)
+        kind.info = await self._node_info(handle)
         self._update_health(handle.key, kind)  # again: health may have changed meanwhile
         self.kinds[handle.key] = kind
         return True
 
     @staticmethod
-    async def _info(handle: PluginHandle) -> dict[str, str] | None:
+    async def _node_info(handle: PluginHandle) -> dict[str, str] | None:
         try:
             node_info = await handle.call("get_node_info", lambda plugin: plugin.get_node_info(), check=responses.info)
         except BackendError:
@@ -189,7 +189,7 @@ class Inventory:
         }
 
     def _other_owner_of(self, plugin_key: str, slot: str) -> str | None:
-        """Returns the other plugin to which a slot belongs by its name or by an existing offer, if there is one."""
+        """Returns the other plugin that owns a slot by its name or by an existing offer; None without one."""
         device_name = slot.partition(".")[0]
         other_plugin_keys = {handle.key for handle in self._plugins.handles if handle.key != plugin_key} | (
             INTRINSIC - {plugin_key}
@@ -216,7 +216,7 @@ class Inventory:
     def _keep_lost_devices(
         self, handle: PluginHandle, old_kind: DeviceKind, lost_device_ids: frozenset[DeviceId]
     ) -> bool:
-        """Keeps the old devices and marks lost ones as failed: ids must not change under a workload."""
+        """Keeps the old devices and marks lost devices as failed: ids must not change under a workload."""
         shown_ids = ", ".join(sorted(lost_device_ids)[:3])
         handle.complain("list_devices", f"list_devices: {shown_ids:.200} is listed no more, and a kernel holds it")
         previous_devices = old_kind.devices
@@ -243,7 +243,7 @@ class Inventory:
         kind.slots = {**kind.slots, **slot_totals(kind.devices)}
 
     def on_health_changes(self, plugin_key: str, changes: Iterable[DeviceHealthChange] = ()) -> bool:
-        """Applies changes and due recoveries; if it returns True, :meth:`rebuild` must follow."""
+        """Applies health changes and due recoveries of devices; after True, :meth:`rebuild` must follow."""
         kind, now = self.kinds.get(plugin_key), asyncio.get_running_loop().time()
         if kind is None:
             return False
@@ -297,9 +297,9 @@ class Inventory:
         allocate_of_plugin: dict[str, Allocate] = {}
         for key in [key for key, kind in self.kinds.items() if kind.spec is None]:
             try:
-                allocate_of_plugin[key] = await self._plugins.get(key).call("create_alloc_map", _chooser_of)
+                allocate_of_plugin[key] = await self._plugins.get(key).call("create_alloc_map", _allocate_function_of)
             except BackendError as e:
-                allocate_of_plugin[key] = _unavailable
+                allocate_of_plugin[key] = _raise_unavailable
                 log.warning("nothing of %s can be allocated: %s", key, e)
         # No await from here on: an allocation made meanwhile would be missing from the new maps.
         alloc_map_of_plugin: dict[str, AbstractAllocMap] = {}
@@ -310,7 +310,7 @@ class Inventory:
                 else:
                     complain = partial(self._complain, key)
                     alloc_map_of_plugin[key] = ExternalAllocMap(
-                        kind.devices, allocate_of_plugin.get(key, _unavailable), complain=complain
+                        kind.devices, allocate_of_plugin.get(key, _raise_unavailable), complain=complain
                     )
             except BackendError as e:
                 log.error("nothing of %s can be allocated: %s", key, e)

@@ -11,12 +11,12 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-REQUIRED = ("aiohttp.web", "asyncssh")
+REQUIRED_MODULES = ("aiohttp.web", "asyncssh")
 
 
 def main() -> None:
     missing_modules = []
-    for name in REQUIRED:
+    for name in REQUIRED_MODULES:
         try:
             import_module(name)
         except ImportError:

@@ -66,10 +66,10 @@ class HookCalls:
             kernel.save(begun=begun_calls)
         is_repeat = epoch_of_method.get(method, self._context.epoch) != self._context.epoch
         is_over = asyncio.Event()
-        state = self._state(plugin_key, kernel, is_over)
+        state = self._managed_state(plugin_key, kernel, is_over)
 
         async def run(plugin: AbstractComputePlugin) -> WorkloadConfig | None:
-            record, allocation = kernel.record, self._allocation(plugin_key, kernel)
+            record, allocation = kernel.record, self._allocation_at_creation(plugin_key, kernel)
             workload = Workload(
                 id=record.workload_id,
                 type=self._context.runtime.info().workload_type,
@@ -124,13 +124,13 @@ class HookCalls:
         )
 
     @staticmethod
-    def _allocation(plugin_key: str, kernel: Kernel) -> DeviceAllocation:
+    def _allocation_at_creation(plugin_key: str, kernel: Kernel) -> DeviceAllocation:
         """Returns the plugin's share of the kernel's devices as of the start of the creation."""
         slot_names = kernel.record.hook_slots.get(plugin_key, ())
         held_slots = kernel.record.device_allocation.slots
         return DeviceAllocation(slots={slot: devices for slot, devices in held_slots.items() if slot in slot_names})
 
-    def _state(self, plugin_key: str, kernel: Kernel, is_over: asyncio.Event) -> ManagedState:
+    def _managed_state(self, plugin_key: str, kernel: Kernel, is_over: asyncio.Event) -> ManagedState:
         async def save(state: ManagedState) -> None:
             if is_over.is_set():  # the record may belong to another attempt by now
                 raise PluginError("the call that this state belongs to is over")

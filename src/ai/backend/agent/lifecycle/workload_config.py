@@ -45,10 +45,10 @@ def _conflict(config_field: str, key: object, first_author: str, second_author: 
     )
 
 
-def _merge(config_field: str, parts: Iterable[tuple[str, Iterable[tuple[str, T]]]]) -> dict[str, T]:
+def _merge(config_field: str, authored_values: Iterable[tuple[str, Iterable[tuple[str, T]]]]) -> dict[str, T]:
     merged: dict[str, T] = {}
     authors: dict[str, str] = {}
-    for author, values in parts:
+    for author, values in authored_values:
         for key, value in values:
             if key in merged and merged[key] != value:
                 raise _conflict(config_field, key, authors[key], author)
@@ -57,48 +57,61 @@ def _merge(config_field: str, parts: Iterable[tuple[str, Iterable[tuple[str, T]]
     return merged
 
 
-def _single_value(config_field: str, parts: Iterable[tuple[str, T | None]]) -> T | None:
+def _single_value(config_field: str, authored_values: Iterable[tuple[str, T | None]]) -> T | None:
     return _merge(
-        config_field, ((author, [(config_field, value)]) for author, value in parts if value is not None)
+        config_field, ((author, [(config_field, value)]) for author, value in authored_values if value is not None)
     ).get(config_field)
 
 
-def _union_of(parts: Iterable[Sequence[H]]) -> tuple[H, ...]:
-    return tuple(dict.fromkeys(item for values in parts for item in values))
+def _union_of(sequences: Iterable[Sequence[H]]) -> tuple[H, ...]:
+    return tuple(dict.fromkeys(item for values in sequences for item in values))
 
 
-def _only_one_sets(config_field: str, parts: Iterable[tuple[str, tuple[int, ...]]]) -> tuple[int, ...]:
-    return _single_value(config_field, ((author, tuple(sorted(value)) or None) for author, value in parts)) or ()
+def _only_one_sets(config_field: str, authored_values: Iterable[tuple[str, tuple[int, ...]]]) -> tuple[int, ...]:
+    return (
+        _single_value(config_field, ((author, tuple(sorted(value)) or None) for author, value in authored_values)) or ()
+    )
 
 
 def _device_key(device: DeviceMapping) -> str:
     return device.cdi_name or device.target or device.source
 
 
-def merge_configs(parts: Sequence[_AuthoredConfig]) -> WorkloadConfig:
+def merge_configs(authored_configs: Sequence[_AuthoredConfig]) -> WorkloadConfig:
     """Merges the configs of all plugins in their order. Mounts are sorted parents first, so that none hides another.
 
     Raises CreationDenied, naming both plugins, for different values of one variable, target, resource key or limit.
     """
-    mounts = _merge("mount", ((author, [(mount.target, mount) for mount in config.mounts]) for author, config in parts))
+    mounts = _merge(
+        "mount", ((author, [(mount.target, mount) for mount in config.mounts]) for author, config in authored_configs)
+    )
     return WorkloadConfig(
         mounts=tuple(mount for _, mount in sorted(mounts.items())),
         devices=tuple(
             _merge(
                 "device",
-                ((author, [(_device_key(device), device) for device in config.devices]) for author, config in parts),
+                (
+                    (author, [(_device_key(device), device) for device in config.devices])
+                    for author, config in authored_configs
+                ),
             ).values()
         ),
-        env_vars=_merge("environment variable", ((author, config.env_vars.items()) for author, config in parts)),
-        resource_data=_merge("resource data", ((author, config.resource_data.items()) for author, config in parts)),
-        networks=_union_of(config.networks for _, config in parts),
-        extra_gids=_union_of(config.extra_gids for _, config in parts),
-        extra_syscalls=_union_of(config.extra_syscalls for _, config in parts),
-        cpuset=_only_one_sets("cpuset", ((author, config.cpuset) for author, config in parts)),
-        memory_nodes=_only_one_sets("memory_nodes", ((author, config.memory_nodes) for author, config in parts)),
-        cpu_limit=_single_value("cpu_limit", ((author, config.cpu_limit) for author, config in parts)),
+        env_vars=_merge(
+            "environment variable", ((author, config.env_vars.items()) for author, config in authored_configs)
+        ),
+        resource_data=_merge(
+            "resource data", ((author, config.resource_data.items()) for author, config in authored_configs)
+        ),
+        networks=_union_of(config.networks for _, config in authored_configs),
+        extra_gids=_union_of(config.extra_gids for _, config in authored_configs),
+        extra_syscalls=_union_of(config.extra_syscalls for _, config in authored_configs),
+        cpuset=_only_one_sets("cpuset", ((author, config.cpuset) for author, config in authored_configs)),
+        memory_nodes=_only_one_sets(
+            "memory_nodes", ((author, config.memory_nodes) for author, config in authored_configs)
+        ),
+        cpu_limit=_single_value("cpu_limit", ((author, config.cpu_limit) for author, config in authored_configs)),
         memory_limit_bytes=_single_value(
-            "memory_limit_bytes", ((author, config.memory_limit_bytes) for author, config in parts)
+            "memory_limit_bytes", ((author, config.memory_limit_bytes) for author, config in authored_configs)
         ),
     )
 
@@ -121,13 +134,13 @@ _KEY_OF_FIELD: dict[str, Callable[[Any], str]] = {
 }
 
 
-def blame(error: CreationDenied, parts: Sequence[_AuthoredConfig]) -> CreationDenied:
+def blame(error: CreationDenied, authored_configs: Sequence[_AuthoredConfig]) -> CreationDenied:
     """Returns the refusal with the names of the plugins that requested its ``field`` and ``key`` in ``error.data``."""
     config_field, refused_key = str(error.data.get("field")), error.data.get("key")
     key_of_item = _KEY_OF_FIELD.get(config_field)
     authors = [
         author
-        for author, config in parts
+        for author, config in authored_configs
         if key_of_item is not None
         and author != AGENT
         and any(key_of_item(item) == refused_key for item in getattr(config, config_field))

@@ -20,7 +20,7 @@ from ai.backend.plugin.accelerator import Mount, WorkloadConfig
 from ai.backend.plugin.runtime import AbstractRuntime, PortExposure
 
 MAX_PORT = 65_535
-KIT = "/opt/backend.ai/kit"
+KIT_MOUNT_TARGET = "/opt/backend.ai/kit"
 """Where every workload sees the kits."""
 START_TIMEOUT_S = 35.0
 """As the published platform waits (peer facts 3.4)."""
@@ -102,7 +102,9 @@ class ServiceManager:
         """Returns the mount of the kits, for a runtime that can mount."""
         if not self._serves or "mounts" not in self._runtime.info().capabilities:
             return WorkloadConfig()
-        return WorkloadConfig(mounts=(Mount(source=str(self._kits.directory), target=KIT, read_only=True),))
+        return WorkloadConfig(
+            mounts=(Mount(source=str(self._kits.directory), target=KIT_MOUNT_TARGET, read_only=True),)
+        )
 
     async def declare(self, spec: KernelSpec) -> list[dict[str, Any]]:
         """Returns the services of a kernel in wire form. Raises CreationDenied if a preopened port is a service's."""
@@ -150,7 +152,7 @@ class ServiceManager:
         }
         if service.name in _INTRINSIC_NAMES:
             has_mounts = "mounts" in self._runtime.info().capabilities
-            frame["kit"] = f"{KIT if has_mounts else self._kits.directory}/{await self._kits.ensure()}"
+            frame["kit"] = f"{KIT_MOUNT_TARGET if has_mounts else self._kits.directory}/{await self._kits.ensure()}"
         data, _ = await channel.request(frame, START_TIMEOUT_S)
         return _service_state(data)
 

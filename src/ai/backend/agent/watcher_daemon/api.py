@@ -43,19 +43,19 @@ class Watcher:
     def application(self) -> web.Application:
         app = web.Application(client_max_size=4096)
         app.on_shutdown.append(self.finish)
-        app.router.add_get("/", self._guarded(self._handle_status))
-        app.router.add_post("/agent/{action}", self._guarded(self._handle_action))
-        app.router.add_post("/soft-reset", self._guarded(self._handle_reset))
+        app.router.add_get("/", self._with_token_check(self._handle_status))
+        app.router.add_post("/agent/{action}", self._with_token_check(self._handle_action))
+        app.router.add_post("/soft-reset", self._with_token_check(self._handle_reset))
         return app
 
-    def _guarded(self, work: Handler) -> Handler:
+    def _with_token_check(self, handler: Handler) -> Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
             try:
                 token = request.headers.get(TOKEN_HEADER, "")
                 # aiohttp decodes bytes that are no UTF-8 to surrogates
                 if not hmac.compare_digest(token.encode(errors="surrogateescape"), self._token.encode()):
                     raise Forbidden("The watcher does not know you.")
-                answer: web.StreamResponse = await work(request)
+                answer: web.StreamResponse = await handler(request)
             except BackendError as e:
                 return problem_response(e, request_id=request.headers.get("X-Request-ID", "")[:64])
             return answer
@@ -88,12 +88,12 @@ class Watcher:
         log.info("%d sessions were ended by a soft reset", ended_count)
         return ended_count
 
-    async def _run_alone(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _run_alone(self, action: Coroutine[Any, Any, T]) -> T:
         """Runs an action to the end, even if the caller goes away. Raises Conflict if another action is under way."""
         if self._running is not None and not self._running.done():
-            work.close()
+            action.close()
             raise Conflict("Something is being done to the agent already.")
-        task = self._running = asyncio.create_task(work)
+        task = self._running = asyncio.create_task(action)
         task.add_done_callback(_log_failure)
         return await asyncio.shield(task)
 

@@ -88,13 +88,15 @@ class AgentService:
             Forbidden: not a superadmin. NotFound: no such agent or device. InvalidInput: no operation of the device.
             Conflict: the agent is not alive, or a session holds the device.
         """
-        return await (await self._commands(caller, agent_id)).operate_device(operation)
+        return await (await self._commands_of(caller, agent_id)).operate_device(operation)
 
     async def device_options(self, caller: Caller, agent_id: str, device_name: str) -> DeviceOptions:
         """Returns the operations that the devices of a plugin offer. Raises as :meth:`operate_device`."""
-        return await (await self._commands(caller, agent_id)).device_options(DeviceOptionsOf(device_name=device_name))
+        return await (await self._commands_of(caller, agent_id)).device_options(
+            DeviceOptionsOf(device_name=device_name)
+        )
 
-    async def _commands(self, caller: Caller, agent_id: str) -> AgentCommands:
+    async def _commands_of(self, caller: Caller, agent_id: str) -> AgentCommands:
         require(caller, Operation.OPERATE_DEVICES)
         agent = await self._existing_agent(agent_id)
         if agent.status is not AgentStatus.ALIVE:

@@ -58,7 +58,7 @@ class Usage:
 
 
 class CgroupDriver:
-    """Limits and measures workloads. ``parents`` are the groups below which the groups of workloads lie."""
+    """Limits and measures workloads by control groups; ``parents`` are the groups above the groups of workloads."""
 
     kind: str = "none"
     controllers: frozenset[str] = frozenset()
@@ -263,13 +263,13 @@ class GroupFiles:
         used_bytes = self.number(name)
         return None if used_bytes is None else max(0, used_bytes - (self.field("memory.stat", inactive_field) or 0))
 
-    def field(self, name: str, key: bytes) -> int | None:
+    def field(self, name: str, field_name: bytes) -> int | None:
         """Returns the number after a key, which begins a line of a control group's file."""
         text = b"\n" + (self.read(name) or b"")
-        start_offset = text.find(b"\n" + key + b" ")
+        start_offset = text.find(b"\n" + field_name + b" ")
         if start_offset < 0:
             return None
-        field_text = text[start_offset + len(key) + 2 :].partition(b"\n")[0].strip()
+        field_text = text[start_offset + len(field_name) + 2 :].partition(b"\n")[0].strip()
         return int(field_text) if field_text.isdigit() else None
 
 
@@ -301,8 +301,8 @@ def _sum_of_io_stat(text: bytes | None, counter_name: bytes) -> int | None:
     return sum(int(value) for key, _, value in counter_pairs if key == counter_name and value.isdigit())
 
 
-def _cpu_list_text(numbers: Iterable[int]) -> str:
-    return ",".join(map(str, numbers))
+def _cpu_list_text(cpu_numbers: Iterable[int]) -> str:
+    return ",".join(map(str, cpu_numbers))
 
 
 def _subdirectories(path: Path) -> list[Path]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _ESCAPED_CHARACTER = re.compile(r"\\([0-7]{3})")
-LEAST_SHARE = 20  # a twentieth of a small file system is enough of a reserve
+RESERVE_DIVISOR = 20  # a twentieth of a small file system is enough of a reserve
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ def parse_mountinfo(text: str) -> list[MountEntry]:
             continue
         mounts.append(
             MountEntry(
-                mount_point=_unescape(mount_fields[4]),
-                source=_unescape(file_system_fields[1]),
+                mount_point=_unescape_octal(mount_fields[4]),
+                source=_unescape_octal(file_system_fields[1]),
                 fstype=file_system_fields[0],
                 options=tuple(mount_fields[5].split(",")),
                 super_options=tuple(file_system_fields[2].split(",")),
@@ -49,17 +49,17 @@ def parse_mountinfo(text: str) -> list[MountEntry]:
     return mounts
 
 
-def _unescape(text: str) -> str:
+def _unescape_octal(text: str) -> str:
     return _ESCAPED_CHARACTER.sub(lambda match: chr(int(match[1], 8)), text)
 
 
 def is_low(path: Path, reserve_bytes: int) -> bool:
-    """Returns whether the file system of ``path`` has less free than the reserve or a twentieth, whichever is less."""
+    """Returns True if the file system of ``path`` has less free than the reserve and than a twentieth of its size."""
     try:
         status = os.statvfs(path)
     except OSError:
         return False
-    needed_bytes = min(reserve_bytes, status.f_blocks * status.f_frsize // LEAST_SHARE)
+    needed_bytes = min(reserve_bytes, status.f_blocks * status.f_frsize // RESERVE_DIVISOR)
     return status.f_bavail * status.f_frsize < needed_bytes
 
 

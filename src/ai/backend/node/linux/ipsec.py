@@ -188,14 +188,14 @@ class Ipsec(AbstractContextManager["Ipsec"]):
     def __exit__(self, *_: object) -> None:
         self._xfrm.close()
 
-    def _request(self, kind: int, message: Any, flags: int = 0) -> None:
-        self._library.collect(self._xfrm.nlm_request, message, kind, self._library.MESSAGE | flags)
+    def _request(self, message_type: int, message: Any, extra_flags: int = 0) -> None:
+        self._library.collect(self._xfrm.nlm_request, message, message_type, self._library.MESSAGE_FLAGS | extra_flags)
 
-    def _list_entries(self, request: int, kind: int) -> list[Any]:
+    def _list_entries(self, request_type: int, reply_type: int) -> list[Any]:
         replies = self._library.collect(
-            self._xfrm.nlm_request, self._library.DumpRequest(), request, self._library.DUMP
+            self._xfrm.nlm_request, self._library.DumpRequest(), request_type, self._library.DUMP_FLAGS
         )
-        return [reply for reply in replies if reply["header"]["type"] == kind]
+        return [reply for reply in replies if reply["header"]["type"] == reply_type]
 
     def add_state(self, state: _State) -> None:
         """Adds an encryption state. Raises FileExistsError if the state exists."""
@@ -203,7 +203,7 @@ class Ipsec(AbstractContextManager["Ipsec"]):
         cipher = {"name": _CIPHER_NAME, "key_bits": 8 * len(key), "check_bits": _AUTHENTICATION_BITS, "key": key}
         window = {"bitmap_words": _WINDOW_PACKETS // 32, "packets": _WINDOW_PACKETS}
         message = self._library.StateMessage()
-        message.update(self._library.FOREVER)
+        message.update(self._library.NO_LIFETIME_LIMITS)
         message.update(
             daddr=state.target,
             spi=state.spi,
@@ -214,7 +214,7 @@ class Ipsec(AbstractContextManager["Ipsec"]):
             flags=_EXTENDED_NUMBERS_FLAG,
             attrs=[("XFRMA_ALG_AEAD", cipher), ("XFRMA_REPLAY_ESN_VAL", window)],
         )
-        self._request(self._library.NEW_STATE, message, self._library.ONLY_NEW)
+        self._request(self._library.NEW_STATE, message, self._library.ONLY_NEW_FLAGS)
 
     def remove_state(self, target: str, spi: int) -> None:
         message = self._library.StateId()
@@ -239,7 +239,7 @@ class Ipsec(AbstractContextManager["Ipsec"]):
             **dict.fromkeys(("aalgos", "ealgos", "calgos"), all_algorithms_mask),
         }
         message = self._library.PolicyMessage()
-        message.update(self._library.FOREVER)
+        message.update(self._library.NO_LIFETIME_LIMITS)
         message.update(_selector(policy, self.mark))
         message.update(
             priority=_PRIORITY_OF_RULE[policy.rule],

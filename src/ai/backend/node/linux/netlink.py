@@ -79,7 +79,7 @@ class Route:
         self._send_link_request("set", index=self._index_of(name), master=self._index_of(bridge))
 
     def mtu_at(self, address: str) -> int:
-        """Returns the largest packet of the device that has an IPv4 address. Raises OSError if no device has it."""
+        """Returns the MTU of the network device with an IPv4 address. Raises OSError if no device has the address."""
         for address_entry in self._collect(self._route.addr, "dump", family=socket.AF_INET):
             if address_entry.get("local") == address:
                 (link,) = self._send_link_request("get", index=address_entry["index"])

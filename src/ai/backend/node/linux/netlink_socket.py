@@ -27,7 +27,11 @@ from pyroute2.netlink.rtnl.ifinfmsg.plugins.vxlan import vxlan
 
 NEW_STATE, DELETE_STATE, GET_STATE = 0x10, 0x11, 0x12
 NEW_POLICY, DELETE_POLICY, GET_POLICY, UPDATE_POLICY = 0x13, 0x14, 0x15, 0x19
-MESSAGE, DUMP, ONLY_NEW = NLM_F_REQUEST | NLM_F_ACK, NLM_F_REQUEST | NLM_F_DUMP, NLM_F_CREATE | NLM_F_EXCL
+MESSAGE_FLAGS, DUMP_FLAGS, ONLY_NEW_FLAGS = (
+    NLM_F_REQUEST | NLM_F_ACK,
+    NLM_F_REQUEST | NLM_F_DUMP,
+    NLM_F_CREATE | NLM_F_EXCL,
+)
 DumpRequest = nlmsg
 
 Fields = tuple[tuple[str, Any], ...]
@@ -39,7 +43,7 @@ _LIFETIME_FIELDS: Fields = (
     ("expiry_times", "32x"),
     ("current_use", "32x"),
 )
-FOREVER = dict.fromkeys([name for name, kind in _LIFETIME_FIELDS if kind == "Q"], (1 << 64) - 1)
+NO_LIFETIME_LIMITS = dict.fromkeys([name for name, kind in _LIFETIME_FIELDS if kind == "Q"], (1 << 64) - 1)
 
 
 class VxlanData(nla):

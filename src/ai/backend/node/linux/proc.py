@@ -20,7 +20,7 @@ def boot_id() -> str:
 
 
 def stat_fields(pid: int) -> list[str] | None:
-    """Returns the fields of /proc/PID/stat from the state (field 3) on; None if there is no such process."""
+    """Returns the fields of /proc/PID/stat from the state (field 3) on; None without such a process."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:  # as above
             text = file.read()
@@ -37,9 +37,9 @@ def start_time(pid: int) -> int | None:
     return int(fields[19])
 
 
-def is_same(pid: int, started: int) -> bool:
+def is_same(pid: int, start_tick: int) -> bool:
     """Returns True if the process with this pid and start time still lives."""
-    return start_time(pid) == started
+    return start_time(pid) == start_tick
 
 
 def _children_by_list(pid: int) -> list[int] | None:

@@ -59,11 +59,11 @@ def is_supported(machine: str | None = None) -> bool:
 
 def compile_policy(extra: Collection[str] = (), machine: str | None = None) -> bytes:
     """Compiles the system call filter, with the plugins' extra calls. Raises CreationDenied for a forbidden call."""
-    return _compile(tuple(sorted(extra)), machine or platform.machine())
+    return _compile_program(tuple(sorted(extra)), machine or platform.machine())
 
 
 @cache
-def _compile(extra: tuple[str, ...], machine: str) -> bytes:
+def _compile_program(extra: tuple[str, ...], machine: str) -> bytes:
     number_column = _COLUMN_OF_MACHINE[machine]
     number_of_syscall = {
         name: machine_numbers[number_column]
@@ -82,42 +82,44 @@ def _compile(extra: tuple[str, ...], machine: str) -> bytes:
     return assemble(_assemble_rules(allowed_numbers, number_of_syscall, AUDIT_ARCH[machine]))
 
 
-def _assemble_rules(allowed: set[int], numbers: dict[str, int], arch: int) -> Program:
+def _assemble_rules(allowed_numbers: set[int], number_of_syscall: dict[str, int], arch: int) -> Program:
     program: Program = [
         (_LOAD, 0, 0, _ARCH_OFFSET),
         (_JUMP_EQUAL, 1, 0, arch),
         (_RETURN, 0, 0, KILL),
         (_LOAD, 0, 0, _NR_OFFSET),
-        (_JUMP_GREATER_EQUAL, 0, 1, max(numbers.values()) + 1),
+        (_JUMP_GREATER_EQUAL, 0, 1, max(number_of_syscall.values()) + 1),
         (_RETURN, 0, 0, ERRNO | errno.ENOSYS),
     ]
     absent_numbers = [
-        numbers[name] for name in ("clone3", "io_uring_setup") if name in numbers and numbers[name] not in allowed
+        number_of_syscall[name]
+        for name in ("clone3", "io_uring_setup")
+        if name in number_of_syscall and number_of_syscall[name] not in allowed_numbers
     ]
     for absent_number in absent_numbers:
         program += [(_JUMP_EQUAL, 0, 1, absent_number), (_RETURN, 0, 0, ERRNO | errno.ENOSYS)]
     program += _check_argument(
-        numbers["clone"], [(_JUMP_MASKED, 0, 1, NAMESPACE_FLAGS), *_DENY_CALL, *_ALLOW_CALL], argument=0
+        number_of_syscall["clone"], [(_JUMP_MASKED, 0, 1, NAMESPACE_FLAGS), *_DENY_CALL, *_ALLOW_CALL], argument_index=0
     )
-    program += _check_argument(numbers["personality"], _allow_values(PERSONALITIES), argument=0)
-    program += _check_argument(numbers["socket"], _allow_values(SOCKET_FAMILIES), argument=0)
-    return program + _search_ranges(_ranges(allowed))
+    program += _check_argument(number_of_syscall["personality"], _allow_values(PERSONALITIES), argument_index=0)
+    program += _check_argument(number_of_syscall["socket"], _allow_values(SOCKET_FAMILIES), argument_index=0)
+    return program + _search_ranges(_ranges_of(allowed_numbers))
 
 
-def _check_argument(number: int, body: Program, *, argument: int) -> Program:
+def _check_argument(call_number: int, body: Program, *, argument_index: int) -> Program:
     """Returns instructions that check an argument of a system call by ``body``."""
-    load_instructions: Program = [(_LOAD, 0, 0, _ARGS_OFFSET + 8 * argument)]
-    return [(_JUMP_EQUAL, 0, _checked_jump(len(load_instructions) + len(body)), number), *load_instructions, *body]
+    load_instructions: Program = [(_LOAD, 0, 0, _ARGS_OFFSET + 8 * argument_index)]
+    return [(_JUMP_EQUAL, 0, _checked_jump(len(load_instructions) + len(body)), call_number), *load_instructions, *body]
 
 
-def _allow_values(values: Sequence[int]) -> Program:
+def _allow_values(allowed_values: Sequence[int]) -> Program:
     check_instructions: Program = []
-    for value in values:
-        check_instructions += [(_JUMP_EQUAL, 0, 1, value), *_ALLOW_CALL]
+    for allowed_value in allowed_values:
+        check_instructions += [(_JUMP_EQUAL, 0, 1, allowed_value), *_ALLOW_CALL]
     return [*check_instructions, *_DENY_CALL]
 
 
-def _ranges(numbers: Collection[int]) -> list[tuple[int, int]]:
+def _ranges_of(numbers: Collection[int]) -> list[tuple[int, int]]:
     """Groups consecutive system call numbers into ranges (first, last)."""
     ranges: list[tuple[int, int]] = []
     for number in sorted(numbers):

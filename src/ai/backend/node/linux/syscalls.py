@@ -69,7 +69,7 @@ def die_with_parent() -> None:
 
 
 def become_subreaper() -> None:
-    """Becomes the parent of orphaned descendants."""
+    """Makes this process the parent of orphaned descendants."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -117,9 +117,9 @@ def unshare_user() -> None:
             os.close(fd)
 
 
-def enter_namespace(fd: int, kind: int) -> None:
+def enter_namespace(fd: int, namespace_type: int) -> None:
     """Moves this thread into a namespace; into a user namespace only a process of one thread. Raises OSError."""
-    _raise_if_failed(_LIBC.setns(ctypes.c_int(fd), ctypes.c_int(kind)), "setns")
+    _raise_if_failed(_LIBC.setns(ctypes.c_int(fd), ctypes.c_int(namespace_type)), "setns")
 
 
 def mount(source: str, target: str, fstype: str, flags: int, data: str = "") -> None:

@@ -16,7 +16,7 @@ from ai.backend.node.linux.netlink import EVERYBODY, Route
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.runtime import Overlay
 
-SMALLEST = 28
+LONGEST_PREFIX = 28
 _RESERVED_ADDRESSES = 3  # the network itself, its gateway, its broadcast address
 _SYSCTL_FOLDER = Path("/proc/sys/net")
 _FENCE_FILES = ("ipv6/conf/{}/disable_ipv6", "ipv4/conf/{}/rp_filter")
@@ -25,9 +25,9 @@ _PROBE_PORT, _PROBE_MTU = 4789, 1450
 _NO_SHORTCUT_REASON = "the kernel (older than Linux 6.5) leads no network from one agent to another of the same node"
 
 
-def prefix_for(hosts: int) -> int:
+def prefix_for(host_count: int) -> int:
     """Returns the prefix length of a network with room for this many hosts and a gateway."""
-    return min(SMALLEST, 32 - (hosts + _RESERVED_ADDRESSES - 1).bit_length())
+    return min(LONGEST_PREFIX, 32 - (host_count + _RESERVED_ADDRESSES - 1).bit_length())
 
 
 def addresses_of(subnet: IPv4Network, hosts: Sequence[str]) -> dict[str, str]:

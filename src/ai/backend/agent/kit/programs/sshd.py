@@ -23,8 +23,8 @@ from .terminal import Terminal, open_terminal, shell_argv
 
 HOST_KEY = ".ssh-host/host_ed25519"
 SESSION_KEYS = Path("/home/config/ssh")
-OWN_KEY = "id_container.pub"
-MAX_KEYS = 256 * 1024
+_OWN_KEY_FILE = "id_container.pub"
+_MAX_KEYS_BYTES = 256 * 1024
 _PIECE_BYTES = 64 * 1024
 _GRACE_S = 5.0
 _KEPT_VARIABLES = ("LANG", "LC_", "TERM", "COLORTERM")
@@ -71,10 +71,10 @@ class Files(asyncssh.SFTPServer):
 def authorized_keys(home: Path) -> asyncssh.SSHAuthorizedKeys | None:
     """Returns all accepted SSH keys; None if there are none. A malformed line does not exclude the other keys."""
     lines: list[str] = []
-    for path in (home / ".ssh/authorized_keys", home / OWN_KEY, *sorted(SESSION_KEYS.glob("*.pub"))):
+    for path in (home / ".ssh/authorized_keys", home / _OWN_KEY_FILE, *sorted(SESSION_KEYS.glob("*.pub"))):
         try:
             with path.open("rb") as file:
-                lines += file.read(MAX_KEYS).decode("utf-8", "replace").splitlines()
+                lines += file.read(_MAX_KEYS_BYTES).decode("utf-8", "replace").splitlines()
         except OSError:
             continue  # not there, or not ours to read
     valid_lines: list[str] = []
@@ -121,9 +121,9 @@ async def serve(process: asyncssh.SSHServerProcess[bytes]) -> None:
     """Runs one shell or command for a client."""
     try:
         if process.get_terminal_type() is not None:
-            exit_code = await _on_terminal(process)
+            exit_code = await _run_on_terminal(process)
         else:
-            exit_code = await _on_pipes(process)
+            exit_code = await _run_on_pipes(process)
     except (ConnectionError, asyncssh.Error):
         return  # the client is gone
     except OSError as e:
@@ -135,7 +135,7 @@ async def serve(process: asyncssh.SSHServerProcess[bytes]) -> None:
         process.exit(exit_code)
 
 
-async def _on_terminal(process: asyncssh.SSHServerProcess[bytes]) -> int:
+async def _run_on_terminal(process: asyncssh.SSHServerProcess[bytes]) -> int:
     columns, rows, _, _ = process.get_terminal_size()
     env = {**environment(process), "TERM": process.get_terminal_type() or "xterm"}
     terminal = await open_terminal(shell_argv(process.command), env, rows or 24, columns or 80)
@@ -172,7 +172,7 @@ async def _type_input(terminal: Terminal, process: asyncssh.SSHServerProcess[byt
         await terminal.write(data)
 
 
-async def _on_pipes(process: asyncssh.SSHServerProcess[bytes]) -> int:
+async def _run_on_pipes(process: asyncssh.SSHServerProcess[bytes]) -> int:
     child = await asyncio.create_subprocess_exec(
         *shell_argv(process.command),
         stdin=asyncio.subprocess.PIPE,

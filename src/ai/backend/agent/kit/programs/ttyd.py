@@ -18,12 +18,12 @@ from aiohttp import WSMsgType, web
 
 from .terminal import Terminal, open_terminal, shell_argv
 
-FOLDER = Path(__file__).resolve().parent
+_PAGE_FOLDER = Path(__file__).resolve().parent
 MAX_SHELLS = 16
-STORED_OUTPUT = 256 * 1024
+_STORED_OUTPUT_BYTES = 256 * 1024
 """The bytes of output that a reconnected page shows again."""
 IDLE_S = 600.0
-MAX_MESSAGE = 1024 * 1024
+_MAX_MESSAGE_BYTES = 1024 * 1024
 ENDED, TAKEN_OVER, TOO_MANY = 4000, 4001, 4002
 _RESET_SEQUENCE = b"\x1bc"
 _SHELL_KEY = re.compile(r"[A-Za-z0-9_-]{16,64}")
@@ -72,7 +72,7 @@ class Shell:
     async def _pump(self) -> None:
         while data := await self._terminal.read():
             self._output += data
-            del self._output[: max(0, len(self._output) - STORED_OUTPUT)]
+            del self._output[: max(0, len(self._output) - _STORED_OUTPUT_BYTES)]
             if (socket := self._socket) is not None:
                 try:
                     await socket.send_bytes(data)
@@ -97,12 +97,12 @@ class Server:
         return app
 
     async def page(self, request: web.Request) -> web.Response:
-        return _file_response(FOLDER / "ttyd" / "index.html")
+        return _file_response(_PAGE_FOLDER / "ttyd" / "index.html")
 
     async def file(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
         for folder in ("ttyd", "xterm"):
-            path = FOLDER / folder / name
+            path = _PAGE_FOLDER / folder / name
             if re.fullmatch(r"[a-z][a-z-]*\.(js|css)", name) and path.is_file():
                 return _file_response(path)
         raise web.HTTPNotFound
@@ -115,7 +115,7 @@ class Server:
         key = request.query.get("key", "")
         if not _SHELL_KEY.fullmatch(key):
             raise web.HTTPBadRequest(text="key: 16 to 64 letters and digits")
-        socket = web.WebSocketResponse(max_msg_size=MAX_MESSAGE, heartbeat=30.0, compress=False)
+        socket = web.WebSocketResponse(max_msg_size=_MAX_MESSAGE_BYTES, heartbeat=30.0, compress=False)
         await socket.prepare(request)
         shell = await self._shell(key, request)
         if shell is None:

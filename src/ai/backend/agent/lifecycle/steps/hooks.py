@@ -38,7 +38,7 @@ class Hooks(Step):
         """Calls the hooks. Raises the errors of ``pre_create``, and CreationDeferred while a plugin is missing."""
         if kernel.record.workload_id:
             return  # resumed: the workload was made from the configs already
-        holders = self._holders(kernel)
+        holders = self._plugins_with_allocations(kernel)
         await self.hook_retrier.complete_earlier_attempts(kernel, [handle.key for handle, _ in holders])
         kernel.configs = []
         kernel.attached = {}
@@ -52,10 +52,10 @@ class Hooks(Step):
             config = await self.calls.call(key, "pre_create", kernel, step)
             assert config is not None
             kernel.configs.append((key, config))
-            kernel.attached[key] = await _attached(handle, held_allocation)
+            kernel.attached[key] = await _attached_devices_of(handle, held_allocation)
         kernel.save(attached_devices={key: _attached_to_wire(devices) for key, devices in kernel.attached.items()})
 
-    def _holders(self, kernel: Kernel) -> list[tuple[PluginHandle, DeviceAllocation]]:
+    def _plugins_with_allocations(self, kernel: Kernel) -> list[tuple[PluginHandle, DeviceAllocation]]:
         holders = [
             (handle, allocation)
             for handle in self.context.plugins.started()
@@ -98,7 +98,7 @@ class Hooks(Step):
             remaining_s = deadline - clock()
 
 
-async def _attached(handle: PluginHandle, allocation: DeviceAllocation) -> list[AttachedDevice]:
+async def _attached_devices_of(handle: PluginHandle, allocation: DeviceAllocation) -> list[AttachedDevice]:
     check_answer = partial(responses.attached, held=allocation)
     return list(
         await handle.call("alloc_to_devices", lambda plugin: plugin.alloc_to_devices(allocation), check=check_answer)
