@@ -299,7 +299,7 @@ async def test_what_is_owed_ends_with_the_kernel(bench: Bench) -> None:
 async def test_a_post_terminate_that_fails_gives_the_slots_back_at_its_deadline(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hook_retries, "_FIRST_S", 0.3)
+    monkeypatch.setattr(hook_retries, "_RETRY_FIRST_S", 0.3)
     mem, _ = acting("mem", post_terminate=raising(*[RuntimeError("in use")] * 4))
     bench.plugins = [fake_plugin("cpu"), mem]
     bench.options = {"kernel-lifecycles": {"plugin-timeout": 0.5}}

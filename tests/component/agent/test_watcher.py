@@ -122,7 +122,7 @@ async def test_a_reset_goes_on_where_its_caller_does_not_wait(tmp_path: Path) ->
 async def test_an_agent_that_does_not_stop_is_started_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api, "_ACTION_S", 2.0)
+    monkeypatch.setattr(api, "_ACTION_TIMEOUT_S", 2.0)
     done = tmp_path / "done"
     script = tmp_path / "unit.sh"
     script.write_text(f'echo "$1 $$" >> {done}\n[ "$1" = start ] || exec sleep 600\n')

@@ -42,12 +42,12 @@ from ai.backend.plugin.discovery import PluginSource, find_plugins
 from ai.backend.plugin.runtime import AbstractRuntime, RuntimeInfo
 
 log = logging.getLogger(__name__)
-_KITS_S = 3600.0
+_KIT_CLEANING_PERIOD_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """The machine of one agent.
+    """The services of the machine that one agent runs on.
 
     ``overlay`` and ``secure`` block; ``secure`` encrypts exactly these lines to other nodes.
     """
@@ -61,7 +61,7 @@ class Host:
 
 
 def this_host(settings: AgentSettings) -> Host:
-    """Returns the machine that the agent runs on, with the data directory of its settings."""
+    """Returns the services of this machine, with the data directory of the agent's settings."""
     return Host(
         state=DirectoryState(settings.data_dir),
         kits=KitStore(settings.data_dir / "kit"),
@@ -110,7 +110,7 @@ class Agent:
         return self.settings.agent.id
 
     async def start(self) -> None:
-        """Starts. Raises Conflict if another agent uses the data directory, or what the runtime's setup raises."""
+        """Starts the agent. Raises Conflict if another agent uses its data directory, and runtime setup errors."""
         self._host.state.open()
         self._parts.callback(self._host.state.close)
         try:
@@ -202,7 +202,7 @@ class Agent:
             refreshes,
             PeriodicCall("images", intervals.images, refresh_images),
             PeriodicCall("sync", intervals.sync, recovery.sync),
-            PeriodicCall("kits", _KITS_S, host.kits.clean),
+            PeriodicCall("kits", _KIT_CLEANING_PERIOD_S, host.kits.clean),
         )
         for loop in loops:
             self._spawn(loop.run(), loop.name)
@@ -214,7 +214,7 @@ class Agent:
         self._tasks.append(asyncio.create_task(loop, name=f"agent-{name}"))
 
     async def stop(self) -> None:
-        """Stops everything but the workloads. Safe without ``start`` and twice."""
+        """Stops the agent but not the workloads. Safe without ``start`` and twice."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
@@ -225,14 +225,14 @@ class Agent:
 
     @property
     def commands(self) -> AgentCommands:
-        """The commands of the link. Raises Unavailable unless the agent is started."""
+        """The commands that managers may call. Raises Unavailable unless the agent is started."""
         if self._commands is None:
             raise Unavailable(f"the agent {self.agent_id} is not started")
         return self._commands
 
 
 async def serve(settings: AgentSettings, stop: asyncio.Event) -> None:
-    """Runs an agent that is connected to every manager by ZeroMQ until ``stop`` is set. Its workloads keep running.
+    """Runs an agent, connected to every manager by ZeroMQ, until ``stop`` is set. Workloads keep running.
 
     Raises InvalidInput for missing or wrong settings, and Conflict if another agent uses the data directory.
     """

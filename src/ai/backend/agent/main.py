@@ -28,7 +28,7 @@ def survey_node(config: Path | None, only: str | None = None) -> list[PluginInsp
 
 @click.group
 def main() -> None:
-    """The agent daemon."""
+    """Runs the agent daemon's command line."""
 
 
 @main.command("start-server")
@@ -42,13 +42,13 @@ def start_server(config: Path | None, log_level: str | None) -> None:
 
     share_one_heap()
 
-    async def work(stop: asyncio.Event) -> None:
+    async def run_agent(stop: asyncio.Event) -> None:
         settings = _load_settings(config)
         log_as_configured("agent", settings.logging, level=log_level)
         with PidFile(settings.agent.pid_file):
             await serve(settings, stop)
 
-    run_daemon(work)
+    run_daemon(run_agent)
 
 
 @main.command("watcher")
@@ -60,10 +60,10 @@ def watcher(config: Path | None, log_level: str | None) -> None:
     from ai.backend.agent.watcher_daemon.api import serve as serve_watcher
     from ai.backend.infra.telemetry import log_as_configured
 
-    async def work(stop: asyncio.Event) -> None:
+    async def run_watcher(stop: asyncio.Event) -> None:
         settings = _load_settings(config)
         log_file = settings.logging.file.model_copy(update={"filename": "watcher.log"})
         log_as_configured("watcher", settings.logging.model_copy(update={"file": log_file}), level=log_level)
         await serve_watcher(settings, stop)
 
-    run_daemon(work)
+    run_daemon(run_watcher)

@@ -9,7 +9,7 @@ from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.common.errors import Conflict, InvalidInput
 from ai.backend.plugin.runtime import AbstractRuntime, WorkloadState
 
-_RUNTIMES = {
+_IMPORTS_OF_RUNTIME = {
     "process": (
         "ai.backend.runtime.process.runtime:ProcessRuntime",
         "ai.backend.runtime.process.settings:ProcessRuntimeSettings",
@@ -30,26 +30,30 @@ def load_runtime(settings: AgentSettings) -> AbstractRuntime:
         Conflict: workloads of another runtime exist, which this one could not find.
     """
     name = settings.agent.runtime
-    if name not in _RUNTIMES:
-        raise InvalidInput(f"there is no runtime {name!r}; known are {', '.join(_RUNTIMES)}", data={"runtime": name})
-    for other in _RUNTIMES.keys() - {name}:
-        left = settings.data_dir / other / "workloads"
-        if left.is_dir() and any(left.iterdir()):
-            message = f"sessions of the runtime {other} are left on {settings.agent.id}; end them with that one first"
-            raise Conflict(message, data={"runtime": other})
+    if name not in _IMPORTS_OF_RUNTIME:
+        raise InvalidInput(
+            f"there is no runtime {name!r}; known are {', '.join(_IMPORTS_OF_RUNTIME)}", data={"runtime": name}
+        )
+    for other_name in _IMPORTS_OF_RUNTIME.keys() - {name}:
+        workloads_folder = settings.data_dir / other_name / "workloads"
+        if workloads_folder.is_dir() and any(workloads_folder.iterdir()):
+            message = (
+                f"sessions of the runtime {other_name} are left on {settings.agent.id}; end them with that one first"
+            )
+            raise Conflict(message, data={"runtime": other_name})
     try:
-        cls, model = (
+        runtime_class, settings_model = (
             getattr(importlib.import_module(module), attribute)
-            for module, _, attribute in (path.partition(":") for path in _RUNTIMES[name])
+            for module, _, attribute in (path.partition(":") for path in _IMPORTS_OF_RUNTIME[name])
         )
     except ModuleNotFoundError as e:
         message = f"the runtime {name} needs {e.name}; install the extra: pip install 'backendai[{name}]'"
         raise InvalidInput(message, data={"runtime": name}) from None
     try:
-        parsed = model.model_validate(settings.runtime)
+        parsed_settings = settings_model.model_validate(settings.runtime)
     except ValueError as e:
         raise InvalidInput(f"the settings of the runtime {name} are wrong: {e}") from None
-    runtime: AbstractRuntime = cls(parsed, settings.data_dir / name)
+    runtime: AbstractRuntime = runtime_class(parsed_settings, settings.data_dir / name)
     return runtime
 
 

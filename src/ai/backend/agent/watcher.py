@@ -8,7 +8,7 @@ import sys
 def main() -> None:
     from ai.backend.agent.main import watcher
 
-    arguments = ["--config" if one == "--config-path" else one for one in sys.argv[1:]]
+    arguments = ["--config" if argument == "--config-path" else argument for argument in sys.argv[1:]]
     watcher.main(args=arguments, prog_name="python -m ai.backend.agent.watcher")
 
 

@@ -23,12 +23,12 @@ MARK = 7777
 LINE = SecuredLine(
     local=("192.168.77.1", 4790), peer=("192.168.77.2", 4791), key_out=bytes(range(32)), key_in=bytes(range(1, 33))
 )
-FOREVER = "ff" * 32 + "00" * 64
+NO_LIFETIME_LIMITS = "ff" * 32 + "00" * 64
 STATE = (
     "00" * 56  # any packet, as the policies choose
     + "c0a84d02" + "00" * 12 + "{spi}" + "32000000"  # the target, the number, ESP
     + "c0a84d01" + "00" * 12  # the source
-    + FOREVER
+    + NO_LIFETIME_LIMITS
     + "00" * 12
     + "00000000611e00000200000080" + "00" * 7  # the mark, IPv4, transport, extended numbers
     + "60001200" + b"rfc4106(gcm(aes))".hex().ljust(128, "0") + "a000000080000000" + bytes(range(20)).hex()
@@ -58,7 +58,7 @@ class FakeKernel(Ipsec):
 
     def __exit__(self, *_: object) -> None: ...
 
-    def _do(self, kind: int, message: Any, flags: int = 0) -> None:
+    def _request(self, kind: int, message: Any, flags: int = 0) -> None:
         message["header"]["type"] = kind
         message.encode()
         data = bytes(message.data)
@@ -77,7 +77,7 @@ class FakeKernel(Ipsec):
         elif kind == DELETE_POLICY:
             del self.policies_by_id[body[:56] + body[60:61]]
 
-    def _dump(self, request: int, kind: int) -> list[Any]:
+    def _list_entries(self, request: int, kind: int) -> list[Any]:
         is_state = request == GET_STATE
         made = netlink_socket.StateMessage if is_state else netlink_socket.PolicyMessage
         replies = [made(bytearray(data)) for data in (self.states_by_id if is_state else self.policies_by_id).values()]
@@ -94,7 +94,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> type[FakeKernel]:
 
 
 def test_the_message_of_a_state_equals_that_of_iproute(kernel: type[FakeKernel]) -> None:
-    out, _ = ipsec._states(LINE)
+    out, _ = ipsec._states_of(LINE)
     FakeKernel().add_state(out)
     ((kind, body),) = kernel.sent
     assert kind == 0x10
@@ -103,20 +103,20 @@ def test_the_message_of_a_state_equals_that_of_iproute(kernel: type[FakeKernel])
 
 
 def test_the_message_of_a_policy_equals_that_of_iproute(kernel: type[FakeKernel]) -> None:
-    out, *_ = ipsec._policies(LINE)
+    out, *_ = ipsec._policies_of(LINE)
     FakeKernel().set_policy(out)
     ((kind, body),) = kernel.sent
     assert kind == 0x13
     assert len(body) == 168 + 68
     assert body[:56].hex() == SELECTOR
-    assert body[56:152].hex() == FOREVER
+    assert body[56:152].hex() == NO_LIFETIME_LIMITS
     assert body[152:168].hex() == "00000000000000000100000000000000", "outwards, allowed"
     assert body[168:].hex() == TEMPLATE
 
 
 def test_only_what_is_wanted_stays_and_others_are_let_alone(kernel: type[FakeKernel]) -> None:
     foreign = FakeKernel(mark=1)
-    for state in ipsec._states(replace(LINE, key_out=b"f" * 32, key_in=b"g" * 32)):
+    for state in ipsec._states_of(replace(LINE, key_out=b"f" * 32, key_in=b"g" * 32)):
         foreign.add_state(state)
     other = SecuredLine(local=LINE.local, peer=("192.168.77.3", 4790), key_out=b"o" * 32, key_in=b"i" * 32)
     ipsec.apply(MARK, [LINE, other])
@@ -140,7 +140,7 @@ def test_a_port_of_ours_may_serve_something_else_in_another_life(kernel: type[Fa
     ipsec.apply(MARK, [LINE])
     plain = replace(LINE, key_out=b"", key_in=b"")
     ipsec.apply(MARK, [plain])
-    assert set(FakeKernel().policies()) == set(ipsec._policies(plain))
+    assert set(FakeKernel().policies()) == set(ipsec._policies_of(plain))
     assert FakeKernel().states() == []
 
 
@@ -161,7 +161,7 @@ def test_agents_of_one_node_do_not_undo_each_other(kernel: type[FakeKernel]) -> 
 
 def test_both_ends_agree_and_keys_do_not_show() -> None:
     there = SecuredLine(local=LINE.peer, peer=LINE.local, key_out=LINE.key_in, key_in=LINE.key_out)
-    assert set(ipsec._states(LINE)) == set(ipsec._states(there))
+    assert set(ipsec._states_of(LINE)) == set(ipsec._states_of(there))
     assert "key" not in repr(LINE)
 
 
@@ -172,7 +172,7 @@ def test_without_root_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_kernel_without_it_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     class Poor(FakeKernel):
-        def _do(self, kind: int, message: Any, flags: int = 0) -> None:
+        def _request(self, kind: int, message: Any, flags: int = 0) -> None:
             raise OSError(93, "Protocol not supported") if kind == 0x10 else ProcessLookupError
 
     monkeypatch.setattr(ipsec, "Ipsec", Poor)

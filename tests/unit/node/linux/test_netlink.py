@@ -19,7 +19,7 @@ class RecordingRoute(Route):
         self._collect = netlink_socket.collect
         self._route = IPBatch()
 
-    def _index(self, name: str) -> int:
+    def _index_of(self, name: str) -> int:
         return 7
 
     def sent(self) -> tuple[int, int, bytes]:

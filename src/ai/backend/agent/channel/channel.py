@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 Frame = Mapping[str, Any]
 OpenChannel = Callable[[int], Awaitable[RunnerChannel]]
 """Opens the stream behind a sequence number."""
-_BACKOFF = Backoff(0.05, 2.0)
-_ERRORS: dict[str, type[BackendError]] = {
+_REOPEN_BACKOFF = Backoff(0.05, 2.0)
+_ERROR_OF_TYPE: dict[str, type[BackendError]] = {
     "not-found": NotFound,
     "denied": Forbidden,
     "too-large": LimitExceeded,
@@ -64,18 +64,18 @@ class _Request:
 class KernelChannel:
     """Exchanges frames with the runner of one kernel, and reopens a broken stream behind frame ``received``."""
 
-    _open: OpenChannel
+    _open_channel: OpenChannel
     received: int
     next_request: int
     _stream: RunnerChannel | None = field(default=None, init=False)
     _reader: asyncio.Task[None] | None = field(default=None, init=False)
-    _requests: dict[int, _Request] = field(default_factory=dict, init=False)
+    _pending_requests: dict[int, _Request] = field(default_factory=dict, init=False)
     _sinks: list[FrameSink] = field(default_factory=list, init=False)
-    _ready: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _is_ready_event: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _connected: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _ended: Frame | None = field(default=None, init=False)
     _closed: bool = field(default=False, init=False)
-    _failures: int = field(default=0, init=False)
+    _reopen_failures: int = field(default=0, init=False)
 
     def add_sink(self, sink: FrameSink) -> None:
         self._sinks.append(sink)
@@ -85,22 +85,22 @@ class KernelChannel:
         return self._ended is not None
 
     async def connect(self) -> None:
-        """Opens the stream. Raises Unavailable without a live runner, and Conflict if a newer agent drives it."""
+        """Opens the runner's stream. Raises Unavailable without a live runner, Conflict if a newer agent drives it."""
         if self._stream is None and self._reader is None:
-            self._take(await self._open(self.received))
+            self._receive_from(await self._open_channel(self.received))
 
     async def wait_ready(self, timeout_s: float) -> None:
         """Waits until the runner is ready for code. Raises StartFailed after the time, or if its workload ended."""
         try:
             async with asyncio.timeout(timeout_s):
-                await self._ready.wait()
+                await self._is_ready_event.wait()
         except TimeoutError:
             raise StartFailed(f"the runner was not ready within {timeout_s:g} s") from None
         if self._ended is not None:
             raise StartFailed(f"the workload ended before it was ready: {describe_exit(self._ended)}")
 
     async def close(self) -> None:
-        """Closes the connection; the runner keeps running. Safe twice."""
+        """Closes the connection to the runner, which keeps running. Safe to call twice."""
         self._closed = True
         reader, self._reader = self._reader, None
         if reader is not None:
@@ -136,7 +136,7 @@ class KernelChannel:
         return self._stream
 
     async def ack(self, seq: int) -> None:
-        """Acknowledges frames, which the shim then drops. A lost acknowledgement only costs memory there."""
+        """Acknowledges frames up to ``seq``, which the shim then drops. A lost acknowledgement only costs memory."""
         if self._stream is not None and not self._closed and self._ended is None:
             try:
                 await self._stream.ack(seq)
@@ -150,24 +150,24 @@ class KernelChannel:
             NotFound, Forbidden, LimitExceeded, InvalidInput, RunError: the runner's error reply.
             DeadlineExceeded, Unavailable, WorkloadEnded: there is no reply.
         """
-        number, self.next_request = self.next_request, self.next_request + 1
-        request = self._requests[number] = _Request(asyncio.get_running_loop().create_future())
+        request_number, self.next_request = self.next_request, self.next_request + 1
+        request = self._pending_requests[request_number] = _Request(asyncio.get_running_loop().create_future())
         try:
             async with asyncio.timeout(timeout_s):
-                await self.send({**frame, "req": number})
+                await self.send({**frame, "req": request_number})
                 return await request.done, request.chunks
         except TimeoutError:
             raise DeadlineExceeded(f"the runner did not answer {frame['t']} within {timeout_s:g} s") from None
         finally:
-            del self._requests[number]
+            del self._pending_requests[request_number]
 
-    def _take(self, stream: RunnerChannel) -> None:
-        """Receives the stream's frames by its callback, or in a task if it has none."""
+    def _receive_from(self, stream: RunnerChannel) -> None:
+        """Receives the stream's frames by a callback, or in a task if the stream takes no callback."""
         self._stream = stream
         self._connected.set()
         self._reader = None
         if not stream.listen(self._on_frame):
-            self._reader = asyncio.create_task(self._read(stream), name="runner-channel")
+            self._reader = asyncio.create_task(self._read_stream(stream), name="runner-channel")
 
     def _on_frame(self, frame: Frame | None) -> None:
         stream = self._stream
@@ -176,14 +176,14 @@ class KernelChannel:
                 self._reader = asyncio.create_task(self._reopen(stream), name="runner-channel")
             return
         try:
-            self._handle(frame)
+            self._handle_frame(frame)
         except Exception:
             log.exception("a frame of a runner could not be handled")
 
-    async def _read(self, stream: RunnerChannel) -> None:
+    async def _read_stream(self, stream: RunnerChannel) -> None:
         try:
             async for frame in stream.recv():
-                self._handle(frame)
+                self._handle_frame(frame)
         except Unavailable as e:
             log.info("a runner's channel broke: %s", e)
         except Exception:
@@ -197,70 +197,70 @@ class KernelChannel:
         self._stream = None
         await stream.close()
         while not self._closed and self._ended is None:
-            await asyncio.sleep(_BACKOFF.delay_s(self._failures))
-            self._failures += 1
+            await asyncio.sleep(_REOPEN_BACKOFF.delay_s(self._reopen_failures))
+            self._reopen_failures += 1
             try:
-                stream = await self._open(self.received)
+                stream = await self._open_channel(self.received)
             except Conflict as e:
                 log.error("another agent drives this runner: %s", e)
                 return
             except BackendError as e:
-                if self._failures == 1:
+                if self._reopen_failures == 1:
                     log.info("a runner's channel cannot be opened again yet: %s", e)
             except Exception:
                 log.exception("a runner's channel cannot be opened again")
             else:
-                self._take(stream)
+                self._receive_from(stream)
                 return
 
-    def _handle(self, frame: Frame) -> None:
-        self._failures = 0
-        kind, seq = frame.get("t"), frame.get("seq")
+    def _handle_frame(self, frame: Frame) -> None:
+        self._reopen_failures = 0
+        message_type, seq = frame.get("t"), frame.get("seq")
         if isinstance(seq, int):
             if seq <= self.received:
                 return
             self.received = seq
-        if kind == "exited":
-            self._end(frame)
-        elif kind == "ready":
-            self._ready.set()
-        elif kind in ("reply", "chunk"):
-            self._answer(frame)
+        if message_type == "exited":
+            self._deliver_end(frame)
+        elif message_type == "ready":
+            self._is_ready_event.set()
+        elif message_type in ("reply", "chunk"):
+            self._answer_request(frame)
         for sink in self._sinks:
             try:
                 sink.on_frame(frame, self.received)
             except Exception:
-                log.exception("a frame of type %s could not be handled", kind)
+                log.exception("a frame of type %s could not be handled", message_type)
 
-    def _answer(self, frame: Frame) -> None:
-        request = self._requests.get(frame.get("req", -1))
+    def _answer_request(self, frame: Frame) -> None:
+        request = self._pending_requests.get(frame.get("req", -1))
         if request is None or request.done.done():
             return
         if frame["t"] == "chunk":
             request.chunks.append(frame)
         elif frame.get("ok"):
-            data = frame.get("data")
-            request.done.set_result(data if isinstance(data, dict) else {})
+            reply_data = frame.get("data")
+            request.done.set_result(reply_data if isinstance(reply_data, dict) else {})
         else:
             error = frame.get("error") or {}
-            cls = _ERRORS.get(str(error.get("type")), RunError)
-            request.done.set_exception(cls(str(error.get("message", "the runner failed"))))
+            error_class = _ERROR_OF_TYPE.get(str(error.get("type")), RunError)
+            request.done.set_exception(error_class(str(error.get("message", "the runner failed"))))
 
-    def _end(self, frame: Frame) -> None:
+    def _deliver_end(self, frame: Frame) -> None:
         self._ended = frame
         self._fail_requests(WorkloadEnded(f"the session's workload has ended: {describe_exit(frame)}"))
-        self._ready.set()
+        self._is_ready_event.set()
         self._connected.set()
         for sink in self._sinks:
             sink.on_exit(frame)
 
     def workload_gone(self) -> None:
-        """Handles the end of the workload that another source reported."""
+        """Handles the end of the workload, which the runtime and not the runner reported."""
         if self._ended is None:
-            self._end({"t": "exited", "code": None, "signal": None, "reason": "gone"})
+            self._deliver_end({"t": "exited", "code": None, "signal": None, "reason": "gone"})
 
     def _fail_requests(self, error: BackendError) -> None:
-        for request in self._requests.values():
+        for request in self._pending_requests.values():
             if not request.done.done():
                 request.done.set_exception(error)
                 request.done.exception()  # its waiter may be gone

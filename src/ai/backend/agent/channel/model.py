@@ -10,11 +10,11 @@ RECORD_VERSION = 1
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of durable records."""
+    """Base class of the records that the agent stores on disk."""
 
 
 class RunRecord(Record, frozen=True, kw_only=True):
-    """The record of a run that is not fetched to its end.
+    """The stored record of a code run whose output is not fetched to its end.
 
     ``consumed`` is the last frame whose output was fetched, ``waiting`` the options of the input that the run waits
     for, and ``deadline_at`` the time of its cancellation in seconds since the epoch.
@@ -29,7 +29,7 @@ class RunRecord(Record, frozen=True, kw_only=True):
 
 
 class RunsRecord(Record, frozen=True, kw_only=True):
-    """The runs of a kernel in order. The shim has dropped the frames up to ``acked``."""
+    """The stored code runs of a kernel in order. The shim has dropped the frames up to ``acked``."""
 
     version: int = RECORD_VERSION
     attempt: int

@@ -12,7 +12,7 @@ STREAM_LIMIT = 524_288
 """Characters of each of stdout and stderr in one answer."""
 RICH_LIMIT = 16 * 1024 * 1024
 """Characters of media, html and log items in one answer."""
-_STREAMS = ("stdout", "stderr")
+_STREAM_NAMES = ("stdout", "stderr")
 
 
 @dataclass(slots=True)
@@ -25,32 +25,32 @@ class _Entry:
 
 @dataclass(slots=True)
 class ConsoleBuffer:
-    """Buffers items and marks in order. Adjacent text of one stream is one item.
+    """Buffers console output and run state marks in order. Adjacent text of one stream is one item.
 
     A mark is a change of the run's state, without output; a reply to the client ends there.
     """
 
     _entries: list[_Entry] = field(default_factory=list)
-    _used: dict[str, int] = field(default_factory=dict)
+    _used_space: dict[str, int] = field(default_factory=dict)
     dropped: dict[str, int] = field(default_factory=dict)
 
-    def lose(self, kind: str, count: int) -> None:
+    def lose(self, kind: str, dropped_count: int) -> None:
         """Counts dropped characters of a stream, or dropped rich items."""
-        self.dropped[kind] = self.dropped.get(kind, 0) + count
+        self.dropped[kind] = self.dropped.get(kind, 0) + dropped_count
 
     def add(self, kind: str, data: Any, seq: int) -> None:
-        """Appends an item. What exceeds the limit until the next fetch or mark is dropped and counted."""
-        is_stream = kind in _STREAMS
-        text, limit, counter = str(data), STREAM_LIMIT if is_stream else RICH_LIMIT, kind if is_stream else "rich"
-        free = limit - self._used.get(counter, 0)
-        if len(text) > free:
-            self.lose(kind, len(text) - free if is_stream else 1)
+        """Appends console output. Output over the limit until the next fetch or mark is dropped and counted."""
+        is_stream = kind in _STREAM_NAMES
+        text, limit, used_key = str(data), STREAM_LIMIT if is_stream else RICH_LIMIT, kind if is_stream else "rich"
+        free_space = limit - self._used_space.get(used_key, 0)
+        if len(text) > free_space:
+            self.lose(kind, len(text) - free_space if is_stream else 1)
             if not is_stream:
                 return
-            text = text[:free]
+            text = text[:free_space]
         if is_stream and not text:
             return
-        self._used[counter] = self._used.get(counter, 0) + len(text)
+        self._used_space[used_key] = self._used_space.get(used_key, 0) + len(text)
         if is_stream and self._entries and self._entries[-1].kind == kind:
             self._entries[-1].data.append(text)
         else:
@@ -58,10 +58,10 @@ class ConsoleBuffer:
 
     def mark(self, mark: RunResult, seq: int) -> None:
         self._entries.append(_Entry(seq, "", None, mark))
-        self._used.clear()
+        self._used_space.clear()
 
     def drop_waiting(self) -> None:
-        """Removes a last mark that says that the run waits for input."""
+        """Removes the last mark if that mark says that the run waits for input."""
         if self._entries and (mark := self._entries[-1].mark) is not None and mark.status is RunStatus.WAITING_INPUT:
             self._entries.pop()
 
@@ -75,13 +75,13 @@ class ConsoleBuffer:
         return self._entries[0].seq if self._entries else None
 
     def take(self) -> tuple[list[list[Any]], RunResult | None]:
-        """Removes and returns everything up to and including the first mark."""
-        items: list[list[Any]] = []
-        for index, entry in enumerate(self._entries):
+        """Removes and returns all output up to the first mark, and that mark."""
+        console_items: list[list[Any]] = []
+        for mark_index, entry in enumerate(self._entries):
             if entry.mark is not None:
-                del self._entries[: index + 1]
-                return items, entry.mark
-            items.append([entry.kind, "".join(entry.data) if entry.kind in _STREAMS else entry.data])
+                del self._entries[: mark_index + 1]
+                return console_items, entry.mark
+            console_items.append([entry.kind, "".join(entry.data) if entry.kind in _STREAM_NAMES else entry.data])
         self._entries.clear()
-        self._used.clear()
-        return items, None
+        self._used_space.clear()
+        return console_items, None

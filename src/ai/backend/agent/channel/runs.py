@@ -24,16 +24,16 @@ from ai.backend.common.states import RunMode, RunStatus
 from ai.backend.common.wire.execution import Execute, RunResult
 
 log = logging.getLogger(__name__)
-_STORED_RESULTS = 64
-_FOLLOW_S = 2.0
-_ENDINGS = {"clean-finished": RunStatus.CLEAN_FINISHED, "build-finished": RunStatus.BUILD_FINISHED}
+_MAX_STORED_RESULTS = 64
+_FOLLOW_PAUSE_S = 2.0
+_STATUS_OF_ENDING = {"clean-finished": RunStatus.CLEAN_FINISHED, "build-finished": RunStatus.BUILD_FINISHED}
 INFRASTRUCTURE_FAILED = -1
 """The exit code of a run that ended by no fault of its program (spec 03-07: negative is our side's error)."""
 
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """A run and its output. It is ``over`` once its last mark is buffered, and removed once that mark was fetched."""
+    """A code run and its output; ``over`` once the last mark is buffered, removed once that mark was fetched."""
 
     record: RunRecord
     sent: bool = False
@@ -56,7 +56,7 @@ class Run:
         self.record = msgspec.structs.replace(self.record, **changes)
 
     def mark(self, status: RunStatus, **details: Any) -> RunResult:
-        """Returns a change of the run's state, without output."""
+        """Returns a result that tells a change of the run's state, without output."""
         return RunResult(run_id=self.run_id, status=status, **details)
 
     def add_mark(self, mark: RunResult, seq: int) -> None:
@@ -66,7 +66,7 @@ class Run:
 
 @dataclass(slots=True, eq=False)
 class RunQueue:
-    """Queues the runs of one kernel and follows their frames."""
+    """Queues the code runs of one kernel and follows the runner's frames about each run."""
 
     channel: KernelChannel
     _: KW_ONLY
@@ -76,14 +76,14 @@ class RunQueue:
     save: Callable[[RunsRecord], None]
     restored: InitVar[RunsRecord | None] = None
     wall_clock: Callable[[], float] = time.time
-    _acked: int = field(default=0, init=False)
+    _acked_seq: int = field(default=0, init=False)
     _runs: dict[str, Run] = field(default_factory=dict, init=False)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list, init=False)
     _is_reconciled: bool = field(default=True, init=False)
 
     def __post_init__(self, restored: RunsRecord | None) -> None:
         if restored is not None and restored.attempt == self.attempt:
-            self._acked = restored.acked
+            self._acked_seq = restored.acked
             self._runs = {record.run_id: Run(record, sent=record.started) for record in restored.runs}
             self._is_reconciled = not self._runs
         self.channel.add_sink(self)
@@ -102,7 +102,7 @@ class RunQueue:
             raise RunError(f"there is no run {req.run_id!r}; it has ended or never began", data={"runId": req.run_id})
         async with run.lock:
             if req.mode is RunMode.INPUT:
-                await self._feed(run, req.code)
+                await self._send_input(run, req.code)
             try:
                 async with asyncio.timeout(max(0.0, req.flush_timeout_s)):
                     while run.buffer.next_mark is None and run.waiting is None:
@@ -110,7 +110,7 @@ class RunQueue:
                         await run.changed.wait()
             except TimeoutError:
                 pass  # the program is still busy: answer with what there is
-            return self._collect(run)
+            return self._take_output(run)
 
     def _enqueue(self, req: Execute) -> Run:
         if sum(1 for run in self._runs.values() if not run.over) > self.settings.max_queued:
@@ -124,14 +124,14 @@ class RunQueue:
             frame["options"]["buildLog"] = bool(options.get("buildLog", options.get("build_log", False)))
             frame["env"] = dict(options.get("env") or {})
         run = self._runs[req.run_id] = Run(RunRecord(run_id=req.run_id, frame=frame))
-        over = [run for run in self._runs.values() if run.over]
-        for old in over[: max(0, len(over) - _STORED_RESULTS)]:
-            del self._runs[old.run_id]
+        ended_runs = [run for run in self._runs.values() if run.over]
+        for old_run in ended_runs[: max(0, len(ended_runs) - _MAX_STORED_RESULTS)]:
+            del self._runs[old_run.run_id]
         self._persist()
-        self._pump()
+        self._send_next()
         return run
 
-    async def _feed(self, run: Run, text: str) -> None:
+    async def _send_input(self, run: Run, text: str) -> None:
         if run.waiting is None:
             raise RunError(f"the run {run.run_id!r} does not wait for input", data={"runId": run.run_id})
         run.change(waiting=None)
@@ -139,10 +139,10 @@ class RunQueue:
         self._persist()
         await self.channel.send({"t": "input", "id": run.run_id, "text": text})
 
-    def _collect(self, run: Run) -> RunResult:
-        items, mark = run.buffer.take()
-        first = run.buffer.first_seq
-        run.change(consumed=self.channel.received if first is None else max(run.record.consumed, first - 1))
+    def _take_output(self, run: Run) -> RunResult:
+        console_items, mark = run.buffer.take()
+        first_seq = run.buffer.first_seq
+        run.change(consumed=self.channel.received if first_seq is None else max(run.record.consumed, first_seq - 1))
         if mark is None and run.waiting is not None:
             mark = run.mark(RunStatus.WAITING_INPUT, options=run.waiting)
         if run.over and run.buffer.next_mark is None and mark is not None:
@@ -151,10 +151,10 @@ class RunQueue:
                 options = {**(mark.options or {}), "dropped": dict(run.buffer.dropped)}
                 mark = msgspec.structs.replace(mark, options=options)
         self._acknowledge()
-        return msgspec.structs.replace(mark or run.mark(RunStatus.CONTINUED), console=items)
+        return msgspec.structs.replace(mark or run.mark(RunStatus.CONTINUED), console=console_items)
 
     async def follow(self, run_id: str, command: str) -> RunResult:
-        """Runs a shell command to its end; its output is only in the session's log.
+        """Runs a shell command to the end; the output goes only to the session's log.
 
         The result stays stored until :meth:`forget`, so that a restarted agent follows the same run.
         """
@@ -168,10 +168,10 @@ class RunQueue:
             if run.waiting is not None:
                 run.change(waiting=None)
                 await self.cancel(run_id, "nobody can give input here")
-            self._collect(run)
+            self._take_output(run)
             run.changed.clear()
             try:
-                async with asyncio.timeout(_FOLLOW_S):
+                async with asyncio.timeout(_FOLLOW_PAUSE_S):
                     await run.changed.wait()
             except TimeoutError:
                 continue  # drop what it has printed meanwhile
@@ -183,7 +183,7 @@ class RunQueue:
             self._persist()
 
     async def interrupt(self) -> None:
-        """Sends SIGINT to the present program, if there is one."""
+        """Sends SIGINT to the program that runs now, if any."""
         if self.current is not None:
             await self.channel.send({"t": "interrupt"})
 
@@ -194,21 +194,21 @@ class RunQueue:
             return
         run.cancel_reason = reason
         if not run.sent:
-            self._fail(run, reason)
+            self._fail_run(run, reason)
             return
-        run.timer = asyncio.get_running_loop().call_later(self.settings.cancel_grace, self._give_up, run)
+        run.timer = asyncio.get_running_loop().call_later(self.settings.cancel_grace, self._give_up_run, run)
         await self.channel.send({"t": "cancel", "id": run_id, "reason": reason})
 
     async def reconcile(self) -> None:
-        """Finds out after a restart which runs reached the runner, and continues with the others."""
+        """Asks the runner after a restart which runs have arrived, and sends the other runs."""
         if self._is_reconciled:
             return
         await self.channel.request({"t": "ping"}, self.settings.request_timeout)
         self._is_reconciled = True
         for run in self._runs.values():
             if run.record.deadline_at is not None and not run.over:
-                self._arm(run, run.record.deadline_at - self.wall_clock())
-        self._pump()
+                self._arm_timer(run, run.record.deadline_at - self.wall_clock())
+        self._send_next()
 
     def close(self) -> None:
         for run in self._runs.values():
@@ -226,78 +226,78 @@ class RunQueue:
         return sum(1 for run in self._runs.values() if not run.over)
 
     def on_frame(self, frame: Frame, seq: int) -> None:
-        kind = frame.get("t")
+        message_type = frame.get("t")
         run = self._runs.get(str(frame.get("id")))
         if run is None or run.over:
             return
-        if kind == "started":
-            self._started(run)
+        if message_type == "started":
+            self._on_started(run)
         elif seq <= run.record.consumed:
             return  # replayed after a restart of the agent, and given out before it
-        elif kind == "console":
-            for item in frame.get("items", ()):
-                run.buffer.add(str(item[0]), item[1], seq)
-        elif kind == "truncated":
+        elif message_type == "console":
+            for console_item in frame.get("items", ()):
+                run.buffer.add(str(console_item[0]), console_item[1], seq)
+        elif message_type == "truncated":
             run.buffer.lose(str(frame.get("stream")), int(frame.get("dropped") or 0))
-        elif kind == "waiting-input":
+        elif message_type == "waiting-input":
             run.change(waiting={"is_password": bool(frame.get("is_password"))})
             self._persist()
             run.add_mark(run.mark(RunStatus.WAITING_INPUT, options=run.waiting), seq)
-        elif kind in _ENDINGS:
-            run.add_mark(run.mark(_ENDINGS[kind], exit_code=frame.get("exitCode")), seq)
-        elif kind == "finished":
-            self._finish(run, _last_mark(run, frame), seq)
+        elif message_type in _STATUS_OF_ENDING:
+            run.add_mark(run.mark(_STATUS_OF_ENDING[message_type], exit_code=frame.get("exitCode")), seq)
+        elif message_type == "finished":
+            self._finish_run(run, _last_mark(run, frame), seq)
 
-    def _started(self, run: Run) -> None:
+    def _on_started(self, run: Run) -> None:
         run.sent = True
         if run.record.started:
             return
-        limit = self.exec_timeout_s
-        deadline = self.wall_clock() + limit if limit is not None else None
-        run.change(started=True, deadline_at=deadline)
-        if limit is not None:
+        limit_s = self.exec_timeout_s
+        deadline_at = self.wall_clock() + limit_s if limit_s is not None else None
+        run.change(started=True, deadline_at=deadline_at)
+        if limit_s is not None:
             self._persist()
-            self._arm(run, limit)
+            self._arm_timer(run, limit_s)
 
-    def _finish(self, run: Run, mark: RunResult, seq: int) -> None:
+    def _finish_run(self, run: Run, mark: RunResult, seq: int) -> None:
         if run.timer is not None:
             run.timer.cancel()
         run.over = True
         run.change(waiting=None)
         run.add_mark(mark, seq)
-        self._pump()
+        self._send_next()
 
-    def _fail(self, run: Run, reason: str, seq: int = 0) -> None:
-        self._finish(run, run.mark(RunStatus.FINISHED, exit_code=INFRASTRUCTURE_FAILED, reason=reason), seq)
+    def _fail_run(self, run: Run, reason: str, seq: int = 0) -> None:
+        self._finish_run(run, run.mark(RunStatus.FINISHED, exit_code=INFRASTRUCTURE_FAILED, reason=reason), seq)
 
     def on_exit(self, frame: Frame | None) -> None:
         cause = describe_exit(frame) if frame is not None else "unknown reason"
         for run in list(self._runs.values()):
             if not run.over:
                 run.sent = True
-                self._fail(run, f"the session's workload has ended: {cause}", self.channel.received)
+                self._fail_run(run, f"the session's workload has ended: {cause}", self.channel.received)
 
-    def _pump(self) -> None:
+    def _send_next(self) -> None:
         """Sends the next run if the runner is idle."""
         if not self._is_reconciled or self.channel.ended or self.current is not None:
             return
         run = next((run for run in self._runs.values() if not run.over), None)
         if run is not None:
             run.sent = True
-            self._spawn(self._send(run))
+            self._start_task(self._send_run(run))
 
-    async def _send(self, run: Run) -> None:
+    async def _send_run(self, run: Run) -> None:
         try:
             await self.channel.send(run.record.frame)
         except BackendError as e:
             if not run.over:
-                self._fail(run, str(e))
+                self._fail_run(run, str(e))
 
-    def _arm(self, run: Run, after_s: float) -> None:
+    def _arm_timer(self, run: Run, after_s: float) -> None:
         if run.timer is not None:
             run.timer.cancel()
         run.timer = asyncio.get_running_loop().call_later(
-            max(0.0, after_s), lambda: self._spawn(self._time_out(run.run_id))
+            max(0.0, after_s), lambda: self._start_task(self._time_out(run.run_id))
         )
 
     async def _time_out(self, run_id: str) -> None:
@@ -306,23 +306,23 @@ class RunQueue:
         except BackendError as e:
             log.warning("the run %s exceeded its time and cannot be cancelled yet: %s", run_id, e)
 
-    def _give_up(self, run: Run) -> None:
+    def _give_up_run(self, run: Run) -> None:
         if not run.over:
-            self._finish(run, _last_mark(run, {"exitCode": INFRASTRUCTURE_FAILED}), self.channel.received)
+            self._finish_run(run, _last_mark(run, {"exitCode": INFRASTRUCTURE_FAILED}), self.channel.received)
 
     def _acknowledge(self) -> None:
-        buffered = [seq for run in self._runs.values() if (seq := run.buffer.first_seq)]
-        upto = min(buffered, default=self.channel.received + 1) - 1
-        if upto > self._acked:
-            self._acked = upto
+        buffered_seqs = [seq for run in self._runs.values() if (seq := run.buffer.first_seq)]
+        acknowledged_seq = min(buffered_seqs, default=self.channel.received + 1) - 1
+        if acknowledged_seq > self._acked_seq:
+            self._acked_seq = acknowledged_seq
             self._persist()
-            self._spawn(self.channel.ack(upto))
+            self._start_task(self.channel.ack(acknowledged_seq))
 
     def _persist(self) -> None:
         runs = [run.record for run in self._runs.values()]
-        self.save(RunsRecord(attempt=self.attempt, acked=self._acked, runs=runs))
+        self.save(RunsRecord(attempt=self.attempt, acked=self._acked_seq, runs=runs))
 
-    def _spawn(self, coroutine: Any) -> None:
+    def _start_task(self, coroutine: Any) -> None:
         task = asyncio.create_task(coroutine)
         self._tasks.append(task)
         task.add_done_callback(self._tasks.remove)

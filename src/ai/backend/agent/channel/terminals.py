@@ -17,7 +17,7 @@ from ai.backend.common.errors import BackendError, Unavailable
 from ai.backend.common.wire.execution import PtyFrame
 
 log = logging.getLogger(__name__)
-_BUFFER_BYTES = 1024 * 1024
+_MAX_BUFFER_BYTES = 1024 * 1024
 """Output that a slow viewer may be behind; then the oldest is dropped, as a terminal that scrolled on."""
 
 
@@ -36,7 +36,7 @@ class Terminal:
     def push(self, frame: PtyFrame) -> None:
         self._frames.append(frame)
         self._size += len(frame.data)
-        while self._size > _BUFFER_BYTES and len(self._frames) > 1:
+        while self._size > _MAX_BUFFER_BYTES and len(self._frames) > 1:
             self._size -= len(self._frames.popleft().data)
         self._changed.set()
 
@@ -82,11 +82,11 @@ class Terminal:
 
 @dataclass(slots=True, eq=False)
 class Terminals:
-    """Opens the terminals of one kernel. Those of an earlier life of the agent are closed at their first output."""
+    """Opens the terminals of one kernel. Terminals from before an agent restart are closed at their first output."""
 
     channel: KernelChannel
     prefix: str
-    _count: int = field(default=0, init=False)
+    _opened_count: int = field(default=0, init=False)
     _open: dict[str, Terminal] = field(default_factory=dict, init=False)
     _orphans: frozenset[str] = field(default=frozenset(), init=False)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list, init=False)
@@ -95,9 +95,9 @@ class Terminals:
         self.channel.add_sink(self)
 
     async def open(self, rows: int, cols: int, timeout_s: float) -> Terminal:
-        """Opens a terminal. Raises RunError if the runner cannot, or an error of the channel."""
-        self._count += 1
-        pty_id = f"{self.prefix}-{self._count}"
+        """Opens a terminal in the workload. Raises RunError if the runner cannot, or an error of the channel."""
+        self._opened_count += 1
+        pty_id = f"{self.prefix}-{self._opened_count}"
         terminal = self._open[pty_id] = Terminal(self.channel, pty_id, lambda: self._open.pop(pty_id, None))
         try:
             await self.channel.request({"t": "pty-open", "pty": pty_id, "rows": rows, "cols": cols}, timeout_s)
@@ -110,19 +110,23 @@ class Terminals:
         return len(self._open)
 
     def on_frame(self, frame: Frame, seq: int) -> None:
-        kind = frame.get("t")
-        if kind not in ("pty-output", "pty-closed"):
+        message_type = frame.get("t")
+        if message_type not in ("pty-output", "pty-closed"):
             return
         pty_id = str(frame.get("pty"))
-        terminal = self._open.get(pty_id) if kind == "pty-output" else self._open.pop(pty_id, None)
+        terminal = self._open.get(pty_id) if message_type == "pty-output" else self._open.pop(pty_id, None)
         if terminal is None:
-            if kind == "pty-output" and not pty_id.startswith(f"{self.prefix}-") and pty_id not in self._orphans:
+            if (
+                message_type == "pty-output"
+                and not pty_id.startswith(f"{self.prefix}-")
+                and pty_id not in self._orphans
+            ):
                 self._orphans |= {pty_id}
                 task = asyncio.create_task(_send_close(self.channel, pty_id))
                 self._tasks.append(task)
                 task.add_done_callback(self._tasks.remove)
             return
-        if kind == "pty-closed":
+        if message_type == "pty-closed":
             terminal.end()
             return
         try:

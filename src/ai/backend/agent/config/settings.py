@@ -34,7 +34,7 @@ class WatcherSettings(TlsSettings):
 
 
 class PublishedNode(Settings):
-    """Keys of the table ``[agent]`` that are read and not used, or mean another key here."""
+    """Published keys of the table ``[agent]`` that are accepted and ignored, or stand for another key here."""
 
     mode: Literal["docker", "process", "dummy"] | None = Field(None, description="As `runtime`, which it wins over.")
     pid_file: Path | None = Field(None, description="Where the process id is written.")
@@ -102,8 +102,11 @@ class NodeSettings(PublishedNode):
         plugins = [data[key] for key in spellings if key in data] if isinstance(data, dict) else []
         if len(plugins) == 0 or not all(isinstance(names, list | tuple) for names in plugins):
             return data
-        names = dict.fromkeys(name for part in plugins for name in part)
-        return {**{k: v for k, v in data.items() if k not in spellings}, spellings[0]: list(names)}
+        names = dict.fromkeys(name for table_part in plugins for name in table_part)
+        return {
+            **{key: value for key, value in data.items() if key not in spellings},
+            spellings[0]: list(names),
+        }
 
 
 class ResourceSettings(Settings):
@@ -271,12 +274,12 @@ class AgentSettings(Settings):
     def plugin_settings(self) -> dict[str, dict[str, Any]]:
         """The settings of each plugin; reserved resources are passed to the plugins that offer them."""
         resource = self.resource
-        reserved: dict[str, dict[str, Any]] = {}
+        reserved_of_plugin: dict[str, dict[str, Any]] = {}
         if resource.reserved_cpu:
-            reserved["cpu"] = {"reserved-cpu": resource.reserved_cpu}
+            reserved_of_plugin["cpu"] = {"reserved-cpu": resource.reserved_cpu}
         if resource.reserved_mem:
-            reserved["mem"] = {"reserved-mem": resource.reserved_mem}
-        plugins = {key: {**values, **self.plugins.get(key, {})} for key, values in reserved.items()}
+            reserved_of_plugin["mem"] = {"reserved-mem": resource.reserved_mem}
+        plugins = {key: {**values, **self.plugins.get(key, {})} for key, values in reserved_of_plugin.items()}
         return {**self.plugins, **plugins}
 
     @property

@@ -10,13 +10,13 @@ from ai.backend.common.ids import DeviceId
 from ai.backend.plugin.accelerator import DeviceHealthChange
 
 STABLE_FIRST_S, STABLE_MAX_S = 1.0, 60.0
-_RELAPSE = 10
+_RELAPSE_FACTOR = 10
 """A failure within this many settling times after a recovery doubles the settling time."""
 
 
 @dataclass(slots=True)
 class _Failure:
-    """The state of a failed device.
+    """The health state of a device that has failed.
 
     ``recovers_at`` is when it counts as healthy again if it stays so, ``recovered_at`` when it recovered.
     """
@@ -34,34 +34,39 @@ class DeviceHealthTracker:
         self._failures: dict[DeviceId, _Failure] = {}
         self._changes: dict[DeviceId, tuple[float, DeviceHealthChange]] = {}
 
-    def on_change(self, change: DeviceHealthChange, now: float) -> None:
-        """Records a change of a listed device until :meth:`retain`."""
-        self._changes[change.device_id] = (now, change)
-        self._update(change.device_id, change.health, change.reason, now)
+    def on_change(self, change: DeviceHealthChange, now_s: float) -> None:
+        """Records a health change of a listed device until :meth:`retain`."""
+        self._changes[change.device_id] = (now_s, change)
+        self._record_health(change.device_id, change.health, change.reason, now_s)
 
     def evaluate(self, listed: Iterable[ComputeDevice], listed_at: float, now: float) -> tuple[ComputeDevice, ...]:
-        """Returns the listed devices with the health that counts; changes after ``listed_at`` win."""
+        """Returns the listed devices with their effective health; changes after ``listed_at`` win."""
         evaluated = []
         for device in listed:
-            at, change = self._changes.get(device.device_id, (listed_at, None))
+            changed_at, change = self._changes.get(device.device_id, (listed_at, None))
             health, reason = device.health, device.health_reason
-            if change is not None and at >= listed_at:
+            if change is not None and changed_at >= listed_at:
                 health, reason = change.health, change.reason
-            self._update(device.device_id, health, reason, now)
-            evaluated.append(self._with_health(device, now))
+            self._record_health(device.device_id, health, reason, now)
+            evaluated.append(self._with_effective_health(device, now))
         return tuple(evaluated)
 
     def retain(self, listed: Iterable[DeviceId]) -> None:
-        """Drops the state of all other devices."""
+        """Drops the health state of all devices except the listed ones."""
         device_ids = frozenset(listed)
-        self._failures = {i: f for i, f in self._failures.items() if i in device_ids}
-        self._changes = {i: c for i, c in self._changes.items() if i in device_ids}
+        self._failures = {
+            device_id: failure for device_id, failure in self._failures.items() if device_id in device_ids
+        }
+        self._changes = {device_id: change for device_id, change in self._changes.items() if device_id in device_ids}
 
     def due(self) -> float | None:
-        """Returns when the next device may recover; None if no device is about to."""
-        return min((f.recovers_at for f in self._failures.values() if f.recovers_at is not None), default=None)
+        """Returns the time at which the next device may recover; None if no device is recovering."""
+        return min(
+            (failure.recovers_at for failure in self._failures.values() if failure.recovers_at is not None),
+            default=None,
+        )
 
-    def _update(self, device_id: DeviceId, health: DeviceHealth, reason: str, now: float) -> None:
+    def _record_health(self, device_id: DeviceId, health: DeviceHealth, reason: str, now: float) -> None:
         failure = self._failures.get(device_id)
         if health is DeviceHealth.HEALTHY:
             if failure is not None and failure.recovers_at is None and failure.recovered_at is None:
@@ -70,14 +75,14 @@ class DeviceHealthTracker:
         if failure is None:
             self._failures[device_id] = _Failure(reason, STABLE_FIRST_S)
         elif failure.recovered_at is not None:
-            is_relapse = now - failure.recovered_at < _RELAPSE * failure.stable_s
+            is_relapse = now - failure.recovered_at < _RELAPSE_FACTOR * failure.stable_s
             stable_s = min(2 * failure.stable_s, STABLE_MAX_S) if is_relapse else STABLE_FIRST_S
             self._failures[device_id] = _Failure(reason, stable_s)
         else:
             failure.recovers_at = None
             failure.reason = failure.reason or reason
 
-    def _with_health(self, device: ComputeDevice, now: float) -> ComputeDevice:
+    def _with_effective_health(self, device: ComputeDevice, now: float) -> ComputeDevice:
         failure = self._failures.get(device.device_id)
         if failure is not None and failure.recovers_at is not None and now >= failure.recovers_at:
             failure.recovers_at, failure.recovered_at = None, now

@@ -39,25 +39,25 @@ from ai.backend.pluginhost import Allocate, ExternalAllocMap, allocator
 log = logging.getLogger(__name__)
 INTRINSIC = frozenset({"cpu", "mem"})
 """Device names whose slots no other plugin may offer, even if these plugins are blocked."""
-_LOST = "its plugin lists it no more"
+_LOST_REASON = "its plugin lists it no more"
 
 
-async def _spec_of(plugin: AbstractComputePlugin) -> AllocMapSpec | None:
+async def _alloc_map_spec_of(plugin: AbstractComputePlugin) -> AllocMapSpec | None:
     return plugin.alloc_map_spec()
 
 
-async def _chooser_of(plugin: AbstractComputePlugin) -> Allocate:
+async def _allocate_function_of(plugin: AbstractComputePlugin) -> Allocate:
     alloc_map = await plugin.create_alloc_map()
     return alloc_map.choose if isinstance(alloc_map, ExternalAllocMap) else allocator(alloc_map)
 
 
-def _unavailable(*_: object) -> DeviceAllocation:
+def _raise_unavailable(*_: object) -> DeviceAllocation:
     raise InsufficientResource("the plugin's alloc map is not available")
 
 
 @dataclass(slots=True, kw_only=True)
 class DeviceKind:
-    """The devices and slots of one plugin.
+    """The devices and slots of one accelerator plugin.
 
     ``answered`` are the devices as the plugin listed them at ``asked_at``; ``devices`` have the health that counts.
     Allocation gives the same results with equal values.
@@ -74,8 +74,8 @@ class DeviceKind:
 
     @property
     def slot_names(self) -> frozenset[SlotName]:
-        of_devices = (slot.slot_name for device in self.devices for slot in device.slots)
-        return frozenset([*self.slots, *of_devices, *(display.slot_name for display in self.displays)])
+        device_slot_names = (slot.slot_name for device in self.devices for slot in device.slots)
+        return frozenset([*self.slots, *device_slot_names, *(display.slot_name for display in self.displays)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,25 +97,25 @@ class Inventory:
         self.generation = epoch << 20
         self.kinds: dict[str, DeviceKind] = {}
         self._health: dict[str, DeviceHealthTracker] = {}
-        self._withheld: dict[tuple[str, DeviceId], str] = {}
+        self._reason_of_withheld: dict[tuple[str, DeviceId], str] = {}
         self._allocator = NodeAllocator({})
-        self._held: dict[str, _Holding] = {}
-        self._offering: frozenset[str] = frozenset()
-        self._built: dict[str, tuple[ComputeDevice, ...]] = {}
+        self._holding_of_kernel: dict[str, _Holding] = {}
+        self._offering_keys: frozenset[str] = frozenset()
+        self._built_devices: dict[str, tuple[ComputeDevice, ...]] = {}
         self._refreshing = asyncio.Lock()
 
     async def refresh(self, now: float) -> bool:
-        """Queries every plugin, and returns whether anything changed. A plugin that fails keeps its last devices."""
+        """Queries every plugin; returns True if any device or slot changed. A failed plugin keeps its last devices."""
         async with self._refreshing:  # the older of two concurrent answers must not win
             await self._plugins.start(now)
             changed = False
             for handle in self._plugins.started():
                 try:
-                    changed |= await self._refresh(handle)
+                    changed |= await self._refresh_plugin(handle)
                 except BackendError as e:
                     log.debug("the inventory of %s is not renewed: %s", handle.key, e)
             offering = frozenset(handle.key for handle in self._plugins.started())
-            changed, self._offering = changed or offering != self._offering, offering
+            changed, self._offering_keys = changed or offering != self._offering_keys, offering
             if changed or self.is_stale:
                 await self.rebuild()
             if changed:
@@ -124,189 +124,211 @@ class Inventory:
 
     @property
     def is_stale(self) -> bool:
-        """Returns True while the alloc maps are of other devices than the present ones: a rebuild is due."""
-        return self._built != {key: kind.devices for key, kind in self.kinds.items()}
+        """Returns True while the alloc maps lack changes of the devices, so that a rebuild is due."""
+        return self._built_devices != {key: kind.devices for key, kind in self.kinds.items()}
 
-    async def _refresh(self, handle: PluginHandle) -> bool:
-        foreign = partial(self._foreign, handle.key)
+    async def _refresh_plugin(self, handle: PluginHandle) -> bool:
+        other_owner_of_slot = partial(self._other_owner_of, handle.key)
         queried_at = asyncio.get_running_loop().time()
         displays = await handle.call(
-            "configurable_slots", lambda p: p.configurable_slots(), check=partial(responses.displays, foreign=foreign)
+            "configurable_slots",
+            lambda plugin: plugin.configurable_slots(),
+            check=partial(responses.displays, foreign=other_owner_of_slot),
         )
-        answered = await handle.call(
+        listed_devices = await handle.call(
             "list_devices",
-            lambda p: p.list_devices(),
-            check=partial(responses.devices, key=handle.key, displays=tuple(displays), foreign=foreign),
+            lambda plugin: plugin.list_devices(),
+            check=partial(responses.devices, key=handle.key, displays=tuple(displays), foreign=other_owner_of_slot),
         )
         slots = await handle.call(
             "available_slots",
-            lambda p: p.available_slots(),
-            check=partial(responses.slots, listed=answered, displays=tuple(displays)),
+            lambda plugin: plugin.available_slots(),
+            check=partial(responses.slots, listed=listed_devices, displays=tuple(displays)),
         )
-        spaces = await handle.call("variant_namespaces", lambda p: p.variant_namespaces(), check=responses.namespaces)
-        spec = await handle.call("alloc_map_spec", _spec_of, check=partial(responses.alloc_map, listed=answered))
+        namespaces = await handle.call(
+            "variant_namespaces", lambda plugin: plugin.variant_namespaces(), check=responses.namespaces
+        )
+        alloc_map_spec = await handle.call(
+            "alloc_map_spec", _alloc_map_spec_of, check=partial(responses.alloc_map, listed=listed_devices)
+        )
         kind = DeviceKind(
-            devices=tuple(answered),
-            answered=tuple(answered),
+            devices=tuple(listed_devices),
+            answered=tuple(listed_devices),
             queried_at=queried_at,
             displays=tuple(displays),
             slots=dict(slots),
-            spec=spec,
-            namespaces=tuple(spaces),
+            spec=alloc_map_spec,
+            namespaces=tuple(namespaces),
         )
-        old = self.kinds.get(handle.key)
-        if old is not None and (lost := self._lost(old, kind)):
-            return self._keep_without(handle, old, lost)
+        old_kind = self.kinds.get(handle.key)
+        if old_kind is not None and (lost_device_ids := self._lost_devices(old_kind, kind)):
+            return self._keep_lost_devices(handle, old_kind, lost_device_ids)
         self._update_health(handle.key, kind)
-        if old is not None and kind == old:
-            old.answered, old.queried_at = kind.answered, kind.queried_at
-            old.info = await self._info(handle) if old.info is None else old.info
+        if old_kind is not None and kind == old_kind:
+            old_kind.answered, old_kind.queried_at = kind.answered, kind.queried_at
+            old_kind.info = await self._node_info(handle) if old_kind.info is None else old_kind.info
             return False
-        kind.info = await self._info(handle)
+        kind.info = await self._node_info(handle)
         self._update_health(handle.key, kind)  # again: health may have changed meanwhile
         self.kinds[handle.key] = kind
         return True
 
     @staticmethod
-    async def _info(handle: PluginHandle) -> dict[str, str] | None:
+    async def _node_info(handle: PluginHandle) -> dict[str, str] | None:
         try:
-            node = await handle.call("get_node_info", lambda p: p.get_node_info(), check=responses.info)
+            node_info = await handle.call("get_node_info", lambda plugin: plugin.get_node_info(), check=responses.info)
         except BackendError:
             return None
-        versions = {"driver_version": node.driver_version, "runtime_version": node.runtime_version}
-        return {**node.extra, **{name: version for name, version in versions.items() if version}}
+        versions = {
+            "driver_version": node_info.driver_version,
+            "runtime_version": node_info.runtime_version,
+        }
+        return {
+            **node_info.extra,
+            **{component: version for component, version in versions.items() if version},
+        }
 
-    def _foreign(self, key: str, slot: str) -> str | None:
-        """Returns the other plugin to which a slot belongs by its name or by an existing offer, if there is one."""
+    def _other_owner_of(self, plugin_key: str, slot: str) -> str | None:
+        """Returns the other plugin that owns a slot by its name or by an existing offer; None without one."""
         device_name = slot.partition(".")[0]
-        others = {handle.key for handle in self._plugins.handles if handle.key != key} | (INTRINSIC - {key})
-        if device_name in others:
+        other_plugin_keys = {handle.key for handle in self._plugins.handles if handle.key != plugin_key} | (
+            INTRINSIC - {plugin_key}
+        )
+        if device_name in other_plugin_keys:
             return device_name
-        owner = self.owner_of(slot)
-        return owner if owner != key else None
+        owner_key = self.owner_of(slot)
+        return owner_key if owner_key != plugin_key else None
 
-    def _lost(self, old: DeviceKind, new: DeviceKind) -> frozenset[DeviceId]:
+    def _lost_devices(self, old_kind: DeviceKind, new_kind: DeviceKind) -> frozenset[DeviceId]:
         """Returns the devices that kernels hold and that the plugin does not list any more."""
-        removed = {device.device_id: device for device in old.answered}
-        for device in new.answered:
-            removed.pop(device.device_id, None)
-        held = [holding.allocation.slots for holding in self._held.values()] if removed else []
+        removed_devices = {device.device_id: device for device in old_kind.answered}
+        for device in new_kind.answered:
+            removed_devices.pop(device.device_id, None)
+        held_slots = (
+            [holding.allocation.slots for holding in self._holding_of_kernel.values()] if removed_devices else []
+        )
         return frozenset(
             device.device_id
-            for device in removed.values()
-            if any(device.device_id in slots.get(slot.slot_name, ()) for slots in held for slot in device.slots)
+            for device in removed_devices.values()
+            if any(device.device_id in slots.get(slot.slot_name, ()) for slots in held_slots for slot in device.slots)
         )
 
-    def _keep_without(self, handle: PluginHandle, old: DeviceKind, lost: frozenset[DeviceId]) -> bool:
-        """Keeps the old devices and marks lost ones as failed: ids must not change under a workload."""
-        shown = ", ".join(sorted(lost)[:3])
-        handle.complain("list_devices", f"list_devices: {shown:.200} is listed no more, and a kernel holds it")
-        before = old.devices
-        old.answered = tuple(
-            replace(d, health=DeviceHealth.UNHEALTHY, health_reason=_LOST) if d.device_id in lost else d
-            for d in old.answered
+    def _keep_lost_devices(
+        self, handle: PluginHandle, old_kind: DeviceKind, lost_device_ids: frozenset[DeviceId]
+    ) -> bool:
+        """Keeps the old devices and marks lost devices as failed: ids must not change under a workload."""
+        shown_ids = ", ".join(sorted(lost_device_ids)[:3])
+        handle.complain("list_devices", f"list_devices: {shown_ids:.200} is listed no more, and a kernel holds it")
+        previous_devices = old_kind.devices
+        old_kind.answered = tuple(
+            replace(device, health=DeviceHealth.UNHEALTHY, health_reason=_LOST_REASON)
+            if device.device_id in lost_device_ids
+            else device
+            for device in old_kind.answered
         )
-        old.queried_at = asyncio.get_running_loop().time()
-        self._update_health(handle.key, old)
-        return old.devices != before
+        old_kind.queried_at = asyncio.get_running_loop().time()
+        self._update_health(handle.key, old_kind)
+        return old_kind.devices != previous_devices
 
-    def _update_health(self, key: str, kind: DeviceKind) -> None:
+    def _update_health(self, plugin_key: str, kind: DeviceKind) -> None:
         """Sets the devices' health from the list and the later changes, and recomputes the slots."""
-        tracker = self._health.setdefault(key, DeviceHealthTracker())
+        tracker = self._health.setdefault(plugin_key, DeviceHealthTracker())
         tracker.retain(device.device_id for device in kind.answered)
         kind.devices = tuple(
             device
-            if (reason := self._withheld.get((key, device.device_id))) is None
+            if (reason := self._reason_of_withheld.get((plugin_key, device.device_id))) is None
             else replace(device, health=DeviceHealth.UNHEALTHY, health_reason=reason)
             for device in tracker.evaluate(kind.answered, kind.queried_at, asyncio.get_running_loop().time())
         )
         kind.slots = {**kind.slots, **slot_totals(kind.devices)}
 
-    def on_health_changes(self, key: str, changes: Iterable[DeviceHealthChange] = ()) -> bool:
-        """Applies changes and due recoveries; if it returns True, :meth:`rebuild` must follow."""
-        kind, now = self.kinds.get(key), asyncio.get_running_loop().time()
+    def on_health_changes(self, plugin_key: str, changes: Iterable[DeviceHealthChange] = ()) -> bool:
+        """Applies health changes and due recoveries of devices; after True, :meth:`rebuild` must follow."""
+        kind, now = self.kinds.get(plugin_key), asyncio.get_running_loop().time()
         if kind is None:
             return False
-        listed = {device.device_id for device in kind.answered}
+        listed_ids = {device.device_id for device in kind.answered}
         for change in changes:
-            if change.device_id in listed:
-                self._health[key].on_change(change, now)
-        before = kind.devices
-        self._update_health(key, kind)
-        if kind.devices == before:
+            if change.device_id in listed_ids:
+                self._health[plugin_key].on_change(change, now)
+        previous_devices = kind.devices
+        self._update_health(plugin_key, kind)
+        if kind.devices == previous_devices:
             return False
         self.generation += 1
         return True
 
-    def withhold(self, key: str, device_id: DeviceId, reason: str) -> None:
+    def withhold(self, plugin_key: str, device_id: DeviceId, reason: str) -> None:
         """Excludes a device from allocation until :meth:`restore`. :meth:`rebuild` must follow."""
-        self._withheld[key, device_id] = reason
-        self.on_health_changes(key)
+        self._reason_of_withheld[plugin_key, device_id] = reason
+        self.on_health_changes(plugin_key)
 
-    def restore(self, key: str, device_id: DeviceId) -> None:
-        """Undoes :meth:`withhold`. :meth:`rebuild` must follow."""
-        self._withheld.pop((key, device_id), None)
-        self.on_health_changes(key)
+    def restore(self, plugin_key: str, device_id: DeviceId) -> None:
+        """Returns a withheld device to allocation. :meth:`rebuild` must follow."""
+        self._reason_of_withheld.pop((plugin_key, device_id), None)
+        self.on_health_changes(plugin_key)
 
-    def holders(self, key: str, device_id: DeviceId) -> list[str]:
+    def holders(self, plugin_key: str, device_id: DeviceId) -> list[str]:
         """Returns the kernels that hold a device of a plugin."""
-        names = self.kinds[key].slot_names
+        slot_names = self.kinds[plugin_key].slot_names
         return [
             kernel_id
-            for kernel_id, holding in self._held.items()
-            if any(device_id in devices for slot, devices in holding.allocation.slots.items() if slot in names)
+            for kernel_id, holding in self._holding_of_kernel.items()
+            if any(device_id in devices for slot, devices in holding.allocation.slots.items() if slot in slot_names)
         ]
 
     def health_due(self) -> float | None:
-        """Returns when the next recovery is due, in seconds of the monotonic clock."""
-        return min((due for tracker in self._health.values() if (due := tracker.due()) is not None), default=None)
+        """Returns the time at which the next device may recover, in seconds of the monotonic clock."""
+        return min((due_at for tracker in self._health.values() if (due_at := tracker.due()) is not None), default=None)
 
     def unhealthy(self, kernel_id: str) -> list[UnhealthyDevice]:
         """Returns the failed devices that a kernel holds, in a stable order."""
-        held = self.holding(kernel_id).slots
+        held_slots = self.holding(kernel_id).slots
         return [
             UnhealthyDevice(device_name=key, device_id=device.device_id, reason=device.health_reason[:500])
             for key, kind in sorted(self.kinds.items())
             for device in kind.devices
             if device.health is not DeviceHealth.HEALTHY
-            and any(device.device_id in held.get(slot.slot_name, ()) for slot in device.slots)
+            and any(device.device_id in held_slots.get(slot.slot_name, ()) for slot in device.slots)
         ]
 
     async def rebuild(self) -> None:
         """Builds the alloc maps anew from the present devices and the allocations of kernels."""
-        own: dict[str, Allocate] = {}
+        allocate_of_plugin: dict[str, Allocate] = {}
         for key in [key for key, kind in self.kinds.items() if kind.spec is None]:
             try:
-                own[key] = await self._plugins.get(key).call("create_alloc_map", _chooser_of)
+                allocate_of_plugin[key] = await self._plugins.get(key).call("create_alloc_map", _allocate_function_of)
             except BackendError as e:
-                own[key] = _unavailable
+                allocate_of_plugin[key] = _raise_unavailable
                 log.warning("nothing of %s can be allocated: %s", key, e)
         # No await from here on: an allocation made meanwhile would be missing from the new maps.
-        maps: dict[str, AbstractAllocMap] = {}
+        alloc_map_of_plugin: dict[str, AbstractAllocMap] = {}
         for key, kind in self.kinds.items():
             try:
                 if kind.spec is not None:
-                    maps[key] = build_alloc_map(kind.spec, kind.devices)
+                    alloc_map_of_plugin[key] = build_alloc_map(kind.spec, kind.devices)
                 else:
                     complain = partial(self._complain, key)
-                    maps[key] = ExternalAllocMap(kind.devices, own.get(key, _unavailable), complain=complain)
+                    alloc_map_of_plugin[key] = ExternalAllocMap(
+                        kind.devices, allocate_of_plugin.get(key, _raise_unavailable), complain=complain
+                    )
             except BackendError as e:
                 log.error("nothing of %s can be allocated: %s", key, e)
-        self._allocator = NodeAllocator(maps, order=self._plugins.order)
-        for key in maps:
+        self._allocator = NodeAllocator(alloc_map_of_plugin, order=self._plugins.order)
+        for key in alloc_map_of_plugin:
             self._allocator.locate(key, self.kinds[key].devices, self.kinds[key].namespaces)
-        for kernel_id, holding in self._held.items():
-            self._held[kernel_id] = self._count(kernel_id, holding.allocation)
-        self._built = {key: kind.devices for key, kind in self.kinds.items()}
+        for kernel_id, holding in self._holding_of_kernel.items():
+            self._holding_of_kernel[kernel_id] = self._count_allocation(kernel_id, holding.allocation)
+        self._built_devices = {key: kind.devices for key, kind in self.kinds.items()}
 
-    def _complain(self, key: str, reason: str | None) -> None:
+    def _complain(self, plugin_key: str, reason: str | None) -> None:
         for handle in self._plugins.started():
-            if handle.key == key:
+            if handle.key == plugin_key:
                 handle.complain("allocate", reason)
 
-    def _count(self, kernel_id: str, allocation: DeviceAllocation) -> _Holding:
-        held = ResourceSlot({slot: allocation.total(slot) for slot in allocation.slots})
-        taken = self._allocator.adopt(held, allocation)
+    def _count_allocation(self, kernel_id: str, allocation: DeviceAllocation) -> _Holding:
+        held_slots = ResourceSlot({slot: allocation.total(slot) for slot in allocation.slots})
+        taken = self._allocator.adopt(held_slots, allocation)
         if taken.slots != allocation.slots:
             log.warning("kernel %s holds more than the present devices have; what is missing is not counted", kernel_id)
         return _Holding(allocation, taken)
@@ -320,13 +342,13 @@ class Inventory:
 
         Raises UnsupportedResource, and InsufficientResource while a plugin that may offer the slot is started again.
         """
-        for name in slots.nonzero():
-            if self.owner_of(name) is None:
+        for slot in slots.nonzero():
+            if self.owner_of(slot) is None:
                 for handle in self._plugins.handles:
-                    if handle.may_return and (not handle.version or name.partition(".")[0] == handle.key):
-                        raise InsufficientResource(f"{name}: the plugin {handle.key} is not available: {handle.reason}")
+                    if handle.may_return and (not handle.version or slot.partition(".")[0] == handle.key):
+                        raise InsufficientResource(f"{slot}: the plugin {handle.key} is not available: {handle.reason}")
                 raise UnsupportedResource(
-                    f"the agent {agent_id} has no resource slot {name}", data={"slot": name, "agent": agent_id}
+                    f"the agent {agent_id} has no resource slot {slot}", data={"slot": slot, "agent": agent_id}
                 )
 
     def bind(
@@ -343,64 +365,70 @@ class Inventory:
             InvalidAllocation: the plan is of the present inventory and impossible, or does not match the request.
             InsufficientResource, NotMultipleOfQuantum: the request is impossible, or a plugin is not available.
         """
-        if kernel_id in self._held:
+        if kernel_id in self._holding_of_kernel:
             return
         self._check_available(slots)
-        missing = plan.device_ids() - self._healthy(plan)
+        missing_ids = plan.device_ids() - self._healthy_ids(plan)
         if plan_generation == self.generation:
-            if missing:
-                raise InvalidAllocation(f"planned devices are missing or not healthy: {', '.join(sorted(missing))}")
-            before = self._allocator.snapshot()
+            if missing_ids:
+                raise InvalidAllocation(f"planned devices are missing or not healthy: {', '.join(sorted(missing_ids))}")
+            allocator_snapshot = self._allocator.snapshot()
             try:
                 self._allocator.apply(plan)
             finally:
-                self._allocator.restore(before)
-        before = self._allocator.snapshot()
+                self._allocator.restore(allocator_snapshot)
+        allocator_snapshot = self._allocator.snapshot()
         allocation = self._allocator.verify_or_rebind(
-            slots.nonzero(), DeviceAllocation() if missing else plan, requirements=requirements
+            slots.nonzero(), DeviceAllocation() if missing_ids else plan, requirements=requirements
         )
-        if failed := allocation.device_ids() - self._healthy(allocation):
+        if failed_ids := allocation.device_ids() - self._healthy_ids(allocation):
             # A plugin's own map may be older than the last health changes.
-            self._allocator.restore(before)
-            raise InsufficientResource(f"no healthy device is left in place of {', '.join(sorted(failed))}")
-        self._held[kernel_id] = _Holding(allocation, allocation)
+            self._allocator.restore(allocator_snapshot)
+            raise InsufficientResource(f"no healthy device is left in place of {', '.join(sorted(failed_ids))}")
+        self._holding_of_kernel[kernel_id] = _Holding(allocation, allocation)
 
     def _check_available(self, slots: ResourceSlot) -> None:
         for slot in slots.nonzero():
-            if (owner := self.owner_of(slot)) is not None:
+            if (owner_key := self.owner_of(slot)) is not None:
                 try:
-                    self._plugins.get(owner)
+                    self._plugins.get(owner_key)
                 except PluginError as e:
                     raise InsufficientResource(f"{slot}: {e.message}", data={"slot": slot}) from None
 
-    def _healthy(self, plan: DeviceAllocation) -> frozenset[str]:
-        result = set()
+    def _healthy_ids(self, plan: DeviceAllocation) -> frozenset[str]:
+        healthy_ids = set()
         for slot, devices in plan.slots.items():
             kind = self.kinds.get(self.owner_of(slot) or "")
-            healthy = {d.device_id for d in kind.devices if d.health is DeviceHealth.HEALTHY} if kind else set()
-            result |= healthy & devices.keys()
-        return frozenset(result)
+            healthy = (
+                {device.device_id for device in kind.devices if device.health is DeviceHealth.HEALTHY}
+                if kind
+                else set()
+            )
+            healthy_ids |= healthy & devices.keys()
+        return frozenset(healthy_ids)
 
     def adopt(self, kernel_id: str, allocation: DeviceAllocation) -> None:
         """Records an existing allocation after a restart of the agent, even if it exceeds the present devices."""
-        self._held[kernel_id] = self._count(kernel_id, allocation)
+        self._holding_of_kernel[kernel_id] = self._count_allocation(kernel_id, allocation)
 
     def free(self, kernel_id: str) -> None:
         """Frees the allocation of a kernel, if it has one."""
-        holding = self._held.pop(kernel_id, None)
+        holding = self._holding_of_kernel.pop(kernel_id, None)
         if holding is not None:
             self._allocator.free(holding.taken)
 
     def holds(self, kernel_id: str) -> bool:
-        return kernel_id in self._held
+        return kernel_id in self._holding_of_kernel
 
     def holding(self, kernel_id: str) -> DeviceAllocation:
         """Returns the allocation of a kernel over all plugins."""
-        holding = self._held.get(kernel_id)
+        holding = self._holding_of_kernel.get(kernel_id)
         return holding.allocation if holding is not None else DeviceAllocation()
 
-    def holding_of(self, kernel_id: str, key: str) -> DeviceAllocation:
+    def holding_of(self, kernel_id: str, plugin_key: str) -> DeviceAllocation:
         """Returns the part of a kernel's allocation that belongs to one plugin."""
-        kind = self.kinds.get(key)
-        names = kind.slot_names if kind is not None else frozenset()
-        return DeviceAllocation(slots={s: d for s, d in self.holding(kernel_id).slots.items() if s in names})
+        kind = self.kinds.get(plugin_key)
+        slot_names = kind.slot_names if kind is not None else frozenset()
+        return DeviceAllocation(
+            slots={slot: devices for slot, devices in self.holding(kernel_id).slots.items() if slot in slot_names}
+        )

@@ -21,7 +21,7 @@ Act = Callable[[Any, DeviceId, str], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class _Action:
-    """An operation. ``power`` is the capability that it needs; ``argument`` describes its argument, if it needs one."""
+    """A device operation. ``power`` is the required capability; ``argument`` describes the argument, if any."""
 
     power: str
     act: Act
@@ -30,19 +30,25 @@ class _Action:
 
 
 ACTIONS: Mapping[str, _Action] = {
-    "partition": _Action("partitionable", lambda p, d, a: p.create_partition(d, a), "the profile"),
-    "unpartition": _Action("partitionable", lambda p, d, _: p.destroy_partition(d)),
-    "power-on": _Action("power_controllable", lambda p, d, _: p.power_on(d)),
-    "power-off": _Action("power_controllable", lambda p, d, _: p.power_off(d)),
-    "reset": _Action("power_controllable", lambda p, d, _: p.reset(d)),
-    "program": _Action("programmable", lambda p, d, a: p.program(d, a), "the image, a path on the agent's node"),
-    "attach": _Action("attachable", lambda p, d, _: p.attach(d), needs_listed=False),
-    "detach": _Action("attachable", lambda p, d, _: p.detach(d)),
+    "partition": _Action(
+        "partitionable", lambda plugin, device_id, argument: plugin.create_partition(device_id, argument), "the profile"
+    ),
+    "unpartition": _Action("partitionable", lambda plugin, device_id, _: plugin.destroy_partition(device_id)),
+    "power-on": _Action("power_controllable", lambda plugin, device_id, _: plugin.power_on(device_id)),
+    "power-off": _Action("power_controllable", lambda plugin, device_id, _: plugin.power_off(device_id)),
+    "reset": _Action("power_controllable", lambda plugin, device_id, _: plugin.reset(device_id)),
+    "program": _Action(
+        "programmable",
+        lambda plugin, device_id, argument: plugin.program(device_id, argument),
+        "the image, a path on the agent's node",
+    ),
+    "attach": _Action("attachable", lambda plugin, device_id, _: plugin.attach(device_id), needs_listed=False),
+    "detach": _Action("attachable", lambda plugin, device_id, _: plugin.detach(device_id)),
 }
 
 
 class DeviceOperations:
-    """Runs operations on devices, one at a time for each plugin. ``refresh`` is awaited before one returns."""
+    """Runs operations on devices, one at a time for each plugin, and awaits ``refresh`` after each operation."""
 
     def __init__(self, plugins: PluginSet, inventory: Inventory, *, refresh: Callable[[], Awaitable[None]]) -> None:
         self._plugins = plugins
@@ -51,7 +57,7 @@ class DeviceOperations:
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def operate(self, req: OperateDevice) -> DeviceOperation:
-        """Runs an operation, and returns once the inventory contains its result.
+        """Runs an operation on a device, and returns once the inventory contains the result.
 
         Raises:
             InvalidInput: an unknown action, one that the plugin does not support, or a missing argument.
@@ -60,34 +66,34 @@ class DeviceOperations:
         handle = self._plugins.get(req.device_name)
         action = ACTIONS.get(req.action)
         if action is None:
-            names = ", ".join(ACTIONS)
-            raise InvalidInput(f"{req.action[:32]!r} is no operation on a device; there are {names}")
+            action_names = ", ".join(ACTIONS)
+            raise InvalidInput(f"{req.action[:32]!r} is no operation on a device; there are {action_names}")
         if not getattr(handle.plugin.capabilities, action.power):
-            able = ", ".join(sorted(_able(handle.plugin))) or "none"
-            raise InvalidInput(f"devices of {handle.key} do not know {req.action}; what they know: {able}")
+            supported_actions = ", ".join(sorted(_supported_actions_of(handle.plugin))) or "none"
+            raise InvalidInput(f"devices of {handle.key} do not know {req.action}; what they know: {supported_actions}")
         if action.argument and not req.argument:
             raise InvalidInput(f"{req.action} needs {action.argument}")
         async with self._locks.setdefault(handle.key, asyncio.Lock()):
-            return await self._do(handle, req, action)
+            return await self._run_operation(handle, req, action)
 
-    async def _do(self, handle: PluginHandle, req: OperateDevice, action: _Action) -> DeviceOperation:
+    async def _run_operation(self, handle: PluginHandle, req: OperateDevice, action: _Action) -> DeviceOperation:
         device_id = DeviceId(req.device_id)
-        listed = {device.device_id for device in self._listed(handle)}
-        if action.needs_listed and device_id not in listed:
+        listed_ids = {device.device_id for device in self._listed(handle)}
+        if action.needs_listed and device_id not in listed_ids:
             raise NotFound(f"the plugin {handle.key} lists no device {req.device_id[:128]!r}")
-        if holders := self._inventory.holders(handle.key, device_id):
-            raise Conflict(f"the device {device_id} is in use", data={"kernels": holders})
+        if holder_ids := self._inventory.holders(handle.key, device_id):
+            raise Conflict(f"the device {device_id} is in use", data={"kernels": holder_ids})
         # No await before the device is withheld: no kernel can take it in between.
         self._inventory.withhold(handle.key, device_id, f"{req.action} is under way")
         try:
             await self._inventory.rebuild()
-            result_id = await handle.call(req.action, lambda p: action.act(p, device_id, req.argument))
+            result_id = await handle.call(req.action, lambda plugin: action.act(plugin, device_id, req.argument))
         finally:
             await asyncio.shield(self._restore(handle.key, device_id))
         return DeviceOperation(device_id=str(result_id) if result_id else req.device_id)
 
-    async def _restore(self, key: str, device_id: DeviceId) -> None:
-        self._inventory.restore(key, device_id)
+    async def _restore(self, plugin_key: str, device_id: DeviceId) -> None:
+        self._inventory.restore(plugin_key, device_id)
         await self._inventory.rebuild()
         await self._refresh()
 
@@ -100,39 +106,52 @@ class DeviceOperations:
     async def options(self, req: DeviceOptionsOf) -> DeviceOptions:
         """Returns the operations that are possible on a plugin's devices now."""
         handle = self._plugins.get(req.device_name)
-        can = handle.plugin.capabilities
+        capabilities = handle.plugin.capabilities
         devices = self._listed(handle)
-        profiles: dict[str, list[PartitionOption]] = {}
-        images: dict[str, str] = {}
+        profiles_of_device: dict[str, list[PartitionOption]] = {}
+        image_of_device: dict[str, str] = {}
         for device in devices:
             device_id = device.device_id
             with suppress(NotFound):  # a device that cannot be partitioned, such as a partition itself
-                if can.partitionable:
-                    profiles[device_id] = await _profiles(handle, device_id)
+                if capabilities.partitionable:
+                    profiles_of_device[device_id] = await _partition_profiles(handle, device_id)
             with suppress(NotFound):
-                if can.programmable and (image := await _image(handle, device_id)) is not None:
-                    images[device_id] = image
-        attachable: list[str] = []
-        if can.attachable:
-            device_ids = await handle.call("attachable_devices", lambda p: cast("Attachable", p).attachable_devices())
-            attachable = [str(device_id) for device_id in device_ids]
+                if capabilities.programmable and (image := await _programmed_image(handle, device_id)) is not None:
+                    image_of_device[device_id] = image
+        attachable_ids: list[str] = []
+        if capabilities.attachable:
+            device_ids = await handle.call(
+                "attachable_devices", lambda plugin: cast("Attachable", plugin).attachable_devices()
+            )
+            attachable_ids = [str(device_id) for device_id in device_ids]
         return DeviceOptions(
-            actions=sorted(_able(handle.plugin)),
+            actions=sorted(_supported_actions_of(handle.plugin)),
             devices=[str(device.device_id) for device in devices],
-            profiles={device_id: options for device_id, options in profiles.items() if options},
-            images=images,
-            attachable=attachable,
+            profiles={
+                device_id: partition_options
+                for device_id, partition_options in profiles_of_device.items()
+                if partition_options
+            },
+            images=image_of_device,
+            attachable=attachable_ids,
         )
 
 
-def _able(plugin: AbstractComputePlugin) -> list[str]:
+def _supported_actions_of(plugin: AbstractComputePlugin) -> list[str]:
     return [name for name, action in ACTIONS.items() if getattr(plugin.capabilities, action.power)]
 
 
-async def _profiles(handle: PluginHandle, device_id: DeviceId) -> list[PartitionOption]:
-    profiles = await handle.call("partition_profiles", lambda p: cast("Partitionable", p).partition_profiles(device_id))
-    return [PartitionOption(name=p.name, slot_name=p.slot_name, available=p.available) for p in profiles]
+async def _partition_profiles(handle: PluginHandle, device_id: DeviceId) -> list[PartitionOption]:
+    profiles = await handle.call(
+        "partition_profiles", lambda plugin: cast("Partitionable", plugin).partition_profiles(device_id)
+    )
+    return [
+        PartitionOption(name=profile.name, slot_name=profile.slot_name, available=profile.available)
+        for profile in profiles
+    ]
 
 
-async def _image(handle: PluginHandle, device_id: DeviceId) -> str | None:
-    return await handle.call("programmed_image", lambda p: cast("Programmable", p).programmed_image(device_id))
+async def _programmed_image(handle: PluginHandle, device_id: DeviceId) -> str | None:
+    return await handle.call(
+        "programmed_image", lambda plugin: cast("Programmable", plugin).programmed_image(device_id)
+    )

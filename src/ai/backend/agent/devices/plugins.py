@@ -23,7 +23,7 @@ R = TypeVar("R")
 _RETRY_FIRST_S, _RETRY_MAX_S = 1.0, 300.0
 START_PATIENCE_S = 10.0
 """How long :meth:`PluginSet.start` waits for slow plugins."""
-_REASON = 500
+_MAX_REASON_LENGTH = 500
 
 
 @dataclass(slots=True, eq=False)
@@ -79,7 +79,7 @@ class PluginHandle:
 
     @property
     def plugin(self) -> AbstractComputePlugin:
-        """The started plugin. Raises PluginError if it is not started."""
+        """The started plugin. Raises PluginError if the plugin is not started."""
         if self._plugin is None:
             raise PluginError(f"the plugin {self.key} is not available: {self.reason}")
         return self._plugin
@@ -88,7 +88,7 @@ class PluginHandle:
         return self._plugin is None and now >= self._retry_at
 
     async def start(self, now: float) -> None:
-        """Imports and initialises the plugin. After a failure, which becomes its reason, it is retried with backoff."""
+        """Imports and initialises the plugin; a failure becomes the plugin's ``reason`` and is retried with backoff."""
         if not self.may_start(now):
             return
         self._faults = {"init": "it is being started"}
@@ -104,7 +104,9 @@ class PluginHandle:
                 await asyncio.shield(plugin.close())
             if not isinstance(e, Exception | SystemExit):
                 raise
-            reason = f"init took longer than {self.timeout_s:g} s" if isinstance(e, TimeoutError) else _described(e)
+            reason = (
+                f"init took longer than {self.timeout_s:g} s" if isinstance(e, TimeoutError) else _description_of(e)
+            )
             self._failed(reason, e)
         else:
             self._plugin, self._faults, self._logged = plugin, {}, {}
@@ -113,10 +115,10 @@ class PluginHandle:
     async def _create(self) -> AbstractComputePlugin:
         source, reference = self.source, self.source.reference
         if not source.isolated:
-            self._class = cls = source.load()
-            if reference is None or not cls.capabilities.blocking:
-                return make_plugin(cls, self.settings.get(cls.key, {}))
-            log.info("the plugin %s may block: it gets a host process", cls.key)
+            self._class = plugin_class = source.load()
+            if reference is None or not plugin_class.capabilities.blocking:
+                return make_plugin(plugin_class, self.settings.get(plugin_class.key, {}))
+            log.info("the plugin %s may block: it gets a host process", plugin_class.key)
         if reference is None:
             raise PluginError(f"{source.name} has no name that a host process could import")
         hosted = await launch(
@@ -144,29 +146,33 @@ class PluginHandle:
 
     def _failed(self, reason: str, error: BaseException | None = None) -> None:
         self._faults = {}
-        trace = error if error is not None and not isinstance(error, BackendError | TimeoutError) else None
-        self._fault("init", reason, trace)
+        logged_error = error if error is not None and not isinstance(error, BackendError | TimeoutError) else None
+        self._fault("init", reason, logged_error)
         loop = asyncio.get_running_loop()
         delay_s = self._backoff.next_s()
         self._retry_at = loop.time() + delay_s
         loop.call_later(delay_s + 0.01, self.changed)
 
-    def _fault(self, what: str, reason: str, error: BaseException | None = None) -> str:
-        """Records a fault, logs it once, and returns its text."""
-        reason = " ".join(reason.split())[:_REASON]
-        self._faults[what] = reason
-        if self._logged.get(what) != reason:
-            self._logged[what] = reason
-            log.warning("the plugin %s is degraded: %s", self.key, reason, exc_info=error)
-        return reason
+    def _fault(self, call_kind: str, fault_text: str, error: BaseException | None = None) -> str:
+        """Records a fault of the plugin, logs each text once, and returns the text."""
+        fault_text = " ".join(fault_text.split())[:_MAX_REASON_LENGTH]
+        self._faults[call_kind] = fault_text
+        if self._logged.get(call_kind) != fault_text:
+            self._logged[call_kind] = fault_text
+            log.warning("the plugin %s is degraded: %s", self.key, fault_text, exc_info=error)
+        return fault_text
 
     async def call(
-        self, what: str, call: Callable[[AbstractComputePlugin], Awaitable[R]], *, check: Callable[[R], R] | None = None
+        self,
+        call_kind: str,
+        call: Callable[[AbstractComputePlugin], Awaitable[R]],
+        *,
+        check: Callable[[R], R] | None = None,
     ) -> R:
         """Calls the plugin with a deadline. A success clears the fault of earlier calls of the same kind.
 
         Args:
-            what: the kind of call, a method's name.
+            call_kind: the kind of call, a method's name.
             call: makes the call.
             check: validates the answer and returns it, or raises InvalidResponse.
 
@@ -181,26 +187,26 @@ class PluginHandle:
             if check is not None:
                 result = check(result)
         except TimeoutError:
-            fault = self._fault(what, f"{what} took longer than {self.timeout_s:g} s")
+            fault = self._fault(call_kind, f"{call_kind} took longer than {self.timeout_s:g} s")
             raise DeadlineExceeded(f"the plugin {self.key} did not answer: {fault}") from None
         except (BackendError, TerminationDeferred):
             raise
         except InvalidResponse as e:
-            raise PluginError(f"the plugin {self.key}: {self._fault(what, f'{what}: {e}')}") from None
+            raise PluginError(f"the plugin {self.key}: {self._fault(call_kind, f'{call_kind}: {e}')}") from None
         except (Exception, SystemExit) as e:
-            fault = self._fault(what, f"{what} failed: {_described(e)}", e)
+            fault = self._fault(call_kind, f"{call_kind} failed: {_description_of(e)}", e)
             raise PluginError(f"the plugin {self.key}: {fault}") from e
-        self._faults.pop(what, None)
+        self._faults.pop(call_kind, None)
         return result
 
-    def complain(self, what: str, reason: str | None) -> None:
+    def complain(self, call_kind: str, reason: str | None) -> None:
         """Records that a part of the plugin's answers is invalid; None clears the fault."""
-        self._faults.pop(what, None)
+        self._faults.pop(call_kind, None)
         if reason is not None:
-            self._fault(what, reason)
+            self._fault(call_kind, reason)
 
     async def refuse(self, reason: str) -> None:
-        """Stops the plugin permanently because it conflicts with another one."""
+        """Stops the plugin permanently because another plugin serves the same devices."""
         await self.stop()
         self._faults = {}
         self._fault("init", reason)
@@ -217,7 +223,7 @@ class PluginHandle:
             log.exception("cleanup of the plugin %s failed", self.key)
 
 
-def _described(error: BaseException) -> str:
+def _description_of(error: BaseException) -> str:
     match error:
         case BackendError():
             return error.message
@@ -232,7 +238,7 @@ class PluginSet:
     def __init__(self, sources: Iterable[PluginSource], settings: AgentSettings) -> None:
         self.order = settings.resource.allocation_order
         self._settings = settings.plugin_settings
-        self._warned: set[str] = set()
+        self._warned_keys: set[str] = set()
         self._starting: dict[PluginHandle, asyncio.Task[None]] = {}
         self.changed: Callable[[], None] = lambda: None
         timeout_s, environment = settings.kernel_lifecycles.plugin_timeout, settings.agent.plugin_environment
@@ -244,23 +250,30 @@ class PluginSet:
         self.changed()
 
     async def start(self, now: float) -> None:
-        """Starts the plugins that are not started. Slow ones continue in the background and then call ``changed``."""
-        fresh = [self._begin(h, now) for h in self.handles if h not in self._starting and h.may_start(now)]
-        if fresh:
-            _, slow = await asyncio.wait(fresh, timeout=START_PATIENCE_S)
-            for task in slow:
+        """Starts all plugins that are not started. Slow plugins continue in the background, then call ``changed``."""
+        start_tasks = [
+            self._begin_start(handle, now)
+            for handle in self.handles
+            if handle not in self._starting and handle.may_start(now)
+        ]
+        if start_tasks:
+            _, slow_tasks = await asyncio.wait(start_tasks, timeout=START_PATIENCE_S)
+            for task in slow_tasks:
                 task.add_done_callback(lambda _: self._notify())
-        seen: dict[str, PluginHandle] = {}
+        handle_of_key: dict[str, PluginHandle] = {}
         for handle in self.handles:
-            if handle.started and seen.setdefault(handle.key, handle) is not handle:
+            if handle.started and handle_of_key.setdefault(handle.key, handle) is not handle:
                 await handle.refuse(f"another plugin already serves {handle.key}")
-        positions = {key: i for i, key in enumerate(order_plugins({h.key for h in self.handles}, self.order))}
-        self.handles.sort(key=lambda h: positions[h.key])
-        for key in self._unused_settings() - self._warned:
-            self._warned.add(key)
+        position_of_key = {
+            key: position
+            for position, key in enumerate(order_plugins({handle.key for handle in self.handles}, self.order))
+        }
+        self.handles.sort(key=lambda handle: position_of_key[handle.key])
+        for key in self._unused_settings() - self._warned_keys:
+            self._warned_keys.add(key)
             log.warning("the settings plugins.%s are for no plugin of this agent", key)
 
-    def _begin(self, handle: PluginHandle, now: float) -> asyncio.Task[None]:
+    def _begin_start(self, handle: PluginHandle, now: float) -> asyncio.Task[None]:
         task = self._starting[handle] = asyncio.create_task(handle.start(now), name=f"agent-start-{handle.key}")
         task.add_done_callback(lambda _: self._starting.pop(handle, None))
         return task
@@ -276,15 +289,15 @@ class PluginSet:
     def started(self) -> list[PluginHandle]:
         return [handle for handle in self.handles if handle.started]
 
-    def get(self, key: str) -> PluginHandle:
-        """Returns a started plugin. Raises PluginError with the reason if there is none with this key."""
+    def get(self, plugin_key: str) -> PluginHandle:
+        """Returns the started plugin with this key. Raises PluginError with the reason if no such plugin is started."""
         reason = ""
         for handle in self.handles:
-            if handle.key == key and handle.started:
+            if handle.key == plugin_key and handle.started:
                 return handle
-            if handle.key == key and handle.reason:
+            if handle.key == plugin_key and handle.reason:
                 reason = f": {handle.reason}"
-        raise PluginError(f"the plugin {key} is not available on this agent{reason}")
+        raise PluginError(f"the plugin {plugin_key} is not available on this agent{reason}")
 
     def _unused_settings(self) -> set[str]:
         """Returns device names with settings but no plugin; empty until every plugin was loaded."""

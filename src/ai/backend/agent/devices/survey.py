@@ -39,14 +39,20 @@ async def survey(settings: AgentSettings, only: str | None = None) -> list[Plugi
     """
     node = settings.agent
     # The plugins of this project run in this process, because a process for each takes time to start.
-    blocked, in_process = node.block_compute_plugins, (*node.in_process_compute_plugins, "ai.backend.accelerator")
-    allowed = {
+    blocked_names, in_process_names = (
+        node.block_compute_plugins,
+        (*node.in_process_compute_plugins, "ai.backend.accelerator"),
+    )
+    source_of_allowed = {
         source.reference: source
-        for source in find_plugins(node.allow_compute_plugins, blocked, INTRINSIC_PLUGINS, in_process)
+        for source in find_plugins(node.allow_compute_plugins, blocked_names, INTRINSIC_PLUGINS, in_process_names)
     }
-    names = ("*", *(entry.name for group in LEGACY_GROUPS for entry in entry_points(group=group)))
-    installed = {source.reference: source for source in find_plugins(names, (), INTRINSIC_PLUGINS, in_process)}
-    candidates = list({**installed, **allowed}.values())
+    names = (
+        "*",
+        *(entry_point.name for group in LEGACY_GROUPS for entry_point in entry_points(group=group)),
+    )
+    installed = {source.reference: source for source in find_plugins(names, (), INTRINSIC_PLUGINS, in_process_names)}
+    candidates = list({**installed, **source_of_allowed}.values())
     # A device name is known only after its plugin was loaded, so all are loaded if no source matches.
     sources = [source for source in candidates if only is not None and _is_meant(only, source)] or candidates
     plugins = PluginSet(sources, settings)
@@ -61,7 +67,7 @@ async def survey(settings: AgentSettings, only: str | None = None) -> list[Plugi
                 reference=handle.source.reference or "",
                 package=packages.get(handle.source.reference or "", ""),
                 verified_on=handle.verified_on,
-                is_allowed=handle.source.reference in allowed,
+                is_allowed=handle.source.reference in source_of_allowed,
                 reason=handle.reason,
                 kind=inventory.kinds.get(handle.key) if handle.started else None,
             )
@@ -80,9 +86,9 @@ def _is_meant(only: str, source: PluginSource) -> bool:
 def _packages() -> Mapping[str, str]:
     """Maps the references and modules of entry points to the distributions that declare them."""
     return {
-        reference: f"{entry.dist.name} {entry.dist.version}"
+        reference: f"{entry_point.dist.name} {entry_point.dist.version}"
         for group in (ENTRY_POINT_GROUP, *LEGACY_GROUPS)
-        for entry in entry_points(group=group)
-        if entry.dist is not None
-        for reference in (entry.value, entry.module)
+        for entry_point in entry_points(group=group)
+        if entry_point.dist is not None
+        for reference in (entry_point.value, entry_point.module)
     }

@@ -17,9 +17,9 @@ from ai.backend.infra.files import write_atomically
 log = logging.getLogger(__name__)
 _SECRET_BYTES = 32
 _CACHE_KIB = 256
-_SETTINGS = ("journal_mode = WAL", "synchronous = NORMAL", f"cache_size = -{_CACHE_KIB}")
-_DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
-_FILES = ("", "-wal", "-shm")  # what SQLite appends to the name of its file
+_PRAGMAS = ("journal_mode = WAL", "synchronous = NORMAL", f"cache_size = -{_CACHE_KIB}")
+_DAMAGE_CODES = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_FILE_SUFFIXES = ("", "-wal", "-shm")  # what SQLite appends to the name of its file
 
 
 class DataDirectory:
@@ -95,18 +95,18 @@ class RecordDatabase:
 
     def _connect(self) -> None:
         self._connection = sqlite3.connect(self._path, isolation_level=None)
-        for setting in _SETTINGS:
+        for setting in _PRAGMAS:
             self.execute(f"PRAGMA {setting}")
 
     def _set_aside(self, problem: str) -> None:
         self.close()
-        damaged = self._path.with_name(self._path.name + ".damaged")
-        log.error("%s cannot be read and is set aside as %s: %s", self._path, damaged.name, problem)
-        for suffix in _FILES:
-            damaged.with_name(damaged.name + suffix).unlink(missing_ok=True)
+        damaged_path = self._path.with_name(self._path.name + ".damaged")
+        log.error("%s cannot be read and is set aside as %s: %s", self._path, damaged_path.name, problem)
+        for suffix in _FILE_SUFFIXES:
+            damaged_path.with_name(damaged_path.name + suffix).unlink(missing_ok=True)
             path = self._path.with_name(self._path.name + suffix)
             if path.exists():
-                path.rename(damaged.with_name(damaged.name + suffix))
+                path.rename(damaged_path.with_name(damaged_path.name + suffix))
 
     def table(self, name: str) -> RecordTable:
         """Returns the table of this name, and creates it if there is none."""
@@ -120,7 +120,7 @@ class RecordDatabase:
         try:
             return self._connection.execute(statement, values).fetchall()
         except sqlite3.Error as error:
-            raise _translate(error, self._path) from error
+            raise _to_os_error(error, self._path) from error
 
     def close(self) -> None:
         if self._connection is not None:
@@ -160,13 +160,13 @@ class RecordTable:
 
 
 class _Damaged(OSError):
-    """The file is no database, or its structure is broken."""
+    """Raised when the file is no SQLite database, or when the database is corrupt."""
 
 
-def _translate(error: sqlite3.Error, path: Path) -> OSError:
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the rest of it says where it happened
-    if code in _DAMAGE:
+def _to_os_error(error: sqlite3.Error, path: Path) -> OSError:
+    error_code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the rest of it says where
+    if error_code in _DAMAGE_CODES:
         return _Damaged(errno.EIO, f"{path}: {error}")
-    if code == sqlite3.SQLITE_FULL:
+    if error_code == sqlite3.SQLITE_FULL:
         return OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: {path}")
     return OSError(errno.EIO, f"{path}: {error}")

@@ -33,7 +33,7 @@ _MAX_JOBS = 256
 _RETENTION_S = 600.0
 _MAX_WAIT_S = 10.0
 log = logging.getLogger(__name__)
-_RETRY_S = 5.0
+_PULL_RETRY_S = 5.0
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class _Job:
 
 
 class ImageJobs:
-    """Runs image jobs in the background and reports their progress; a job that a crash ended begins again.
+    """Runs image jobs in the background and reports progress; a job that a crash ended begins again.
 
     Args:
         kernel_of: returns a live kernel by its id; raises NotFound if there is none.
@@ -62,7 +62,7 @@ class ImageJobs:
         self._jobs: dict[str, _Job] = {}
 
     async def ask(self, req: ImageJob) -> ImageJobState:
-        """Starts the job, or returns its progress. Raises NotFound or Conflict (no running kernel), LimitExceeded."""
+        """Starts an image job, or returns its progress. Raises NotFound, Conflict (no live kernel), LimitExceeded."""
         self._drop_expired()
         job = self._jobs.get(req.job_id)
         if job is None:
@@ -123,11 +123,11 @@ class ImageJobs:
                 }
 
     def _drop_expired(self) -> None:
-        before = asyncio.get_running_loop().time() - self._retention_s
+        expiry_time = asyncio.get_running_loop().time() - self._retention_s
         for job_id, job in list(self._jobs.items()):
-            if job.ended_at is not None and job.ended_at < before:
+            if job.ended_at is not None and job.ended_at < expiry_time:
                 del self._jobs[job_id]
-            elif job.ended_at is None and job.polled_at < before:
+            elif job.ended_at is None and job.polled_at < expiry_time:
                 job.task.cancel()
 
 
@@ -145,7 +145,7 @@ def _state_of(job: _Job) -> ImageJobState:
 def request_of(kernel: Kernel) -> ImageRequest:
     spec = kernel.record.spec
     registry = registry_of(spec.image)
-    access = next((a for a in kernel.registries if a.registry == registry), None)
+    access = next((access for access in kernel.registries if access.registry == registry), None)
     return ImageRequest(
         name=spec.image,
         digest=spec.image_digest,
@@ -167,7 +167,7 @@ class KernelImages:
         self._timeout_s = timeout_s
 
     async def provide(self, kernel: Kernel, on_pull: Callable[[], None]) -> None:
-        """Pulls the image if the node lacks it; ``on_pull`` is called before. Raises as :meth:`_pull`."""
+        """Pulls the kernel's image if the node lacks the image; calls ``on_pull`` before. Raises as :meth:`_pull`."""
         if not kernel.record.spec.auto_pull or not await self._runtime.lacks_image(request_of(kernel)):
             return
         if kernel.record.status is not KernelStatus.PULLING:
@@ -176,7 +176,7 @@ class KernelImages:
         await self._pull(kernel)
 
     async def _pull(self, kernel: Kernel) -> None:
-        """Pulls the image, which is idempotent and is never undone.
+        """Pulls the kernel's image. A pull is idempotent and never undone.
 
         Raises:
             CreationDeferred: the pull may succeed later, or on another agent.
@@ -191,7 +191,7 @@ class KernelImages:
             raise DeadlineExceeded(f"the image {name} was not fetched within {self._timeout_s:g} s") from None
         except (Unavailable, StorageFull) as e:
             message = f"the image {name} cannot be fetched now: {e.message}"
-            raise CreationDeferred(message, retry_after=_RETRY_S) from e
+            raise CreationDeferred(message, retry_after=_PULL_RETRY_S) from e
         except PeerRefused as e:
             if kernel.record.resumes:  # credentials are not stored over a restart of the agent
                 raise CreationDeferred(f"the agent has to ask for {name} anew", retry_after=0.0) from e

@@ -15,7 +15,7 @@ from ai.backend.agent.kernels.model import KernelRecord
 from ai.backend.common.wire.reports import KernelObservation
 from ai.backend.infra.files import write_atomically
 
-_LARGE_OUTBOX = 1024 * 1024
+_LARGE_OUTBOX_BYTES = 1024 * 1024
 log = logging.getLogger(__name__)
 T = TypeVar("T", KernelRecord, RunsRecord)
 
@@ -47,8 +47,8 @@ class FileOutbox:
         self._size += os.write(self._fd, msgspec.json.encode(observation) + b"\n")
 
     def replace(self, observations: list[KernelObservation]) -> None:
-        """Rewrites the file once it is large or empty. Older observations in it are only sent again after a crash."""
-        if observations and self._size < _LARGE_OUTBOX:
+        """Rewrites the file once it is large or empty. Older observations in the file are sent again after a crash."""
+        if observations and self._size < _LARGE_OUTBOX_BYTES:
             return
         self.rewrite(observations)
 
@@ -79,7 +79,7 @@ class FileKernelRecords:
         return _read_all(self._kernels)
 
     def get(self, kernel_id: str) -> KernelRecord | None:
-        return _read(kernel_id, self._kernels.get(kernel_id), KernelRecord)
+        return _decode_record(kernel_id, self._kernels.get(kernel_id), KernelRecord)
 
     def put(self, record: KernelRecord) -> None:
         self._kernels.put(record.spec.kernel_id, msgspec.json.encode(record))
@@ -92,14 +92,14 @@ class FileKernelRecords:
         self._runs.delete(kernel_id)
 
     def load_runs(self, kernel_id: str) -> RunsRecord | None:
-        return _read(kernel_id, self._runs.get(kernel_id), RunsRecord)
+        return _decode_record(kernel_id, self._runs.get(kernel_id), RunsRecord)
 
     def put_runs(self, kernel_id: str, runs: RunsRecord) -> None:
         self._runs.put(kernel_id, msgspec.json.encode(runs))
 
 
 class FileLeftovers:
-    """Stores leftovers in a table."""
+    """Stores records of removed workloads with hook calls to repeat in a table."""
 
     def __init__(self, database: RecordDatabase) -> None:
         self._table = database.table("leftovers")
@@ -144,11 +144,11 @@ class DirectoryState(DataDirectory):
 
 
 def _read_all(table: RecordTable) -> list[KernelRecord]:
-    records = (_read(key, value, KernelRecord) for key, value in table.items().items())
+    records = (_decode_record(key, value, KernelRecord) for key, value in table.items().items())
     return [record for record in records if record is not None]
 
 
-def _read(key: str, value: bytes | None, kind: type[T]) -> T | None:
+def _decode_record(key: str, value: bytes | None, kind: type[T]) -> T | None:
     """Decodes a record. A record of another version is ignored and stays stored for the agent that wrote it."""
     if value is None:
         return None

@@ -66,8 +66,8 @@ class Kernel:
 
     @property
     def record(self) -> KernelRecord:
-        stored = self._record
-        return stored if isinstance(stored, KernelRecord) else _decode(zlib.decompress(stored))
+        stored_record = self._record
+        return stored_record if isinstance(stored_record, KernelRecord) else _decode(zlib.decompress(stored_record))
 
     @record.setter
     def record(self, record: KernelRecord) -> None:
@@ -79,7 +79,7 @@ class Kernel:
 
     @property
     def attempt(self) -> int:
-        """The present attempt."""
+        """The number of the kernel's present attempt."""
         return self.key.attempt
 
     @property
@@ -101,7 +101,7 @@ class Kernel:
     def move(
         self, trigger: PhaseTrigger, *, cause: str, base: KernelRecord | None = None, **changes: Any
     ) -> tuple[Operation, ...]:
-        """Makes a transition, stores the record, and returns the operations to start.
+        """Makes a transition of the kernel's phase, stores the record, and returns the operations to start.
 
         Args:
             trigger: the event. An outdated one stores nothing.
@@ -111,7 +111,7 @@ class Kernel:
 
         Raises InvalidTransition or OSError; nothing has changed then.
         """
-        phase, path, operations = step(
+        phase, phase_path, operations = step(
             self.phase,
             trigger,
             subject=f"kernel {self.id}",
@@ -119,15 +119,15 @@ class Kernel:
             story=self.story,
             data={"attempt": self.attempt, "status": self.status.value},
         )
-        if path or (changes and operations):
+        if phase_path or (changes and operations):
             record = msgspec.structs.replace(base or self.record, phase=phase, **changes)
             self._records.put(record)
             self.become(record)
-        self.story = extend_story(self.story, path)
+        self.story = extend_story(self.story, phase_path)
         return operations
 
     def become(self, record: KernelRecord) -> None:
-        """Replaces the record by one that is stored already."""
+        """Replaces the kernel's record by a record that is stored already."""
         self.record = record
         self.changed.set()
 
@@ -142,7 +142,7 @@ class Kernel:
         self.channel = self.runs = self.terminals = None
 
     async def when_adopted(self, timeout_s: float) -> tuple[KernelChannel, RunQueue, Terminals]:
-        """Waits for the connection to a kernel of an earlier life of the agent, and returns as :meth:`running`.
+        """Waits until a kernel from before an agent restart is connected again, and returns as :meth:`running`.
 
         Raises Unavailable if the kernel is not connected within the time.
         """
@@ -156,7 +156,7 @@ class Kernel:
         return self.running()
 
     def running(self) -> tuple[KernelChannel, RunQueue, Terminals]:
-        """Returns channel, runs and terminals. Raises Conflict if it does not run, WorkloadEnded if it just ended."""
+        """Returns channel, runs, terminals. Raises Conflict unless the kernel runs, WorkloadEnded if it just ended."""
         is_up = self.phase is Phase.RUNNING
         if not is_up or self.channel is None or self.runs is None or self.terminals is None:
             raise Conflict(f"the kernel {self.id} is {self.status}", data={"status": self.status.value})

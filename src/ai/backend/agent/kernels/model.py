@@ -96,17 +96,19 @@ class KernelRecord(Record, frozen=True, kw_only=True):
 
     @property
     def standing_attempt(self) -> int:
-        """The attempt of the present workload and its hooks: the older one until a restart has ended it."""
+        """The attempt of the present workload and hooks: the older attempt until a restart ends the old workload."""
         return self.spec.attempt if self.restarted_from is None else self.restarted_from
 
     def tombstone(self) -> KernelRecord:
         """Returns a record of the ended kernel with only the fields that late commands need."""
-        required = [f.name for f in msgspec.structs.fields(KernelSpec) if f.required and f.name != "slots"]
-        stored = ("status", "workload_id", "ending", "created_at", "ended_at")
+        required_fields = [
+            field.name for field in msgspec.structs.fields(KernelSpec) if field.required and field.name != "slots"
+        ]
+        kept_fields = ("status", "workload_id", "ending", "created_at", "ended_at")
         return KernelRecord(
-            spec=KernelSpec(**{name: getattr(self.spec, name) for name in required}, slots={}),
+            spec=KernelSpec(**{field_name: getattr(self.spec, field_name) for field_name in required_fields}, slots={}),
             phase=Phase.ENDED,
-            **{name: getattr(self, name) for name in stored},
+            **{field_name: getattr(self, field_name) for field_name in kept_fields},
         )
 
     @property
@@ -115,10 +117,10 @@ class KernelRecord(Record, frozen=True, kw_only=True):
 
 
 def with_shared_texts(spec: KernelSpec) -> KernelSpec:
-    """Returns an equal spec with interned texts, which kernels share."""
-    texts = {name: intern(text) for name in spec.__struct_fields__ if type(text := getattr(spec, name)) is str}
+    """Returns an equal kernel spec with interned texts, which kernels share to save memory."""
+    text_of_field = {name: intern(text) for name in spec.__struct_fields__ if type(text := getattr(spec, name)) is str}
     environ = {intern(name): intern(value) for name, value in spec.environ.items()}
-    return msgspec.structs.replace(spec, **texts, environ=environ)
+    return msgspec.structs.replace(spec, **text_of_field, environ=environ)
 
 
 def read_allocation(data: dict[str, dict[str, str]]) -> DeviceAllocation:

@@ -19,13 +19,13 @@ from ai.backend.common.wire.reports import KernelObservation, ObservationReport
 from ai.backend.infra.retry import Backoff
 
 log = logging.getLogger(__name__)
-_BATCH = 200
+_MAX_BATCH = 200
 _RETRY_FIRST_S, _RETRY_MAX_S = 0.1, 5.0
 
 
 @dataclass(slots=True, eq=False)
 class ObservationQueue:
-    """Stores observations and delivers them in order."""
+    """Stores observations of kernels and delivers all to the manager in order."""
 
     outbox: Outbox
     manager: ManagerReports
@@ -47,7 +47,7 @@ class ObservationQueue:
     def report(
         self, kernel_id: str, attempt: int, status: KernelStatus, reason: KernelEventReason, **details: Any
     ) -> None:
-        """Stores an observation; it is delivered in the background."""
+        """Stores an observation of a kernel for delivery in the background."""
         self._seq += 1
         details |= {"kernel_id": kernel_id, "attempt": attempt, "status": status, "reason": reason}
         observation = KernelObservation(at=self.wall_clock(), seq=self._seq, **details)
@@ -56,7 +56,7 @@ class ObservationQueue:
         self._wake.set()
 
     def undelivered_ends(self) -> list[KernelObservation]:
-        """Returns the ends that the manager has not acknowledged."""
+        """Returns the observed ends of kernels that the manager has not acknowledged."""
         return [observation for observation in self._pending if observation.status.is_final]
 
     async def deliver(self) -> None:
@@ -64,13 +64,13 @@ class ObservationQueue:
         backoff = Backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
         while True:
             await self._wake.wait()
-            batch = self._pending[:_BATCH]
-            if not batch:
+            pending_batch = self._pending[:_MAX_BATCH]
+            if not pending_batch:
                 self._wake.clear()
                 continue
             try:
                 acknowledged = await self.manager.observe(
-                    ObservationReport(agent_id=self.agent_id, epoch=self.epoch, observations=batch)
+                    ObservationReport(agent_id=self.agent_id, epoch=self.epoch, observations=pending_batch)
                 )
             except BackendError as e:
                 log.log(
@@ -79,13 +79,13 @@ class ObservationQueue:
             except Exception:
                 log.exception("observations cannot be delivered")
             else:
-                if acknowledged >= batch[0].seq:
+                if acknowledged >= pending_batch[0].seq:
                     backoff.reset()
-                    self._forget(acknowledged)
+                    self._forget_acknowledged(acknowledged)
                     continue
             await backoff.wait()
 
-    def _forget(self, seq: int) -> None:
+    def _forget_acknowledged(self, seq: int) -> None:
         self._pending = [observation for observation in self._pending if observation.seq > seq]
         try:
             self.outbox.replace(self._pending)

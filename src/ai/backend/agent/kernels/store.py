@@ -10,10 +10,10 @@ from ai.backend.common.wire.reports import KernelObservation
 
 
 class KernelRecords(Protocol):
-    """Stores one record of each kernel and one of its runs."""
+    """Stores one record for each kernel and one record of each kernel's runs."""
 
     def load(self) -> list[KernelRecord]:
-        """Reads every record; unreadable ones are left out."""
+        """Reads every kernel record; unreadable records are left out."""
         ...
 
     def get(self, kernel_id: str) -> KernelRecord | None: ...
@@ -38,10 +38,10 @@ class Outbox(Protocol):
     def load(self) -> list[KernelObservation]: ...
     def append(self, observation: KernelObservation) -> None: ...
     def replace(self, observations: list[KernelObservation]) -> None:
-        """Stores these. Earlier ones may be dropped, and are dropped if ``observations`` is empty."""
+        """Stores ``observations``; may drop earlier observations, and drops all if ``observations`` is empty."""
 
     def rewrite(self, observations: list[KernelObservation]) -> None:
-        """Stores exactly these."""
+        """Replaces the stored observations by ``observations``."""
 
     def close(self) -> None: ...
 

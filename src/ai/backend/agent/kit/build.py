@@ -22,13 +22,13 @@ from ai.backend.common.errors import Unavailable
 from ai.backend.common.service_ports import SSHD, TTYD
 
 PROGRAMS = Path(__file__).with_name("programs")
-_PROBE = Path(__file__).with_name("probe.py")
+_PROBE_PROGRAM = Path(__file__).with_name("probe.py")
 _PROBE_TIMEOUT_S = 60.0
-_UNNEEDED = frozenset(
+_UNNEEDED_NAMES = frozenset(
     {"site-packages", "dist-packages", "test", "tests", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3",
      "pydoc_data", "distutils", "sqlite3", "unittest", "venv", "curses", "dbm"}
 )  # fmt: skip
-_LATER = ("libnss_files.so.2", "libnss_dns.so.2", "libresolv.so.2")
+_LATER_LIBRARIES = ("libnss_files.so.2", "libnss_dns.so.2", "libresolv.so.2")
 """What an older C library loads by itself, beside the others."""
 
 
@@ -37,7 +37,7 @@ class KitFailed(Exception):
 
 
 def build_kit(directory: Path) -> Path:
-    """Returns the kit of this interpreter below ``directory``, and makes it if need be (a second or two). Blocks.
+    """Returns the kit of this interpreter below ``directory``; builds the kit if need be (a second or two). Blocks.
 
     Raises KitFailed if the interpreter or the disk does not permit it.
     """
@@ -49,7 +49,7 @@ def build_kit(directory: Path) -> Path:
     try:
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         shutil.rmtree(unfinished, ignore_errors=True)
-        _fill(unfinished, facts)
+        _fill_kit(unfinished, facts)
         try:
             unfinished.rename(kit)
         except OSError:  # another one was faster
@@ -64,26 +64,26 @@ def build_kit(directory: Path) -> Path:
 
 def remove_unused(directory: Path) -> None:
     """Removes the kits of other versions that no process runs from. Blocks. Raises KitFailed."""
-    others = {path.name for path in directory.iterdir()}
-    others -= {_digest(_probe())} if others else set()
-    if others:
-        commands = list(_commands())
-        for name in others:
-            if not any(f"/{name}/".encode() in command for command in commands):
-                shutil.rmtree(directory / name, ignore_errors=True)
+    other_kit_names = {path.name for path in directory.iterdir()}
+    other_kit_names -= {_digest(_probe())} if other_kit_names else set()
+    if other_kit_names:
+        command_lines = list(_process_commands())
+        for kit_name in other_kit_names:
+            if not any(f"/{kit_name}/".encode() in command_line for command_line in command_lines):
+                shutil.rmtree(directory / kit_name, ignore_errors=True)
 
 
-def _commands() -> Iterator[bytes]:
+def _process_commands() -> Iterator[bytes]:
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):  # it has ended
             yield path.read_bytes()
 
 
 def _probe() -> dict[str, Any]:
-    command = [sys.executable, "-I", str(_PROBE)]
+    command = [sys.executable, "-I", str(_PROBE_PROGRAM)]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=_PROBE_TIMEOUT_S, check=True)
-        facts: dict[str, Any] = json.loads(done.stdout)
+        probe_process = subprocess.run(command, capture_output=True, timeout=_PROBE_TIMEOUT_S, check=True)
+        facts: dict[str, Any] = json.loads(probe_process.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as e:
         raise KitFailed(f"our interpreter cannot be asked what it is made of: {e}") from e
     return facts
@@ -92,94 +92,98 @@ def _probe() -> dict[str, Any]:
 def _digest(facts: dict[str, Any]) -> str:
     """Returns the kit's name: packages count by the times of their files, programs by their content."""
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
-    for text in (*facts["packages"].values(), *facts["libraries"]):
-        path = Path(text)
+    for path_text in (*facts["packages"].values(), *facts["libraries"]):
+        path = Path(path_text)
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            status = file.stat()
-            digest.update(f"{file} {status.st_size} {status.st_mtime_ns}\n".encode())
+            file_status = file.stat()
+            digest.update(f"{file} {file_status.st_size} {file_status.st_mtime_ns}\n".encode())
     for path in sorted(PROGRAMS.rglob("*")):
         if path.is_file() and path.suffix != ".pyc":
             digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 
 
-def _fill(kit: Path, facts: dict[str, Any]) -> None:
-    libraries, site = kit / "lib", kit / "site"
-    for folder in (kit / "bin", libraries, site):
+def _fill_kit(kit: Path, facts: dict[str, Any]) -> None:
+    library_directory, site_packages = kit / "lib", kit / "site"
+    for folder in (kit / "bin", library_directory, site_packages):
         folder.mkdir(parents=True, exist_ok=True)
-    _link(Path(facts["executable"]), kit / "bin" / "python3")
+    _link_file(Path(facts["executable"]), kit / "bin" / "python3")
     _link_tree(Path(facts["standard"]), kit / facts["place"])
-    for name, text in facts["packages"].items():
-        path = Path(text)
-        bundled = path.parent / f"{name}.libs"
+    for package_name, path_text in facts["packages"].items():
+        path = Path(path_text)
+        bundled_libraries = path.parent / f"{package_name}.libs"
         if path.is_dir():
-            _link_tree(path, site / name)
+            _link_tree(path, site_packages / package_name)
         else:
-            _link(path, site / path.name)
-        if bundled.is_dir():
-            _link_tree(bundled, site / bundled.name)
-    loader = ""
-    for path in _shared(facts):
-        _link(path, libraries / path.name)
-        loader = path.name if path.name.startswith("ld-") else loader
+            _link_file(path, site_packages / path.name)
+        if bundled_libraries.is_dir():
+            _link_tree(bundled_libraries, site_packages / bundled_libraries.name)
+    loader_name = ""
+    for path in _shared_libraries(facts):
+        _link_file(path, library_directory / path.name)
+        loader_name = path.name if path.name.startswith("ld-") else loader_name
     _link_tree(PROGRAMS, kit / "programs")
-    started = [f"{{kit}}/lib/{loader}", "--library-path", "{kit}/lib"] if loader else []
-    command = [*started, "{kit}/bin/python3", "-I", "-S", "-B", "-X", "utf8"]
+    loader_command = [f"{{kit}}/lib/{loader_name}", "--library-path", "{kit}/lib"] if loader_name else []
+    command = [*loader_command, "{kit}/bin/python3", "-I", "-S", "-B", "-X", "utf8"]
     (kit / "launch.json").write_text(json.dumps(command))
-    for name, _, _ in os.walk(kit):
-        Path(name).chmod(0o755)
+    for directory, _, _ in os.walk(kit):
+        Path(directory).chmod(0o755)
     (kit / "launch.json").chmod(0o644)
 
 
-def _shared(facts: dict[str, Any]) -> Iterator[Path]:
+def _shared_libraries(facts: dict[str, Any]) -> Iterator[Path]:
     """Yields the libraries outside of packages, under every name by which they are loaded."""
-    packages = tuple(facts["packages"].values())
-    for text in facts["libraries"]:
-        path = Path(text)
-        if text.startswith((facts["standard"] + "/", *packages)) or ".libs" in path.parent.name:
+    package_paths = tuple(facts["packages"].values())
+    for path_text in facts["libraries"]:
+        path = Path(path_text)
+        if path_text.startswith((facts["standard"] + "/", *package_paths)) or ".libs" in path.parent.name:
             continue
         yield path
-        for name in _sonames(path):
-            yield path.with_name(name)
+        for library_name in _sonames(path):
+            yield path.with_name(library_name)
         if path.name.startswith("libc.so"):
-            yield from (later for name in _LATER if (later := path.with_name(name)).exists())
+            yield from (
+                later_library
+                for library_name in _LATER_LIBRARIES
+                if (later_library := path.with_name(library_name)).exists()
+            )
 
 
 def _sonames(path: Path) -> Iterator[str]:
     """Yields other names of a library in its folder: `libz.so.1` of `libz.so.1.2.13`."""
-    for other in path.parent.glob(path.name.partition(".so")[0] + ".so*"):
-        if other.is_symlink() and other.name != path.name and other.resolve() == path.resolve():
-            yield other.name
+    for other_path in path.parent.glob(path.name.partition(".so")[0] + ".so*"):
+        if other_path.is_symlink() and other_path.name != path.name and other_path.resolve() == path.resolve():
+            yield other_path.name
 
 
 def _link_tree(source: Path, target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     for entry in sorted(source.iterdir()):
-        if entry.name in _UNNEEDED or entry.name.startswith("config-"):
+        if entry.name in _UNNEEDED_NAMES or entry.name.startswith("config-"):
             continue
         if entry.is_dir():
             _link_tree(entry, target / entry.name)
         elif entry.is_file() and not entry.name.endswith((".a", ".opt-1.pyc", ".opt-2.pyc", ".map", ".pyi")):
-            _link(entry, target / entry.name)
+            _link_file(entry, target / entry.name)
 
 
-def _link(source: Path, target: Path) -> None:
+def _link_file(source: Path, target: Path) -> None:
     """Links a file that everybody may read already, or copies it so that everybody may read the copy."""
-    real = source.resolve()
-    mode = real.stat().st_mode
-    needed = 0o555 if mode & 0o100 else 0o444
+    real_file = source.resolve()
+    file_mode = real_file.stat().st_mode
+    needed_mode_mask = 0o555 if file_mode & 0o100 else 0o444
     if target.exists():
         return
-    if mode & needed == needed:
+    if file_mode & needed_mode_mask == needed_mode_mask:
         with suppress(OSError):  # another file system, or a file of another user
-            os.link(real, target)
+            os.link(real_file, target)
             return
-    shutil.copy2(real, target)
-    target.chmod(0o755 if mode & 0o100 else 0o644)
+    shutil.copy2(real_file, target)
+    target.chmod(0o755 if file_mode & 0o100 else 0o644)
 
 
 class KitStore:
-    """Makes the kits of one agent when they are needed first."""
+    """Builds the kits of one agent when a kit is first needed."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

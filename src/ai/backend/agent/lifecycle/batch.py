@@ -19,15 +19,17 @@ _EXIT_EVENT_S = 2.0
 
 
 async def watch_batch(
-    kernel: Kernel, end: Callable[[Kernel, Termination], None], wall_clock: Callable[[], float] = time.time
+    kernel: Kernel, end_kernel: Callable[[Kernel, Termination], None], wall_clock: Callable[[], float] = time.time
 ) -> None:
-    """Starts the command, or follows it again after a restart of the agent; then ends the kernel."""
+    """Runs the batch command, or follows the command again after an agent restart; then ends the kernel."""
     spec = kernel.record.spec
     assert spec.startup_command
     if kernel.record.batch_since is None:
         kernel.save(batch_since=wall_clock())
-    since = kernel.record.batch_since
-    remaining_s = spec.batch_timeout_s - (wall_clock() - since) if spec.batch_timeout_s and since is not None else None
+    began_at = kernel.record.batch_since
+    remaining_s = (
+        spec.batch_timeout_s - (wall_clock() - began_at) if spec.batch_timeout_s and began_at is not None else None
+    )
     message: str | None = None
     exit_code: int | None = None
     reason = KernelEventReason.TASK_FAILED
@@ -46,7 +48,7 @@ async def watch_batch(
     if kernel.channel is not None and kernel.channel.ended:
         await _wait_for_exit_event(kernel)
     if kernel.phase is Phase.RUNNING:
-        end(kernel, Termination(reason=reason, message=message, exit_code=exit_code))
+        end_kernel(kernel, Termination(reason=reason, message=message, exit_code=exit_code))
 
 
 async def _wait_for_exit_event(kernel: Kernel) -> None:

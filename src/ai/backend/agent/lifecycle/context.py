@@ -41,7 +41,7 @@ class AgentContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepContext:
-    """The cause for which steps are acquired or released."""
+    """The cause why creation steps are acquired or released."""
 
     cause: LifecycleCause = LifecycleCause.CREATE
 

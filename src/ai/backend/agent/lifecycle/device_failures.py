@@ -19,9 +19,9 @@ from ai.backend.infra.retry import Backoff
 from ai.backend.plugin.accelerator import DeviceHealthChange, HealthWatching
 
 log = logging.getLogger(__name__)
-_ROUND_S = 1.0
+_ROUND_PERIOD_S = 1.0
 """How often the loop looks for plugins to watch."""
-_PAUSE_S = 0.05
+_CHANGE_PAUSE_S = 0.05
 """Changes within this time are handled together."""
 _RETRY_FIRST_S, _RETRY_MAX_S = 0.5, 30.0
 _MAX_UNLISTED = 16
@@ -47,7 +47,7 @@ class HealthLoop:
     _unlisted: set[tuple[str, DeviceId]] = field(default_factory=set, init=False)
 
     async def run(self) -> None:
-        """Runs until it is cancelled."""
+        """Watches devices and applies health changes until cancelled."""
         try:
             while True:
                 try:
@@ -55,7 +55,7 @@ class HealthLoop:
                     await self._apply_changes()
                 except Exception:
                     log.exception("the loop health failed once and goes on")
-                await asyncio.sleep(_PAUSE_S)
+                await asyncio.sleep(_CHANGE_PAUSE_S)
                 await self._wait()
         finally:
             tasks = [task for _, task in self._watches.values()]
@@ -65,8 +65,12 @@ class HealthLoop:
 
     async def _wait(self) -> None:
         """Waits until a change arrives, a device may be restored, or the next round is due."""
-        due = self.context.inventory.health_due()
-        timeout_s = _ROUND_S if due is None else min(_ROUND_S, max(0.0, due - asyncio.get_running_loop().time()))
+        due_at = self.context.inventory.health_due()
+        timeout_s = (
+            _ROUND_PERIOD_S
+            if due_at is None
+            else min(_ROUND_PERIOD_S, max(0.0, due_at - asyncio.get_running_loop().time()))
+        )
         try:
             async with asyncio.timeout(timeout_s):
                 await self._wake.wait()
@@ -75,10 +79,12 @@ class HealthLoop:
 
     async def _apply_changes(self) -> None:
         self._wake.clear()
-        pending, self._changes = self._changes, {}
+        pending_changes, self._changes = self._changes, {}
         is_changed = False
         for key in list(self.context.inventory.kinds):
-            changes = [change for of_device in pending.get(key, {}).values() for change in of_device]
+            changes = [
+                change for changes_of_device in pending_changes.get(key, {}).values() for change in changes_of_device
+            ]
             is_changed |= self.context.inventory.on_health_changes(key, changes)
         if is_changed:
             self.beat()
@@ -102,21 +108,21 @@ class HealthLoop:
     def _watch_all(self) -> None:
         for handle in self.context.plugins.started():
             plugin = handle.plugin
-            watched, task = self._watches.get(handle.key, (None, None))
-            if watched is plugin and task is not None and not task.done():
-                if asyncio.get_running_loop().time() - self._begun.get(handle.key, math.inf) > _ROUND_S:
+            watched_plugin, task = self._watches.get(handle.key, (None, None))
+            if watched_plugin is plugin and task is not None and not task.done():
+                if asyncio.get_running_loop().time() - self._begun.get(handle.key, math.inf) > _ROUND_PERIOD_S:
                     handle.complain("watch_health", None)
                 continue
             if task is not None:
                 task.cancel()
             if plugin.capabilities.health_watching and isinstance(plugin, HealthWatching):
-                watch = asyncio.create_task(self._watch(handle, plugin), name=f"agent-health-{handle.key}")
-                self._watches[handle.key] = plugin, watch
+                watch_task = asyncio.create_task(self._watch(handle, plugin), name=f"agent-health-{handle.key}")
+                self._watches[handle.key] = plugin, watch_task
 
     async def _watch(self, handle: PluginHandle, plugin: HealthWatching) -> None:
         backoff = Backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
         while handle.started:
-            begun = self._begun[handle.key] = asyncio.get_running_loop().time()
+            watch_started_at = self._begun[handle.key] = asyncio.get_running_loop().time()
             try:
                 async for change in plugin.watch_health():
                     self._record(handle.key, change)
@@ -125,7 +131,7 @@ class HealthLoop:
             except Exception as e:
                 log.exception("the health watch of the plugin %s failed", handle.key)
                 problem = f"{type(e).__name__}: {e}"
-            if asyncio.get_running_loop().time() - begun > _RETRY_MAX_S:
+            if asyncio.get_running_loop().time() - watch_started_at > _RETRY_MAX_S:
                 backoff.reset()
             self._begun[handle.key] = math.inf
             pause_s = backoff.next_s()
@@ -133,19 +139,27 @@ class HealthLoop:
             self.refresh()
             await asyncio.sleep(pause_s)
 
-    def _record(self, key: str, change: DeviceHealthChange) -> None:
-        """Stores the first failure and the last change of each device. Raises TypeError for a value of another type."""
+    def _record(self, plugin_key: str, change: DeviceHealthChange) -> None:
+        """Stores a device's first failure and last change. Raises TypeError if ``change`` is no DeviceHealthChange."""
         if not isinstance(change, DeviceHealthChange):
             raise TypeError(f"{change!r:.200} is not a DeviceHealthChange")
-        kind = self.context.inventory.kinds.get(key)
+        kind = self.context.inventory.kinds.get(plugin_key)
         if kind is None or all(device.device_id != change.device_id for device in kind.answered):
-            if (key, change.device_id) not in self._unlisted and len(self._unlisted) < _MAX_UNLISTED:
-                self._unlisted.add((key, change.device_id))
-                log.warning("the plugin %s reports a device %.100r that it has not listed", key, change.device_id)
+            if (plugin_key, change.device_id) not in self._unlisted and len(self._unlisted) < _MAX_UNLISTED:
+                self._unlisted.add((plugin_key, change.device_id))
+                log.warning(
+                    "the plugin %s reports a device %.100r that it has not listed", plugin_key, change.device_id
+                )
                 self.refresh()
             return
-        of_device = self._changes.setdefault(key, {})
-        failures = [c for c in of_device.get(change.device_id, ()) if c.health is not DeviceHealth.HEALTHY]
+        changes_of_device = self._changes.setdefault(plugin_key, {})
+        failure_changes = [
+            change_of_device
+            for change_of_device in changes_of_device.get(change.device_id, ())
+            if change_of_device.health is not DeviceHealth.HEALTHY
+        ]
         is_failure = change.health is not DeviceHealth.HEALTHY
-        of_device[change.device_id] = failures if failures and is_failure else [*failures, change]
+        changes_of_device[change.device_id] = (
+            failure_changes if failure_changes and is_failure else [*failure_changes, change]
+        )
         self._wake.set()

@@ -43,12 +43,12 @@ class HookCalls:
         self._hidden = (os.path.realpath(context.settings.agent.data_dir),)
 
     async def call(
-        self, key: str, method: Method, kernel: Kernel, step: StepContext, *, timeout_s: float | None = None
+        self, plugin_key: str, method: Method, kernel: Kernel, step: StepContext, *, timeout_s: float | None = None
     ) -> WorkloadConfig | None:
-        """Records that the call begins, then calls. Only ``pre_create`` returns a config.
+        """Records that a hook call begins, then calls the hook's method. Only ``pre_create`` returns a config.
 
         Args:
-            key: the plugin.
+            plugin_key: the plugin.
             method: the method of the hook.
             kernel: the kernel; the call is for its present workload.
             step: gives the cause, unless the call was begun before the agent was restarted.
@@ -60,16 +60,16 @@ class HookCalls:
         """
         plugin_timeout_s = self._context.settings.kernel_lifecycles.plugin_timeout
         deadline_s = plugin_timeout_s if timeout_s is None else min(plugin_timeout_s, timeout_s)
-        began = kernel.record.begun.get(key, {})
-        if method not in began:
-            begun = {**kernel.record.begun, key: {**began, method: self._context.epoch}}
-            kernel.save(begun=begun)
-        is_repeat = began.get(method, self._context.epoch) != self._context.epoch
+        epoch_of_method = kernel.record.begun.get(plugin_key, {})
+        if method not in epoch_of_method:
+            begun_calls = {**kernel.record.begun, plugin_key: {**epoch_of_method, method: self._context.epoch}}
+            kernel.save(begun=begun_calls)
+        is_repeat = epoch_of_method.get(method, self._context.epoch) != self._context.epoch
         is_over = asyncio.Event()
-        state = self._state(key, kernel, is_over)
+        state = self._managed_state(plugin_key, kernel, is_over)
 
         async def run(plugin: AbstractComputePlugin) -> WorkloadConfig | None:
-            record, allocation = kernel.record, self._allocation(key, kernel)
+            record, allocation = kernel.record, self._allocation_at_creation(plugin_key, kernel)
             workload = Workload(
                 id=record.workload_id,
                 type=self._context.runtime.info().workload_type,
@@ -85,84 +85,86 @@ class HookCalls:
             )
             result = await _call_method(method, plugin.create_lifecycle_hook(workload, allocation, hook_context))
             try:
-                self._save_state(key, kernel, state)
+                self._save_state(plugin_key, kernel, state)
                 return check_config(result, hidden=self._hidden) if method == "pre_create" else None
             except (PluginError, ValueError) as e:
                 raise InvalidResponse(str(e)) from e
 
-        crash_point(f"hook.{key}.{method}.before")
+        crash_point(f"hook.{plugin_key}.{method}.before")
         try:
             async with asyncio.timeout(timeout_s):
-                answer = await self._context.plugins.get(key).call(method, run)
+                returned_config = await self._context.plugins.get(plugin_key).call(method, run)
         except BaseException as e:
-            self._save_state_after(e, key, kernel, state)
+            self._save_state_after(e, plugin_key, kernel, state)
             if isinstance(e, TimeoutError):
-                raise DeadlineExceeded(f"the plugin {key} did not answer {method} within {deadline_s:g} s") from None
+                raise DeadlineExceeded(
+                    f"the plugin {plugin_key} did not answer {method} within {deadline_s:g} s"
+                ) from None
             raise
         finally:
             is_over.set()
-        crash_point(f"hook.{key}.{method}.after")
-        return answer
+        crash_point(f"hook.{plugin_key}.{method}.after")
+        return returned_config
 
     def report(
-        self, kernel: Kernel, key: str, method: Method, problem: object, state: HookState, since: float = 0.0
+        self, kernel: Kernel, plugin_key: str, method: Method, problem: object, state: HookState, since: float = 0.0
     ) -> None:
         """Reports a failed hook call, or its later success, in the log and in the kernel's ``status_data``."""
-        level = logging.INFO if state == "done" else logging.WARNING
-        log.log(level, "%s of %s for kernel %s: %s: %s", method, key, kernel.id, state, problem)
-        trouble = HookTrouble(
-            plugin=key,
+        log_level = logging.INFO if state == "done" else logging.WARNING
+        log.log(log_level, "%s of %s for kernel %s: %s: %s", method, plugin_key, kernel.id, state, problem)
+        hook_trouble = HookTrouble(
+            plugin=plugin_key,
             method=method,
             state=state,
             message=(str(problem) or type(problem).__name__)[:500],
             since=since or self._context.wall_clock(),
         )
         self._context.observer.report(
-            kernel.id, kernel.attempt, kernel.status, KernelEventReason.UNKNOWN, hook_troubles=[trouble]
+            kernel.id, kernel.attempt, kernel.status, KernelEventReason.UNKNOWN, hook_troubles=[hook_trouble]
         )
 
     @staticmethod
-    def _allocation(key: str, kernel: Kernel) -> DeviceAllocation:
-        """Returns the plugin's share as of the start of the creation."""
-        names = kernel.record.hook_slots.get(key, ())
-        held = kernel.record.device_allocation.slots
-        return DeviceAllocation(slots={slot: devices for slot, devices in held.items() if slot in names})
+    def _allocation_at_creation(plugin_key: str, kernel: Kernel) -> DeviceAllocation:
+        """Returns the plugin's share of the kernel's devices as of the start of the creation."""
+        slot_names = kernel.record.hook_slots.get(plugin_key, ())
+        held_slots = kernel.record.device_allocation.slots
+        return DeviceAllocation(slots={slot: devices for slot, devices in held_slots.items() if slot in slot_names})
 
-    def _state(self, key: str, kernel: Kernel, is_over: asyncio.Event) -> ManagedState:
+    def _managed_state(self, plugin_key: str, kernel: Kernel, is_over: asyncio.Event) -> ManagedState:
         async def save(state: ManagedState) -> None:
             if is_over.is_set():  # the record may belong to another attempt by now
                 raise PluginError("the call that this state belongs to is over")
-            self._save_state(key, kernel, state)
+            self._save_state(plugin_key, kernel, state)
 
-        stored = kernel.record.states.get(key, PluginState())
-        data = msgspec.json.decode(msgspec.json.encode(stored.data))  # the plugin's own copy
-        return ManagedState(data, stored.version, saver=save)
+        stored_state = kernel.record.states.get(plugin_key, PluginState())
+        state_data = msgspec.json.decode(msgspec.json.encode(stored_state.data))  # the plugin's own copy
+        return ManagedState(state_data, stored_state.version, saver=save)
 
     @staticmethod
-    def _save_state(key: str, kernel: Kernel, state: ManagedState) -> None:
+    def _save_state(plugin_key: str, kernel: Kernel, state: ManagedState) -> None:
         try:
-            encoded = msgspec.json.encode(state.data)
-            new = PluginState(version=state.version, data=msgspec.json.decode(encoded, type=dict))
+            encoded_data = msgspec.json.encode(state.data)
+            new_state = PluginState(version=state.version, data=msgspec.json.decode(encoded_data, type=dict))
         except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as e:
             raise PluginError(f"the state is no JSON object: {e}") from e
         if not isinstance(state.version, int):
             raise PluginError("the version of the state is no number")
-        if len(encoded) > MANAGED_STATE_LIMIT:
-            raise PluginError(f"the state has {len(encoded)} bytes; {MANAGED_STATE_LIMIT} are allowed")
-        if kernel.record.states.get(key, PluginState()) != new:
-            kernel.save(states={**kernel.record.states, key: new})
+        if len(encoded_data) > MANAGED_STATE_LIMIT:
+            raise PluginError(f"the state has {len(encoded_data)} bytes; {MANAGED_STATE_LIMIT} are allowed")
+        if kernel.record.states.get(plugin_key, PluginState()) != new_state:
+            kernel.save(states={**kernel.record.states, plugin_key: new_state})
 
-    def _save_state_after(self, error: BaseException, key: str, kernel: Kernel, state: ManagedState) -> None:
-        """Records the state after a failed call, whose error takes precedence."""
+    def _save_state_after(self, error: BaseException, plugin_key: str, kernel: Kernel, state: ManagedState) -> None:
+        """Records the plugin's managed state after a failed hook call, whose error takes precedence."""
         try:
-            self._save_state(key, kernel, state)
+            self._save_state(plugin_key, kernel, state)
         except PluginError as e:
             if str(e) not in str(error):
-                log.warning("the state of %s for kernel %s is not kept: %s", key, kernel.id, e)
+                log.warning("the state of %s for kernel %s is not kept: %s", plugin_key, kernel.id, e)
 
 
 async def _call_method(method: Method, hook: AbstractLifecycleHook) -> object:
-    """Calls the method, and turns exceptions that it must not raise into RuntimeError."""
+    """Calls a hook's method, and turns exceptions that hooks must not raise into RuntimeError."""
     task = asyncio.current_task()
     try:
         return await getattr(hook, method)()

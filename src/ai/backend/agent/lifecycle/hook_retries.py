@@ -20,11 +20,11 @@ from ai.backend.core.lifecycle.kernel_phase import Phase
 from ai.backend.infra.retry import Backoff
 
 log = logging.getLogger(__name__)
-_FIRST_S, _MAX_S = 0.5, 300.0
+_RETRY_FIRST_S, _RETRY_MAX_S = 0.5, 300.0
 
 
 class HookRetrier:
-    """Repeats failed calls: of live kernels while they run, of leftovers until they are done or given up."""
+    """Repeats failed hook calls: of live kernels while running, of leftovers until done or given up."""
 
     def __init__(self, context: AgentContext, calls: HookCalls) -> None:
         self._context = context
@@ -33,18 +33,18 @@ class HookRetrier:
         self._leftovers: dict[tuple[str, int], Kernel] = {}
 
     def follow(self, kernel: Kernel) -> None:
-        """Starts to repeat the kernel's failed calls, if there are any."""
+        """Starts to repeat the kernel's failed hook calls, if any."""
         if kernel.record.owed and kernel.owing_since is None:
             owing_s = max(0.0, self._context.wall_clock() - kernel.record.owed_since)
             kernel.owing_since = asyncio.get_running_loop().time() - owing_s
         if kernel.record.owed and kernel not in self._tasks:
             task = asyncio.create_task(self._repeat(kernel), name=f"aftercare-{kernel.id}")
             self._tasks[kernel] = task
-            task.add_done_callback(lambda done: self._ended(kernel, done))
+            task.add_done_callback(lambda done: self._on_task_end(kernel, done))
 
     async def unfollow(self, kernel: Kernel) -> None:
-        """Stops the repeats, even in the middle of a call, and drops the kernel's failed calls."""
-        await self._pause(kernel)
+        """Stops repeating a kernel's failed hook calls, even in the middle of a call, and drops the calls."""
+        await self._cancel_repeats(kernel)
         if kernel.record.owed:
             kernel.save(owed=[])
 
@@ -58,47 +58,47 @@ class HookRetrier:
             self._leftovers[kernel.id, record.standing_attempt] = kernel
             self.follow(kernel)
 
-    def add_leftover(self, kernel: Kernel, key: str) -> None:
-        """Takes over a plugin's ``post_terminate``.
+    def add_leftover(self, kernel: Kernel, plugin_key: str) -> None:
+        """Stores a removed workload's failed ``post_terminate`` as a leftover, and repeats the call.
 
         The leftover is stored before the kernel's record drops the call.
         """
         record = kernel.record
-        name = (kernel.id, record.standing_attempt)
-        leftover = self._leftovers.get(name)
+        leftover_key = (kernel.id, record.standing_attempt)
+        leftover = self._leftovers.get(leftover_key)
         if leftover is None:
             record = msgspec.structs.replace(record, phase=Phase.ENDED, owed=[], owed_since=self._context.wall_clock())
-            leftover = self._leftovers[name] = Kernel(record, self._context.leftovers)
+            leftover = self._leftovers[leftover_key] = Kernel(record, self._context.leftovers)
         leftover.save(
-            owed=[*leftover.record.owed, key],
+            owed=[*leftover.record.owed, plugin_key],
             states={**leftover.record.states, **kernel.record.states},
             begun={**leftover.record.begun, **kernel.record.begun},
         )
         self.follow(leftover)
 
-    def owes(self, kernel: Kernel, key: str) -> bool:
-        """Returns whether a leftover has this ``post_terminate``, as after a crash inside :meth:`add_leftover`."""
+    def owes(self, kernel: Kernel, plugin_key: str) -> bool:
+        """Returns True if a leftover has the plugin's ``post_terminate``, as after a crash in :meth:`add_leftover`."""
         leftover = self._leftovers.get((kernel.id, kernel.record.standing_attempt))
-        return leftover is not None and key in leftover.record.owed
+        return leftover is not None and plugin_key in leftover.record.owed
 
     async def complete_earlier_attempts(self, kernel: Kernel, keys: Sequence[str]) -> None:
-        """Repeats these plugins' failed calls for earlier attempts. Raises CreationDeferred if one fails again."""
+        """Repeats plugins' failed hook calls for earlier attempts. Raises CreationDeferred if a call fails again."""
         for (kernel_id, attempt), leftover in list(self._leftovers.items()):
             if kernel_id != kernel.id or attempt >= kernel.record.standing_attempt:
                 continue
-            own = [key for key in leftover.record.owed if key in keys]
-            if not own:
+            own_keys = [key for key in leftover.record.owed if key in keys]
+            if not own_keys:
                 continue
-            await self._pause(leftover)
+            await self._cancel_repeats(leftover)
             try:
-                for key in own:
-                    await self._try(leftover, key)
+                for key in own_keys:
+                    await self._call_again(leftover, key)
             finally:
                 self.follow(leftover)
-            if failed := [key for key in leftover.record.owed if key in keys]:
+            if failed_keys := [key for key in leftover.record.owed if key in keys]:
                 raise CreationDeferred(
-                    f"the plugin {' and '.join(failed)} has not finished with attempt {attempt} of this kernel",
-                    retry_after=_FIRST_S * 10,
+                    f"the plugin {' and '.join(failed_keys)} has not finished with attempt {attempt} of this kernel",
+                    retry_after=_RETRY_FIRST_S * 10,
                 )
 
     async def close(self) -> None:
@@ -107,7 +107,7 @@ class HookRetrier:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _pause(self, kernel: Kernel) -> None:
+    async def _cancel_repeats(self, kernel: Kernel) -> None:
         task = self._tasks.get(kernel)
         if task is not None:
             task.cancel()
@@ -115,36 +115,36 @@ class HookRetrier:
             self._tasks.pop(kernel, None)
 
     async def _repeat(self, kernel: Kernel) -> None:
-        backoff = Backoff(_FIRST_S, _MAX_S)
+        backoff = Backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
         while kernel.record.owed:
             await backoff.wait()
             for key in list(kernel.record.owed):
                 try:
-                    await self._try(kernel, key)
+                    await self._call_again(kernel, key)
                 except OSError as e:  # the call is made again: hooks are idempotent
                     log.warning("the outcome of %s for kernel %s cannot be stored: %s", key, kernel.id, e)
 
-    async def _try(self, kernel: Kernel, key: str) -> None:
-        """Calls once more, and drops the call if it has succeeded or its time limit has passed."""
+    async def _call_again(self, kernel: Kernel, plugin_key: str) -> None:
+        """Repeats a failed hook call once, and drops the call on success or after the time limit."""
         record = kernel.record
         method: Method = "post_create" if record.phase is not Phase.ENDED else "post_terminate"
         step = step_context_of(record)
         try:
-            await self._calls.call(key, method, kernel, step)
+            await self._calls.call(plugin_key, method, kernel, step)
         except BackendError as e:
             limit_s, now = self._context.settings.kernel_lifecycles.hook_retry_limit, asyncio.get_running_loop().time()
             if kernel.owing_since is None or now - kernel.owing_since < limit_s:
-                log.info("%s of %s for kernel %s failed again: %s", method, key, kernel.id, e)
+                log.info("%s of %s for kernel %s failed again: %s", method, plugin_key, kernel.id, e)
                 return
-            self._calls.report(kernel, key, method, e, "given-up", record.owed_since)
+            self._calls.report(kernel, plugin_key, method, e, "given-up", record.owed_since)
         else:
-            self._calls.report(kernel, key, method, "it has succeeded", "done", record.owed_since)
-        kernel.save(owed=[other for other in kernel.record.owed if other != key])
+            self._calls.report(kernel, plugin_key, method, "it has succeeded", "done", record.owed_since)
+        kernel.save(owed=[other_key for other_key in kernel.record.owed if other_key != plugin_key])
         if kernel.phase is Phase.ENDED and not kernel.record.owed:
             self._context.leftovers.forget(kernel.record)
             self._leftovers.pop((kernel.id, record.standing_attempt), None)
 
-    def _ended(self, kernel: Kernel, task: asyncio.Task[None]) -> None:
+    def _on_task_end(self, kernel: Kernel, task: asyncio.Task[None]) -> None:
         if self._tasks.get(kernel) is task:
             del self._tasks[kernel]
         if not task.cancelled() and (error := task.exception()) is not None:

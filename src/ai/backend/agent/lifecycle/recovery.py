@@ -29,7 +29,7 @@ class Recovery:
     async def recover(self) -> None:
         """Loads every record, removes workloads without one, and resumes the kernels."""
         now, wall_now = asyncio.get_running_loop().time(), self._context.wall_clock()
-        multi_node: list[Kernel] = []
+        multi_node_kernels: list[Kernel] = []
         for record in self._context.records.load():
             kernel_id = record.spec.kernel_id
             if record.phase is Phase.ENDED:
@@ -37,14 +37,14 @@ class Recovery:
                 continue
             kernel = self._supervisor.kernels[kernel_id] = Kernel(record, self._context.records)
             if record.spec.cluster.overlay is not None and record.phase is Phase.RUNNING:
-                multi_node.append(kernel)
+                multi_node_kernels.append(kernel)
             self._context.networks.hold(record)
             self._context.inventory.adopt(kernel_id, record.device_allocation)
         self._forget_ended()
         self._supervisor.restore_leftovers()
         await self.remove_orphans(await self._context.runtime.list_workloads())
         await self._sweep_networks()
-        await self._rejoin(multi_node)
+        await self._rejoin(multi_node_kernels)
         for kernel in self._supervisor.live():
             self._supervisor.resume(kernel)
 
@@ -68,18 +68,18 @@ class Recovery:
             log.exception("networks of ended sessions cannot be removed; the next sync tries again")
 
     async def _rejoin(self, kernels: Sequence[Kernel]) -> None:
-        broken = await self._context.networks.broken() if kernels else ()
+        broken_sessions = await self._context.networks.broken() if kernels else ()
         for record in [kernel.record for kernel in kernels]:
             try:
-                if record.session_id not in broken:
+                if record.session_id not in broken_sessions:
                     await self._context.networks.join(record)
             except BackendError as e:
                 log.warning("kernel %s may not reach those on other nodes: %s", record.spec.kernel_id, e)
 
     async def _end_disconnected(self, candidates: Collection[WorkloadKey]) -> None:
-        broken = await self._context.networks.broken()
-        for kernel in self._supervisor.live() if broken else ():
-            if kernel.key in candidates and _is_running(kernel) and kernel.record.session_id in broken:
+        broken_sessions = await self._context.networks.broken()
+        for kernel in self._supervisor.live() if broken_sessions else ():
+            if kernel.key in candidates and _is_running(kernel) and kernel.record.session_id in broken_sessions:
                 message = "somebody has removed its session's network"
                 reason = KernelEventReason.ANOMALY_DETECTED
                 self._supervisor.end(kernel, Termination(reason=reason, message=message))
@@ -87,21 +87,21 @@ class Recovery:
     async def sync(self) -> None:
         """Compares the records with the runtime's workloads, and forgets kernels that ended long ago."""
         # Only kernels that ran before the listing: a workload that started meanwhile is missing from it.
-        running = {kernel.key for kernel in self._supervisor.live() if _is_running(kernel)}
-        views = {view.key: view for view in await self._context.runtime.list_workloads()}
+        running_keys = {kernel.key for kernel in self._supervisor.live() if _is_running(kernel)}
+        workload_views = {view.key: view for view in await self._context.runtime.list_workloads()}
         for kernel in self._supervisor.live():
-            if kernel.key in running and _is_running(kernel):
-                view = views.get(kernel.key)
+            if kernel.key in running_keys and _is_running(kernel):
+                view = workload_views.get(kernel.key)
                 if view is None or view.exit is not None:
                     self._supervisor.lost(kernel, view.exit if view is not None else None)
-        await self._end_disconnected(running)
-        await self.remove_orphans(views.values())
+        await self._end_disconnected(running_keys)
+        await self.remove_orphans(workload_views.values())
         await self._sweep_networks()
         self._forget_ended()
 
     def _forget_ended(self) -> None:
-        limit = asyncio.get_running_loop().time() - self._context.settings.kernel_lifecycles.tombstone
-        for kernel_id in self._supervisor.ended.older_than(limit):
+        ended_before = asyncio.get_running_loop().time() - self._context.settings.kernel_lifecycles.tombstone
+        for kernel_id in self._supervisor.ended.older_than(ended_before):
             self._context.records.forget(kernel_id)
             self._supervisor.ended.discard(kernel_id)
 

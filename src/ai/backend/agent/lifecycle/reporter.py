@@ -16,11 +16,11 @@ from ai.backend.common.wire.reports import UnhealthyDevice
 from ai.backend.plugin.runtime import WorkloadExit
 
 log = logging.getLogger(__name__)
-_LOG_TAIL = 65_536
+_LOG_TAIL_BYTES = 65_536
 
 
 def exit_code_of(ended: WorkloadExit | None) -> int | None:
-    """Returns the exit code as a shell does: the code, or 128 plus the signal."""
+    """Returns a workload's exit code as a shell does: the code, or 128 plus the signal."""
     if ended is None:
         return None
     return 128 + ended.signal if ended.signal is not None else ended.code
@@ -51,7 +51,7 @@ def ending_of(error: Exception, ended: WorkloadExit | None, *, restarting: bool 
 
 
 class StatusReporter:
-    """Writes reports to the outbox. The caller changes the record after it has reported the change."""
+    """Writes reports of kernels to the outbox. The caller reports each change before changing the record."""
 
     def __init__(self, context: AgentContext) -> None:
         self._observer = context.observer
@@ -97,7 +97,7 @@ class StatusReporter:
         )
 
     def end(self, kernel: Kernel, ending: Termination | None) -> None:
-        """Reports the end of a kernel, if it has one."""
+        """Reports the end of a kernel, if ``ending`` is given."""
         if ending is None:
             return
         exit_code = ending.exit_code
@@ -115,9 +115,9 @@ class StatusReporter:
         )
 
     async def log_tail(self, kernel: Kernel) -> bytes | None:
-        """Reads the end of the log, which the manager stores; the rest is removed with the workload."""
+        """Reads the end of the kernel's log for the manager; the rest of the log is removed with the workload."""
         try:
-            return await self._runtime.read_logs(kernel.key, max_bytes=_LOG_TAIL)
+            return await self._runtime.read_logs(kernel.key, max_bytes=_LOG_TAIL_BYTES)
         except (BackendError, OSError) as e:
             log.info("the log of kernel %s cannot be read at its end: %s", kernel.id, e)
             return None

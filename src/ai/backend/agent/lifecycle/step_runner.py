@@ -42,7 +42,7 @@ _RETRY_FIRST_S, _RETRY_MAX_S = 0.2, 10.0
 
 
 class StepRunner:
-    """Runs the steps. It writes the record before each step and has a crash point before and after it."""
+    """Runs a kernel's creation steps; writes the record before each step, and has crash points around each step."""
 
     def __init__(self, context: AgentContext) -> None:
         calls = HookCalls(context)
@@ -61,7 +61,7 @@ class StepRunner:
         assert tuple(step.name for step in self.steps) == CREATE_STEPS
 
     async def acquire_all(self, kernel: Kernel, step: StepContext) -> None:
-        """Acquires every step. Raises what a step raises; :meth:`release_all` releases what was acquired."""
+        """Acquires every step. Raises a step's error; :meth:`release_all` then releases the acquired steps."""
         for unit in self.steps:
             kernel.save(step=unit.name)
             crash_point(f"create.{unit.name}.before")

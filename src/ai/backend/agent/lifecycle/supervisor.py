@@ -44,9 +44,9 @@ from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey, WorkloadState
 
 log = logging.getLogger(__name__)
 R = KernelEventReason
-_BEFORE_CREATING = (KernelStatus.PREPARING, KernelStatus.PULLING)
+_STATUSES_BEFORE_CREATING = (KernelStatus.PREPARING, KernelStatus.PULLING)
 _RETRY_FIRST_S, _RETRY_MAX_S = 0.5, 10.0
-_RESTART = StepContext(cause=LifecycleCause.RESTART_IN_PLACE)
+_RESTART_CONTEXT = StepContext(cause=LifecycleCause.RESTART_IN_PLACE)
 _Run = Callable[[Kernel], Coroutine[Any, Any, None]]
 
 
@@ -60,7 +60,7 @@ class Supervisor:
         self._reporter = StatusReporter(context)
         self._images = KernelImages(context.runtime, timeout_s=context.settings.kernel_lifecycles.pull_timeout)
         self._slots = asyncio.Semaphore(context.settings.agent.kernel_creation_concurrency)
-        self._batches: set[asyncio.Task[None]] = set()
+        self._batch_tasks: set[asyncio.Task[None]] = set()
         self._operations: Mapping[Operation, _Run] = {
             Operation.CREATE: self._create,
             Operation.RESTART: self._restart,
@@ -73,7 +73,7 @@ class Supervisor:
         """When ended kernels ended, on the monotonic clock. Their records are read from the disk if needed."""
 
     def create(self, req: CreateKernels) -> None:
-        """Accepts all kernels or none.
+        """Starts to create kernels; accepts all of them or none.
 
         Raises:
             UnsupportedResource, InvalidAllocation, InsufficientResource, ...: nothing was allocated.
@@ -104,27 +104,27 @@ class Supervisor:
                 self.context.inventory.free(kernel.id)
             raise
         crash_point("create.accept.before")
-        for index, kernel in enumerate(kernels):
+        for kernel_index, kernel in enumerate(kernels):
             try:
                 kernel.save()
                 self._reporter.status(kernel, KernelStatus.PREPARING)
             except OSError as e:
-                for remaining in kernels[index:]:
+                for remaining in kernels[kernel_index:]:
                     self.context.inventory.free(remaining.id)
                 raise Unavailable(f"the agent cannot write down what it takes on: {e}") from e
             self.ended.discard(kernel.id)
             self.kernels[kernel.id] = kernel
-            self._start(kernel, [Operation.CREATE])
+            self._start_operations(kernel, [Operation.CREATE])
         crash_point("create.accept.after")
 
     def _find(self, kernel_id: str) -> Kernel | None:
-        if (live := self.kernels.get(kernel_id)) is not None:
-            return live
+        if (live_kernel := self.kernels.get(kernel_id)) is not None:
+            return live_kernel
         record = self.context.records.get(kernel_id) if kernel_id in self.ended else None
         return Kernel(record, self.context.records) if record is not None else None
 
     def _is_accepted(self, spec: KernelSpec) -> bool:
-        """Returns whether the attempt was accepted before. Raises Conflict if it is older than a live one."""
+        """Returns True if the attempt was accepted before. Raises Conflict for an attempt older than a live one."""
         existing = self._find(spec.kernel_id)
         if existing is None or (existing.attempt < spec.attempt and not existing.is_live):
             return False
@@ -153,20 +153,20 @@ class Supervisor:
             return
         if kernel.attempt > req.attempt:
             raise _other_attempt(kernel, req.attempt)
-        old = kernel.record.spec
+        old_spec = kernel.record.spec
         operations = kernel.move(
             PhaseTrigger.RESTART_REQUESTED,
             cause=f"restart as attempt {req.attempt}",
-            spec=msgspec.structs.replace(old, attempt=req.attempt, relocated_from=None),
+            spec=msgspec.structs.replace(old_spec, attempt=req.attempt, relocated_from=None),
             status=KernelStatus.RESTARTING,
-            restarted_from=old.attempt,
+            restarted_from=old_spec.attempt,
             restarted=True,
             ready=False,
             batch_since=None,
         )
         self._reporter.status(kernel, KernelStatus.RESTARTING, R.RESTARTING)
         crash_point("restart.accept.after")
-        self._start(kernel, operations)
+        self._start_operations(kernel, operations)
 
     def end(self, kernel: Kernel, ending: Termination) -> None:
         """Starts to end a live kernel, or hurries an end under way.
@@ -184,7 +184,7 @@ class Supervisor:
             PhaseTrigger.END_REQUESTED, cause=ending.reason, status=KernelStatus.TERMINATING, ending=ending
         )
         crash_point("destroy.accept.after")
-        self._start(kernel, operations)
+        self._start_operations(kernel, operations)
 
     def workload_exited(self, key: WorkloadKey, ended: WorkloadExit) -> None:
         """Ends a running kernel whose workload has exited by itself.
@@ -203,7 +203,7 @@ class Supervisor:
             self.end(kernel, Termination(reason=reason, message=message, exit_code=exit_code_of(ended)))
 
     def get(self, kernel_id: str) -> Kernel:
-        """Returns a live kernel. Raises NotFound if this agent has none with this id."""
+        """Returns the live kernel with this id. Raises NotFound if this agent has no such kernel."""
         kernel = self.kernels.get(kernel_id)
         if kernel is None:
             raise NotFound(f"the agent holds no kernel {kernel_id}")
@@ -214,25 +214,28 @@ class Supervisor:
 
     def presence(self) -> list[KernelPresence]:
         """Returns the live kernels and those with an unacknowledged end, which the manager must not count as lost."""
-        present: dict[str, Kernel | KernelObservation] = {
-            end.kernel_id: end for end in self.context.observer.undelivered_ends()
+        present_kernels: dict[str, Kernel | KernelObservation] = {
+            end_observation.kernel_id: end_observation for end_observation in self.context.observer.undelivered_ends()
         }
-        present |= self.kernels
-        return [KernelPresence(kernel_id=i, attempt=k.attempt, status=k.status) for i, k in present.items()]
+        present_kernels |= self.kernels
+        return [
+            KernelPresence(kernel_id=kernel_id, attempt=kernel_or_end.attempt, status=kernel_or_end.status)
+            for kernel_id, kernel_or_end in present_kernels.items()
+        ]
 
-    def _start(self, kernel: Kernel, operations: Iterable[Operation]) -> None:
-        def done(task: asyncio.Task[None]) -> None:
+    def _start_operations(self, kernel: Kernel, operations: Iterable[Operation]) -> None:
+        def clear_task(task: asyncio.Task[None]) -> None:
             if kernel.task is task:
                 kernel.task = None
             _log_failure(task)
 
         for operation in operations:
-            running = self._run(kernel, self._operations[operation], kernel.task)
-            kernel.task = asyncio.create_task(running, name=f"kernel-{kernel.id}")
-            kernel.task.add_done_callback(done)
+            operation_coroutine = self._run(kernel, self._operations[operation], kernel.task)
+            kernel.task = asyncio.create_task(operation_coroutine, name=f"kernel-{kernel.id}")
+            kernel.task.add_done_callback(clear_task)
 
     async def _run(self, kernel: Kernel, operation: _Run, previous: asyncio.Task[None] | None) -> None:
-        """Runs an operation after the one before, and retries it on unexpected errors such as a full disk."""
+        """Runs a kernel's operation after the previous one, with retries on unexpected errors such as a full disk."""
         if previous is not None and not previous.done():
             previous.cancel()
             await asyncio.wait({previous})
@@ -254,14 +257,14 @@ class Supervisor:
             await backoff.wait()
 
     async def _create(self, kernel: Kernel) -> None:
-        if kernel.status in _BEFORE_CREATING:
+        if kernel.status in _STATUSES_BEFORE_CREATING:
             try:
                 await self._images.provide(kernel, lambda: self._reporter.status(kernel, KernelStatus.PULLING))
             except Exception as e:  # noqa: BLE001  # logged and reported there; a pull has nothing to release
                 await self._give_up(kernel, e)
                 return
         async with self._slots:
-            if kernel.status in _BEFORE_CREATING:
+            if kernel.status in _STATUSES_BEFORE_CREATING:
                 self._reporter.status(kernel, KernelStatus.CREATING)
                 kernel.save(status=KernelStatus.CREATING)
             await self._acquire(kernel, step_context_of(kernel.record))
@@ -269,11 +272,11 @@ class Supervisor:
     async def _restart(self, kernel: Kernel) -> None:
         async with self._slots:
             if kernel.record.restarted_from is not None:
-                await self._runner.release_all(kernel, _RESTART)
+                await self._runner.release_all(kernel, _RESTART_CONTEXT)
                 kernel.exit = None
                 kernel.save(restarted_from=None, workload_id="", deferred_until=None)
             crash_point("restart.released")
-            await self._acquire(kernel, _RESTART)
+            await self._acquire(kernel, _RESTART_CONTEXT)
 
     async def _acquire(self, kernel: Kernel, step: StepContext) -> None:
         try:
@@ -289,8 +292,8 @@ class Supervisor:
         if isinstance(error, ImageMissing) and kernel.record.spec.auto_pull and not restarting:
             error = CreationDeferred(f"{error.message} any more", retry_after=0.0)  # it was removed after the pull
         failure = ending_of(error, kernel.exit, restarting=restarting)
-        level = logging.INFO if isinstance(error, BackendError) else logging.ERROR
-        log.log(level, "kernel %s could not be created: %s", kernel.id, error, exc_info=level == logging.ERROR)
+        log_level = logging.INFO if isinstance(error, BackendError) else logging.ERROR
+        log.log(log_level, "kernel %s could not be created: %s", kernel.id, error, exc_info=log_level == logging.ERROR)
         kernel.hurry.set()
         for operation in kernel.move(PhaseTrigger.FAILED, cause=failure.reason, ending=failure):
             await self._operations[operation](kernel)
@@ -305,13 +308,13 @@ class Supervisor:
 
     def _announce(self, kernel: Kernel, reason: KernelEventReason) -> None:
         crash_point("create.running.before")
-        failed = self.context.inventory.unhealthy(kernel.id)
-        self._reporter.running(kernel, reason, failed)
+        failed_devices = self.context.inventory.unhealthy(kernel.id)
+        self._reporter.running(kernel, reason, failed_devices)
         kernel.move(
             PhaseTrigger.STARTED,
             cause=reason,
             status=KernelStatus.RUNNING,
-            unhealthy=failed,
+            unhealthy=failed_devices,
             step="",
             restarted_from=None,
             resumes=0,
@@ -325,10 +328,10 @@ class Supervisor:
     def _watch_batch(self, kernel: Kernel) -> None:
         spec = kernel.record.spec
         if spec.session_type is SessionType.BATCH and spec.startup_command:
-            watching = watch_batch(kernel, self.end, self.context.wall_clock)
-            task = asyncio.create_task(watching, name=f"batch-{kernel.id}")
-            self._batches.add(task)
-            task.add_done_callback(self._batches.discard)
+            watch_coroutine = watch_batch(kernel, self.end, self.context.wall_clock)
+            task = asyncio.create_task(watch_coroutine, name=f"batch-{kernel.id}")
+            self._batch_tasks.add(task)
+            task.add_done_callback(self._batch_tasks.discard)
             task.add_done_callback(_log_failure)
 
     async def _terminate(self, kernel: Kernel) -> None:
@@ -348,7 +351,7 @@ class Supervisor:
         crash_point("destroy.terminated.after")
 
     def _record_end(self, kernel: Kernel, ending: Termination) -> None:
-        """Replaces the record by a tombstone, which has only what late commands need."""
+        """Replaces the kernel's record by a tombstone, which has only the fields that late commands need."""
         if ending.exit_code is None:
             ending = msgspec.structs.replace(ending, exit_code=exit_code_of(kernel.exit))
         kernel.move(
@@ -377,7 +380,7 @@ class Supervisor:
                 self.end(kernel, Termination(status=KernelStatus.ERROR, reason=R.FAILED_TO_CREATE, message=message))
                 return
             changes["resumes"] = record.resumes + 1
-        self._start(kernel, kernel.move(PhaseTrigger.AGENT_RESTARTED, cause="start of the agent", **changes))
+        self._start_operations(kernel, kernel.move(PhaseTrigger.AGENT_RESTARTED, cause="start of the agent", **changes))
 
     async def _adopt(self, kernel: Kernel) -> None:
         backoff = Backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
@@ -390,7 +393,7 @@ class Supervisor:
         self._watch_batch(kernel)
 
     async def _connect(self, kernel: Kernel) -> bool:
-        """Opens a running workload's channel again, or ends the kernel if it has exited. False: try again later."""
+        """Opens a running workload's channel again, or ends an exited kernel. Returns False to try again later."""
         try:
             await self._runner.channel.acquire(kernel, step_context_of(kernel.record))
             return True
@@ -416,7 +419,7 @@ class Supervisor:
 
     async def close(self) -> None:
         """Cancels every operation and closes every channel; the workloads keep running."""
-        tasks = [kernel.task for kernel in self.kernels.values() if kernel.task is not None] + list(self._batches)
+        tasks = [kernel.task for kernel in self.kernels.values() if kernel.task is not None] + list(self._batch_tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -24,7 +24,7 @@ AGENT = "the agent"
 NEEDS_CONSENT = frozenset({"io_uring_enter", "io_uring_register", "io_uring_setup", "perf_event_open"})
 """System calls that do not open the sandbox by themselves, but lead to kernel code with a history of exploits."""
 
-_Part = tuple[str, WorkloadConfig]
+_AuthoredConfig = tuple[str, WorkloadConfig]
 CONFIG_DIR = "/home/config"
 BOOTSTRAP_PATH = f"{CONFIG_DIR}/bootstrap.sh"
 VM_RUNTIMES = ("kata", "firecracker", "runq")
@@ -33,65 +33,91 @@ VM_MEMORY = 150 * 1024 * 1024
 """The default memory overhead of a virtual machine (spec 03-19: 15 to 150 MB)."""
 
 
-def _conflict(what: str, key: object, first: str, second: str) -> CreationDenied:
-    subject = f"the plugins {first} and {second} want" if first != second else f"the plugin {first} wants"
+def _conflict(config_field: str, key: object, first_author: str, second_author: str) -> CreationDenied:
+    subject = (
+        f"the plugins {first_author} and {second_author} want"
+        if first_author != second_author
+        else f"the plugin {first_author} wants"
+    )
     return CreationDenied(
-        f"{subject} different values of {what} {key}",
-        data={"plugins": [first, second], "field": what, "key": str(key)},
+        f"{subject} different values of {config_field} {key}",
+        data={"plugins": [first_author, second_author], "field": config_field, "key": str(key)},
     )
 
 
-def _merge(what: str, parts: Iterable[tuple[str, Iterable[tuple[str, T]]]]) -> dict[str, T]:
+def _merge(config_field: str, authored_values: Iterable[tuple[str, Iterable[tuple[str, T]]]]) -> dict[str, T]:
     merged: dict[str, T] = {}
     authors: dict[str, str] = {}
-    for author, values in parts:
+    for author, values in authored_values:
         for key, value in values:
             if key in merged and merged[key] != value:
-                raise _conflict(what, key, authors[key], author)
+                raise _conflict(config_field, key, authors[key], author)
             merged.setdefault(key, value)
             authors.setdefault(key, author)
     return merged
 
 
-def _single(what: str, parts: Iterable[tuple[str, T | None]]) -> T | None:
-    return _merge(what, ((author, [(what, value)]) for author, value in parts if value is not None)).get(what)
+def _single_value(config_field: str, authored_values: Iterable[tuple[str, T | None]]) -> T | None:
+    return _merge(
+        config_field, ((author, [(config_field, value)]) for author, value in authored_values if value is not None)
+    ).get(config_field)
 
 
-def _union(parts: Iterable[Sequence[H]]) -> tuple[H, ...]:
-    return tuple(dict.fromkeys(item for part in parts for item in part))
+def _union_of(sequences: Iterable[Sequence[H]]) -> tuple[H, ...]:
+    return tuple(dict.fromkeys(item for values in sequences for item in values))
 
 
-def _only_one_sets(what: str, parts: Iterable[tuple[str, tuple[int, ...]]]) -> tuple[int, ...]:
-    return _single(what, ((author, tuple(sorted(value)) or None) for author, value in parts)) or ()
+def _only_one_sets(config_field: str, authored_values: Iterable[tuple[str, tuple[int, ...]]]) -> tuple[int, ...]:
+    return (
+        _single_value(config_field, ((author, tuple(sorted(value)) or None) for author, value in authored_values)) or ()
+    )
 
 
 def _device_key(device: DeviceMapping) -> str:
     return device.cdi_name or device.target or device.source
 
 
-def merge_configs(parts: Sequence[_Part]) -> WorkloadConfig:
+def merge_configs(authored_configs: Sequence[_AuthoredConfig]) -> WorkloadConfig:
     """Merges the configs of all plugins in their order. Mounts are sorted parents first, so that none hides another.
 
     Raises CreationDenied, naming both plugins, for different values of one variable, target, resource key or limit.
     """
-    mounts = _merge("mount", ((a, [(m.target, m) for m in c.mounts]) for a, c in parts))
+    mounts = _merge(
+        "mount", ((author, [(mount.target, mount) for mount in config.mounts]) for author, config in authored_configs)
+    )
     return WorkloadConfig(
         mounts=tuple(mount for _, mount in sorted(mounts.items())),
-        devices=tuple(_merge("device", ((a, [(_device_key(d), d) for d in c.devices]) for a, c in parts)).values()),
-        env_vars=_merge("environment variable", ((a, c.env_vars.items()) for a, c in parts)),
-        resource_data=_merge("resource data", ((a, c.resource_data.items()) for a, c in parts)),
-        networks=_union(c.networks for _, c in parts),
-        extra_gids=_union(c.extra_gids for _, c in parts),
-        extra_syscalls=_union(c.extra_syscalls for _, c in parts),
-        cpuset=_only_one_sets("cpuset", ((a, c.cpuset) for a, c in parts)),
-        memory_nodes=_only_one_sets("memory_nodes", ((a, c.memory_nodes) for a, c in parts)),
-        cpu_limit=_single("cpu_limit", ((a, c.cpu_limit) for a, c in parts)),
-        memory_limit_bytes=_single("memory_limit_bytes", ((a, c.memory_limit_bytes) for a, c in parts)),
+        devices=tuple(
+            _merge(
+                "device",
+                (
+                    (author, [(_device_key(device), device) for device in config.devices])
+                    for author, config in authored_configs
+                ),
+            ).values()
+        ),
+        env_vars=_merge(
+            "environment variable", ((author, config.env_vars.items()) for author, config in authored_configs)
+        ),
+        resource_data=_merge(
+            "resource data", ((author, config.resource_data.items()) for author, config in authored_configs)
+        ),
+        networks=_union_of(config.networks for _, config in authored_configs),
+        extra_gids=_union_of(config.extra_gids for _, config in authored_configs),
+        extra_syscalls=_union_of(config.extra_syscalls for _, config in authored_configs),
+        cpuset=_only_one_sets("cpuset", ((author, config.cpuset) for author, config in authored_configs)),
+        memory_nodes=_only_one_sets(
+            "memory_nodes", ((author, config.memory_nodes) for author, config in authored_configs)
+        ),
+        cpu_limit=_single_value("cpu_limit", ((author, config.cpu_limit) for author, config in authored_configs)),
+        memory_limit_bytes=_single_value(
+            "memory_limit_bytes", ((author, config.memory_limit_bytes) for author, config in authored_configs)
+        ),
     )
 
 
 def check_consent(config: WorkloadConfig, consented: Collection[str]) -> None:
-    """Checks the system calls. Raises CreationDenied if the node's operator has not consented to one of them."""
+    """Checks a config's system calls. Raises CreationDenied for a call without the consent of the node's operator."""
     for name in config.extra_syscalls:
         if name in NEEDS_CONSENT and name not in consented:
             raise CreationDenied(
@@ -101,21 +127,23 @@ def check_consent(config: WorkloadConfig, consented: Collection[str]) -> None:
             )
 
 
-_KEYS: dict[str, Callable[[Any], str]] = {
+_KEY_OF_FIELD: dict[str, Callable[[Any], str]] = {
     "mounts": lambda mount: mount.target,
     "devices": _device_key,
     "extra_syscalls": str,
 }
 
 
-def blame(error: CreationDenied, parts: Sequence[_Part]) -> CreationDenied:
+def blame(error: CreationDenied, authored_configs: Sequence[_AuthoredConfig]) -> CreationDenied:
     """Returns the refusal with the names of the plugins that requested its ``field`` and ``key`` in ``error.data``."""
-    field, refused = str(error.data.get("field")), error.data.get("key")
-    key = _KEYS.get(field)
+    config_field, refused_key = str(error.data.get("field")), error.data.get("key")
+    key_of_item = _KEY_OF_FIELD.get(config_field)
     authors = [
         author
-        for author, config in parts
-        if key is not None and author != AGENT and any(key(item) == refused for item in getattr(config, field))
+        for author, config in authored_configs
+        if key_of_item is not None
+        and author != AGENT
+        and any(key_of_item(item) == refused_key for item in getattr(config, config_field))
     ]
     if not authors:
         return error
@@ -151,13 +179,13 @@ def gpu_environ(attached: Mapping[str, list[AttachedDevice]]) -> dict[str, str]:
     for key, devices in attached.items():
         if key in ("cpu", "mem") or not devices:
             continue
-        sizes = [int(device.data.get("mem") or 0) for device in devices]
+        sizes_bytes = [int(device.data.get("mem") or 0) for device in devices]
         return {
             "GPU_TYPE": key,
             "GPU_MODEL_NAME": devices[0].model_name,
             "GPU_COUNT": str(len(devices)),
             "N_GPUS": str(len(devices)),
-            "GPU_CONFIG": ",".join(f"{i}:{size}" for i, size in enumerate(sizes)),
+            "GPU_CONFIG": ",".join(f"{index}:{size_bytes}" for index, size_bytes in enumerate(sizes_bytes)),
         }
     return {}
 
@@ -165,17 +193,17 @@ def gpu_environ(attached: Mapping[str, list[AttachedDevice]]) -> dict[str, str]:
 def kernel_environ(
     spec: KernelSpec, config: WorkloadConfig, attached: Mapping[str, list[AttachedDevice]]
 ) -> dict[str, str]:
-    """Returns the whole environment. The user's variables never override those of the platform or of a plugin."""
+    """Returns a kernel's environment. The user's variables never override variables of the platform or a plugin."""
     return {**spec.environ, **gpu_environ(attached), **config.env_vars, **platform_environ(spec)}
 
 
 def resource_txt(spec: KernelSpec, allocation: DeviceAllocation, config: WorkloadConfig) -> str:
     """Returns ``resource.txt``: the kernel's resources, one KEY=VALUE a line."""
-    mounts = [(m.source, m.target, "ro" if m.read_only else "rw") for m in spec.mounts]
+    mounts = [(mount.source, mount.target, "ro" if mount.read_only else "rw") for mount in spec.mounts]
     slots = ResourceSlot.parse(dict(spec.slots)).to_json()
     lines = [
         "SCRATCH_SIZE=0m",
-        "MOUNTS=" + ",".join(":".join(_escape(part) for part in mount) for mount in mounts),
+        "MOUNTS=" + ",".join(":".join(_escape_separators(mount_part) for mount_part in mount) for mount in mounts),
         "SLOTS=" + json.dumps(slots, sort_keys=True),
         "UNIFIED_DEVICES=[]",
     ]
@@ -190,7 +218,7 @@ def resource_txt(spec: KernelSpec, allocation: DeviceAllocation, config: Workloa
     return "\n".join(line.replace("\n", " ") for line in lines) + "\n"
 
 
-def _escape(text: str) -> str:
+def _escape_separators(text: str) -> str:
     return text.replace("%", "%25").replace(":", "%3A").replace(",", "%2C")
 
 
@@ -198,17 +226,17 @@ def config_files(
     spec: KernelSpec, environ: Mapping[str, str], allocation: DeviceAllocation, config: WorkloadConfig
 ) -> dict[str, bytes]:
     """Returns the files to write into the workload, by path."""
-    cluster = {
+    cluster_json = {
         "mode": spec.cluster.mode.value,
         "size": spec.cluster.size,
         "replicas": spec.cluster.replicas,
         "hosts": spec.cluster.hosts,
     }
-    quoted = {key: value.replace("\\", "\\\\").replace("\n", "\\n") for key, value in environ.items()}
+    quoted_environ = {key: value.replace("\\", "\\\\").replace("\n", "\\n") for key, value in environ.items()}
     files = {
         f"{CONFIG_DIR}/resource.txt": resource_txt(spec, allocation, config),
-        f"{CONFIG_DIR}/environ.txt": "".join(f"{key}={value}\n" for key, value in quoted.items()),
-        f"{CONFIG_DIR}/cluster.json": json.dumps(cluster) + "\n",
+        f"{CONFIG_DIR}/environ.txt": "".join(f"{key}={value}\n" for key, value in quoted_environ.items()),
+        f"{CONFIG_DIR}/cluster.json": json.dumps(cluster_json) + "\n",
     }
     if spec.bootstrap_script:
         files[BOOTSTRAP_PATH] = spec.bootstrap_script
@@ -217,12 +245,14 @@ def config_files(
 
 def user_mounts(spec: KernelSpec) -> WorkloadConfig:
     return WorkloadConfig(
-        mounts=tuple(Mount(source=m.source, target=m.target, read_only=m.read_only) for m in spec.mounts)
+        mounts=tuple(
+            Mount(source=mount.source, target=mount.target, read_only=mount.read_only) for mount in spec.mounts
+        )
     )
 
 
 def _undeclared(runtime: str) -> RuntimeClassSettings:
-    is_vm = any(name in runtime.lower() for name in VM_RUNTIMES)
+    is_vm = any(vm_name in runtime.lower() for vm_name in VM_RUNTIMES)
     return RuntimeClassSettings(runtime=runtime, kind="vm" if is_vm else "container")
 
 
@@ -239,7 +269,7 @@ def classes_of(
 
 
 def _is_offered(runtime: str, declared: Mapping[str, RuntimeClassSettings]) -> bool:
-    """Returns whether a runtime is offered by its own name, which it is not if it is declared."""
+    """Returns True if a runtime is offered by its own name, because no declared class names that runtime."""
     return all((declaration.runtime or name) != runtime for name, declaration in declared.items())
 
 
@@ -258,13 +288,13 @@ def reports_of(declared: Mapping[str, RuntimeClassSettings], info: RuntimeInfo) 
 
 def overhead_of(declaration: RuntimeClassSettings) -> dict[str, Decimal]:
     """Returns the overhead of one workload of the class by slot."""
-    default = VM_MEMORY if declaration.kind == "vm" else 0
-    memory = default if declaration.overhead_mem is None else declaration.overhead_mem
-    return {"cpu": Decimal(str(declaration.overhead_cpu)), "mem": Decimal(memory)}
+    default_bytes = VM_MEMORY if declaration.kind == "vm" else 0
+    memory_bytes = default_bytes if declaration.overhead_mem is None else declaration.overhead_mem
+    return {"cpu": Decimal(str(declaration.overhead_cpu)), "mem": Decimal(memory_bytes)}
 
 
 def oci_runtime_of(name: str, declared: Mapping[str, RuntimeClassSettings], info: RuntimeInfo) -> str:
-    """Returns the runtime's own name of a class; empty for no class. Raises CreationDenied for an unknown one."""
+    """Returns the runtime's own name of a class; empty for no class. Raises CreationDenied for an unknown class."""
     if not name:
         return ""
     classes = classes_of(declared, info)

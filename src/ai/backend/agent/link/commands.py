@@ -35,92 +35,92 @@ class Commands:
     settings: RunSettings
     recovered: asyncio.Event
 
-    async def _ready(self) -> None:
+    async def _wait_recovered(self) -> None:
         try:
             async with asyncio.timeout(self.settings.request_timeout):
                 await self.recovered.wait()
         except TimeoutError:
             raise Unavailable("the agent is still looking for its kernels") from None
 
-    async def _running(self, kernel_id: str) -> tuple[KernelChannel, RunQueue, Terminals]:
-        await self._ready()
+    async def _wait_running(self, kernel_id: str) -> tuple[KernelChannel, RunQueue, Terminals]:
+        await self._wait_recovered()
         return await self.supervisor.get(kernel_id).when_adopted(self.settings.request_timeout)
 
     async def create_kernels(self, req: agent.CreateKernels) -> None:
-        await self._ready()
+        await self._wait_recovered()
         self.supervisor.create(req)
 
     async def destroy_kernel(self, req: agent.DestroyKernel) -> None:
-        await self._ready()
+        await self._wait_recovered()
         self.supervisor.destroy(req)
 
     async def restart_kernel(self, req: agent.RestartKernel) -> None:
-        await self._ready()
+        await self._wait_recovered()
         self.supervisor.restart(req)
 
     async def execute(self, req: execution.Execute) -> execution.RunResult:
-        _, runs, _ = await self._running(req.kernel_id)
+        _, runs, _ = await self._wait_running(req.kernel_id)
         return await runs.execute(req)
 
     async def interrupt(self, req: execution.KernelRef) -> None:
-        _, runs, _ = await self._running(req.kernel_id)
+        _, runs, _ = await self._wait_running(req.kernel_id)
         await runs.interrupt()
 
     async def complete(self, req: execution.Complete) -> list[str]:
-        channel, _, _ = await self._running(req.kernel_id)
+        channel, _, _ = await self._wait_running(req.kernel_id)
         frame = {"t": "complete", "code": req.code, "options": req.options}
-        data, _ = await channel.request(frame, self.settings.request_timeout)
-        return [str(item) for item in data.get("matches") or ()]
+        reply_data, _ = await channel.request(frame, self.settings.request_timeout)
+        return [str(completion) for completion in reply_data.get("matches") or ()]
 
     async def upload_files(self, req: execution.UploadFiles) -> None:
-        channel, _, _ = await self._running(req.kernel_id)
+        channel, _, _ = await self._wait_running(req.kernel_id)
         await upload(channel, req.files, self.settings.transfer_timeout)
 
     async def download_files(self, req: execution.DownloadFiles) -> list[execution.TarFile]:
-        channel, _, _ = await self._running(req.kernel_id)
+        channel, _, _ = await self._wait_running(req.kernel_id)
         return await download(channel, req.paths, req.max_bytes, self.settings.transfer_timeout)
 
     async def list_files(self, req: execution.ListFiles) -> execution.FileListing:
-        channel, _, _ = await self._running(req.kernel_id)
+        channel, _, _ = await self._wait_running(req.kernel_id)
         return await list_directory(channel, req.path, self.settings.request_timeout)
 
     async def read_logs(self, req: execution.ReadLogs) -> bytes:
-        await self._ready()
+        await self._wait_recovered()
         kernel = self.supervisor.get(req.kernel_id)
         return await self.runtime.read_logs(kernel.key, max_bytes=req.max_bytes)
 
     async def list_processes(self, req: execution.ListProcesses) -> list[execution.ProcessInfo]:
-        await self._running(req.kernel_id)
+        await self._wait_running(req.kernel_id)
         return await self.statistics.busiest(self.supervisor.get(req.kernel_id), limit=req.limit)
 
     async def operate_device(self, req: agent.OperateDevice) -> agent.DeviceOperation:
-        await self._ready()
+        await self._wait_recovered()
         return await self.devices.operate(req)
 
     async def device_options(self, req: agent.DeviceOptionsOf) -> agent.DeviceOptions:
-        await self._ready()
+        await self._wait_recovered()
         return await self.devices.options(req)
 
     async def image_job(self, req: agent.ImageJob) -> agent.ImageJobState:
-        await self._ready()
+        await self._wait_recovered()
         return await self.images.ask(req)
 
     async def start_service(self, req: execution.StartService) -> execution.ServiceState:
-        channel, _, _ = await self._running(req.kernel_id)
+        channel, _, _ = await self._wait_running(req.kernel_id)
         return await self.services.start(self.supervisor.get(req.kernel_id), channel, req)
 
     async def stop_service(self, req: execution.StopService) -> None:
-        channel, _, _ = await self._running(req.kernel_id)
+        channel, _, _ = await self._wait_running(req.kernel_id)
         await self.services.stop(self.supervisor.get(req.kernel_id), channel, req.name)
 
     async def list_services(self, req: execution.KernelRef) -> list[execution.ServiceState]:
-        channel, _, _ = await self._running(req.kernel_id)
+        channel, _, _ = await self._wait_running(req.kernel_id)
         return await self.services.list(self.supervisor.get(req.kernel_id), channel)
 
     async def open_pty(self, req: execution.OpenPty) -> PtyStream:
-        _, _, terminals = await self._running(req.kernel_id)
+        _, _, terminals = await self._wait_running(req.kernel_id)
         return await terminals.open(req.rows, req.cols, self.settings.request_timeout)
 
     async def open_port(self, req: execution.OpenPort) -> ByteStream:
-        await self._running(req.kernel_id)
+        await self._wait_running(req.kernel_id)
         return await self.ports.open(self.supervisor.get(req.kernel_id), req.port)

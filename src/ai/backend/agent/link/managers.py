@@ -24,22 +24,22 @@ _RETRY_S = 2.0
 
 def named_managers(link: LinkSettings) -> dict[str, str]:
     """Maps the managers' addresses in the settings to their public key; empty without one. Raises InvalidInput."""
-    key = link.manager_key
-    if key is None and link.manager_key_file is not None:
+    default_key = link.manager_key
+    if default_key is None and link.manager_key_file is not None:
         try:
-            key = link.manager_key_file.expanduser().read_text().split()[0]
+            default_key = link.manager_key_file.expanduser().read_text().split()[0]
         except (OSError, IndexError) as e:
             raise InvalidInput(f"{link.manager_key_file} holds no key: {e}", data={"link.manager-key-file": "?"}) from e
-    if key is None:
+    if default_key is None:
         return {}
-    return {address.strip(): key for address in link.manager_addr.split(",") if address.strip()}
+    return {address.strip(): default_key for address in link.manager_addr.split(",") if address.strip()}
 
 
 def _read(entries: Mapping[str, str]) -> dict[str, str]:
     managers = {}
-    for name, text in entries.items():
+    for name, entry_text in entries.items():
         try:
-            entry = msgspec.json.decode(text, type=dict[str, str])
+            entry = msgspec.json.decode(entry_text, type=dict[str, str])
             managers[entry["addr"]] = entry["key"]
         except (msgspec.MsgspecError, KeyError):
             log.warning("%s describes no manager", name)
@@ -85,14 +85,16 @@ class SharedConfiguration:
             await asyncio.sleep(_RETRY_S)
 
     async def follow(self, endpoints: ManagerFanout) -> None:
-        """Connects to the listed managers whenever the list changes, until cancelled."""
+        """Connects to the managers that etcd lists whenever the list changes, until cancelled."""
         if self._store is None:
             return
         while True:
             try:
-                before = await self._store.revision()  # a change while the list is read is then seen by the watch
+                previous_managers = (
+                    await self._store.revision()
+                )  # a change while the list is read is then seen by the watch
                 await endpoints.change(_read(await self._store.get_prefix(MANAGERS)))
-                async for _ in self._store.watch(MANAGERS, after=before):
+                async for _ in self._store.watch(MANAGERS, after=previous_managers):
                     await endpoints.change(_read(await self._store.get_prefix(MANAGERS)))
             except BackendError as e:
                 log.warning("the list of managers cannot be read: %s", e)
@@ -102,7 +104,7 @@ class SharedConfiguration:
         """Returns the settings with the shared configuration's plugin settings; those of the file take precedence."""
         if self._store is None:
             return settings
-        plugins: dict[str, dict[str, Any]] = {}
+        settings_of_plugin: dict[str, dict[str, Any]] = {}
         try:
             entries = await self._store.get_prefix(PLUGINS, scopes=self._scopes)
         except BackendError as e:
@@ -111,10 +113,10 @@ class SharedConfiguration:
         for path, value in entries.items():
             name, _, key = path.removeprefix(PLUGINS + "/").partition("/")
             if name and key and "/" not in key:
-                plugins.setdefault(name, {})[key.replace("_", "-")] = value
-        for name, own in settings.plugins.items():
-            plugins[name] = {**plugins.get(name, {}), **own}
-        return settings.model_copy(update={"plugins": plugins})
+                settings_of_plugin.setdefault(name, {})[key.replace("_", "-")] = value
+        for name, own_settings in settings.plugins.items():
+            settings_of_plugin[name] = {**settings_of_plugin.get(name, {}), **own_settings}
+        return settings.model_copy(update={"plugins": settings_of_plugin})
 
     async def close(self) -> None:
         if self._store is not None:

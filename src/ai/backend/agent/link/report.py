@@ -37,7 +37,7 @@ ARCHITECTURE = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lo
 
 
 class HeartbeatReporter:
-    """Builds reports from the state of the other services; ``refresh`` queries the plugins."""
+    """Builds heartbeat reports from the state of the agent's services; ``refresh`` queries the plugins."""
 
     def __init__(self, context: AgentContext, supervisor: Supervisor) -> None:
         self._context = context
@@ -53,13 +53,13 @@ class HeartbeatReporter:
 
     async def refresh_images(self) -> bool:
         """Lists the images, and returns whether they changed. After a BackendError the last list stays."""
-        before, self._images = self._images, await self._context.runtime.list_images()
-        return list(before) != list(self._images)
+        previous_images, self._images = self._images, await self._context.runtime.list_images()
+        return list(previous_images) != list(self._images)
 
     def report(self) -> AgentReport:
         context, node = self._context, self._context.settings.agent
         self._number += 1
-        info = context.runtime.info()
+        runtime_info = context.runtime.info()
         return AgentReport(
             agent_id=node.id,
             epoch=context.epoch,
@@ -71,16 +71,16 @@ class HeartbeatReporter:
             location=list(node.location),
             kernel_limit=node.max_kernels,
             addr=context.settings.link.manager_addr,
-            runtime=info.name,
-            tier=info.tier,
-            enforcement={**info.enforcement, **self._networks()},
+            runtime=runtime_info.name,
+            tier=runtime_info.tier,
+            enforcement={**runtime_info.enforcement, **self._networks()},
             generation=context.inventory.generation,
             slots=self._slots(),
             devices=[msgspec.to_builtins(device) for device in self._devices()],
             plugins=self._plugins(),
             images=[msgspec.convert(image, ImageReport, from_attributes=True) for image in self._images],
             kernels=self._supervisor.presence(),
-            runtime_classes=reports_of(context.settings.runtime_classes, info),
+            runtime_classes=reports_of(context.settings.runtime_classes, runtime_info),
             overlay=self.overlay,
         )
 
@@ -108,13 +108,13 @@ class HeartbeatReporter:
             kind = self._context.inventory.kinds.get(handle.key)
             if kind is None or not (handle.started or handle.may_return):
                 continue
-            displays = {d.slot_name: d for d in kind.displays}
-            for name, offered in kind.slots.items():
-                amount = offered if handle.started else Decimal(0)
-                display = displays.get(name)
+            display_of_slot = {display.slot_name: display for display in kind.displays}
+            for slot_name, offered_amount in kind.slots.items():
+                amount = offered_amount if handle.started else Decimal(0)
+                display = display_of_slot.get(slot_name)
                 reports.append(
                     SlotReport(
-                        slot_name=name,
+                        slot_name=slot_name,
                         slot_type=display.slot_type.value if display is not None else "count",
                         amount=format_quantity(amount),
                         display=msgspec.to_builtins(display) if display is not None else {},
@@ -133,7 +133,9 @@ class HeartbeatReporter:
                     healthy=handle.healthy,
                     reason=handle.reason,
                     info=dict(kind.info or {}) if kind is not None else {},
-                    variant_namespaces=[msgspec.to_builtins(n) for n in kind.namespaces] if kind is not None else [],
+                    variant_namespaces=[msgspec.to_builtins(namespace) for namespace in kind.namespaces]
+                    if kind is not None
+                    else [],
                     alloc_map=msgspec.to_builtins(kind.spec) if kind is not None and kind.spec is not None else None,
                 )
             )
@@ -143,7 +145,7 @@ class HeartbeatReporter:
 async def report_statistics(
     context: AgentContext, supervisor: Supervisor, statistics: Statistics, manager: ManagerReports
 ) -> None:
-    """Measures once and reports. A lost report is not repeated, because the next one replaces it."""
+    """Measures once and sends the manager the statistics. A lost report is replaced by the next, not repeated."""
     await statistics.gather([kernel for kernel in supervisor.live() if kernel.phase is Phase.RUNNING])
     report = StatReport(
         agent_id=context.settings.agent.id,
@@ -184,10 +186,10 @@ class Heartbeat(PeriodicLoop):
             return
         self._is_cut_off = False
         self.period_s = min(60.0, max(0.05, reply.interval_s))
-        for unknown in reply.unknown_kernels:
-            kernel = self._supervisor.kernels.get(unknown.kernel_id)
-            if kernel is None or kernel.attempt != unknown.attempt:
+        for unknown_presence in reply.unknown_kernels:
+            kernel = self._supervisor.kernels.get(unknown_presence.kernel_id)
+            if kernel is None or kernel.attempt != unknown_presence.attempt:
                 continue
-            log.warning("the manager does not know kernel %s; it is ended", unknown.kernel_id)
+            log.warning("the manager does not know kernel %s; it is ended", unknown_presence.kernel_id)
             reason = KernelEventReason.NOT_FOUND_IN_MANAGER
             self._supervisor.end(kernel, Termination(reason=reason, forced=True))

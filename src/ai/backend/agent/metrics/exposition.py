@@ -13,7 +13,7 @@ from ai.backend.common.wire.reports import MetricFamily, MetricSample
 from ai.backend.plugin.accelerator import Measurement, MetricKind
 
 PREFIX = "backendai"
-_UNITS: dict[str, tuple[str, float, str]] = {
+_EXPORTED_UNIT: dict[str, tuple[str, float, str]] = {
     "bytes": ("_bytes", 1.0, "in bytes"),
     "percent": ("_ratio", 0.01, "as a ratio, 1 being one whole core or device"),
     "bps": ("_bytes", 1.0, "in bytes"),
@@ -25,7 +25,7 @@ _UNITS: dict[str, tuple[str, float, str]] = {
     "hertz": ("_hertz", 1.0, "in hertz"),
 }
 """Unit of a measurement -> the suffix of its name, the factor into that unit, words for HELP."""
-_NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_]")
+_INVALID_CHARACTER = re.compile(r"[^a-zA-Z0-9_]")
 
 
 @dataclass(slots=True)
@@ -47,40 +47,58 @@ class Exposition:
         return list(self._families.values())
 
     def node(self, measurements: Iterable[Measurement]) -> None:
-        """Adds totals of the node."""
-        for m in measurements:
-            self._add("node", m, m.value, m.capacity, {}, "of the node")
+        """Adds the node's totals to the metric families."""
+        for measurement in measurements:
+            self._add_measurement("node", measurement, measurement.value, measurement.capacity, {}, "of the node")
 
     def devices(self, device_name: str, indexes: Mapping[str, int], measurements: Iterable[Measurement]) -> None:
-        """Adds measurements of devices. ``places`` maps a device id to its index in the plugin's list."""
-        for m in measurements:
-            device_id = str(m.device_id)
+        """Adds measurements of devices. ``indexes`` maps a device id to its index in the plugin's list."""
+        for measurement in measurements:
+            device_id = str(measurement.device_id)
             labels = {"device_name": device_name, "device_id": device_id, "index": str(indexes.get(device_id, ""))}
-            self._add("device", m, m.value, m.capacity, labels, "of each device")
-            if m.exported is not None:
-                kind = "gauge" if m.kind is MetricKind.GAUGE else "unknown"  # its name is not ours to end in _total
+            self._add_measurement(
+                "device", measurement, measurement.value, measurement.capacity, labels, "of each device"
+            )
+            if measurement.exported is not None:
+                kind = (
+                    "gauge" if measurement.kind is MetricKind.GAUGE else "unknown"
+                )  # its name is not ours to end in _total
                 dcgm_labels = {"device_name": device_name, "gpu": labels["index"], "UUID": device_id}
-                self._sample(m.exported.name, kind, m.exported.help, dcgm_labels, m.value * m.exported.factor)
+                self._add_sample(
+                    measurement.exported.name,
+                    kind,
+                    measurement.exported.help,
+                    dcgm_labels,
+                    measurement.value * measurement.exported.factor,
+                )
 
     def workloads(self, totals: Iterable[WorkloadTotal]) -> None:
-        """Adds sums over the workloads of this node."""
+        """Adds sums over the node's workloads to the metric families."""
         for total in totals:
-            self._add("workloads", total.example, total.value, total.capacity, {}, "of all workloads together")
+            self._add_measurement(
+                "workloads", total.example, total.value, total.capacity, {}, "of all workloads together"
+            )
 
-    def _add(
-        self, scope: str, m: Measurement, value: float, capacity: float | None, labels: dict[str, str], of: str
+    def _add_measurement(
+        self,
+        scope: str,
+        measurement: Measurement,
+        value: float,
+        capacity: float | None,
+        labels: dict[str, str],
+        described_subject: str,
     ) -> None:
-        suffix, factor, unit = _UNITS[m.unit_hint]
-        name = f"{PREFIX}_{scope}_{_NOT_IN_A_NAME.sub('_', m.key)}"
-        help_ = f"{m.key} {of}, {unit}."
-        if m.kind is not MetricKind.GAUGE:
-            self._sample(f"{name}{suffix}_total", "counter", help_, labels, value * factor)
+        suffix, unit_factor, unit = _EXPORTED_UNIT[measurement.unit_hint]
+        name = f"{PREFIX}_{scope}_{_INVALID_CHARACTER.sub('_', measurement.key)}"
+        help_ = f"{measurement.key} {described_subject}, {unit}."
+        if measurement.kind is not MetricKind.GAUGE:
+            self._add_sample(f"{name}{suffix}_total", "counter", help_, labels, value * unit_factor)
             return
-        self._sample(name + suffix, "gauge", help_, labels, value * factor)
+        self._add_sample(name + suffix, "gauge", help_, labels, value * unit_factor)
         if capacity is not None:
-            self._sample(f"{name}_capacity{suffix}", "gauge", f"Capacity: {help_}", labels, capacity * factor)
+            self._add_sample(f"{name}_capacity{suffix}", "gauge", f"Capacity: {help_}", labels, capacity * unit_factor)
 
-    def _sample(self, name: str, kind: str, help_: str, labels: dict[str, str], value: float) -> None:
+    def _add_sample(self, name: str, kind: str, help_: str, labels: dict[str, str], value: float) -> None:
         family = self._families.setdefault(name, MetricFamily(name=name, kind=kind, help=help_, samples=[]))
         if family.kind == kind:
             family.samples.append(MetricSample(labels=labels, value=value))

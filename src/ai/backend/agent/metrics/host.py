@@ -25,15 +25,15 @@ class HostMeter:
         return [*self._disks(), *self._networks()]
 
     def _disks(self) -> Iterator[Measurement]:
-        for name, point in self._file_systems().items():
+        for name, mount_point in self._file_systems().items():
             try:
-                status = os.statvfs(point)
+                disk_status = os.statvfs(mount_point)
             except OSError:
                 continue
             yield Measurement(
                 key="disk",
-                value=float((status.f_blocks - status.f_bfree) * status.f_frsize),
-                capacity=float(status.f_blocks * status.f_frsize),
+                value=float((disk_status.f_blocks - disk_status.f_bfree) * disk_status.f_frsize),
+                capacity=float(disk_status.f_blocks * disk_status.f_frsize),
                 unit_hint="bytes",
                 stats=frozenset({"max"}),
                 device_id=DeviceId(name),
@@ -41,27 +41,33 @@ class HostMeter:
 
     def _file_systems(self) -> dict[str, str]:
         """Maps names to mount points, each file system once however often it is mounted."""
-        points: dict[str, str] = {}
-        seen: set[int] = set()
+        mount_point_of_name: dict[str, str] = {}
+        seen_devices: set[int] = set()
         mounts: list[MountEntry] = []
         with suppress(OSError):
             mounts = read_mounts(self._proc)
-        local = [(m.source.removeprefix("/dev/"), m.mount_point) for m in mounts if m.source.startswith("/dev/")]
-        for name, point in [*local, ("data", str(self._data_dir))]:
+        local_mounts = [
+            (mount.source.removeprefix("/dev/"), mount.mount_point)
+            for mount in mounts
+            if mount.source.startswith("/dev/")
+        ]
+        for name, mount_point in [*local_mounts, ("data", str(self._data_dir))]:
             try:
-                number = Path(point).stat().st_dev
+                device_number = Path(mount_point).stat().st_dev
             except OSError:
                 continue
-            if number not in seen and Path(point).is_dir():
-                seen.add(number)
-                points.setdefault(name, point)
-        return points
+            if device_number not in seen_devices and Path(mount_point).is_dir():
+                seen_devices.add(device_number)
+                mount_point_of_name.setdefault(name, mount_point)
+        return mount_point_of_name
 
     def _networks(self) -> Iterator[Measurement]:
         """Yields the traffic of cards only, where there are any: bridges would count the same bytes again."""
-        counted = proc.interface_bytes(f"{self._proc}/net/dev")
-        cards = {name for name in counted if (self._sys / "class/net" / name / "device").exists()}
-        for name in sorted(cards or counted):
-            for key, n in zip(("net_rx", "net_tx"), counted[name], strict=True):
-                device_id, kind = DeviceId(name), MetricKind.RATE
-                yield Measurement(key=key, value=float(n), unit_hint="bps", kind=kind, device_id=device_id)
+        bytes_of_interface = proc.interface_bytes(f"{self._proc}/net/dev")
+        card_names = {name for name in bytes_of_interface if (self._sys / "class/net" / name / "device").exists()}
+        for name in sorted(card_names or bytes_of_interface):
+            for key, byte_count in zip(("net_rx", "net_tx"), bytes_of_interface[name], strict=True):
+                device_id, metric_kind = DeviceId(name), MetricKind.RATE
+                yield Measurement(
+                    key=key, value=float(byte_count), unit_hint="bps", kind=metric_kind, device_id=device_id
+                )

@@ -25,54 +25,63 @@ class Series:
     """One metric over time, in ``SIZE`` numbers of an array. ``diff`` and ``rate`` of a counter are never negative."""
 
     SIZE: ClassVar[int] = 8
-    __slots__ = ("_at", "_numbers")
+    __slots__ = ("_numbers", "_offset")
 
     def __init__(self, numbers: array[float] | None = None, at: int = 0) -> None:
         self._numbers = numbers if numbers is not None else empty_series()
-        self._at = at
+        self._offset = at
 
     @property
     def diff(self) -> float:
-        return self._numbers[self._at + 5]
+        return self._numbers[self._offset + 5]
 
     @property
     def rate(self) -> float:
-        return self._numbers[self._at + 6]
+        return self._numbers[self._offset + 6]
 
     @property
     def last_at(self) -> float:
-        return self._numbers[self._at + 7]
+        return self._numbers[self._offset + 7]
 
-    def add(self, m: Measurement, at: float) -> Metric:
-        """Adds a value at a time of any clock, and returns the metric.
+    def add(self, measurement: Measurement, at: float) -> Metric:
+        """Adds a measured value at the time ``at`` of any clock, and returns the metric.
 
         A clock that stands still gives a rate of zero.
         """
-        value = m.value
-        span = slice(self._at, self._at + self.SIZE)
-        count, total, least, most, last, diff, rate, last_at = self._numbers[span]
+        value = measurement.value
+        number_slice = slice(self._offset, self._offset + self.SIZE)
+        count, total, smallest, largest, last, diff, rate, last_at = self._numbers[number_slice]
         if count == 0:
-            least = most = value
+            smallest = largest = value
         else:
             diff = value - last
-            if diff < 0 and m.kind is not MetricKind.GAUGE:
+            if diff < 0 and measurement.kind is not MetricKind.GAUGE:
                 diff = 0.0
             rate = diff / (at - last_at) if at > last_at else 0.0
-            least, most = min(least, value), max(most, value)
+            smallest, largest = min(smallest, value), max(largest, value)
         count, total = count + 1, total + value
-        self._numbers[span] = array("d", (count, total, least, most, value, diff, rate, at))
-        current = rate if m.kind is MetricKind.RATE else value
-        if m.unit_hint == "bytes":
+        self._numbers[number_slice] = array("d", (count, total, smallest, largest, value, diff, rate, at))
+        current = rate if measurement.kind is MetricKind.RATE else value
+        if measurement.unit_hint == "bytes":
             current = float(round(current))  # published clients read it as a whole number
         metric: Metric = {
             "current": format_number(current),
-            "capacity": None if m.capacity is None else format_number(m.capacity),
-            "pct": f"{current / m.capacity * 100:.2f}" if m.capacity else "0.00",
-            "unit_hint": m.unit_hint,
+            "capacity": None if measurement.capacity is None else format_number(measurement.capacity),
+            "pct": f"{current / measurement.capacity * 100:.2f}" if measurement.capacity else "0.00",
+            "unit_hint": measurement.unit_hint,
         }
-        statistics = {"min": least, "max": most, "sum": total, "avg": total / count, "diff": diff, "rate": rate}
-        requested = m.stats if m.kind is MetricKind.GAUGE else m.stats | {"rate"}
-        metric |= {f"stats.{name}": format_number(n) for name, n in statistics.items() if name in requested}
+        statistic_of_name = {
+            "min": smallest,
+            "max": largest,
+            "sum": total,
+            "avg": total / count,
+            "diff": diff,
+            "rate": rate,
+        }
+        requested = measurement.stats if measurement.kind is MetricKind.GAUGE else measurement.stats | {"rate"}
+        metric |= {
+            f"stats.{name}": format_number(number) for name, number in statistic_of_name.items() if name in requested
+        }
         return metric
 
 
@@ -94,32 +103,41 @@ class SeriesOfWorkload:
         self._numbers = array("d")
 
     def __contains__(self, key: str) -> bool:
-        """Returns whether the series has a value."""
-        at = self._indexes.get(key, -1) * Series.SIZE
-        return 0 <= at < len(self._numbers) and self._numbers[at] > 0
+        """Returns True if the series of a key has a value."""
+        offset = self._indexes.get(key, -1) * Series.SIZE
+        return 0 <= offset < len(self._numbers) and self._numbers[offset] > 0
 
     def __getitem__(self, key: str) -> Series:
         """Returns the series of a key, which is created if there is none."""
-        at = self._indexes.setdefault(key, len(self._indexes)) * Series.SIZE
-        while len(self._numbers) <= at:
+        offset = self._indexes.setdefault(key, len(self._indexes)) * Series.SIZE
+        while len(self._numbers) <= offset:
             self._numbers += empty_series()
-        return Series(self._numbers, at)
+        return Series(self._numbers, offset)
 
 
 def totals(measurements: Iterable[Measurement]) -> dict[str, Measurement]:
     """Returns one measurement a key: that without a device, or the sum over devices (the maximum of temperatures)."""
-    result: dict[str, Measurement] = {}
-    for m in measurements:
-        existing = result.get(m.key)
-        if existing is None or (m.device_id is None and existing.device_id is not None):
-            result[m.key] = m
-        elif existing.device_id is not None and m.device_id is not None:
-            result[m.key] = _combine(existing, m)
-    return result
+    total_of_key: dict[str, Measurement] = {}
+    for measurement in measurements:
+        existing = total_of_key.get(measurement.key)
+        if existing is None or (measurement.device_id is None and existing.device_id is not None):
+            total_of_key[measurement.key] = measurement
+        elif existing.device_id is not None and measurement.device_id is not None:
+            total_of_key[measurement.key] = _combine_devices(existing, measurement)
+    return total_of_key
 
 
-def _combine(first: Measurement, second: Measurement) -> Measurement:
-    if first.unit_hint == "celsius":
-        return max(first, second, key=lambda m: m.value)
-    capacity = None if first.capacity is None or second.capacity is None else first.capacity + second.capacity
-    return replace(first, value=first.value + second.value, capacity=capacity, stats=first.stats | second.stats)
+def _combine_devices(first_measurement: Measurement, second_measurement: Measurement) -> Measurement:
+    if first_measurement.unit_hint == "celsius":
+        return max(first_measurement, second_measurement, key=lambda measurement: measurement.value)
+    capacity = (
+        None
+        if first_measurement.capacity is None or second_measurement.capacity is None
+        else first_measurement.capacity + second_measurement.capacity
+    )
+    return replace(
+        first_measurement,
+        value=first_measurement.value + second_measurement.value,
+        capacity=capacity,
+        stats=first_measurement.stats | second_measurement.stats,
+    )

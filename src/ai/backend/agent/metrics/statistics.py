@@ -27,18 +27,18 @@ from ai.backend.plugin.accelerator.responses import MeasurementFilter
 from ai.backend.plugin.runtime import AbstractRuntime, ProcessView, WorkloadKey
 
 log = logging.getLogger(__name__)
-_FINAL_S = 1.0
+_FINAL_TIMEOUT_S = 1.0
 PATIENCE_S = 2.0
 """For one plugin in one round: the others' statistics do not wait longer for one that hangs."""
 _OWN_PATIENCE_S = 30.0
-_FORGET_S = 600.0
+_FORGET_SERIES_S = 600.0
 """Series of a device that was not measured for so long are dropped."""
-_MOST_KEYS = 512
+_MAX_METRIC_KEYS = 512
 """Of workloads' metrics. With more, as of a plugin that goes on inventing keys, all series begin anew."""
 _encode = msgspec.msgpack.encode
-_RUNTIME, _HOST = "runtime", "host"
-_BETWEEN_S = 0.25
-_MOST_PROCESSES = 100
+_RUNTIME_SOURCE, _HOST_SOURCE = "runtime", "host"
+_BETWEEN_SAMPLES_S = 0.25
+_MAX_SHOWN_PROCESSES = 100
 T = TypeVar("T")
 
 
@@ -51,7 +51,7 @@ class NodeMeter(Protocol):
 
 
 @dataclass(slots=True)
-class _Answer:
+class _SourceAnswer:
     """The checked measurements of one source in one round."""
 
     source: str
@@ -79,90 +79,114 @@ class Statistics:
     kernels: dict[str, msgspec.Raw] = field(default_factory=dict, init=False)
     """The encoded metrics of each kernel."""
     families: list[MetricFamily] = field(default_factory=list, init=False)
-    _since: float = field(init=False)
-    _of_node: dict[str | tuple[str, str], Series] = field(default_factory=dict, init=False)
+    _started_at: float = field(init=False)
+    _series_of_node: dict[str | tuple[str, str], Series] = field(default_factory=dict, init=False)
     """By the key of a metric, or by the key and the device."""
     _of_workloads: dict[WorkloadKey, SeriesOfWorkload] = field(default_factory=dict, init=False)
     _indexes: dict[str, int] = field(default_factory=dict, init=False)
     _filters: dict[str, MeasurementFilter] = field(default_factory=dict, init=False)
     _complaints: dict[str, str | None] = field(default_factory=dict, init=False)
-    _counted: dict[str, WorkloadTotal] = field(default_factory=dict, init=False)
+    _counter_totals: dict[str, WorkloadTotal] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        self._since = self.wall_clock()
+        self._started_at = self.wall_clock()
 
     async def final(self, kernel: Kernel) -> dict[str, Any] | None:
-        """Returns the last metrics of a kernel, measured once more if that is possible at once."""
-        last = self.of_kernel(kernel.id)
+        """Returns the last metrics of an ending kernel, measured once more if the runtime answers at once."""
+        last_metrics = self.of_kernel(kernel.id)
         try:
-            async with asyncio.timeout(_FINAL_S):
-                measured = await self.runtime.measure([kernel.key])
+            async with asyncio.timeout(_FINAL_TIMEOUT_S):
+                measured_workloads = await self.runtime.measure([kernel.key])
         except (BackendError, TimeoutError):
-            measured = {}
-        usable = self._filters.setdefault(_RUNTIME, MeasurementFilter()).passed(measured.get(kernel.key, ()))
+            measured_workloads = {}
+        usable_measurements = self._filters.setdefault(_RUNTIME_SOURCE, MeasurementFilter()).passed(
+            measured_workloads.get(kernel.key, ())
+        )
         key = kernel.key
-        now = self._workload(key, kernel, totals(usable).values(), self.clock())
+        new_metrics = self._workload_metrics(key, kernel, totals(usable_measurements).values(), self.clock())
         self._of_workloads.pop(key, None)
-        return {**last, **now} or None
+        return {**last_metrics, **new_metrics} or None
 
     def of_kernel(self, kernel_id: str) -> dict[str, Metric]:
         """Returns the newest metrics of a kernel, empty if there are none."""
-        raw = self.kernels.get(kernel_id)
-        return {} if raw is None else msgspec.msgpack.decode(raw, type=dict[str, Metric])
+        encoded_metrics = self.kernels.get(kernel_id)
+        return {} if encoded_metrics is None else msgspec.msgpack.decode(encoded_metrics, type=dict[str, Metric])
 
     async def gather(self, kernels: Sequence[Kernel]) -> None:
         """Measures the node and these kernels once."""
-        by_key = {kernel.key: kernel for kernel in kernels}
-        held = {kernel.key.kernel_id: self.inventory.holding(kernel.id) for kernel in kernels}
+        kernel_of_key = {kernel.key: kernel for kernel in kernels}
+        allocation_of_kernel = {kernel.key.kernel_id: self.inventory.holding(kernel.id) for kernel in kernels}
         answers = await asyncio.gather(
-            self._query_runtime(list(by_key)),
+            self._query_runtime(list(kernel_of_key)),
             self._query_host(),
-            *(self._query_plugin(handle, by_key, held) for handle in self.plugins.started()),
+            *(self._query_plugin(handle, kernel_of_key, allocation_of_kernel) for handle in self.plugins.started()),
         )
-        self._take_in(answers, by_key, self.clock())
+        self._take_in_answers(answers, kernel_of_key, self.clock())
 
-    async def _query_runtime(self, keys: list[WorkloadKey]) -> _Answer:
-        async def query(checks: MeasurementFilter) -> _Answer:
+    async def _query_runtime(self, keys: list[WorkloadKey]) -> _SourceAnswer:
+        async def query(checks: MeasurementFilter) -> _SourceAnswer:
             measured = await self.runtime.measure(keys) if keys else {}
-            return _Answer(_RUNTIME, workloads={key: checks.passed(values) for key, values in measured.items()})
+            return _SourceAnswer(
+                _RUNTIME_SOURCE, workloads={key: checks.passed(values) for key, values in measured.items()}
+            )
 
-        return await self._query(_RUNTIME, query, _Answer(_RUNTIME), _OWN_PATIENCE_S)
+        return await self._query(_RUNTIME_SOURCE, query, _SourceAnswer(_RUNTIME_SOURCE), _OWN_PATIENCE_S)
 
-    async def _query_host(self) -> _Answer:
-        async def query(checks: MeasurementFilter) -> _Answer:
-            return _Answer(_HOST, node=checks.passed(await asyncio.to_thread(self.host.measure)))
+    async def _query_host(self) -> _SourceAnswer:
+        async def query(checks: MeasurementFilter) -> _SourceAnswer:
+            return _SourceAnswer(_HOST_SOURCE, node=checks.passed(await asyncio.to_thread(self.host.measure)))
 
-        return await self._query(_HOST, query, _Answer(_HOST), _OWN_PATIENCE_S)
+        return await self._query(_HOST_SOURCE, query, _SourceAnswer(_HOST_SOURCE), _OWN_PATIENCE_S)
 
     async def _query_plugin(
-        self, handle: PluginHandle, by_key: Mapping[WorkloadKey, Kernel], held: Mapping[KernelId, DeviceAllocation]
-    ) -> _Answer:
-        kind = self.inventory.kinds.get(handle.key)
-        names = kind.slot_names if kind is not None else frozenset()
-        indexes = {str(d.device_id): i for i, d in enumerate(kind.devices)} if kind is not None else {}
-        keys = {key.kernel_id: key for key in by_key if not names.isdisjoint(held[key.kernel_id].slots)}
+        self,
+        handle: PluginHandle,
+        kernel_of_key: Mapping[WorkloadKey, Kernel],
+        allocation_of_kernel: Mapping[KernelId, DeviceAllocation],
+    ) -> _SourceAnswer:
+        device_kind = self.inventory.kinds.get(handle.key)
+        slot_names = device_kind.slot_names if device_kind is not None else frozenset()
+        indexes = (
+            {str(device.device_id): index for index, device in enumerate(device_kind.devices)}
+            if device_kind is not None
+            else {}
+        )
+        key_of_kernel = {
+            key.kernel_id: key
+            for key in kernel_of_key
+            if not slot_names.isdisjoint(allocation_of_kernel[key.kernel_id].slots)
+        }
 
-        async def query(checks: MeasurementFilter) -> _Answer:
+        async def query(checks: MeasurementFilter) -> _SourceAnswer:
             has_processes = handle.plugin.capabilities.process_metrics
             context = StatContext(
                 at=self.wall_clock(),
-                allocations={kernel_id: held[kernel_id] for kernel_id in keys},
-                pids={k: await self.runtime.pids(key) for k, key in keys.items()} if has_processes else {},
+                allocations={kernel_id: allocation_of_kernel[kernel_id] for kernel_id in key_of_kernel},
+                pids={kernel_id: await self.runtime.pids(key) for kernel_id, key in key_of_kernel.items()}
+                if has_processes
+                else {},
             )
-            of_node = await handle.call("gather_node_metrics", lambda p: p.gather_node_metrics(context))
-            of_workloads: Mapping[KernelId, Sequence[Measurement]] = {}
-            if keys:
-                of_workloads = await handle.call(
-                    "gather_workload_metrics", lambda p: p.gather_workload_metrics(context, list(keys))
+            node_measurements = await handle.call(
+                "gather_node_metrics", lambda plugin: plugin.gather_node_metrics(context)
+            )
+            measurements_of_workload: Mapping[KernelId, Sequence[Measurement]] = {}
+            if key_of_kernel:
+                measurements_of_workload = await handle.call(
+                    "gather_workload_metrics",
+                    lambda plugin: plugin.gather_workload_metrics(context, list(key_of_kernel)),
                 )
-            return _Answer(
+            return _SourceAnswer(
                 handle.key,
-                node=checks.passed(of_node, indexes.keys()),
-                workloads={keys[k]: checks.passed(values) for k, values in of_workloads.items() if k in keys},
+                node=checks.passed(node_measurements, indexes.keys()),
+                workloads={
+                    key_of_kernel[kernel_id]: checks.passed(values)
+                    for kernel_id, values in measurements_of_workload.items()
+                    if kernel_id in key_of_kernel
+                },
                 indexes=indexes,
             )
 
-        return await self._query("statistics", query, _Answer(handle.key), PATIENCE_S, handle)
+        return await self._query("statistics", query, _SourceAnswer(handle.key), PATIENCE_S, handle)
 
     async def _query(
         self,
@@ -196,20 +220,31 @@ class Statistics:
 
     async def busiest(self, kernel: Kernel, *, limit: int) -> list[ProcessInfo]:
         """Returns the busiest processes of a kernel (decision 0067), measured twice within a quarter of a second."""
-        before = {(v.pid, v.started): v for v in await self.runtime.measure_processes(kernel.key)}
-        at = self.clock()
-        await asyncio.sleep(_BETWEEN_S)
-        views, now_at = await self.runtime.measure_processes(kernel.key), self.clock()
-        measured = [_process_metrics(before.get((view.pid, view.started)), view, at, now_at) for view in views]
-        ranked = sorted(zip(measured, views, strict=True), key=lambda item: item[0][1:], reverse=True)
-        shown = ranked[: min(max(0, limit), _MOST_PROCESSES)]
-        of_plugins = await self._of_processes(kernel, [view.pid for _, view in shown])
+        earlier_view_of_process = {
+            (view.pid, view.started): view for view in await self.runtime.measure_processes(kernel.key)
+        }
+        earlier_at = self.clock()
+        await asyncio.sleep(_BETWEEN_SAMPLES_S)
+        views, later_at = await self.runtime.measure_processes(kernel.key), self.clock()
+        metrics_and_ranks = [
+            _process_metrics(earlier_view_of_process.get((view.pid, view.started)), view, earlier_at, later_at)
+            for view in views
+        ]
+        ranked_processes = sorted(
+            zip(metrics_and_ranks, views, strict=True), key=lambda ranked_pair: ranked_pair[0][1:], reverse=True
+        )
+        shown_processes = ranked_processes[: min(max(0, limit), _MAX_SHOWN_PROCESSES)]
+        plugin_metrics_of_process = await self._plugin_metrics(kernel, [view.pid for _, view in shown_processes])
         return [
-            ProcessInfo(pid=view.shown_pid, command=view.command, metrics={**of_plugins.get(view.pid, {}), **metrics})
-            for (metrics, _, _), view in shown
+            ProcessInfo(
+                pid=view.shown_pid,
+                command=view.command,
+                metrics={**plugin_metrics_of_process.get(view.pid, {}), **metrics},
+            )
+            for (metrics, _, _), view in shown_processes
         ]
 
-    async def _of_processes(self, kernel: Kernel, pids: Sequence[int]) -> dict[int, dict[str, Metric]]:
+    async def _plugin_metrics(self, kernel: Kernel, pids: Sequence[int]) -> dict[int, dict[str, Metric]]:
         kernel_id = kernel.record.kernel_id
         context = StatContext(
             at=self.wall_clock(),
@@ -224,98 +259,124 @@ class Statistics:
                 continue
 
             async def query(checks: MeasurementFilter, handle: PluginHandle = handle) -> None:
-                of = dict.fromkeys(pids, kernel_id)
-                answer = await handle.call("gather_process_metrics", lambda p: p.gather_process_metrics(context, of))
+                kernel_of_process = dict.fromkeys(pids, kernel_id)
+                measurements_of_process = await handle.call(
+                    "gather_process_metrics", lambda plugin: plugin.gather_process_metrics(context, kernel_of_process)
+                )
                 for pid in pids:
-                    values = totals(checks.passed(answer.get(pid, ()))).values()
-                    metrics[pid].update({m.key: Series().add(m, 0.0) for m in values})
+                    values = totals(checks.passed(measurements_of_process.get(pid, ()))).values()
+                    metrics[pid].update({measurement.key: Series().add(measurement, 0.0) for measurement in values})
 
             await self._query("statistics of processes", query, None, PATIENCE_S, handle)
         return metrics
 
-    def _take_in(self, answers: Iterable[_Answer], by_key: Mapping[WorkloadKey, Kernel], at: float) -> None:
+    def _take_in_answers(
+        self, answers: Iterable[_SourceAnswer], by_key: Mapping[WorkloadKey, Kernel], measured_at: float
+    ) -> None:
         node: dict[str, Metric] = {}
         devices: dict[str, dict[str, Metric]] = {}
-        by_key = {key: k for key, k in by_key.items() if k.attempt == key.attempt and k.phase is Phase.RUNNING}
-        of_workloads: dict[WorkloadKey, dict[str, Measurement]] = {key: {} for key in by_key}
+        by_key = {
+            key: kernel
+            for key, kernel in by_key.items()
+            if kernel.attempt == key.attempt and kernel.phase is Phase.RUNNING
+        }
+        measurements_of_workload: dict[WorkloadKey, dict[str, Measurement]] = {key: {} for key in by_key}
         exposition = Exposition()
         for answer in answers:
-            exposition.devices(answer.source, answer.indexes, [m for m in answer.node if m.device_id is not None])
-            sums = {key: m for key, m in totals(answer.node).items() if key not in node}
-            exposition.node(sums.values())
-            node.update({key: self._add(m, at) for key, m in sums.items()})
-            for m in answer.node:
-                if m.device_id is not None:
-                    devices.setdefault(m.key, {})[str(m.device_id)] = self._add(m, at, str(m.device_id))
+            exposition.devices(
+                answer.source,
+                answer.indexes,
+                [measurement for measurement in answer.node if measurement.device_id is not None],
+            )
+            node_totals = {key: measurement for key, measurement in totals(answer.node).items() if key not in node}
+            exposition.node(node_totals.values())
+            node.update({key: self._add(measurement, measured_at) for key, measurement in node_totals.items()})
+            for measurement in answer.node:
+                if measurement.device_id is not None:
+                    devices.setdefault(measurement.key, {})[str(measurement.device_id)] = self._add(
+                        measurement, measured_at, str(measurement.device_id)
+                    )
             for key, measurements in answer.workloads.items():
-                if key in of_workloads:
-                    of_workloads[key] = {**totals(measurements), **of_workloads[key]}
+                if key in measurements_of_workload:
+                    measurements_of_workload[key] = {**totals(measurements), **measurements_of_workload[key]}
         metrics = {
-            kernel.id: msgspec.Raw(_encode(self._workload(key, kernel, of_workloads[key].values(), at)))
+            kernel.id: msgspec.Raw(
+                _encode(self._workload_metrics(key, kernel, measurements_of_workload[key].values(), measured_at))
+            )
             for key, kernel in by_key.items()
         }
-        exposition.workloads([*_sums(of_workloads.values()), *self._counted.values()])
+        exposition.workloads([*_gauge_sums(measurements_of_workload.values()), *self._counter_totals.values()])
         self.node, self.devices, self.kernels, self.families = node, devices, metrics, exposition.families()
-        self._of_node = {k: s for k, s in self._of_node.items() if at - s.last_at < _FORGET_S}
-        if len(self._indexes) > _MOST_KEYS:
+        self._series_of_node = {
+            name: series
+            for name, series in self._series_of_node.items()
+            if measured_at - series.last_at < _FORGET_SERIES_S
+        }
+        if len(self._indexes) > _MAX_METRIC_KEYS:
             self._indexes, self._of_workloads = {}, {}
-        self._of_workloads = {key: s for key in by_key if (s := self._of_workloads.get(key)) is not None}
+        self._of_workloads = {key: series for key in by_key if (series := self._of_workloads.get(key)) is not None}
 
-    def _workload(
-        self, key: WorkloadKey, kernel: Kernel, measurements: Iterable[Measurement], at: float
+    def _workload_metrics(
+        self, key: WorkloadKey, kernel: Kernel, measurements: Iterable[Measurement], measured_at: float
     ) -> dict[str, Metric]:
         """Returns the metrics of a workload, and adds the growth of its counters to the node's sums.
 
         The first value of a workload that began under this agent counts as growth; that of an adopted one does not.
         """
         series = self._of_workloads.setdefault(key, SeriesOfWorkload(self._indexes))
-        began_here = kernel.created_at >= self._since
+        began_here = kernel.created_at >= self._started_at
         metrics: dict[str, Metric] = {}
-        for m in measurements:
-            is_new = began_here and m.key not in series
-            metrics[m.key] = series[m.key].add(m, at)
-            if m.kind is not MetricKind.GAUGE:
-                grown = m.value if is_new else series[m.key].diff
-                self._counted.setdefault(m.key, WorkloadTotal(m, 0.0, None)).value += grown
+        for measurement in measurements:
+            is_new = began_here and measurement.key not in series
+            metrics[measurement.key] = series[measurement.key].add(measurement, measured_at)
+            if measurement.kind is not MetricKind.GAUGE:
+                growth = measurement.value if is_new else series[measurement.key].diff
+                self._counter_totals.setdefault(measurement.key, WorkloadTotal(measurement, 0.0, None)).value += growth
         return metrics
 
-    def _add(self, m: Measurement, at: float, device_id: str = "") -> Metric:
-        name = (m.key, device_id) if device_id else m.key
-        if name not in self._of_node:
-            self._of_node[name] = Series()
-        return self._of_node[name].add(m, at)
+    def _add(self, measurement: Measurement, measured_at: float, device_id: str = "") -> Metric:
+        series_key = (measurement.key, device_id) if device_id else measurement.key
+        if series_key not in self._series_of_node:
+            self._series_of_node[series_key] = Series()
+        return self._series_of_node[series_key].add(measurement, measured_at)
 
 
-def _sums(workloads: Iterable[Mapping[str, Measurement]]) -> Iterable[WorkloadTotal]:
-    sums: dict[str, WorkloadTotal] = {}
+def _gauge_sums(workloads: Iterable[Mapping[str, Measurement]]) -> Iterable[WorkloadTotal]:
+    total_of_key: dict[str, WorkloadTotal] = {}
     for measurements in workloads:
-        for key, m in measurements.items():
-            if m.kind is not MetricKind.GAUGE:
+        for key, measurement in measurements.items():
+            if measurement.kind is not MetricKind.GAUGE:
                 continue
-            total = sums.setdefault(key, WorkloadTotal(m, 0.0, 0.0))
-            total.value += m.value
-            total.capacity = None if total.capacity is None or m.capacity is None else total.capacity + m.capacity
-    return sums.values()
+            total = total_of_key.setdefault(key, WorkloadTotal(measurement, 0.0, 0.0))
+            total.value += measurement.value
+            total.capacity = (
+                None
+                if total.capacity is None or measurement.capacity is None
+                else total.capacity + measurement.capacity
+            )
+    return total_of_key.values()
 
 
 def _process_metrics(
-    before: ProcessView | None, now: ProcessView, at: float, now_at: float
+    earlier_view: ProcessView | None, later_view: ProcessView, earlier_at: float, later_at: float
 ) -> tuple[dict[str, Metric], float, float]:
     """Returns the metrics of one process, its percentage of a core, and its memory.
 
-    ``before`` is the earlier measurement of the same process, None for a new one.
+    ``earlier_view`` is the earlier measurement of the same process, None for a new one.
     """
-    earlier = {m.key: m for m in before.measurements} if before is not None else {}
+    earlier_measurements = (
+        {measurement.key: measurement for measurement in earlier_view.measurements} if earlier_view is not None else {}
+    )
     metrics: dict[str, Metric] = {}
-    busy = memory = 0.0
-    for m in now.measurements:
+    cpu_percent = memory_bytes = 0.0
+    for measurement in later_view.measurements:
         series = Series()
-        if m.key in earlier:
-            series.add(earlier[m.key], at)
-        metrics[m.key] = series.add(m, now_at)
-        if m.key == "cpu_used":
-            busy = series.rate / 10
-        elif m.key == "mem":
-            memory = m.value
-    util = Measurement(key="cpu_util", value=busy, unit_hint="percent", capacity=100.0)
-    return {"cpu_util": Series().add(util, now_at), **metrics}, busy, memory
+        if measurement.key in earlier_measurements:
+            series.add(earlier_measurements[measurement.key], earlier_at)
+        metrics[measurement.key] = series.add(measurement, later_at)
+        if measurement.key == "cpu_used":
+            cpu_percent = series.rate / 10
+        elif measurement.key == "mem":
+            memory_bytes = measurement.value
+    utilisation = Measurement(key="cpu_util", value=cpu_percent, unit_hint="percent", capacity=100.0)
+    return {"cpu_util": Series().add(utilisation, later_at), **metrics}, cpu_percent, memory_bytes

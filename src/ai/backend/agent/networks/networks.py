@@ -37,7 +37,7 @@ def overlay_of(info: OverlayInfo) -> Overlay:
         gateway=info.gateway,
         mtu=info.mtu,
         local=(info.local.address, info.local.port),
-        peers={host: (info.peers[place].address, info.peers[place].port) for host, place in info.places.items()},
+        peers={host: (info.peers[index].address, info.peers[index].port) for host, index in info.places.items()},
     )
 
 
@@ -109,11 +109,13 @@ class Networks:
             return None
         async with self._lock(record.session_id):
             self.hold(record)
-            cluster = record.spec.cluster
-            if cluster.overlay is None:
-                return await self._runtime.create_network(record.session_id, cluster.hosts)
+            cluster_spec = record.spec.cluster
+            if cluster_spec.overlay is None:
+                return await self._runtime.create_network(record.session_id, cluster_spec.hosts)
             await self._join_secured(record.session_id)
-            return await self._runtime.create_network(record.session_id, cluster.hosts, overlay_of(cluster.overlay))
+            return await self._runtime.create_network(
+                record.session_id, cluster_spec.hosts, overlay_of(cluster_spec.overlay)
+            )
 
     async def _join_secured(self, session_id: SessionId) -> None:
         is_encrypted = any(line.is_encrypted for line in self._lines[session_id])
@@ -134,18 +136,18 @@ class Networks:
         return frozenset(await self._runtime.broken_networks()) & self._holders.keys()
 
     async def leave(self, record: KernelRecord) -> None:
-        """Removes a holder, and the network with the last one. Idempotent; raises what the runtime raises."""
+        """Removes a kernel as a holder, and the network with the last holder. Idempotent; raises runtime errors."""
         if not needs_network(record):
             return
         async with self._lock(record.session_id):
-            held = self._holders.get(record.session_id, set())
-            if not held - {record.spec.kernel_id}:
+            holder_ids = self._holders.get(record.session_id, set())
+            if not holder_ids - {record.spec.kernel_id}:
                 await self._runtime.remove_network(record.session_id)
                 self._lines.pop(record.session_id, None)
                 await self._secure()
                 self._holders.pop(record.session_id, None)
             else:
-                held.discard(record.spec.kernel_id)
+                holder_ids.discard(record.spec.kernel_id)
 
     async def sweep(self) -> None:
         """Removes networks without a holder, and the security of connections that no network needs."""

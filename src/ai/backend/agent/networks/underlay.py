@@ -16,7 +16,7 @@ from ai.backend.node.linux.netlink import Route
 from ai.backend.node.network import overlay
 from ai.backend.plugin.runtime import RuntimeInfo
 
-_ANYWHERE = "192.0.2.1"  # documentation only (RFC 5737): the default route leads there
+_EXTERNAL_ADDRESS = "192.0.2.1"  # documentation only (RFC 5737): the default route leads there
 MULTI_NODE = "multi-node-networks"
 
 
@@ -33,9 +33,9 @@ def overlay_report(settings: AgentSettings, info: RuntimeInfo) -> OverlayReport:
     except OSError as error:
         return OverlayReport(why_not=f"{error.strerror or error}: set `underlay.address`")
     if ipaddress.ip_address(address).is_loopback:
-        why = _local_problem(settings)
-        if why:
-            return OverlayReport(why_not=why)
+        why_not = _local_problem(settings)
+        if why_not:
+            return OverlayReport(why_not=why_not)
     return OverlayReport(
         address=address,
         port=settings.underlay.port,
@@ -47,8 +47,8 @@ def overlay_report(settings: AgentSettings, info: RuntimeInfo) -> OverlayReport:
 
 def _local_problem(settings: AgentSettings) -> str:
     """Returns why an agent whose peers are on its own node cannot create multi-node networks; empty if it can."""
-    name = overlay.device_name("underlay ", f"{settings.data_dir} {os.getpid()}", "u")
-    return overlay.why_none(name, within_node=True)
+    probe_device = overlay.device_name("underlay ", f"{settings.data_dir} {os.getpid()}", "u")
+    return overlay.why_none(probe_device, within_node=True)
 
 
 def encryption_mark(settings: AgentSettings) -> int:
@@ -58,11 +58,11 @@ def encryption_mark(settings: AgentSettings) -> int:
 
 def _own_address(managers: str) -> str:
     """Returns the address of the route to a manager, or of the default route if it is local; empty for none."""
-    for target in (*_hosts(managers), _ANYWHERE):
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+    for target_address in (*_hosts(managers), _EXTERNAL_ADDRESS):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe_socket:
             try:
-                one.connect((target, 9))  # nothing is sent
-                address = str(one.getsockname()[0])
+                probe_socket.connect((target_address, 9))  # nothing is sent
+                address = str(probe_socket.getsockname()[0])
             except OSError:
                 continue
         if not ipaddress.ip_address(address).is_loopback:
@@ -71,9 +71,9 @@ def _own_address(managers: str) -> str:
 
 
 def _hosts(managers: str) -> Iterator[str]:
-    for one in managers.split(","):
+    for manager_address in managers.split(","):
         try:
-            host = urlsplit(one.strip()).hostname
+            host = urlsplit(manager_address.strip()).hostname
         except ValueError:
             continue
         if host:

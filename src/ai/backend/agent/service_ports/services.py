@@ -20,12 +20,12 @@ from ai.backend.plugin.accelerator import Mount, WorkloadConfig
 from ai.backend.plugin.runtime import AbstractRuntime, PortExposure
 
 MAX_PORT = 65_535
-KIT = "/opt/backend.ai/kit"
+KIT_MOUNT_TARGET = "/opt/backend.ai/kit"
 """Where every workload sees the kits."""
 START_TIMEOUT_S = 35.0
 """As the published platform waits (peer facts 3.4)."""
 _STOP_TIMEOUT_S = 12.0
-_INTRINSIC = frozenset(service.name for service in INTRINSIC)
+_INTRINSIC_NAMES = frozenset(service.name for service in INTRINSIC)
 
 
 class Kits(Protocol):
@@ -73,7 +73,7 @@ class PortForwarder:
         return exposure
 
     async def open(self, kernel: Kernel, port: int) -> ByteStream:
-        """Connects to a port. Raises as ``require_consent`` and ``AbstractRuntime.open_port``, and InvalidInput."""
+        """Connects to a kernel's port. Raises InvalidInput, or as ``require_consent`` and ``runtime.open_port``."""
         if not 1 <= port <= MAX_PORT:
             raise InvalidInput(f"{port} is no port", data={"port": port})
         await self.require_consent(kernel)
@@ -102,7 +102,9 @@ class ServiceManager:
         """Returns the mount of the kits, for a runtime that can mount."""
         if not self._serves or "mounts" not in self._runtime.info().capabilities:
             return WorkloadConfig()
-        return WorkloadConfig(mounts=(Mount(source=str(self._kits.directory), target=KIT, read_only=True),))
+        return WorkloadConfig(
+            mounts=(Mount(source=str(self._kits.directory), target=KIT_MOUNT_TARGET, read_only=True),)
+        )
 
     async def declare(self, spec: KernelSpec) -> list[dict[str, Any]]:
         """Returns the services of a kernel in wire form. Raises CreationDenied if a preopened port is a service's."""
@@ -133,7 +135,7 @@ class ServiceManager:
 
     async def start(self, kernel: Kernel, channel: KernelChannel, req: StartService) -> ServiceState:
         """Starts a service, see :meth:`~ai.backend.common.wire.link.AgentCommands.start_service`."""
-        service = self._find(kernel, req.name)
+        service = self._find_declared(kernel, req.name)
         if req.port is not None and req.port not in service.ports:
             raise InvalidInput(f"the service {req.name} has no port {req.port}", data={"port": req.port})
         exposure = await self._ports.require_consent(kernel)
@@ -148,15 +150,15 @@ class ServiceManager:
             "envs": dict(req.envs),
             "arguments": dict(req.arguments),
         }
-        if service.name in _INTRINSIC:
+        if service.name in _INTRINSIC_NAMES:
             has_mounts = "mounts" in self._runtime.info().capabilities
-            frame["kit"] = f"{KIT if has_mounts else self._kits.directory}/{await self._kits.ensure()}"
+            frame["kit"] = f"{KIT_MOUNT_TARGET if has_mounts else self._kits.directory}/{await self._kits.ensure()}"
         data, _ = await channel.request(frame, START_TIMEOUT_S)
-        return _state(data)
+        return _service_state(data)
 
     async def start_sshd(self, kernel: Kernel) -> str | None:
-        """Starts SSH for the other kernels of a cluster, if the kernel declares it. Returns why it failed, or None."""
-        if kernel.channel is None or all(item["name"] != SSHD for item in kernel.record.services):
+        """Starts SSH for the other kernels of a cluster, if declared. Returns the reason of a failure, or None."""
+        if kernel.channel is None or all(declaration["name"] != SSHD for declaration in kernel.record.services):
             return None
         try:
             await self.start(kernel, kernel.channel, StartService(kernel_id=kernel.id, name=SSHD))
@@ -165,38 +167,40 @@ class ServiceManager:
         return None
 
     async def stop(self, kernel: Kernel, channel: KernelChannel, name: str) -> None:
-        """Stops a service. Raises NotFound."""
-        self._find(kernel, name)
+        """Stops a kernel's service. Raises NotFound for an undeclared service."""
+        self._find_declared(kernel, name)
         await channel.request({"t": "service-stop", "name": name}, _STOP_TIMEOUT_S)
 
     async def list(self, kernel: Kernel, channel: KernelChannel) -> list[ServiceState]:
         """Returns the declared services of a kernel in the state that its runner reports."""
-        declared = [_declaration(service) for service in _services(kernel)]
+        declared = [_declaration(service) for service in _declared_services(kernel)]
         if not declared:
             return []
         frame = {"t": "service-list", "services": declared}
         data, _ = await channel.request(frame, self._settings.request_timeout)
-        states = data.get("services")
-        return [_state(item) for item in states] if isinstance(states, list) else []
+        services_data = data.get("services")
+        return (
+            [_service_state(service_data) for service_data in services_data] if isinstance(services_data, list) else []
+        )
 
     @staticmethod
-    def _find(kernel: Kernel, name: str) -> ServicePort:
-        for service in _services(kernel):
+    def _find_declared(kernel: Kernel, name: str) -> ServicePort:
+        for service in _declared_services(kernel):
             if service.name == name:
                 return service
-        names = ", ".join(service.name for service in _services(kernel)) or "none"
-        raise NotFound(f"the session has no service {name[:64]!r}; it has: {names}", data={"app": name[:64]})
+        service_names = ", ".join(service.name for service in _declared_services(kernel)) or "none"
+        raise NotFound(f"the session has no service {name[:64]!r}; it has: {service_names}", data={"app": name[:64]})
 
 
-def _services(kernel: Kernel) -> list[ServicePort]:
+def _declared_services(kernel: Kernel) -> list[ServicePort]:
     return [
         ServicePort(
-            name=str(item["name"]),
-            protocol=str(item["protocol"]),
-            ports=tuple(item["container_ports"]),
-            is_endpoint=bool(item.get("is_inference")),
+            name=str(service_data["name"]),
+            protocol=str(service_data["protocol"]),
+            ports=tuple(service_data["container_ports"]),
+            is_endpoint=bool(service_data.get("is_inference")),
         )
-        for item in kernel.record.services
+        for service_data in kernel.record.services
     ]
 
 
@@ -204,7 +208,7 @@ def _declaration(service: ServicePort) -> dict[str, Any]:
     return {"name": service.name, "protocol": service.protocol, "ports": list(service.ports)}
 
 
-def _state(data: object) -> ServiceState:
+def _service_state(data: object) -> ServiceState:
     try:
         return msgspec.convert(data, ServiceState)
     except msgspec.ValidationError as e:

@@ -43,7 +43,7 @@ class AgentsApi:
 
     @route("POST", "/resource/agents/{agent_id}/devices/{device_name}/operations", body=DeviceOperationBody)
     async def operate_device(self, call: Call[DeviceOperationBody]) -> dict[str, Any]:
-        """Do something to a device that is not in use; answered when it is done.
+        """Operate an unused device of an agent; answers when the operation is done.
 
         ``action`` is partition, unpartition, power-on, power-off, reset, program, attach or detach; the answer has the
         id of the device, or of the new partition.
@@ -54,7 +54,7 @@ class AgentsApi:
 
     @route("POST", "/manager/scheduler/operation", body=SchedulerBody)
     async def operate_scheduler(self, call: Call[SchedulerBody]) -> None:
-        """Let agents take new sessions, or none."""
+        """Allow or forbid agents to take new sessions."""
         is_included = call.body.op == "include-agents"
         await self._agents.set_schedulable(caller_of(call), call.body.args, is_included)
 

@@ -25,12 +25,12 @@ MULTI_NODE = "multi-node-networks"
 ENCRYPTED = "encrypted-networks"
 ENCRYPTION = "encrypted_network"
 """The resource option of a session whose network must be encrypted between agents."""
-_MAX_REASONS = 3
+_MAX_SHOWN_REASONS = 3
 _MAX_REASON_LENGTH = 200
 """Characters; agents write reasons and users read them."""
-_READ_LIMIT = 4096
-_FIELD = "runtimeClass"
-_INTRINSIC = frozenset({"cpu", "mem"})
+_CACHED_AGENTS_LIMIT = 4096
+_RUNTIME_CLASS_FIELD = "runtimeClass"
+_INTRINSIC_SLOTS = frozenset({"cpu", "mem"})
 
 log = logging.getLogger(__name__)
 
@@ -47,15 +47,17 @@ def needs_of(
     cluster_size: int, cluster_mode: ClusterMode, runtime_class: str, *, encrypted: bool = False
 ) -> frozenset[str]:
     """Returns the features that a session needs of its agents."""
-    needs = {class_feature(runtime_class)} if runtime_class else set()
+    needed_features = {class_feature(runtime_class)} if runtime_class else set()
     if cluster_size > 1:
-        needs.add(NETWORKS if cluster_mode is ClusterMode.SINGLE_NODE else ENCRYPTED if encrypted else MULTI_NODE)
-    return frozenset(needs)
+        needed_features.add(
+            NETWORKS if cluster_mode is ClusterMode.SINGLE_NODE else ENCRYPTED if encrypted else MULTI_NODE
+        )
+    return frozenset(needed_features)
 
 
 def features_of(agent: Agent) -> frozenset[str]:
-    """Returns the features of an agent. One that reports nothing about networks counts as able to make local ones."""
-    features = {class_feature(one.name) for one in agent.runtime_classes}
+    """Returns an agent's features. An agent without a report about networks counts as able to make local networks."""
+    features = {class_feature(runtime_class.name) for runtime_class in agent.runtime_classes}
     if agent.enforcement.get(NETWORKS) != Enforcement.NONE.value:
         features.add(NETWORKS)
     if agent.overlay is not None and not agent.overlay.why_not:
@@ -69,22 +71,25 @@ def with_networks(agents: Sequence[Agent], resource_group: str, needs: frozenset
     Raises UnsupportedResource with the reasons of the first three agents if no agent can.
     """
     needs &= {NETWORKS, MULTI_NODE, ENCRYPTED}
-    able = [agent for agent in agents if needs <= features_of(agent)]
-    if not agents or able:
-        return able
+    able_agents = [agent for agent in agents if needs <= features_of(agent)]
+    if not agents or able_agents:
+        return able_agents
     if NETWORKS in needs:
         raise UnsupportedResource(
             f"No agent of {resource_group} can give the kernels of a session a private network: in the process runtime "
             "that takes root and bubblewrap. Ask for one kernel, or for agents with the Docker runtime.",
             data={"clusterSize": "not possible here", "feature": NETWORKS},
         )
-    reasons = {agent.id: _overlay_problem(agent)[:_MAX_REASON_LENGTH] for agent in agents[:_MAX_REASONS]}
-    shown = "; ".join(f"{agent_id}: {reason}" for agent_id, reason in reasons.items())
-    more = f" (and {len(agents) - _MAX_REASONS} more)" if len(agents) > _MAX_REASONS else ""
-    what, field = ("an encrypted", "config.resource_opts") if ENCRYPTED in needs else ("a", "clusterMode")
+    reasons = {agent.id: _overlay_problem(agent)[:_MAX_REASON_LENGTH] for agent in agents[:_MAX_SHOWN_REASONS]}
+    shown_reasons = "; ".join(f"{agent_id}: {reason}" for agent_id, reason in reasons.items())
+    omitted = f" (and {len(agents) - _MAX_SHOWN_REASONS} more)" if len(agents) > _MAX_SHOWN_REASONS else ""
+    network_article, request_field = (
+        ("an encrypted", "config.resource_opts") if ENCRYPTED in needs else ("a", "clusterMode")
+    )
     raise UnsupportedResource(
-        f"No agent of {resource_group} can take part in {what} network over several nodes: {shown}{more}.",
-        data={field: "not possible here", "feature": min(needs), "agents": reasons},
+        f"No agent of {resource_group} can take part in {network_article} network over several nodes: "
+        f"{shown_reasons}{omitted}.",
+        data={request_field: "not possible here", "feature": min(needs), "agents": reasons},
     )
 
 
@@ -97,29 +102,42 @@ def _overlay_problem(agent: Agent) -> str:
 def to_allocation(devices: Mapping[str, Mapping[str, str]]) -> DeviceAllocation:
     """Parses the stored devices of a kernel."""
     return DeviceAllocation(
-        slots={SlotName(s): {DeviceId(d): Decimal(q) for d, q in per.items()} for s, per in devices.items()}
+        slots={
+            SlotName(slot): {
+                DeviceId(device_id): Decimal(quantity) for device_id, quantity in quantity_of_device.items()
+            }
+            for slot, quantity_of_device in devices.items()
+        }
     )
 
 
 def from_allocation(allocation: DeviceAllocation) -> dict[str, dict[str, str]]:
     """Formats an allocation for storage; the inverse of :func:`to_allocation`."""
-    return {s: {d: format(q, "f") for d, q in per.items()} for s, per in allocation.slots.items()}
+    return {
+        slot: {device_id: format(quantity, "f") for device_id, quantity in quantity_of_device.items()}
+        for slot, quantity_of_device in allocation.slots.items()
+    }
 
 
-def _read(agent: Agent) -> tuple[PluginDevices, ...]:
-    by_name: dict[DeviceName, list[ComputeDevice]] = {}
-    for raw in agent.devices:
+def _parse_devices(agent: Agent) -> tuple[PluginDevices, ...]:
+    devices_by_name: dict[DeviceName, list[ComputeDevice]] = {}
+    for raw_device in agent.devices:
         try:
-            device = msgspec.convert(raw, ComputeDevice, strict=False)
+            device = msgspec.convert(raw_device, ComputeDevice, strict=False)
         except msgspec.ValidationError as e:
             log.warning("agent %s reports a device that cannot be read: %s", agent.id, e)
             continue
-        by_name.setdefault(device.device_name, []).append(device)
-    reports = {p.name: p for p in agent.plugins}
-    plugins = [_with_report(agent, name, tuple(devices), reports.get(name)) for name, devices in by_name.items()]
-    covered = {slot.slot_name for devices in by_name.values() for d in devices for slot in d.slots}
+        devices_by_name.setdefault(device.device_name, []).append(device)
+    report_of_plugin = {report.name: report for report in agent.plugins}
+    plugins = [
+        _with_report(agent, name, tuple(devices), report_of_plugin.get(name))
+        for name, devices in devices_by_name.items()
+    ]
+    covered_slots = {
+        slot.slot_name for devices in devices_by_name.values() for device in devices for slot in device.slots
+    }
     for name, amount in agent.available_slots.items():
-        if name not in covered:
+        if name not in covered_slots:
             quantum = Decimal(1) if amount == amount.to_integral_value() else Decimal("0.01")
             slot = DeviceSlot(slot_name=SlotName(name), slot_type=SlotType.COUNT, amount=amount, quantum=quantum)
             device = ComputeDevice(
@@ -132,77 +150,85 @@ def _read(agent: Agent) -> tuple[PluginDevices, ...]:
 def _with_report(
     agent: Agent, name: DeviceName, devices: tuple[ComputeDevice, ...], plugin: PluginReport | None
 ) -> PluginDevices:
-    """Adds the alloc map and the namespaces of the plugin's report to its devices.
+    """Adds the alloc map and the namespaces of a plugin's report to the plugin's devices.
 
     Without a readable alloc map the agent chooses the devices; without readable namespaces values are compared exactly.
     """
     if plugin is None:
         return PluginDevices(name=name, devices=devices, alloc_map=None)
-    spec: AllocMapSpec | None = None
+    alloc_map_spec: AllocMapSpec | None = None
     namespaces: tuple[VariantNamespace, ...] = ()
     try:
-        spec = msgspec.convert(plugin.alloc_map, AllocMapSpec | None)
+        alloc_map_spec = msgspec.convert(plugin.alloc_map, AllocMapSpec | None)
         namespaces = msgspec.convert(plugin.variant_namespaces, tuple[VariantNamespace, ...])
     except msgspec.ValidationError as e:
         log.warning("agent %s describes its plugin %s in a way that cannot be read: %s", agent.id, plugin.name, e)
-    return PluginDevices(name=name, devices=devices, alloc_map=spec, namespaces=namespaces)
+    return PluginDevices(name=name, devices=devices, alloc_map=alloc_map_spec, namespaces=namespaces)
 
 
 def with_class(
     agents: Sequence[Agent], name: str, requests: Iterable[ResourceSlot], resource_group: str, devices: DeviceReader
 ) -> tuple[list[Agent], ResourceSlot]:
-    """Returns the agents whose runtime class accepts all of these requests, and the largest overhead among them.
+    """Returns the agents whose runtime class accepts all requests, and the largest overhead of their classes.
 
     Raises UnsupportedResource if no agent has the class, InvalidInput if none accepts, with the first agent's reason.
     """
-    candidates = [(agent, c) for agent in agents for c in agent.runtime_classes if c.name == name]
+    candidates = [
+        (agent, runtime_class)
+        for agent in agents
+        for runtime_class in agent.runtime_classes
+        if runtime_class.name == name
+    ]
     if not candidates:
-        available = sorted({c.name for agent in agents for c in agent.runtime_classes})
+        available = sorted({runtime_class.name for agent in agents for runtime_class in agent.runtime_classes})
         raise UnsupportedResource(
             f"No agent of {resource_group} has the runtime class {name[:64]!r}; "
             f"there {'are ' + ', '.join(available) if available else 'is none'}.",
-            data={_FIELD: "unknown", "available": available},
+            data={_RUNTIME_CLASS_FIELD: "unknown", "available": available},
         )
     requests = list(requests)
     refusals = [
         next((reason for slots in requests if (reason := _refusal(agent, runtime_class, slots, devices))), "")
         for agent, runtime_class in candidates
     ]
-    accepting = [pair for pair, reason in zip(candidates, refusals, strict=True) if not reason]
+    accepting = [candidate for candidate, reason in zip(candidates, refusals, strict=True) if not reason]
     if not accepting:
-        raise InvalidInput(f"The runtime class {name} does not take this: {refusals[0]}.", data={_FIELD: "too much"})
-    overheads = [ResourceSlot.parse(dict(c.overhead)) for _, c in accepting]
+        raise InvalidInput(
+            f"The runtime class {name} does not take this: {refusals[0]}.", data={_RUNTIME_CLASS_FIELD: "too much"}
+        )
+    overheads = [ResourceSlot.parse(dict(runtime_class.overhead)) for _, runtime_class in accepting]
     slots = {slot for overhead in overheads for slot in overhead}
-    largest = ResourceSlot({s: max(overhead[s] for overhead in overheads) for s in slots})
+    largest = ResourceSlot({slot: max(overhead[slot] for overhead in overheads) for slot in slots})
     return [agent for agent, _ in accepting], largest.nonzero()
 
 
 def _refusal(agent: Agent, runtime_class: RuntimeClassReport, slots: ResourceSlot, reader: DeviceReader) -> str:
-    """Returns why the class on this agent does not accept a kernel with these slots; empty if it does."""
-    requested = {slot: amount for slot, amount in slots.nonzero().items() if slot not in _INTRINSIC}
+    """Returns why an agent's runtime class does not accept a kernel with these slots; empty if it accepts."""
+    requested = {slot: amount for slot, amount in slots.nonzero().items() if slot not in _INTRINSIC_SLOTS}
     if not requested or (runtime_class.max_devices is None and not runtime_class.whole_devices):
         return ""
-    sizes = _device_sizes(agent, reader)
-    devices = Decimal(0)
+    sizes_of_slot = _device_sizes(agent, reader)
+    device_count = Decimal(0)
     for slot, amount in requested.items():
-        size = max(sizes.get(slot, {Decimal(1)}))
-        share = amount / size
-        if runtime_class.whole_devices and share != share.to_integral_value():
+        device_size = max(sizes_of_slot.get(slot, {Decimal(1)}))
+        device_share = amount / device_size
+        if runtime_class.whole_devices and device_share != device_share.to_integral_value():
             return f"it takes whole devices only, and {amount} of {slot} is a part of one"
-        devices += share
-    if runtime_class.max_devices is not None and devices > runtime_class.max_devices:
-        few = f"{runtime_class.max_devices} device" + ("s" if runtime_class.max_devices != 1 else "")
-        return f"it takes {few} at most, and {', '.join(f'{a} of {s}' for s, a in requested.items())} is more"
+        device_count += device_share
+    if runtime_class.max_devices is not None and device_count > runtime_class.max_devices:
+        device_limit_text = f"{runtime_class.max_devices} device" + ("s" if runtime_class.max_devices != 1 else "")
+        amounts = ", ".join(f"{amount} of {slot}" for slot, amount in requested.items())
+        return f"it takes {device_limit_text} at most, and {amounts} is more"
     return ""
 
 
 def _device_sizes(agent: Agent, reader: DeviceReader) -> dict[str, set[Decimal]]:
-    sizes: dict[str, set[Decimal]] = {}
+    sizes_of_slot: dict[str, set[Decimal]] = {}
     for plugin in reader.plugins_of(agent):
         for device in plugin.devices:
             for slot in device.slots:
-                sizes.setdefault(slot.slot_name, set()).add(slot.amount)
-    return sizes
+                sizes_of_slot.setdefault(slot.slot_name, set()).add(slot.amount)
+    return sizes_of_slot
 
 
 class DeviceReader:
@@ -217,8 +243,8 @@ class DeviceReader:
         cached = self._devices.get(agent.id)
         if cached is not None and cached[0] == reported:
             return cached[1]
-        plugins = _read(agent)
-        if len(self._devices) >= _READ_LIMIT:
+        plugins = _parse_devices(agent)
+        if len(self._devices) >= _CACHED_AGENTS_LIMIT:
             self._devices.clear()
         self._devices[agent.id] = reported, plugins
         return plugins

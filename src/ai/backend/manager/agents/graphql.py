@@ -19,12 +19,16 @@ from ai.backend.manager.graphql.resolvers import field, mutation, query
 from ai.backend.manager.graphql.values import View, current_value, json_or_null, slots_json
 from ai.backend.manager.query.model import ListQuery
 
-_SAME = (
+_SAME_NAME_FIELDS = (
     *("id", "status_changed", "region", "architecture", "scaling_group", "schedulable", "addr", "first_contact"),
     *("lost_at", "version", "runtime", "tier", "location", "devices"),
 )
 """The fields that have the same name and value as the agent's."""
-_PUBLISHED_UNITS = {"percent": "pct", "celsius": "Celsius", **{u: u for u in ("pct", "Celsius", "bytes", "bps")}}
+_PUBLISHED_UNITS = {
+    "percent": "pct",
+    "celsius": "Celsius",
+    **{unit: unit for unit in ("pct", "Celsius", "bytes", "bps")},
+}
 
 
 def published_units(live_stat: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
@@ -35,16 +39,16 @@ def published_units(live_stat: Mapping[str, Any] | None) -> Mapping[str, Any] | 
     if live_stat is None:
         return None
 
-    def renamed(metric: Mapping[str, Any]) -> dict[str, Any]:
+    def with_published_unit(metric: Mapping[str, Any]) -> dict[str, Any]:
         unit = str(metric.get("unit_hint"))
-        published = _PUBLISHED_UNITS.get(unit)
-        return {**metric, "unit_hint": published or "pct", **({} if published else {"unit": unit})}
+        published_unit = _PUBLISHED_UNITS.get(unit)
+        return {**metric, "unit_hint": published_unit or "pct", **({} if published_unit else {"unit": unit})}
 
     return {
-        "node": {key: renamed(metric) for key, metric in live_stat.get("node", {}).items()},
+        "node": {key: with_published_unit(metric) for key, metric in live_stat.get("node", {}).items()},
         "devices": {
-            key: {device: renamed(metric) for device, metric in of.items()}
-            for key, of in live_stat.get("devices", {}).items()
+            key: {device: with_published_unit(metric) for device, metric in metric_of_device.items()}
+            for key, metric_of_device in live_stat.get("devices", {}).items()
         },
     }
 
@@ -55,31 +59,31 @@ def _hardware_metadata(plugin: PluginReport) -> View:
 
 
 def agent_view(agent: Agent) -> View:
-    total, used = agent.available_slots, agent.occupied_slots
-    node = (agent.live_stat or {}).get("node", {})
+    available_slots, occupied_slots = agent.available_slots, agent.occupied_slots
+    node_metrics = (agent.live_stat or {}).get("node", {})
     return {
-        **{name: getattr(agent, name) for name in _SAME},
+        **{name: getattr(agent, name) for name in _SAME_NAME_FIELDS},
         "status": agent.status.value,
-        "available_slots": slots_json(total),
-        "occupied_slots": slots_json(used),
+        "available_slots": slots_json(available_slots),
+        "occupied_slots": slots_json(occupied_slots),
         "live_stat": json_or_null(published_units(agent.live_stat)),
         "overlay": json.dumps(to_builtins(agent.overlay)) if agent.overlay is not None else None,
         "runtime_classes": json.dumps([to_builtins(runtime_class) for runtime_class in agent.runtime_classes]),
         "max_kernels": agent.kernel_limit,
         "enforcement": json.dumps({name: str(level) for name, level in agent.enforcement.items()}),
         "compute_plugins": json.dumps({name: dict(info) for name, info in agent.compute_plugins.items()}, default=str),
-        "hardware_metadata": json.dumps({p.name: _hardware_metadata(p) for p in agent.plugins}),
+        "hardware_metadata": json.dumps({plugin.name: _hardware_metadata(plugin) for plugin in agent.plugins}),
         "local_config": None,
-        "cpu_cur_pct": current_value(node, "cpu_util"),
-        "mem_cur_bytes": current_value(node, "mem"),
-        "mem_slots": int(total["mem"]),
-        "cpu_slots": float(total["cpu"]),
-        "gpu_slots": float(total["cuda.device"] or total["cuda.shares"]),
-        "tpu_slots": float(total["tpu.device"]),
-        "used_mem_slots": int(used["mem"]),
-        "used_cpu_slots": float(used["cpu"]),
-        "used_gpu_slots": float(used["cuda.device"] or used["cuda.shares"]),
-        "used_tpu_slots": float(used["tpu.device"]),
+        "cpu_cur_pct": current_value(node_metrics, "cpu_util"),
+        "mem_cur_bytes": current_value(node_metrics, "mem"),
+        "mem_slots": int(available_slots["mem"]),
+        "cpu_slots": float(available_slots["cpu"]),
+        "gpu_slots": float(available_slots["cuda.device"] or available_slots["cuda.shares"]),
+        "tpu_slots": float(available_slots["tpu.device"]),
+        "used_mem_slots": int(occupied_slots["mem"]),
+        "used_cpu_slots": float(occupied_slots["cpu"]),
+        "used_gpu_slots": float(occupied_slots["cuda.device"] or occupied_slots["cuda.shares"]),
+        "used_tpu_slots": float(occupied_slots["tpu.device"]),
     }
 
 
@@ -87,15 +91,22 @@ def devices_json(devices: Sequence[Mapping[str, Any]], holdings: Sequence[Kernel
     """Returns devices as JSON, as their plugins report them, with ``allocated``: slot -> amount that kernels occupy."""
     allocated: dict[tuple[str, str], Decimal] = {}
     for holding in holdings:
-        for slot, per_device in holding.devices.items():
-            for device_id, quantity in per_device.items():
+        for slot, quantity_of_device in holding.devices.items():
+            for device_id, quantity in quantity_of_device.items():
                 allocated[slot, device_id] = allocated.get((slot, device_id), Decimal(0)) + Decimal(quantity)
 
-    def held(device: Mapping[str, Any]) -> dict[str, str]:
-        device_id, names = str(device.get("device_id")), [str(s.get("slot_name")) for s in device.get("slots", ())]
-        return {name: format_quantity(allocated[name, device_id]) for name in names if (name, device_id) in allocated}
+    def allocated_of(device: Mapping[str, Any]) -> dict[str, str]:
+        device_id, slot_names = (
+            str(device.get("device_id")),
+            [str(slot_json.get("slot_name")) for slot_json in device.get("slots", ())],
+        )
+        return {
+            slot_name: format_quantity(allocated[slot_name, device_id])
+            for slot_name in slot_names
+            if (slot_name, device_id) in allocated
+        }
 
-    return json.dumps([{**device, "allocated": held(device)} for device in devices], default=str)
+    return json.dumps([{**device, "allocated": allocated_of(device)} for device in devices], default=str)
 
 
 class AgentResolvers:
@@ -139,8 +150,8 @@ class AgentResolvers:
     async def agent_devices(self, view: View, info: Info) -> str:
         context = context_of(info)
 
-        def load(ids: Sequence[str]) -> Awaitable[Mapping[str, Sequence[KernelOccupancy]]]:
-            return self._agents.holdings(context.caller, ids)
+        def load_holdings(agent_ids: Sequence[str]) -> Awaitable[Mapping[str, Sequence[KernelOccupancy]]]:
+            return self._agents.holdings(context.caller, agent_ids)
 
-        loader = context.loader("occupancy", load)
+        loader = context.loader("occupancy", load_holdings)
         return devices_json(view["devices"], await loader.get(view["id"]) or ())

@@ -44,21 +44,23 @@ class MemoryAgentStore:
         return self._agents.get(agent_id)
 
     async def agents(self, *, scaling_group: str | None = None) -> list[Agent]:
-        agents = (a for a in self._agents.values() if scaling_group in (None, a.scaling_group))
-        return sorted(agents, key=lambda a: a.id)
+        agents = (agent for agent in self._agents.values() if scaling_group in (None, agent.scaling_group))
+        return sorted(agents, key=lambda agent: agent.id)
 
     async def underlays(self) -> dict[AgentId, OverlayReport]:
-        alive = (a for a in await self.agents() if a.status is AgentStatus.ALIVE)
-        return {a.id: a.overlay for a in alive if a.overlay is not None}
+        living_agents = (agent for agent in await self.agents() if agent.status is AgentStatus.ALIVE)
+        return {agent.id: agent.overlay for agent in living_agents if agent.overlay is not None}
 
     async def page(self, query: ListQuery, *, status: str | None, scaling_group: str | None) -> Page[Agent]:
-        agents = [a for a in await self.agents(scaling_group=scaling_group) if status in (None, a.status.value)]
+        agents = [
+            agent for agent in await self.agents(scaling_group=scaling_group) if status in (None, agent.status.value)
+        ]
         page = select(agents, query, default="id")
         return page if query.order else replace(page, items=agents[query.offset : query.offset + query.limit])
 
     async def add_slot_types(self, slots: Iterable[SlotTypeInfo]) -> None:
         check_fence()
-        self._slots.update({s.slot_name: s for s in slots})
+        self._slots.update({slot.slot_name: slot for slot in slots})
 
     async def slot_types(self) -> list[SlotTypeInfo]:
         return [self._slots[name] for name in sorted(self._slots)]

@@ -20,12 +20,12 @@ PULLING_RUNTIMES = frozenset({"docker"})
 
 def withheld_slots(devices: Iterable[Mapping[str, Any]]) -> ResourceSlot:
     """Returns the slots of the unhealthy devices; malformed devices count as empty."""
-    total = ResourceSlot()
+    withheld = ResourceSlot()
     for device in devices:
         if device.get("health") == DeviceHealth.UNHEALTHY.value:
             with suppress(KeyError, TypeError, AttributeError, InvalidQuantity):
-                total += ResourceSlot.parse({slot["slot_name"]: str(slot["amount"]) for slot in device["slots"]})
-    return total
+                withheld += ResourceSlot.parse({slot["slot_name"]: str(slot["amount"]) for slot in device["slots"]})
+    return withheld
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class Agent:
 
     @property
     def can_pull(self) -> bool:
-        """True if its runtime pulls images from registries."""
+        """True if the agent's runtime pulls images from registries."""
         return self.runtime in PULLING_RUNTIMES
 
     @property
@@ -79,10 +79,15 @@ class Agent:
 
     @property
     def compute_plugins(self) -> Mapping[str, Mapping[str, Any]]:
-        """Plugin name -> its version, health and own information."""
+        """Maps plugin names to version, health and the plugin's own information."""
         return {
-            p.name: {**p.info, "version": p.version, "healthy": p.healthy, **({"reason": p.reason} if p.reason else {})}
-            for p in self.plugins
+            plugin.name: {
+                **plugin.info,
+                "version": plugin.version,
+                "healthy": plugin.healthy,
+                **({"reason": plugin.reason} if plugin.reason else {}),
+            }
+            for plugin in self.plugins
         }
 
 

@@ -29,23 +29,23 @@ from ai.backend.manager.agents.store import AgentStore, PresenceComparison
 from ai.backend.manager.resource_groups.store import ResourceGroupStore
 from ai.backend.manager.topics import LAUNCH, SCHEDULE
 
-_ASSIGNED = "manager/assigned-agents"
+_ASSIGNMENTS_KEY = "manager/assigned-agents"
 MAX_PORT = 65_535
-_BROADCAST = IPv4Address("255.255.255.255")
+_BROADCAST_ADDRESS = IPv4Address("255.255.255.255")
 log = logging.getLogger(__name__)
-_REPORTED = ("epoch", "region", "addr", "version", "runtime", "tier", "generation", "overlay", "kernel_limit")
-_REPORTED_LISTS = ("devices", "plugins", "images", "runtime_classes", "location")
+_REPORTED_FIELDS = ("epoch", "region", "addr", "version", "runtime", "tier", "generation", "overlay", "kernel_limit")
+_REPORTED_LIST_FIELDS = ("devices", "plugins", "images", "runtime_classes", "location")
 _HEARTBEAT_WRITE_S = 5.0
 """Seconds between two writes of the time of an agent's last heartbeat."""
 
 
-class _Assigned(msgspec.Struct, frozen=True):
+class _Assignment(msgspec.Struct, frozen=True):
     group: str
     instead_of: str
 
 
 class Assignments:
-    """Overrides the resource groups that agents name with those that superadmins assigned.
+    """Overrides the resource groups that agents name by the groups that superadmins assigned.
 
     An assignment holds as long as the agent names the same group as when it was made.
     """
@@ -53,58 +53,66 @@ class Assignments:
     def __init__(self, config: ConfigStore) -> None:
         self._config = config
 
-    async def put(self, agent_id: AgentId, group: str, *, instead_of: str) -> None:
-        text = msgspec.json.encode(_Assigned(group=group, instead_of=instead_of)).decode()
-        await self._config.put_many({f"{_ASSIGNED}/{agent_id}": text})
+    async def put(self, agent_id: AgentId, assigned_group: str, *, instead_of: str) -> None:
+        encoded_assignment = msgspec.json.encode(_Assignment(group=assigned_group, instead_of=instead_of)).decode()
+        await self._config.put_many({f"{_ASSIGNMENTS_KEY}/{agent_id}": encoded_assignment})
 
-    async def _get(self, agent_id: AgentId) -> _Assigned | None:
-        text = await self._config.get(f"{_ASSIGNED}/{agent_id}")
+    async def _stored_assignment(self, agent_id: AgentId) -> _Assignment | None:
+        encoded_assignment = await self._config.get(f"{_ASSIGNMENTS_KEY}/{agent_id}")
         try:
-            return msgspec.json.decode(text, type=_Assigned) if text else None
+            return msgspec.json.decode(encoded_assignment, type=_Assignment) if encoded_assignment else None
         except msgspec.DecodeError:  # not written by the manager: the group that the agent names holds
             return None
 
-    async def group_of(self, agent_id: AgentId, named: str) -> ResourceGroupName:
-        """Returns the resource group of an agent that names the group ``named``."""
-        assigned = await self._get(agent_id)
-        return ResourceGroupName(assigned.group if assigned is not None and assigned.instead_of == named else named)
+    async def group_of(self, agent_id: AgentId, named_group: str) -> ResourceGroupName:
+        """Returns the resource group of an agent that names the group ``named_group``."""
+        assignment = await self._stored_assignment(agent_id)
+        return ResourceGroupName(
+            assignment.group if assignment is not None and assignment.instead_of == named_group else named_group
+        )
 
     async def named_by(self, agent: Agent) -> str:
         """Returns the group that the agent itself names."""
-        assigned = await self._get(agent.id)
-        is_assigned = assigned is not None and assigned.group == agent.scaling_group
-        return assigned.instead_of if assigned is not None and is_assigned else agent.scaling_group
+        assignment = await self._stored_assignment(agent.id)
+        is_assigned = assignment is not None and assignment.group == agent.scaling_group
+        return assignment.instead_of if assignment is not None and is_assigned else agent.scaling_group
 
 
 def _invalid_reason(address: str, ports: Collection[int]) -> str:
     try:
-        parsed = IPv4Address(address)
+        ipv4_address = IPv4Address(address)
     except ValueError:
         return f"{address[:64]!r} is no IPv4 address"
-    if parsed.is_unspecified or parsed.is_multicast or parsed == _BROADCAST:
+    if ipv4_address.is_unspecified or ipv4_address.is_multicast or ipv4_address == _BROADCAST_ADDRESS:
         return f"{address} is no address of one node"
     if len(ports) == 1 or not all(0 < port <= MAX_PORT for port in ports):
         return "its two ports must differ, and be from 1 to 65535"
     return ""
 
 
-def admitted(report: OverlayReport, others: Mapping[AgentId, OverlayReport]) -> OverlayReport:
-    """Returns the report, or one that says why the agent takes no part: its address is invalid or taken.
+def admitted(report: OverlayReport, other_reports: Mapping[AgentId, OverlayReport]) -> OverlayReport:
+    """Returns the overlay report, or a report why the agent takes no part: its address is invalid or taken.
 
     Only one agent at an address takes part in encrypted networks: the packets of two to a peer's port cannot be told
-    apart. ``others`` are the admitted reports of all other living agents.
+    apart. ``other_reports`` are the admitted reports of all other living agents.
     """
     if report.why_not:
         return report
     ports = {report.port, report.encrypted_port}
-    if problem := _invalid_reason(report.address, ports):
-        return OverlayReport(why_not=problem)
-    neighbours = {agent_id: o for agent_id, o in others.items() if not o.why_not and o.address == report.address}
-    for agent_id, other in neighbours.items():
-        if ports & {other.port, other.encrypted_port}:
-            problem = f"agent {agent_id} is at {report.address} with the same port: set `underlay` of one of them"
-            return OverlayReport(why_not=problem)
-    encrypts = next((agent_id for agent_id, other in neighbours.items() if not other.why_plain), None)
+    if refusal_reason := _invalid_reason(report.address, ports):
+        return OverlayReport(why_not=refusal_reason)
+    neighbours = {
+        agent_id: other_report
+        for agent_id, other_report in other_reports.items()
+        if not other_report.why_not and other_report.address == report.address
+    }
+    for agent_id, other_report in neighbours.items():
+        if ports & {other_report.port, other_report.encrypted_port}:
+            refusal_reason = (
+                f"agent {agent_id} is at {report.address} with the same port: set `underlay` of one of them"
+            )
+            return OverlayReport(why_not=refusal_reason)
+    encrypts = next((agent_id for agent_id, other_report in neighbours.items() if not other_report.why_plain), None)
     if report.why_plain or encrypts is None:
         return report
     return msgspec.structs.replace(
@@ -114,7 +122,7 @@ def admitted(report: OverlayReport, others: Mapping[AgentId, OverlayReport]) -> 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class AgentRegistry:
-    """Registers agents by their heartbeats, and tracks when this process last heard of each."""
+    """Registers agents by their heartbeats, and records the time of each agent's last contact."""
 
     agents: AgentStore
     resource_groups: ResourceGroupStore
@@ -130,41 +138,41 @@ class AgentRegistry:
     """Returns whether this manager runs the loops: only the leader says which kernels an agent should not have."""
     _fingerprints: dict[AgentId, bytes] = field(default_factory=dict, init=False)
     """Agent -> its registered report; empty if a part of it was refused, which the next heartbeat tries again."""
-    _written: dict[AgentId, float] = field(default_factory=dict, init=False)
-    _newest: dict[AgentId, tuple[int, int]] = field(default_factory=dict, init=False)
+    _written_at: dict[AgentId, float] = field(default_factory=dict, init=False)
+    _newest_heartbeat: dict[AgentId, tuple[int, int]] = field(default_factory=dict, init=False)
     """Agent -> epoch and number of its newest heartbeat."""
-    _registering: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _registration_lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
     async def heartbeat(self, report: AgentReport) -> HeartbeatReply:
-        """Registers or refreshes an agent and compares its kernels with those that it should hold.
+        """Registers or refreshes an agent, and compares its kernels with the kernels that it should hold.
 
         Raises NotFound if its resource group does not exist, and InvalidName or InvalidInput for a malformed report.
         """
         agent_id = AgentId(check_slug(report.agent_id, what="agent_id", allow_dots=True))
         if self._is_outdated(agent_id, report):
             return HeartbeatReply(interval_s=self.settings.heartbeat_interval_s)
-        monotonic = self.clock.monotonic()
+        monotonic_now = self.clock.monotonic()
         self.record_contact(agent_id)  # first: the agent lives even if its report cannot be written now
         fingerprint = msgspec.msgpack.encode(msgspec.structs.replace(report, kernels=[], number=0))
         if self._fingerprints.get(agent_id) != fingerprint:
             is_whole = await self._register(agent_id, report)
             self._fingerprints[agent_id] = fingerprint if is_whole else b""
-            self._written[agent_id] = monotonic
+            self._written_at[agent_id] = monotonic_now
             self.bus.publish(SCHEDULE)
             self.bus.publish(LAUNCH)
-        elif monotonic - self._written.get(agent_id, 0.0) >= _HEARTBEAT_WRITE_S:
+        elif monotonic_now - self._written_at.get(agent_id, 0.0) >= _HEARTBEAT_WRITE_S:
             await self.agents.change(agent_id, last_heartbeat=self.clock.now())
-            self._written[agent_id] = monotonic
-        unknown = await self.presence.compare(agent_id, report.kernels) if self.leads() else []
-        return HeartbeatReply(interval_s=self.settings.heartbeat_interval_s, unknown_kernels=unknown)
+            self._written_at[agent_id] = monotonic_now
+        unknown_kernels = await self.presence.compare(agent_id, report.kernels) if self.leads() else []
+        return HeartbeatReply(interval_s=self.settings.heartbeat_interval_s, unknown_kernels=unknown_kernels)
 
     def _is_outdated(self, agent_id: AgentId, report: AgentReport) -> bool:
-        """Returns whether this report or a newer one of the agent has arrived before, and records it if not."""
-        position = report.epoch, report.number
-        if report.number and position <= self._newest.get(agent_id, (0, 0)):
+        """Returns True if the agent's report is not newer than the newest so far; else records it as the newest."""
+        epoch_and_number = report.epoch, report.number
+        if report.number and epoch_and_number <= self._newest_heartbeat.get(agent_id, (0, 0)):
             log.info("an old heartbeat of agent %s is ignored", agent_id)
             return True
-        self._newest[agent_id] = position
+        self._newest_heartbeat[agent_id] = epoch_and_number
         return False
 
     @property
@@ -186,70 +194,74 @@ class AgentRegistry:
         self.presence.forget()
 
     async def _register(self, agent_id: AgentId, report: AgentReport) -> bool:
-        """Stores the agent; returns whether its overlay report was admitted unchanged."""
+        """Stores the agent; returns True if its overlay report was admitted unchanged."""
         if await self.resource_groups.resource_group(report.resource_group) is None:
             raise NotFound(
                 f"There is no resource group {report.resource_group[:64]!r}; create it or change the agent's settings.",
                 data={"resource_group": report.resource_group[:64]},
             )
         slot_types = _slot_types(report)
-        async with self._registering:
-            overlay = await self._admitted(agent_id, report.overlay)
+        async with self._registration_lock:
+            overlay = await self._admitted_overlay(agent_id, report.overlay)
             await self._store(agent_id, msgspec.structs.replace(report, overlay=overlay), slot_types)
         return overlay == report.overlay
 
-    async def _admitted(self, agent_id: AgentId, overlay: OverlayReport | None) -> OverlayReport | None:
+    async def _admitted_overlay(self, agent_id: AgentId, overlay: OverlayReport | None) -> OverlayReport | None:
         if overlay is None or overlay.why_not:
             return overlay
-        others = await self.agents.underlays()
-        others.pop(agent_id, None)
-        result = admitted(overlay, others)
-        if result.why_not and self._fingerprints.get(agent_id) != b"":
-            log.warning("agent %s takes no part in networks over several agents: %s", agent_id, result.why_not)
-        return result
+        other_reports = await self.agents.underlays()
+        other_reports.pop(agent_id, None)
+        admitted_report = admitted(overlay, other_reports)
+        if admitted_report.why_not and self._fingerprints.get(agent_id) != b"":
+            log.warning("agent %s takes no part in networks over several agents: %s", agent_id, admitted_report.why_not)
+        return admitted_report
 
     async def _store(self, agent_id: AgentId, report: AgentReport, slot_types: Sequence[SlotTypeInfo]) -> None:
         now = self.clock.now()
-        offered = ResourceSlot.parse({s.slot_name: s.amount for s in report.slots}).nonzero()
-        refused = await self.slots.report(agent_id, slot_types)
-        report = _without(report, refused)
-        stored = await self.agents.agent(agent_id)
-        slots = ResourceSlot({name: q for name, q in offered.items() if name not in refused})
-        is_alive = stored is not None and stored.status is AgentStatus.ALIVE
-        values: dict[str, Any] = {name: getattr(report, name) for name in _REPORTED}
-        values |= {name: tuple(getattr(report, name)) for name in _REPORTED_LISTS}
+        offered_slots = ResourceSlot.parse({slot.slot_name: slot.amount for slot in report.slots}).nonzero()
+        reason_of_refused_slot = await self.slots.report(agent_id, slot_types)
+        report = _without_slots(report, reason_of_refused_slot)
+        stored_agent = await self.agents.agent(agent_id)
+        accepted_slots = ResourceSlot(
+            {name: quantity for name, quantity in offered_slots.items() if name not in reason_of_refused_slot}
+        )
+        is_alive = stored_agent is not None and stored_agent.status is AgentStatus.ALIVE
+        reported_values: dict[str, Any] = {name: getattr(report, name) for name in _REPORTED_FIELDS}
+        reported_values |= {name: tuple(getattr(report, name)) for name in _REPORTED_LIST_FIELDS}
         await self.agents.put_agent(
             Agent(
                 id=agent_id,
                 status=AgentStatus.ALIVE,
-                status_changed=stored.status_changed if stored is not None and is_alive else now,
+                status_changed=stored_agent.status_changed if stored_agent is not None and is_alive else now,
                 architecture=architecture_name(report.architecture),
                 scaling_group=await self.assignments.group_of(agent_id, report.resource_group),
-                schedulable=stored.schedulable if stored is not None else True,
-                available_slots=slots,
-                first_contact=stored.first_contact if stored is not None else now,
+                schedulable=stored_agent.schedulable if stored_agent is not None else True,
+                available_slots=accepted_slots,
+                first_contact=stored_agent.first_contact if stored_agent is not None else now,
                 last_heartbeat=now,
-                enforcement={name: e.value for name, e in report.enforcement.items()},
-                **values,
+                enforcement={name: enforcement.value for name, enforcement in report.enforcement.items()},
+                **reported_values,
             )
         )
-        if stored is None:
-            log.info("agent %s joined %s with %s", agent_id, report.resource_group, slots.to_json())
+        if stored_agent is None:
+            log.info("agent %s joined %s with %s", agent_id, report.resource_group, accepted_slots.to_json())
 
 
 def _slot_types(report: AgentReport) -> list[SlotTypeInfo]:
     try:
         return [
             SlotTypeInfo(
-                slot_name=SlotName(check_slot_name(s.slot_name)), slot_type=SlotType(s.slot_type), display=_display(s)
+                slot_name=SlotName(check_slot_name(slot.slot_name)),
+                slot_type=SlotType(slot.slot_type),
+                display=_display_data(slot),
             )
-            for s in report.slots
+            for slot in report.slots
         ]
     except ValueError as e:
         raise InvalidInput(f"the report has a slot of no known type: {e}", data={"slots": "malformed"}) from None
 
 
-def _display(slot: SlotReport) -> Mapping[str, Any]:
+def _display_data(slot: SlotReport) -> Mapping[str, Any]:
     """Returns the display data of a slot; nothing if malformed, since that must not keep an agent out."""
     if not slot.display:
         return {}
@@ -261,21 +273,23 @@ def _display(slot: SlotReport) -> Mapping[str, Any]:
     return display
 
 
-def _without(report: AgentReport, refused: Mapping[str, str]) -> AgentReport:
-    """Returns the report without the refused slots; their reasons are added to the plugins that offer them."""
+def _without_slots(report: AgentReport, refused: Mapping[str, str]) -> AgentReport:
+    """Returns the report without refused slots; adds the reasons to the plugins that offer these slots."""
     if not refused:
         return report
     devices: list[dict[str, Any]] = []
-    reasons: dict[str, list[str]] = {}
+    reasons_of_plugin: dict[str, list[str]] = {}
     for device in report.devices:
         slots = device.get("slots", ())
-        devices.append({**device, "slots": [s for s in slots if s.get("slot_name") not in refused]})
-        for name in {s.get("slot_name") for s in slots} & refused.keys():
-            reasons.setdefault(str(device.get("device_name")), []).append(refused[name])
+        devices.append({**device, "slots": [slot for slot in slots if slot.get("slot_name") not in refused]})
+        for slot_name in {slot.get("slot_name") for slot in slots} & refused.keys():
+            reasons_of_plugin.setdefault(str(device.get("device_name")), []).append(refused[slot_name])
     plugins = [
-        msgspec.structs.replace(p, reason="; ".join([*filter(None, [p.reason]), *dict.fromkeys(reasons[p.name])]))
-        if p.name in reasons
-        else p
-        for p in report.plugins
+        msgspec.structs.replace(
+            plugin, reason="; ".join([*filter(None, [plugin.reason]), *dict.fromkeys(reasons_of_plugin[plugin.name])])
+        )
+        if plugin.name in reasons_of_plugin
+        else plugin
+        for plugin in report.plugins
     ]
     return msgspec.structs.replace(report, devices=devices, plugins=plugins)

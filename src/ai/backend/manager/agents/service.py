@@ -48,19 +48,19 @@ class AgentService:
         if not is_permitted(caller, Operation.SEE_AGENTS):
             return Page(items=[], total_count=0)
         page = await self.store.page(query, status=status, scaling_group=scaling_group)
-        return replace(page, items=[self._with_statistics(a) for a in page.items])
+        return replace(page, items=[self._with_statistics(agent) for agent in page.items])
 
     async def agent(self, caller: Caller, agent_id: str) -> Agent:
         """Returns an agent with live statistics. Raises NotFound, also for callers who may not see agents."""
         if not is_permitted(caller, Operation.SEE_AGENTS):
             raise _not_found(agent_id)
-        return self._with_statistics(await self._existing(agent_id))
+        return self._with_statistics(await self._existing_agent(agent_id))
 
     async def living(self) -> Sequence[Agent]:
-        return [a for a in await self.store.agents() if a.status is AgentStatus.ALIVE]
+        return [agent for agent in await self.store.agents() if agent.status is AgentStatus.ALIVE]
 
     async def count_by_status(self) -> Mapping[AgentStatus, int]:
-        return Counter(a.status for a in await self.store.agents())
+        return Counter(agent.status for agent in await self.store.agents())
 
     async def holdings(self, caller: Caller, agent_ids: Collection[str]) -> Mapping[str, Sequence[KernelOccupancy]]:
         """Returns the kernels that occupy agents, by agent; nothing unless the caller sees all."""
@@ -75,34 +75,36 @@ class AgentService:
         live_stat = self.metrics.of_agent(agent.id)
         return replace(agent, live_stat=live_stat) if live_stat is not None else agent
 
-    async def _existing(self, agent_id: str) -> Agent:
+    async def _existing_agent(self, agent_id: str) -> Agent:
         agent = await self.store.agent(AgentId(agent_id))
         if agent is None:
             raise _not_found(agent_id)
         return agent
 
     async def operate_device(self, caller: Caller, agent_id: str, operation: OperateDevice) -> DeviceOperation:
-        """Partitions, switches, programs or attaches a device of an agent, and returns when that is done.
+        """Partitions, switches, programs or attaches a device of an agent, and returns at the end of the operation.
 
         Raises:
             Forbidden: not a superadmin. NotFound: no such agent or device. InvalidInput: no operation of the device.
             Conflict: the agent is not alive, or a session holds the device.
         """
-        return await (await self._commands(caller, agent_id)).operate_device(operation)
+        return await (await self._commands_of(caller, agent_id)).operate_device(operation)
 
     async def device_options(self, caller: Caller, agent_id: str, device_name: str) -> DeviceOptions:
         """Returns the operations that the devices of a plugin offer. Raises as :meth:`operate_device`."""
-        return await (await self._commands(caller, agent_id)).device_options(DeviceOptionsOf(device_name=device_name))
+        return await (await self._commands_of(caller, agent_id)).device_options(
+            DeviceOptionsOf(device_name=device_name)
+        )
 
-    async def _commands(self, caller: Caller, agent_id: str) -> AgentCommands:
+    async def _commands_of(self, caller: Caller, agent_id: str) -> AgentCommands:
         require(caller, Operation.OPERATE_DEVICES)
-        agent = await self._existing(agent_id)
+        agent = await self._existing_agent(agent_id)
         if agent.status is not AgentStatus.ALIVE:
             raise Conflict(f"The agent {agent.id} is {agent.status}.", data={"status": agent.status.value})
         return self.gateway.agent(agent.id)
 
     async def set_schedulable(self, caller: Caller, agent_ids: Sequence[str], schedulable: bool) -> None:
-        """Lets agents take new sessions, or none; running sessions go on.
+        """Allows or forbids agents to take new sessions; running sessions go on.
 
         Raises Forbidden unless the caller is a superadmin, and NotFound if one agent does not exist; none is changed
         then.
@@ -117,18 +119,18 @@ class AgentService:
     async def modify_agent(
         self, caller: Caller, agent_id: str, *, schedulable: bool | None = None, scaling_group: str | None = None
     ) -> Agent:
-        """Makes an agent schedulable or not, or moves it to another resource group; its sessions go on.
+        """Allows or forbids new sessions on an agent, or moves the agent to another resource group; sessions go on.
 
         Raises Forbidden unless the caller is a superadmin, and NotFound for an unknown agent or resource group.
         """
         require(caller, Operation.CHANGE_AGENTS)
-        agent = await self._existing(agent_id)
+        agent = await self._existing_agent(agent_id)
         if scaling_group is not None:
             if await self.resource_groups.resource_group(scaling_group) is None:
                 raise NotFound(f"There is no resource group {scaling_group[:64]!r}.", data={"scaling_group": "unknown"})
             # The assignment first: the next report of the agent is registered by it.
-            named = await self.assignments.named_by(agent)
-            await self.assignments.put(agent.id, scaling_group, instead_of=named)
+            named_group = await self.assignments.named_by(agent)
+            await self.assignments.put(agent.id, scaling_group, instead_of=named_group)
             await self.store.change(agent.id, scaling_group=ResourceGroupName(scaling_group))
         if schedulable is not None:
             await self.store.change(agent.id, schedulable=schedulable)
@@ -155,13 +157,13 @@ class WatcherService:
 
     async def status(self, caller: Caller, agent_id: str) -> Mapping[str, Any]:
         """Returns the status of an agent, as ``agent-status``. Raises Forbidden, NotFound, Unavailable."""
-        return await self._call(caller, agent_id, "GET", "/")
+        return await self._call_watcher(caller, agent_id, "GET", "/")
 
     async def act(self, caller: Caller, agent_id: str, action: str) -> Mapping[str, Any]:
         """Starts, stops or restarts an agent; its sessions go on. Raises as :meth:`status`."""
-        return await self._call(caller, agent_id, "POST", f"/agent/{action}")
+        return await self._call_watcher(caller, agent_id, "POST", f"/agent/{action}")
 
-    async def _call(self, caller: Caller, agent_id: str, method: str, path: str) -> Mapping[str, Any]:
+    async def _call_watcher(self, caller: Caller, agent_id: str, method: str, path: str) -> Mapping[str, Any]:
         require(caller, Operation.CONTROL_AGENT_DAEMONS)
         agent = await self._agents.agent(AgentId(agent_id))
         if agent is None:

@@ -27,21 +27,21 @@ class SlotCatalogue:
 
     def __init__(self, agents: AgentStore, use: SlotUse) -> None:
         self._agents = agents
-        self._use = use
-        self._newest: SlotTypes = {}
+        self._slot_use = use
+        self._newest_slot_types: SlotTypes = {}
 
     async def load(self) -> None:
-        self._newest = {s.slot_name: s for s in await self._agents.slot_types()}
+        self._newest_slot_types = {slot.slot_name: slot for slot in await self._agents.slot_types()}
 
     def pin(self) -> None:
-        """Fixes the slots that the current request sees. The dispatcher calls it once for each request."""
-        current_resource_slots.set(self._newest)
+        """Fixes the slots that the current request sees; called by the dispatcher once for each request."""
+        current_resource_slots.set(self._newest_slot_types)
 
     @property
     def slot_types(self) -> SlotTypes:
         """The slots of the current request; the newest outside of requests."""
         pinned = current_resource_slots.get()
-        return self._newest if pinned is None else pinned
+        return self._newest_slot_types if pinned is None else pinned
 
     async def report(self, agent_id: AgentId, slots: Sequence[SlotTypeInfo]) -> dict[str, str]:
         """Adds the slots that an agent reports, and returns slot -> reason for every refused slot.
@@ -49,28 +49,29 @@ class SlotCatalogue:
         A slot that is in use keeps its type: a report of another type is refused. The newest description of a slot
         wins. Calls must not overlap, and the agent must be stored before the next call.
         """
-        refused: dict[str, str] = {}
-        accepted = []
+        reason_of_refused_slot: dict[str, str] = {}
+        accepted_slots = []
         for slot in slots:
-            existing = self._newest.get(slot.slot_name)
+            existing = self._newest_slot_types.get(slot.slot_name)
             if existing is not None and existing.slot_type is not slot.slot_type:
-                user = await self._user(agent_id, slot.slot_name)
-                if user is not None:
+                user_name = await self._other_user_of(agent_id, slot.slot_name)
+                if user_name is not None:
                     reason = (
-                        f"{slot.slot_name} is of type {slot.slot_type} here, but {user} uses it as {existing.slot_type}"
+                        f"{slot.slot_name} is of type {slot.slot_type} here,"
+                        f" but {user_name} uses it as {existing.slot_type}"
                     )
-                    refused[slot.slot_name] = reason
+                    reason_of_refused_slot[slot.slot_name] = reason
                     log.warning("not scheduled on agent %s: %s", agent_id, reason)
                     continue
                 log.warning("the slot %s is of type %s from now on", slot.slot_name, slot.slot_type)
-            accepted.append(slot if slot.display or existing is None else replace(slot, display=existing.display))
-        await self._agents.add_slot_types(accepted)
+            accepted_slots.append(slot if slot.display or existing is None else replace(slot, display=existing.display))
+        await self._agents.add_slot_types(accepted_slots)
         await self.load()
-        return refused
+        return reason_of_refused_slot
 
-    async def _user(self, agent_id: AgentId, slot: str) -> str | None:
-        """Returns a user of a slot other than the agent: a living agent that offers it, or a live session."""
+    async def _other_user_of(self, agent_id: AgentId, slot: str) -> str | None:
+        """Returns another user of a slot than the agent: a living agent that offers the slot, or a live session."""
         for agent in await self._agents.agents():
             if agent.id != agent_id and agent.status is AgentStatus.ALIVE and agent.available_slots[slot]:
                 return f"agent {agent.id}"
-        return await self._use.slot_user(slot)
+        return await self._slot_use.slot_user(slot)

@@ -30,7 +30,7 @@ class AgentStore(Protocol):
 
     async def page(self, query: ListQuery, *, status: str | None, scaling_group: str | None) -> Page[Agent]: ...
     async def add_slot_types(self, slots: Iterable[SlotTypeInfo]) -> None:
-        """Inserts slot types, or replaces those of the same name."""
+        """Inserts slot types, or replaces slot types of the same name."""
 
     async def slot_types(self) -> list[SlotTypeInfo]: ...
 
@@ -50,7 +50,7 @@ class SlotUse(Protocol):
 
 
 class PresenceComparison(Protocol):
-    """Compares the kernels that an agent holds with those that it should hold."""
+    """Compares the kernels that an agent holds with the kernels that it should hold."""
 
     async def compare(self, agent_id: AgentId, held: Sequence[KernelPresence]) -> list[KernelPresence]:
         """Ends the sessions of missing kernels and returns the kernels that the agent should remove."""
@@ -64,7 +64,7 @@ class AgentGateway(Protocol):
     """Sends commands to agents (``infra.rpc.endpoints.ManagerEndpoint`` implements it)."""
 
     def agent(self, agent_id: str) -> AgentCommands:
-        """Returns the commands of an agent; calling one raises Unavailable while the agent is not connected."""
+        """Returns the commands of an agent, which raise Unavailable while the agent is not connected."""
         ...
 
 

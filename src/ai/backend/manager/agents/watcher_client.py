@@ -12,31 +12,31 @@ from yarl import URL
 from ai.backend.common.errors import InvalidInput, Unavailable
 
 TOKEN_HEADER = "X-BackendAI-Watcher-Token"
-_TIMEOUT = aiohttp.ClientTimeout(total=75.0, connect=5.0)
+_HTTP_TIMEOUT = aiohttp.ClientTimeout(total=75.0, connect=5.0)
 """Longer than the minute for which a watcher waits for its agent."""
-_MAX_REPLY = 65_536
+_MAX_REPLY_BYTES = 65_536
 
 
 class HttpWatcherGateway:
     """Calls watchers over HTTP; ``https://`` before the host selects TLS."""
 
     async def call(self, method: str, host: str, port: str, path: str, *, token: str) -> Mapping[str, Any]:
-        scheme, _, name = host.rpartition("://")
+        scheme, _, host_name = host.rpartition("://")
         try:
-            url = URL.build(scheme=scheme or "http", host=name, port=int(port), path=path)
+            url = URL.build(scheme=scheme or "http", host=host_name, port=int(port), path=path)
             if url.scheme not in ("http", "https"):
                 raise ValueError(scheme)
         except ValueError:
             raise InvalidInput(f"{host[:64]}:{port[:8]} is no address of a watcher.") from None
         try:
             async with (
-                aiohttp.ClientSession(timeout=_TIMEOUT, headers={TOKEN_HEADER: token}) as http,
+                aiohttp.ClientSession(timeout=_HTTP_TIMEOUT, headers={TOKEN_HEADER: token}) as http,
                 http.request(method, url, allow_redirects=False) as response,
             ):
                 text = b""
-                while piece := await response.content.read(_MAX_REPLY):
-                    text += piece
-                    if len(text) > _MAX_REPLY:
+                while chunk := await response.content.read(_MAX_REPLY_BYTES):
+                    text += chunk
+                    if len(text) > _MAX_REPLY_BYTES:
                         raise ValueError("the answer is too long")
                 reply = json.loads(text)
                 if response.status != 200 or not isinstance(reply, dict):

@@ -12,7 +12,7 @@ from ai.backend.node.linux import proc
 
 
 def read(path: str) -> str:
-    """Returns the file's text; empty if there is none."""
+    """Returns the text of a file; empty if the file is absent or unreadable."""
     try:
         with open(path, encoding="ascii", errors="replace") as file:  # no pathlib here: memory
             return file.read()
@@ -30,19 +30,19 @@ def write(path: str, value: str) -> None:
 
 
 def build(groups: list[dict[str, Any]]) -> None:
-    """Creates each group and writes its limits. An optional limit may fail. Raises OSError."""
+    """Creates control groups and writes their limits. An optional limit may fail. Raises OSError."""
     for group in groups:
         os.makedirs(group["path"], mode=0o755, exist_ok=True)  # as above
-        for name, value, required in group["writes"]:
+        for file_name, value, is_required in group["writes"]:
             try:
-                write(os.path.join(group["path"], name), value)  # as above
+                write(os.path.join(group["path"], file_name), value)  # as above
             except OSError as error:
-                if required:
-                    raise OSError(error.errno, f"{name}={value}: {error.strerror}") from error
+                if is_required:
+                    raise OSError(error.errno, f"{file_name}={value}: {error.strerror}") from error
 
 
 def join(groups: list[dict[str, Any]]) -> None:
-    """Puts the calling, single-threaded process into each group.
+    """Puts the calling, single-threaded process into each control group.
 
     Version 1 groups are joined by their ``tasks`` file, because a write to ``cgroup.procs`` waits for the kernel (23
     ms).
@@ -52,7 +52,7 @@ def join(groups: list[dict[str, Any]]) -> None:
 
 
 def members(groups: list[dict[str, Any]]) -> list[int]:
-    """Returns the processes in any of the groups."""
+    """Returns the pids of the processes in any of the control groups."""
     pids: set[int] = set()
     for group in groups:
         for line in read(os.path.join(group["path"], "cgroup.procs")).split():  # as above
@@ -62,28 +62,28 @@ def members(groups: list[dict[str, Any]]) -> list[int]:
 
 
 def kill(groups: list[dict[str, Any]]) -> int:
-    """Sends SIGKILL to every member, frozen ones too, and returns how many there were."""
+    """Sends SIGKILL to all processes of the control groups, frozen ones too, and returns their number."""
     for group in groups:
-        for name, value in (("cgroup.kill", "1"), ("freezer.state", "THAWED")):
+        for file_name, file_text in (("cgroup.kill", "1"), ("freezer.state", "THAWED")):
             try:
-                write(os.path.join(group["path"], name), value)  # as above
+                write(os.path.join(group["path"], file_name), file_text)  # as above
             except OSError:
                 continue
     pids = members(groups)
-    for number in (signal.SIGSTOP, signal.SIGKILL):
-        proc.send(pids, number)
+    for signal_number in (signal.SIGSTOP, signal.SIGKILL):
+        proc.send(pids, signal_number)
     return len(pids)
 
 
 def remove(groups: list[dict[str, Any]], patience_s: float = 2.0) -> list[str]:
-    """Removes the groups and their subgroups; returns the paths that could not be removed."""
+    """Removes control groups and their subgroups; returns the paths that could not be removed."""
     deadline = time.monotonic() + patience_s
-    remaining = [group["path"] for group in groups]
+    remaining_paths = [group["path"] for group in groups]
     while True:
-        remaining = [path for path in remaining if not _remove_tree(path)]
-        if not remaining or time.monotonic() > deadline:
-            return remaining
-        kill([{"path": path} for path in remaining])
+        remaining_paths = [path for path in remaining_paths if not _remove_tree(path)]
+        if not remaining_paths or time.monotonic() > deadline:
+            return remaining_paths
+        kill([{"path": path} for path in remaining_paths])
         time.sleep(0.005)
 
 

@@ -29,14 +29,14 @@ STANDARD_DEVICES = (
 )
 Group = Mapping[str, Any]
 """``path``, ``join`` (file to write "0" into), ``writes`` ([file, value, required], ...)."""
-_SIZE = 65536
-_likely: dict[str, int] = {}
+_READ_BYTES = 65536
+_likely_group_index: dict[str, int] = {}
 """Maps each file to the index of the group that had it last; the workloads of a node are alike."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The limits of a workload; None is no limit. ``devices`` are (kind, "major:minor", permissions)."""
+    """Resource limits of a workload; None is no limit. ``devices`` are (kind, "major:minor", permissions)."""
 
     cpu: float | None = None
     memory_bytes: int | None = None
@@ -48,7 +48,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Statistics of one workload. Times in milliseconds, sizes in bytes; None if it is not counted."""
+    """Statistics of one workload. Times in milliseconds, sizes in bytes; None for an uncounted value."""
 
     cpu_used_ms: float | None = None
     memory: int | None = None
@@ -58,7 +58,7 @@ class Usage:
 
 
 class CgroupDriver:
-    """Limits and measures workloads. ``parents`` are the groups below which the groups of workloads lie."""
+    """Limits and measures workloads by control groups; ``parents`` are the groups above the groups of workloads."""
 
     kind: str = "none"
     controllers: frozenset[str] = frozenset()
@@ -68,29 +68,29 @@ class CgroupDriver:
         return ()
 
     def groups(self, name: str, limits: Limits) -> list[Group]:
-        """Returns the groups of a workload; creates nothing."""
+        """Returns the plan of a workload's control groups; creates nothing."""
         return []
 
     def usage(self, files: GroupFiles) -> Usage:
         return Usage()
 
     def leftovers(self) -> list[Group]:
-        """Returns the groups below ours, of any workload."""
+        """Returns the control groups of all workloads, including workloads that nobody knows any more."""
         return [{"path": str(path)} for parent in self.parents for path in _subdirectories(parent)]
 
     def release(self) -> None:
-        """Removes our empty groups; those with workloads stay. The next probe creates them again."""
+        """Removes the driver's empty parent groups, not groups with workloads. The next probe creates parents again."""
         for parent in self.parents:
             remove_base(parent)
 
 
 class NoCgroups(CgroupDriver):
-    """The driver without control groups: none is writable here, or the settings disable them."""
+    """The driver for a host without control groups: none is writable, or the settings disable them."""
 
 
 @dataclass
 class CgroupV1(CgroupDriver):
-    """Drives version 1, one hierarchy per controller. ``bases`` maps controllers to the workloads' parent groups."""
+    """Drives control groups version 1. ``bases`` maps each controller to the parent group of workloads."""
 
     bases: Mapping[str, Path]
     kind: str = "v1"
@@ -103,41 +103,49 @@ class CgroupV1(CgroupDriver):
         return set(self.bases.values())
 
     def groups(self, name: str, limits: Limits) -> list[Group]:
-        quota, memory = _quota_us(limits), limits.memory_bytes
-        devices = (*STANDARD_DEVICES, *limits.devices)
-        values = {
-            "cpu": _writes(("cpu.cfs_period_us", quota and PERIOD_US, True), ("cpu.cfs_quota_us", quota, True)),
+        quota_us, memory_bytes = _quota_us(limits), limits.memory_bytes
+        device_entries = (*STANDARD_DEVICES, *limits.devices)
+        entries_of_controller = {
+            "cpu": _entries_to_write(
+                ("cpu.cfs_period_us", quota_us and PERIOD_US, True), ("cpu.cfs_quota_us", quota_us, True)
+            ),
             "cpuacct": [],
-            "memory": _writes(("memory.limit_in_bytes", memory, True), ("memory.memsw.limit_in_bytes", memory, False)),
-            "pids": _writes(("pids.max", limits.pids, True)),
+            "memory": _entries_to_write(
+                ("memory.limit_in_bytes", memory_bytes, True), ("memory.memsw.limit_in_bytes", memory_bytes, False)
+            ),
+            "pids": _entries_to_write(("pids.max", limits.pids, True)),
             "blkio": [],
-            "devices": _writes(
-                ("devices.deny", "a", True), *(("devices.allow", " ".join(entry), True) for entry in devices)
+            "devices": _entries_to_write(
+                ("devices.deny", "a", True), *(("devices.allow", " ".join(entry), True) for entry in device_entries)
             ),
         }
         if limits.cpuset and "cpuset" in self.bases:
-            nodes = _join(limits.memory_nodes) or cgroupfs.read(f"{self.bases['cpuset']}/cpuset.mems").strip()
-            values["cpuset"] = _writes(("cpuset.mems", nodes, True), ("cpuset.cpus", _join(limits.cpuset), True))
+            memory_nodes = (
+                _cpu_list_text(limits.memory_nodes) or cgroupfs.read(f"{self.bases['cpuset']}/cpuset.mems").strip()
+            )
+            entries_of_controller["cpuset"] = _entries_to_write(
+                ("cpuset.mems", memory_nodes, True), ("cpuset.cpus", _cpu_list_text(limits.cpuset), True)
+            )
         writes: dict[str, list[list[Any]]] = {}
-        for controller, entries in values.items():
+        for controller, entries in entries_of_controller.items():
             if controller in self.bases:
                 writes.setdefault(str(self.bases[controller] / name), []).extend(entries)
         return [{"path": path, "join": "tasks", "writes": entries} for path, entries in writes.items()]
 
     def usage(self, files: GroupFiles) -> Usage:
-        cpu_ns, transferred = files.number("cpuacct.usage"), files.read("blkio.throttle.io_service_bytes_recursive")
+        cpu_ns, io_text = files.number("cpuacct.usage"), files.read("blkio.throttle.io_service_bytes_recursive")
         return Usage(
             cpu_used_ms=None if cpu_ns is None else cpu_ns / 1e6,
             memory=files.memory("memory.usage_in_bytes", b"total_inactive_file"),
-            io_read=_blkio(transferred, b"Read"),
-            io_write=_blkio(transferred, b"Write"),
+            io_read=_sum_of_blkio(io_text, b"Read"),
+            io_write=_sum_of_blkio(io_text, b"Write"),
             pids=files.number("pids.current"),
         )
 
 
 @dataclass
 class CgroupV2(CgroupDriver):
-    """Drives version 2, the unified hierarchy; ``base`` is ours or delegated to us."""
+    """Drives control groups version 2, the unified hierarchy; ``base`` is the agent's own or delegated group."""
 
     base: Path
     controllers: frozenset[str]
@@ -148,26 +156,33 @@ class CgroupV2(CgroupDriver):
         return (self.base,)
 
     def groups(self, name: str, limits: Limits) -> list[Group]:
-        quota, memory, cpus = _quota_us(limits), limits.memory_bytes, _join(limits.cpuset)
-        values = {
-            "cpu": _writes(("cpu.max", quota and f"{quota} {PERIOD_US}", True)),
-            "memory": _writes(("memory.max", memory, True), ("memory.swap.max", None if memory is None else 0, False)),
-            "pids": _writes(("pids.max", limits.pids, True)),
-            "cpuset": _writes(
-                ("cpuset.cpus", cpus or None, True),
-                ("cpuset.mems", (cpus and _join(limits.memory_nodes)) or None, True),
+        quota_us, memory_bytes, cpu_list = _quota_us(limits), limits.memory_bytes, _cpu_list_text(limits.cpuset)
+        entries_of_controller = {
+            "cpu": _entries_to_write(("cpu.max", quota_us and f"{quota_us} {PERIOD_US}", True)),
+            "memory": _entries_to_write(
+                ("memory.max", memory_bytes, True), ("memory.swap.max", None if memory_bytes is None else 0, False)
+            ),
+            "pids": _entries_to_write(("pids.max", limits.pids, True)),
+            "cpuset": _entries_to_write(
+                ("cpuset.cpus", cpu_list or None, True),
+                ("cpuset.mems", (cpu_list and _cpu_list_text(limits.memory_nodes)) or None, True),
             ),
         }
-        writes = [entry for key, entries in values.items() if key in self.controllers for entry in entries]
+        writes = [
+            entry
+            for controller, entries in entries_of_controller.items()
+            if controller in self.controllers
+            for entry in entries
+        ]
         return [{"path": str(self.base / name), "join": "cgroup.procs", "writes": writes}]
 
     def usage(self, files: GroupFiles) -> Usage:
-        cpu_us, transferred = files.field("cpu.stat", b"usage_usec"), files.read("io.stat")
+        cpu_us, io_text = files.field("cpu.stat", b"usage_usec"), files.read("io.stat")
         return Usage(
             cpu_used_ms=None if cpu_us is None else cpu_us / 1e3,
             memory=files.memory("memory.current", b"inactive_file"),
-            io_read=_io_stat(transferred, b"rbytes"),
-            io_write=_io_stat(transferred, b"wbytes"),
+            io_read=_sum_of_io_stat(io_text, b"rbytes"),
+            io_write=_sum_of_io_stat(io_text, b"wbytes"),
             pids=files.number("pids.current"),
         )
 
@@ -176,13 +191,13 @@ def _quota_us(limits: Limits) -> int | None:
     return None if limits.cpu is None else max(MIN_QUOTA_US, int(limits.cpu * PERIOD_US))
 
 
-def _writes(*entries: tuple[str, object, bool]) -> list[list[Any]]:
+def _entries_to_write(*entries: tuple[str, object, bool]) -> list[list[Any]]:
     """Returns [file, value, required] of each entry with a value."""
     return [[name, str(value), required] for name, value, required in entries if value is not None]
 
 
 def remove_base(base: Path) -> None:
-    """Removes a group and its parent, if they are empty."""
+    """Removes a control group and its parent, if empty."""
     for path in (base, base.parent):
         try:
             path.rmdir()
@@ -206,8 +221,12 @@ class Groups(Sequence[Group]):
         return len(self.paths)
 
     def __getitem__(self, index: Any) -> Any:
-        result = self.paths[index]
-        return {"path": result} if isinstance(result, str) else Groups({"path": path} for path in result)
+        selected_paths = self.paths[index]
+        return (
+            {"path": selected_paths}
+            if isinstance(selected_paths, str)
+            else Groups({"path": path} for path in selected_paths)
+        )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
@@ -224,34 +243,34 @@ class GroupFiles:
         self._groups = groups if isinstance(groups, Groups) else Groups(groups)
 
     def read(self, name: str) -> bytes | None:
-        """Returns the file's content; None if there is none or it cannot be read."""
+        """Returns the content of a control group's file; None if no group has a readable file of this name."""
         directories = self._groups.paths
-        likely = _likely.get(name, 0)
-        for index in sorted(range(len(directories)), key=lambda index: index != likely):
-            result = content(f"{directories[index]}/{name}")
-            if result is not None:
-                _likely[name] = index
-                return result
+        likely_index = _likely_group_index.get(name, 0)
+        for index in sorted(range(len(directories)), key=lambda index: index != likely_index):
+            text = content(f"{directories[index]}/{name}")
+            if text is not None:
+                _likely_group_index[name] = index
+                return text
         return None
 
     def number(self, name: str) -> int | None:
-        """Returns the only number in the file."""
+        """Returns the only number in a control group's file."""
         text = (self.read(name) or b"").strip()
         return int(text) if text.isdigit() else None
 
-    def memory(self, name: str, inactive: bytes) -> int | None:
+    def memory(self, name: str, inactive_field: bytes) -> int | None:
         """Returns the memory in use without inactive pages of files, which the kernel takes back at need."""
-        used = self.number(name)
-        return None if used is None else max(0, used - (self.field("memory.stat", inactive) or 0))
+        used_bytes = self.number(name)
+        return None if used_bytes is None else max(0, used_bytes - (self.field("memory.stat", inactive_field) or 0))
 
-    def field(self, name: str, key: bytes) -> int | None:
-        """Returns the number after the key, on a line of its own."""
+    def field(self, name: str, field_name: bytes) -> int | None:
+        """Returns the number after a key, which begins a line of a control group's file."""
         text = b"\n" + (self.read(name) or b"")
-        start = text.find(b"\n" + key + b" ")
-        if start < 0:
+        start_offset = text.find(b"\n" + field_name + b" ")
+        if start_offset < 0:
             return None
-        value = text[start + len(key) + 2 :].partition(b"\n")[0].strip()
-        return int(value) if value.isdigit() else None
+        field_text = text[start_offset + len(field_name) + 2 :].partition(b"\n")[0].strip()
+        return int(field_text) if field_text.isdigit() else None
 
 
 def content(path: str) -> bytes | None:
@@ -261,29 +280,29 @@ def content(path: str) -> bytes | None:
     except OSError:
         return None
     try:
-        return os.read(fd, _SIZE)
+        return os.read(fd, _READ_BYTES)
     except OSError:
         return None
     finally:
         os.close(fd)
 
 
-def _blkio(text: bytes | None, operation: bytes) -> int | None:
-    """Returns the sum of an operation; None if no device is listed, because some kernels count only throttled I/O."""
+def _sum_of_blkio(text: bytes | None, operation: bytes) -> int | None:
+    """Sums an operation's bytes over devices; None without a listed device: some kernels count only throttled I/O."""
     lines = [line.split() for line in (text or b"").splitlines()]
-    counted = [int(words[2]) for words in lines if len(words) == 3 and words[1] == operation]
-    return sum(counted) if counted else None
+    byte_counts = [int(line_words[2]) for line_words in lines if len(line_words) == 3 and line_words[1] == operation]
+    return sum(byte_counts) if byte_counts else None
 
 
-def _io_stat(text: bytes | None, name: bytes) -> int | None:
+def _sum_of_io_stat(text: bytes | None, counter_name: bytes) -> int | None:
     if text is None:
         return None
-    pairs = (word.partition(b"=") for line in text.splitlines() for word in line.split()[1:])
-    return sum(int(value) for key, _, value in pairs if key == name and value.isdigit())
+    counter_pairs = (counter_text.partition(b"=") for line in text.splitlines() for counter_text in line.split()[1:])
+    return sum(int(value) for key, _, value in counter_pairs if key == counter_name and value.isdigit())
 
 
-def _join(numbers: Iterable[int]) -> str:
-    return ",".join(map(str, numbers))
+def _cpu_list_text(cpu_numbers: Iterable[int]) -> str:
+    return ",".join(map(str, cpu_numbers))
 
 
 def _subdirectories(path: Path) -> list[Path]:

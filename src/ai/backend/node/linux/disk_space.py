@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-_ESCAPE = re.compile(r"\\([0-7]{3})")
-LEAST_SHARE = 20  # a twentieth of a small file system is enough of a reserve
+_ESCAPED_CHARACTER = re.compile(r"\\([0-7]{3})")
+RESERVE_DIVISOR = 20  # a twentieth of a small file system is enough of a reserve
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,57 +30,61 @@ def read_mounts(proc: Path = Path("/proc")) -> list[MountEntry]:
 
 
 def parse_mountinfo(text: str) -> list[MountEntry]:
-    """Returns the mounts of a text of this format; a line of another form is left out."""
+    """Parses the text of /proc/PID/mountinfo; a malformed line is left out."""
     mounts: list[MountEntry] = []
     for line in text.split("\n"):  # names may hold other line breaks
-        left, _, right = line.partition(" - ")
-        fields, file_system = left.split(" "), right.split(" ")
-        if len(fields) < 6 or len(file_system) < 3:
+        mount_text, _, file_system_text = line.partition(" - ")
+        mount_fields, file_system_fields = mount_text.split(" "), file_system_text.split(" ")
+        if len(mount_fields) < 6 or len(file_system_fields) < 3:
             continue
         mounts.append(
             MountEntry(
-                mount_point=_unescape(fields[4]),
-                source=_unescape(file_system[1]),
-                fstype=file_system[0],
-                options=tuple(fields[5].split(",")),
-                super_options=tuple(file_system[2].split(",")),
+                mount_point=_unescape_octal(mount_fields[4]),
+                source=_unescape_octal(file_system_fields[1]),
+                fstype=file_system_fields[0],
+                options=tuple(mount_fields[5].split(",")),
+                super_options=tuple(file_system_fields[2].split(",")),
             )
         )
     return mounts
 
 
-def _unescape(text: str) -> str:
-    return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), text)
+def _unescape_octal(text: str) -> str:
+    return _ESCAPED_CHARACTER.sub(lambda match: chr(int(match[1], 8)), text)
 
 
 def is_low(path: Path, reserve_bytes: int) -> bool:
-    """Returns whether the file system of ``path`` has less free than the reserve or a twentieth, whichever is less."""
+    """Returns True if the file system of ``path`` has less free than the reserve and than a twentieth of its size."""
     try:
         status = os.statvfs(path)
     except OSError:
         return False
-    reserve = min(reserve_bytes, status.f_blocks * status.f_frsize // LEAST_SHARE)
-    return status.f_bavail * status.f_frsize < reserve
+    needed_bytes = min(reserve_bytes, status.f_blocks * status.f_frsize // RESERVE_DIVISOR)
+    return status.f_bavail * status.f_frsize < needed_bytes
 
 
 def unlinked_bytes(pids: Iterable[int], home: Path) -> int:
     """Returns the bytes below ``home`` in unlinked files that processes hold open."""
     try:
-        device = home.stat().st_dev
+        home_device_number = home.stat().st_dev
     except OSError:
         return 0
-    sizes: dict[int, int] = {}
+    size_of_inode: dict[int, int] = {}
     for pid in pids:
-        folder = f"/proc/{pid}/fd"
+        fd_directory = f"/proc/{pid}/fd"
         try:
-            names = os.listdir(folder)  # noqa: PTH208  # thousands of short names
+            fd_names = os.listdir(fd_directory)  # noqa: PTH208  # thousands of short names
         except OSError:
             continue
-        for name in names:
+        for fd_name in fd_names:
             try:
-                facts = os.stat(f"{folder}/{name}")  # noqa: PTH116  # likewise
+                file_status = os.stat(f"{fd_directory}/{fd_name}")  # noqa: PTH116  # likewise
             except OSError:
                 continue
-            if stat.S_ISREG(facts.st_mode) and facts.st_nlink == 0 and facts.st_dev == device:
-                sizes[facts.st_ino] = facts.st_blocks * 512
-    return sum(sizes.values())
+            if (
+                stat.S_ISREG(file_status.st_mode)
+                and file_status.st_nlink == 0
+                and file_status.st_dev == home_device_number
+            ):
+                size_of_inode[file_status.st_ino] = file_status.st_blocks * 512
+    return sum(size_of_inode.values())

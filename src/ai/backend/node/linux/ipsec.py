@@ -19,13 +19,13 @@ from enum import IntEnum
 from hashlib import sha256
 from typing import Any
 
-_ESP, _UDP = 50, 17
-_IN, _OUT, _FORWARD = 0, 1, 2
-_ALLOW, _REFUSE = 0, 1
-_EXTENDED_NUMBERS = 0x80
+_ESP_PROTOCOL, _UDP_PROTOCOL = 50, 17
+_DIRECTION_IN, _DIRECTION_OUT, _DIRECTION_FORWARD = 0, 1, 2
+_ACTION_ALLOW, _ACTION_REFUSE = 0, 1
+_EXTENDED_NUMBERS_FLAG = 0x80
 _WINDOW_PACKETS = 128
-_CIPHER, _KEY_BYTES, _CHECK_BITS = b"rfc4106(gcm(aes))", 20, 128
-_ANYBODY, _NOWHERE = "", "0.0.0.0"
+_CIPHER_NAME, _KEY_BYTES, _AUTHENTICATION_BITS = b"rfc4106(gcm(aes))", 20, 128
+_ANY_ADDRESS, _NULL_ADDRESS = "", "0.0.0.0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,49 +49,51 @@ class SecuredLine:
 
 
 def why_none(mark: int) -> str:
-    """Returns why this kernel cannot encrypt; empty if it can. Determined by a trial."""
+    """Tries to encrypt and returns why the Linux kernel cannot; empty if the trial succeeds."""
     if os.geteuid() != 0:
         return "encryption between nodes needs root, and the agent runs as another user"
-    probe = _State("127.0.0.1", "127.0.0.1", sha256(f"probe {mark} {os.getpid()}".encode()).digest())
+    trial_state = _State("127.0.0.1", "127.0.0.1", sha256(f"probe {mark} {os.getpid()}".encode()).digest())
     try:
         with Ipsec(mark) as ipsec:
             try:
-                ipsec.add_state(probe)
+                ipsec.add_state(trial_state)
             finally:
                 with suppress(ProcessLookupError):
-                    ipsec.remove_state(probe.target, probe.spi)
+                    ipsec.remove_state(trial_state.target, trial_state.spi)
     except OSError as error:
         return f"the kernel encrypts nothing between nodes (IPsec: ESP with AES-GCM): {error.strerror or error}"
     return ""
 
 
 def apply(mark: int, lines: Collection[SecuredLine]) -> None:
-    """Secures exactly these lines among those of this mark. Idempotent. Raises OSError.
+    """Secures exactly ``lines``, and removes other security of this mark. Idempotent. Raises OSError.
 
     When it returns, lines with keys pass encrypted packets only, and only peers reach the ports. Raises FileExistsError
     if another agent encrypts for a peer's port.
     """
     with Ipsec(mark) as ipsec:
-        states = {(s.target, s.spi): s for line in lines for s in _states(line)}
-        existing = ipsec.states()
+        states = {(state.target, state.spi): state for line in lines for state in _states_of(line)}
+        kernel_states = ipsec.states()
         for state in states.values():
-            if (state.target, state.spi) not in existing:
+            if (state.target, state.spi) not in kernel_states:
                 ipsec.add_state(state)
-        policies = {policy for line in lines for policy in _policies(line)}
-        held = ipsec.policies()
-        for policy in sorted(policies.difference(held), key=lambda policy: policy.rule):
-            ipsec.set_policy(policy, is_update=any(policy.slot == other.slot for other in held))
+        policies = {policy for line in lines for policy in _policies_of(line)}
+        kernel_policies = ipsec.policies()
+        for policy in sorted(policies.difference(kernel_policies), key=lambda policy: policy.rule):
+            ipsec.set_policy(
+                policy, is_update=any(policy.slot == kernel_policy.slot for kernel_policy in kernel_policies)
+            )
         for policy in ipsec.policies():
             if policy not in policies:
                 ipsec.remove_policy(policy)
-        for target, spi in existing:
+        for target, spi in kernel_states:
             if (target, spi) not in states:
                 ipsec.remove_state(target, spi)
 
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """The encryption of one direction, by its key."""
+    """The encryption of packets in one direction between two addresses."""
 
     source: str
     target: str
@@ -109,7 +111,7 @@ class _Rule(IntEnum):
     ENCRYPT, ADMIT, BLOCK = range(3)
 
 
-_PRIORITY = {_Rule.ENCRYPT: 0, _Rule.ADMIT: 0x7FFFFFFE, _Rule.BLOCK: 0x7FFFFFFF}
+_PRIORITY_OF_RULE = {_Rule.ENCRYPT: 0, _Rule.ADMIT: 0x7FFFFFFE, _Rule.BLOCK: 0x7FFFFFFF}
 """Priorities: the smallest applies first. An operator's own encryption rules precede what is admitted in plain."""
 
 
@@ -124,31 +126,31 @@ class _Policy:
 
     @property
     def slot(self) -> tuple[object, ...]:
-        """The key of a policy: the kernel has one policy for each."""
+        """The fields that identify a policy: the kernel has one policy for each combination."""
         return self.direction, self.source, self.target, self.port
 
 
-def _states(line: SecuredLine) -> Iterable[_State]:
-    own, remote = line.local[0], line.peer[0]
+def _states_of(line: SecuredLine) -> Iterable[_State]:
+    own_address, peer_address = line.local[0], line.peer[0]
     if not line.is_encrypted:
         return ()
-    return _State(own, remote, line.key_out), _State(remote, own, line.key_in)
+    return _State(own_address, peer_address, line.key_out), _State(peer_address, own_address, line.key_in)
 
 
-def _policies(line: SecuredLine) -> Iterable[_Policy]:
-    (own, port), (remote, remote_port) = line.local, line.peer
+def _policies_of(line: SecuredLine) -> Iterable[_Policy]:
+    (own_address, own_port), (peer_address, peer_port) = line.local, line.peer
     if line.is_encrypted:
-        yield _Policy(_OUT, own, remote, remote_port)
-        yield _Policy(_IN, remote, own, port)
+        yield _Policy(_DIRECTION_OUT, own_address, peer_address, peer_port)
+        yield _Policy(_DIRECTION_IN, peer_address, own_address, own_port)
     else:
-        yield _Policy(_IN, remote, own, port, _Rule.ADMIT)
-        yield _Policy(_FORWARD, remote, _ANYBODY, remote_port, _Rule.ADMIT)
-    yield _Policy(_IN, _ANYBODY, _ANYBODY, port, _Rule.BLOCK)
-    yield _Policy(_FORWARD, _ANYBODY, remote, remote_port, _Rule.BLOCK)
+        yield _Policy(_DIRECTION_IN, peer_address, own_address, own_port, _Rule.ADMIT)
+        yield _Policy(_DIRECTION_FORWARD, peer_address, _ANY_ADDRESS, peer_port, _Rule.ADMIT)
+    yield _Policy(_DIRECTION_IN, _ANY_ADDRESS, _ANY_ADDRESS, own_port, _Rule.BLOCK)
+    yield _Policy(_DIRECTION_FORWARD, _ANY_ADDRESS, peer_address, peer_port, _Rule.BLOCK)
 
 
-def _end(address: str, mark: int) -> tuple[str, int]:
-    """Returns an address and the number of its significant bits.
+def _address_and_prefix(address: str, mark: int) -> tuple[str, int]:
+    """Returns an address with its prefix length, for a packet selector.
 
     For anybody no bit counts, and the address holds the mark: the kernel has one policy a selector, and agents need
     their own.
@@ -157,21 +159,24 @@ def _end(address: str, mark: int) -> tuple[str, int]:
 
 
 def _selector(policy: _Policy, mark: int) -> dict[str, Any]:
-    (target, bits), (source, source_bits) = _end(policy.target, mark), _end(policy.source, mark)
+    (target, target_bits), (source, source_bits) = (
+        _address_and_prefix(policy.target, mark),
+        _address_and_prefix(policy.source, mark),
+    )
     return {
         "sel_daddr": target,
         "sel_saddr": source,
         "sel_dport": policy.port,
         "sel_dport_mask": 0xFFFF,
         "sel_family": socket.AF_INET,
-        "sel_prefixlen_d": bits,
+        "sel_prefixlen_d": target_bits,
         "sel_prefixlen_s": source_bits,
-        "sel_proto": _UDP,
+        "sel_proto": _UDP_PROTOCOL,
     }
 
 
 class Ipsec(AbstractContextManager["Ipsec"]):
-    """A socket for states and policies of one mark. Every method raises OSError with the kernel's error."""
+    """A socket for IPsec states and policies of one mark. Every method raises OSError with the kernel's error."""
 
     def __init__(self, mark: int) -> None:
         from ai.backend.node.linux import netlink_socket
@@ -183,80 +188,80 @@ class Ipsec(AbstractContextManager["Ipsec"]):
     def __exit__(self, *_: object) -> None:
         self._xfrm.close()
 
-    def _do(self, kind: int, message: Any, flags: int = 0) -> None:
-        self._library.collect(self._xfrm.nlm_request, message, kind, self._library.MESSAGE | flags)
+    def _request(self, message_type: int, message: Any, extra_flags: int = 0) -> None:
+        self._library.collect(self._xfrm.nlm_request, message, message_type, self._library.MESSAGE_FLAGS | extra_flags)
 
-    def _dump(self, request: int, kind: int) -> list[Any]:
+    def _list_entries(self, request_type: int, reply_type: int) -> list[Any]:
         replies = self._library.collect(
-            self._xfrm.nlm_request, self._library.DumpRequest(), request, self._library.DUMP
+            self._xfrm.nlm_request, self._library.DumpRequest(), request_type, self._library.DUMP_FLAGS
         )
-        return [reply for reply in replies if reply["header"]["type"] == kind]
+        return [reply for reply in replies if reply["header"]["type"] == reply_type]
 
     def add_state(self, state: _State) -> None:
-        """Adds a state. Raises FileExistsError if it exists."""
+        """Adds an encryption state. Raises FileExistsError if the state exists."""
         key = state.key[:_KEY_BYTES]
-        cipher = {"name": _CIPHER, "key_bits": 8 * len(key), "check_bits": _CHECK_BITS, "key": key}
+        cipher = {"name": _CIPHER_NAME, "key_bits": 8 * len(key), "check_bits": _AUTHENTICATION_BITS, "key": key}
         window = {"bitmap_words": _WINDOW_PACKETS // 32, "packets": _WINDOW_PACKETS}
         message = self._library.StateMessage()
-        message.update(self._library.FOREVER)
+        message.update(self._library.NO_LIFETIME_LIMITS)
         message.update(
             daddr=state.target,
             spi=state.spi,
-            proto=_ESP,
+            proto=_ESP_PROTOCOL,
             saddr=state.source,
             reqid=self.mark,
             family=socket.AF_INET,
-            flags=_EXTENDED_NUMBERS,
+            flags=_EXTENDED_NUMBERS_FLAG,
             attrs=[("XFRMA_ALG_AEAD", cipher), ("XFRMA_REPLAY_ESN_VAL", window)],
         )
-        self._do(self._library.NEW_STATE, message, self._library.ONLY_NEW)
+        self._request(self._library.NEW_STATE, message, self._library.ONLY_NEW_FLAGS)
 
     def remove_state(self, target: str, spi: int) -> None:
         message = self._library.StateId()
-        message.update(daddr=target, spi=spi, family=socket.AF_INET, proto=_ESP)
-        self._do(self._library.DELETE_STATE, message)
+        message.update(daddr=target, spi=spi, family=socket.AF_INET, proto=_ESP_PROTOCOL)
+        self._request(self._library.DELETE_STATE, message)
 
     def states(self) -> list[tuple[str, int]]:
-        """Returns target and number of each state of this mark."""
-        states = self._dump(self._library.GET_STATE, self._library.NEW_STATE)
+        """Returns target address and SPI of each encryption state of this mark."""
+        states = self._list_entries(self._library.GET_STATE, self._library.NEW_STATE)
         return [(state["daddr"], state["spi"]) for state in states if state["reqid"] == self.mark]
 
     def set_policy(self, policy: _Policy, *, is_update: bool = False) -> None:
-        """Adds a policy, or replaces one of this agent (``is_ours``). Raises FileExistsError for another agent's."""
-        everything = 0xFFFFFFFF
+        """Adds a policy, or replaces this agent's (``is_update``). Raises FileExistsError for another agent's."""
+        all_algorithms_mask = 0xFFFFFFFF
         template = {
-            "daddr": policy.target or _NOWHERE,
-            "proto": _ESP,
+            "daddr": policy.target or _NULL_ADDRESS,
+            "proto": _ESP_PROTOCOL,
             "family": socket.AF_INET,
-            "saddr": policy.source or _NOWHERE,
+            "saddr": policy.source or _NULL_ADDRESS,
             "reqid": self.mark,
             "optional": policy.rule is not _Rule.ENCRYPT,  # it carries the mark, and requires nothing
-            **dict.fromkeys(("aalgos", "ealgos", "calgos"), everything),
+            **dict.fromkeys(("aalgos", "ealgos", "calgos"), all_algorithms_mask),
         }
         message = self._library.PolicyMessage()
-        message.update(self._library.FOREVER)
+        message.update(self._library.NO_LIFETIME_LIMITS)
         message.update(_selector(policy, self.mark))
         message.update(
-            priority=_PRIORITY[policy.rule],
+            priority=_PRIORITY_OF_RULE[policy.rule],
             dir=policy.direction,
-            action=_REFUSE if policy.rule is _Rule.BLOCK else _ALLOW,
+            action=_ACTION_REFUSE if policy.rule is _Rule.BLOCK else _ACTION_ALLOW,
             attrs=[("XFRMA_TMPL", template)],
         )
         try:
-            self._do(self._library.UPDATE_POLICY if is_update else self._library.NEW_POLICY, message)
+            self._request(self._library.UPDATE_POLICY if is_update else self._library.NEW_POLICY, message)
         except FileExistsError:
-            what = f"goes from {policy.source or 'here'} to {policy.target or 'here'}, port {policy.port}"
-            raise FileExistsError(errno.EEXIST, f"another agent of this node secures what {what}") from None
+            traffic_text = f"goes from {policy.source or 'here'} to {policy.target or 'here'}, port {policy.port}"
+            raise FileExistsError(errno.EEXIST, f"another agent of this node secures what {traffic_text}") from None
 
     def remove_policy(self, policy: _Policy) -> None:
         message = self._library.PolicyId()
         message.update(_selector(policy, self.mark), dir=policy.direction)
-        self._do(self._library.DELETE_POLICY, message)
+        self._request(self._library.DELETE_POLICY, message)
 
     def policies(self) -> list[_Policy]:
         """Returns the policies whose template has this mark."""
         policies = []
-        for message in self._dump(self._library.GET_POLICY, self._library.NEW_POLICY):
+        for message in self._list_entries(self._library.GET_POLICY, self._library.NEW_POLICY):
             template = message.get_attr("XFRMA_TMPL")
             if template is not None and template["reqid"] == self.mark:
                 policies.append(_policy_of(message, template))
@@ -264,11 +269,11 @@ class Ipsec(AbstractContextManager["Ipsec"]):
 
 
 def _policy_of(message: Any, template: Any) -> _Policy:
-    admits = _Rule.ADMIT if template["optional"] else _Rule.ENCRYPT
+    pass_rule = _Rule.ADMIT if template["optional"] else _Rule.ENCRYPT
     return _Policy(
         direction=message["dir"],
-        source=message["sel_saddr"] if message["sel_prefixlen_s"] else _ANYBODY,
-        target=message["sel_daddr"] if message["sel_prefixlen_d"] else _ANYBODY,
+        source=message["sel_saddr"] if message["sel_prefixlen_s"] else _ANY_ADDRESS,
+        target=message["sel_daddr"] if message["sel_prefixlen_d"] else _ANY_ADDRESS,
         port=message["sel_dport"],
-        rule=_Rule.BLOCK if message["action"] == _REFUSE else admits,
+        rule=_Rule.BLOCK if message["action"] == _ACTION_REFUSE else pass_rule,
     )

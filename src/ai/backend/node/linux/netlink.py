@@ -8,7 +8,7 @@ from typing import Any, Self
 
 EVERYBODY = "00:00:00:00:00:00"
 """The entry of a VXLAN device for unknown destinations, broadcasts included."""
-_STATIC, _SELF = 0xC0, 0x02  # permanent and never asked for; an entry of the device itself
+_STATIC_STATE_MASK, _SELF_FLAG = 0xC0, 0x02  # permanent and never asked for; an entry of the device itself
 
 
 class Route:
@@ -26,25 +26,25 @@ class Route:
     def __exit__(self, *_: object) -> None:
         self._route.close()
 
-    def _link(self, command: str, **values: Any) -> list[Any]:
+    def _send_link_request(self, command: str, **values: Any) -> list[Any]:
         return self._collect(self._route.link, command, **values)
 
-    def _index(self, name: str) -> int:
-        (link,) = self._link("get", ifname=name)
+    def _index_of(self, name: str) -> int:
+        (link,) = self._send_link_request("get", ifname=name)
         return int(link["index"])
 
     def links(self) -> dict[str, str]:
         """Returns the alias of every device, by name."""
-        return {link.get("ifname"): link.get("ifalias") or "" for link in self._link("dump")}
+        return {link.get("ifname"): link.get("ifalias") or "" for link in self._send_link_request("dump")}
 
     def add_pair(self, name: str, peer: str, alias: str) -> None:
-        """Adds two devices; packets that one of them sends arrive at the other one."""
-        self._link("add", ifname=name, kind="veth", peer={"ifname": peer}, arp=False)
+        """Adds a pair of network devices; packets that one device sends arrive at the other."""
+        self._send_link_request("add", ifname=name, kind="veth", peer={"ifname": peer}, arp=False)
         self.set_alias(name, alias)
 
     def add_vxlan(self, name: str, vni: int, local: str, port: int, mtu: int) -> None:
         """Adds a tunnel that knows its peers by :meth:`add_place` alone, and does not answer ARP."""
-        self._link(
+        self._send_link_request(
             "add",
             ifname=name,
             kind="vxlan",
@@ -58,51 +58,53 @@ class Route:
         )
 
     def has_no_shortcut(self, name: str) -> bool:
-        """Returns whether a tunnel reaches others of its node (Linux 6.5 and newer).
+        """Returns True if a VXLAN tunnel reaches tunnels of its own node (Linux 6.5 and newer).
 
         The kernel's shortcut between them passes packets as outgoing ones, which macvlan drops.
         """
-        (link,) = self._link("get", ifname=name)
+        (link,) = self._send_link_request("get", ifname=name)
         return bool(link.get_nested("IFLA_LINKINFO", "IFLA_INFO_DATA", "IFLA_VXLAN_LOCALBYPASS") == 0)
 
     def add_place(self, name: str, hardware: str, address: str, port: int) -> None:
-        """Assigns a hardware address to a peer of a VXLAN device. :data:`EVERYBODY` has many peers, others have one."""
+        """Assigns a hardware address to a VXLAN device's peer. Only :data:`EVERYBODY` may have many peers."""
         command = "append" if hardware == EVERYBODY else "replace"
-        entry = {"ifindex": self._index(name), "lladdr": hardware, "dst": address, "port": port}
-        self._collect(self._route.fdb, command, **entry, state=_STATIC, flags=_SELF)
+        neighbour = {"ifindex": self._index_of(name), "lladdr": hardware, "dst": address, "port": port}
+        self._collect(self._route.fdb, command, **neighbour, state=_STATIC_STATE_MASK, flags=_SELF_FLAG)
 
     def set_alias(self, name: str, alias: str) -> None:
-        self._link("set", index=self._index(name), ifalias=alias)
+        self._send_link_request("set", index=self._index_of(name), ifalias=alias)
 
     def set_master(self, name: str, bridge: str) -> None:
         """Makes a device a port of a bridge."""
-        self._link("set", index=self._index(name), master=self._index(bridge))
+        self._send_link_request("set", index=self._index_of(name), master=self._index_of(bridge))
 
     def mtu_at(self, address: str) -> int:
-        """Returns the largest packet of the device that has an IPv4 address. Raises OSError if no device has it."""
-        for entry in self._collect(self._route.addr, "dump", family=socket.AF_INET):
-            if entry.get("local") == address:
-                (link,) = self._link("get", index=entry["index"])
+        """Returns the MTU of the network device with an IPv4 address. Raises OSError if no device has the address."""
+        for address_entry in self._collect(self._route.addr, "dump", family=socket.AF_INET):
+            if address_entry.get("local") == address:
+                (link,) = self._send_link_request("get", index=address_entry["index"])
                 return int(link.get("mtu"))
         raise OSError(errno.EADDRNOTAVAIL, f"no network device here has the address {address}")
 
     def add_child(self, parent: str, name: str, namespace: int, hardware: str = "") -> None:
         """Adds a device in another network namespace on top of ``parent``. Children reach each other alone."""
         address = {"address": hardware} if hardware else {}
-        link = self._index(parent)
-        self._link("add", ifname=name, kind="macvlan", macvlan_mode="bridge", link=link, net_ns_fd=namespace, **address)
+        link = self._index_of(parent)
+        self._send_link_request(
+            "add", ifname=name, kind="macvlan", macvlan_mode="bridge", link=link, net_ns_fd=namespace, **address
+        )
 
     def set_up(self, name: str, *, arp: bool = True) -> None:
-        """Brings a device up; without ``arp`` it neither asks for addresses nor answers."""
-        self._link("set", index=self._index(name), state="up", **({} if arp else {"arp": False}))
+        """Brings a network device up; without ``arp`` the device neither asks for addresses nor answers."""
+        self._send_link_request("set", index=self._index_of(name), state="up", **({} if arp else {"arp": False}))
 
     def add_address(self, name: str, address: str, prefix: int) -> None:
-        self._collect(self._route.addr, "add", index=self._index(name), address=address, prefixlen=prefix)
+        self._collect(self._route.addr, "add", index=self._index_of(name), address=address, prefixlen=prefix)
 
     def remove(self, name: str) -> None:
-        """Removes a device with its peer and its children. Safe when there is none."""
+        """Removes a network device with its peer and children. Safe for an absent device."""
         try:
-            self._link("del", ifname=name)
+            self._send_link_request("del", ifname=name)
         except OSError as error:
             if error.errno != errno.ENODEV:
                 raise

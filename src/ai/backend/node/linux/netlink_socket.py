@@ -27,11 +27,15 @@ from pyroute2.netlink.rtnl.ifinfmsg.plugins.vxlan import vxlan
 
 NEW_STATE, DELETE_STATE, GET_STATE = 0x10, 0x11, 0x12
 NEW_POLICY, DELETE_POLICY, GET_POLICY, UPDATE_POLICY = 0x13, 0x14, 0x15, 0x19
-MESSAGE, DUMP, ONLY_NEW = NLM_F_REQUEST | NLM_F_ACK, NLM_F_REQUEST | NLM_F_DUMP, NLM_F_CREATE | NLM_F_EXCL
+MESSAGE_FLAGS, DUMP_FLAGS, ONLY_NEW_FLAGS = (
+    NLM_F_REQUEST | NLM_F_ACK,
+    NLM_F_REQUEST | NLM_F_DUMP,
+    NLM_F_CREATE | NLM_F_EXCL,
+)
 DumpRequest = nlmsg
 
 Fields = tuple[tuple[str, Any], ...]
-_LIFETIME: Fields = (
+_LIFETIME_FIELDS: Fields = (
     ("soft_byte_limit", "Q"),
     ("hard_byte_limit", "Q"),
     ("soft_packet_limit", "Q"),
@@ -39,7 +43,7 @@ _LIFETIME: Fields = (
     ("expiry_times", "32x"),
     ("current_use", "32x"),
 )
-FOREVER = dict.fromkeys([name for name, kind in _LIFETIME if kind == "Q"], (1 << 64) - 1)
+NO_LIFETIME_LIMITS = dict.fromkeys([name for name, kind in _LIFETIME_FIELDS if kind == "Q"], (1 << 64) - 1)
 
 
 class VxlanData(nla):
@@ -63,7 +67,7 @@ class Address:
         return socket.inet_ntoa(data[offset : offset + 4]), offset + 16
 
 
-_SELECTOR: Fields = (
+_SELECTOR_FIELDS: Fields = (
     ("sel_daddr", Address),
     ("sel_saddr", Address),
     ("sel_dport", ">H"),
@@ -78,7 +82,7 @@ _SELECTOR: Fields = (
     ("sel_ifindex", "i"),
     ("sel_user", "I"),
 )
-_ID: Fields = (("daddr", Address), ("spi", ">I"), ("proto", "B"), ("id_pad", "3x"))
+_STATE_ID_FIELDS: Fields = (("daddr", Address), ("spi", ">I"), ("proto", "B"), ("id_pad", "3x"))
 
 
 class AeadAlgorithm(nla):
@@ -98,7 +102,7 @@ class ReplayWindow(nla):
 
 class Template(nla):
     fields = (
-        *_ID,
+        *_STATE_ID_FIELDS,
         ("family", "H"),
         ("family_pad", "2x"),
         ("saddr", Address),
@@ -114,14 +118,14 @@ class Template(nla):
 
 
 class StateMessage(nlmsg):
-    """A state: the key for packets from one address to another (xfrm_usersa_info)."""
+    """An IPsec state: the key for packets from one address to another (xfrm_usersa_info)."""
 
     prefix = "XFRMA_"
     fields = (
-        *_SELECTOR,
-        *_ID,
+        *_SELECTOR_FIELDS,
+        *_STATE_ID_FIELDS,
         ("saddr", Address),
-        *_LIFETIME,
+        *_LIFETIME_FIELDS,
         ("stats", "12x"),
         ("seq", "I"),
         ("reqid", "I"),
@@ -137,18 +141,18 @@ class StateMessage(nlmsg):
 
 
 class StateId(nlmsg):
-    """Names a state (xfrm_usersa_id)."""
+    """The identity of an IPsec state (xfrm_usersa_id)."""
 
     fields = (("daddr", Address), ("spi", ">I"), ("family", "H"), ("proto", "B"), ("pad", "x"))
 
 
 class PolicyMessage(nlmsg):
-    """A policy: the treatment of the packets that a selector matches (xfrm_userpolicy_info)."""
+    """An IPsec policy: the treatment of packets that a selector matches (xfrm_userpolicy_info)."""
 
     prefix = "XFRMA_"
     fields = (
-        *_SELECTOR,
-        *_LIFETIME,
+        *_SELECTOR_FIELDS,
+        *_LIFETIME_FIELDS,
         ("priority", "I"),
         ("index", "I"),
         ("dir", "B"),
@@ -162,9 +166,9 @@ class PolicyMessage(nlmsg):
 
 
 class PolicyId(nlmsg):
-    """Names a policy (xfrm_userpolicy_id)."""
+    """The identity of an IPsec policy (xfrm_userpolicy_id)."""
 
-    fields = (*_SELECTOR, ("index", "I"), ("dir", "B"), ("pad", "3x"))
+    fields = (*_SELECTOR_FIELDS, ("index", "I"), ("dir", "B"), ("pad", "3x"))
 
 
 def open_route() -> IPRoute:

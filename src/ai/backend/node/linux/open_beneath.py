@@ -13,13 +13,13 @@ WALK = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def open_source(source: str) -> int:
-    """Opens the source of a bind mount, and returns its descriptor. Raises OSError, also for a link after BENEATH."""
-    top, _, below = source.partition(BENEATH)
-    fd = os.open(top or "/", os.O_PATH | os.O_CLOEXEC)
-    if not below:
+    """Opens a bind mount's source, and returns its descriptor. Raises OSError, also for a link after BENEATH."""
+    folder, _, path_below = source.partition(BENEATH)
+    fd = os.open(folder or "/", os.O_PATH | os.O_CLOEXEC)
+    if not path_below:
         return fd
     try:
-        parts = below.split("/")
+        parts = path_below.split("/")
         if not {"", ".", ".."}.isdisjoint(parts):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), source)
         return open_through_no_link(fd, parts, WALK)
@@ -27,27 +27,27 @@ def open_source(source: str) -> int:
         os.close(fd)
 
 
-def open_through_no_link(directory: int, parts: Sequence[str], flags: int, mode: int = 0) -> int:
-    """Walks from a directory by descriptors, and opens the last part. Raises OSError, ELOOP for a link."""
-    *above, name = parts
-    fd = os.dup(directory)
+def open_through_no_link(directory_fd: int, parts: Sequence[str], flags: int, creation_mode: int = 0) -> int:
+    """Opens the path of ``parts`` below a directory without following links. Raises OSError, ELOOP for a link."""
+    *folder_names, last_name = parts
+    fd = os.dup(directory_fd)
     try:
-        for part in above:
-            fd, last = _enter(fd, part), fd
-            os.close(last)
-        opened = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=fd)
+        for part_name in folder_names:
+            fd, parent_fd = _open_subdirectory(fd, part_name), fd
+            os.close(parent_fd)
+        opened_fd = os.open(last_name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, creation_mode, dir_fd=fd)
     finally:
         os.close(fd)
-    if flags & os.O_PATH and stat.S_ISLNK(os.fstat(opened).st_mode):
-        os.close(opened)
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name)
-    return opened
+    if flags & os.O_PATH and stat.S_ISLNK(os.fstat(opened_fd).st_mode):
+        os.close(opened_fd)
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), last_name)
+    return opened_fd
 
 
-def _enter(fd: int, part: str) -> int:
+def _open_subdirectory(parent_fd: int, directory_name: str) -> int:
     try:
-        return os.open(part, WALK | os.O_NOFOLLOW, dir_fd=fd)
+        return os.open(directory_name, WALK | os.O_NOFOLLOW, dir_fd=parent_fd)
     except NotADirectoryError:
-        if os.path.islink(f"/proc/self/fd/{fd}/{part}"):  # noqa: PTH114  # only for the message
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), part) from None
+        if os.path.islink(f"/proc/self/fd/{parent_fd}/{directory_name}"):  # noqa: PTH114  # only for the message
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), directory_name) from None
         raise

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterable
 from contextlib import suppress
 
-_PAGE = os.sysconf("SC_PAGESIZE")
+_PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 
 
 def boot_id() -> str:
@@ -20,7 +20,7 @@ def boot_id() -> str:
 
 
 def stat_fields(pid: int) -> list[str] | None:
-    """Returns the fields of /proc/PID/stat from the state (field 3) on; None if there is no such process."""
+    """Returns the fields of /proc/PID/stat from the state (field 3) on; None without such a process."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:  # as above
             text = file.read()
@@ -37,9 +37,9 @@ def start_time(pid: int) -> int | None:
     return int(fields[19])
 
 
-def is_same(pid: int, started: int) -> bool:
-    """Returns whether the process with this identity still lives."""
-    return start_time(pid) == started
+def is_same(pid: int, start_tick: int) -> bool:
+    """Returns True if the process with this pid and start time still lives."""
+    return start_time(pid) == start_tick
 
 
 def _children_by_list(pid: int) -> list[int] | None:
@@ -57,39 +57,39 @@ def _children_by_list(pid: int) -> list[int] | None:
     return pids
 
 
-def _parents() -> dict[int, list[int]]:
-    table: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):  # as above
-        if name.isdigit():
-            fields = stat_fields(int(name))
+def _children_of_all() -> dict[int, list[int]]:
+    children_of_pid: dict[int, list[int]] = {}
+    for pid_text in os.listdir("/proc"):  # as above
+        if pid_text.isdigit():
+            fields = stat_fields(int(pid_text))
             if fields is not None:
-                table.setdefault(int(fields[1]), []).append(int(name))
-    return table
+                children_of_pid.setdefault(int(fields[1]), []).append(int(pid_text))
+    return children_of_pid
 
 
 def children(pid: int) -> list[int]:
     """Returns the children of a process, zombies too."""
     pids = _children_by_list(pid)
-    return _parents().get(pid, []) if pids is None else pids
+    return _children_of_all().get(pid, []) if pids is None else pids
 
 
 def descendants(pid: int) -> list[int]:
     """Returns every process below ``pid``, parents first. A concurrent fork may hide a child from one call."""
-    table: dict[int, list[int]] | None = None
+    children_of_pid: dict[int, list[int]] | None = None
     pids: list[int] = []
-    seen = {pid}
-    queue = [pid]
-    while queue:
-        current = queue.pop()
-        children = _children_by_list(current) if table is None else table.get(current, [])
-        if children is None:
-            table = _parents()
-            children = table.get(current, [])
-        for child in children:
-            if child not in seen:
-                seen.add(child)
-                pids.append(child)
-                queue.append(child)
+    seen_pids = {pid}
+    pending_pids = [pid]
+    while pending_pids:
+        parent_pid = pending_pids.pop()
+        child_pids = _children_by_list(parent_pid) if children_of_pid is None else children_of_pid.get(parent_pid, [])
+        if child_pids is None:
+            children_of_pid = _children_of_all()
+            child_pids = children_of_pid.get(parent_pid, [])
+        for child_pid in child_pids:
+            if child_pid not in seen_pids:
+                seen_pids.add(child_pid)
+                pids.append(child_pid)
+                pending_pids.append(child_pid)
     return pids
 
 
@@ -100,32 +100,32 @@ def resident_bytes(pid: int) -> int:
             fields = file.read().split()
     except OSError:
         return 0
-    return max(0, int(fields[1]) - int(fields[2])) * _PAGE
+    return max(0, int(fields[1]) - int(fields[2])) * _PAGE_BYTES
 
 
 def interface_bytes(path: str) -> dict[str, tuple[int, int]]:
     """Maps interfaces without the loopback to bytes received and sent, from a file such as /proc/net/dev."""
-    counted: dict[str, tuple[int, int]] = {}
+    bytes_of_interface: dict[str, tuple[int, int]] = {}
     with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:  # as above
         for line in file:
-            name, colon, rest = line.partition(":")
-            fields = rest.split()
+            name, colon, counters_text = line.partition(":")
+            fields = counters_text.split()
             if colon and len(fields) >= 9 and name.strip() != "lo":
-                counted[name.strip()] = (int(fields[0]), int(fields[8]))
-    return counted
+                bytes_of_interface[name.strip()] = (int(fields[0]), int(fields[8]))
+    return bytes_of_interface
 
 
-def send(pids: Iterable[int], number: int) -> int:
-    """Sends a signal to each process; returns how many existed."""
-    reached = 0
+def send(pids: Iterable[int], signal_number: int) -> int:
+    """Sends a signal to each process; returns the number of processes that existed."""
+    reached_count = 0
     for pid in pids:
         with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, number)
-            reached += 1
-    return reached
+            os.kill(pid, signal_number)
+            reached_count += 1
+    return reached_count
 
 
 def stop_and_kill(pids: list[int]) -> int:
-    """Sends SIGSTOP to all first, so that none forks while the others are killed."""
+    """Kills processes; stops all of them first, so that none forks while others are killed."""
     send(pids, signal.SIGSTOP)
     return send(pids, signal.SIGKILL)

@@ -19,13 +19,13 @@ from typing import Any
 
 from ai.backend.common.errors import CreationDenied
 
-_LD_ABS, _JEQ, _JGE, _JSET, _RET, _JA = 0x20, 0x15, 0x35, 0x45, 0x06, 0x05
+_LOAD, _JUMP_EQUAL, _JUMP_GREATER_EQUAL, _JUMP_MASKED, _RETURN, _JUMP_ALWAYS = 0x20, 0x15, 0x35, 0x45, 0x06, 0x05
 ALLOW = 0x7FFF_0000
 KILL = 0x8000_0000
 ERRNO = 0x0005_0000
 _NR_OFFSET, _ARCH_OFFSET, _ARGS_OFFSET = 0, 4, 16
 AUDIT_ARCH = {"x86_64": 0xC000_003E, "aarch64": 0xC000_00B7}
-_COLUMN = {"x86_64": 0, "aarch64": 1}
+_COLUMN_OF_MACHINE = {"x86_64": 0, "aarch64": 1}
 NAMESPACE_FLAGS = 0x7E02_0080
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET and NEWTIME."""
 SOCKET_FAMILIES = (1, 2, 10, 16)
@@ -41,76 +41,86 @@ NEVER_EXTRA = frozenset(
 """System calls that no plugin may request, because they would break the sandbox."""
 
 Program = list[tuple[int, int, int, int]]
-_ALLOW: Program = [(_RET, 0, 0, ALLOW)]
-_DENY: Program = [(_RET, 0, 0, ERRNO | errno.EPERM)]
+_ALLOW_CALL: Program = [(_RETURN, 0, 0, ALLOW)]
+_DENY_CALL: Program = [(_RETURN, 0, 0, ERRNO | errno.EPERM)]
 
 
 @cache
-def _table() -> dict[str, Any]:
-    text = Path(__file__).with_name("seccomp.json").read_text(encoding="utf-8")
-    table: dict[str, Any] = json.loads(text)
-    return table
+def _syscall_table() -> dict[str, Any]:
+    table_text = Path(__file__).with_name("seccomp.json").read_text(encoding="utf-8")
+    syscall_table: dict[str, Any] = json.loads(table_text)
+    return syscall_table
 
 
 def is_supported(machine: str | None = None) -> bool:
-    """Returns whether the allow-list has numbers for this machine."""
+    """Returns True if the allow-list of system calls has numbers for this machine."""
     return (machine or platform.machine()) in AUDIT_ARCH
 
 
 def compile_policy(extra: Collection[str] = (), machine: str | None = None) -> bytes:
-    """Compiles the filter, with the extra calls of plugins. Raises CreationDenied for a call that cannot be allowed."""
-    return _compile(tuple(sorted(extra)), machine or platform.machine())
+    """Compiles the system call filter, with the plugins' extra calls. Raises CreationDenied for a forbidden call."""
+    return _compile_program(tuple(sorted(extra)), machine or platform.machine())
 
 
 @cache
-def _compile(extra: tuple[str, ...], machine: str) -> bytes:
-    column = _COLUMN[machine]
-    numbers = {name: pair[column] for name, pair in _table()["numbers"].items() if pair[column] is not None}
+def _compile_program(extra: tuple[str, ...], machine: str) -> bytes:
+    number_column = _COLUMN_OF_MACHINE[machine]
+    number_of_syscall = {
+        name: machine_numbers[number_column]
+        for name, machine_numbers in _syscall_table()["numbers"].items()
+        if machine_numbers[number_column] is not None
+    }
     for name in extra:
-        if name in NEVER_EXTRA or name not in numbers:
+        if name in NEVER_EXTRA or name not in number_of_syscall:
             raise CreationDenied(
                 f"the system call {name!r} cannot be allowed in a session",
                 data={"field": "extra_syscalls", "key": name},
             )
-    allowed = {numbers[name] for name in (*_table()["allow"], *extra) if name in numbers}
-    return assemble(_program(allowed, numbers, AUDIT_ARCH[machine]))
+    allowed_numbers = {
+        number_of_syscall[name] for name in (*_syscall_table()["allow"], *extra) if name in number_of_syscall
+    }
+    return assemble(_assemble_rules(allowed_numbers, number_of_syscall, AUDIT_ARCH[machine]))
 
 
-def _program(allowed: set[int], numbers: dict[str, int], arch: int) -> Program:
+def _assemble_rules(allowed_numbers: set[int], number_of_syscall: dict[str, int], arch: int) -> Program:
     program: Program = [
-        (_LD_ABS, 0, 0, _ARCH_OFFSET),
-        (_JEQ, 1, 0, arch),
-        (_RET, 0, 0, KILL),
-        (_LD_ABS, 0, 0, _NR_OFFSET),
-        (_JGE, 0, 1, max(numbers.values()) + 1),
-        (_RET, 0, 0, ERRNO | errno.ENOSYS),
+        (_LOAD, 0, 0, _ARCH_OFFSET),
+        (_JUMP_EQUAL, 1, 0, arch),
+        (_RETURN, 0, 0, KILL),
+        (_LOAD, 0, 0, _NR_OFFSET),
+        (_JUMP_GREATER_EQUAL, 0, 1, max(number_of_syscall.values()) + 1),
+        (_RETURN, 0, 0, ERRNO | errno.ENOSYS),
     ]
-    absent = [
-        numbers[name] for name in ("clone3", "io_uring_setup") if name in numbers and numbers[name] not in allowed
+    absent_numbers = [
+        number_of_syscall[name]
+        for name in ("clone3", "io_uring_setup")
+        if name in number_of_syscall and number_of_syscall[name] not in allowed_numbers
     ]
-    for number in absent:
-        program += [(_JEQ, 0, 1, number), (_RET, 0, 0, ERRNO | errno.ENOSYS)]
-    program += _on_call(numbers["clone"], [(_JSET, 0, 1, NAMESPACE_FLAGS), *_DENY, *_ALLOW], argument=0)
-    program += _on_call(numbers["personality"], _one_of(PERSONALITIES), argument=0)
-    program += _on_call(numbers["socket"], _one_of(SOCKET_FAMILIES), argument=0)
-    return program + _search(_ranges(allowed))
+    for absent_number in absent_numbers:
+        program += [(_JUMP_EQUAL, 0, 1, absent_number), (_RETURN, 0, 0, ERRNO | errno.ENOSYS)]
+    program += _check_argument(
+        number_of_syscall["clone"], [(_JUMP_MASKED, 0, 1, NAMESPACE_FLAGS), *_DENY_CALL, *_ALLOW_CALL], argument_index=0
+    )
+    program += _check_argument(number_of_syscall["personality"], _allow_values(PERSONALITIES), argument_index=0)
+    program += _check_argument(number_of_syscall["socket"], _allow_values(SOCKET_FAMILIES), argument_index=0)
+    return program + _search_ranges(_ranges_of(allowed_numbers))
 
 
-def _on_call(number: int, body: Program, *, argument: int) -> Program:
-    """Runs the body, which returns, on the low half of an argument of this call."""
-    load: Program = [(_LD_ABS, 0, 0, _ARGS_OFFSET + 8 * argument)]
-    return [(_JEQ, 0, _reach(len(load) + len(body)), number), *load, *body]
+def _check_argument(call_number: int, body: Program, *, argument_index: int) -> Program:
+    """Returns instructions that check an argument of a system call by ``body``."""
+    load_instructions: Program = [(_LOAD, 0, 0, _ARGS_OFFSET + 8 * argument_index)]
+    return [(_JUMP_EQUAL, 0, _checked_jump(len(load_instructions) + len(body)), call_number), *load_instructions, *body]
 
 
-def _one_of(values: Sequence[int]) -> Program:
-    checks: Program = []
-    for value in values:
-        checks += [(_JEQ, 0, 1, value), *_ALLOW]
-    return [*checks, *_DENY]
+def _allow_values(allowed_values: Sequence[int]) -> Program:
+    check_instructions: Program = []
+    for allowed_value in allowed_values:
+        check_instructions += [(_JUMP_EQUAL, 0, 1, allowed_value), *_ALLOW_CALL]
+    return [*check_instructions, *_DENY_CALL]
 
 
-def _ranges(numbers: Collection[int]) -> list[tuple[int, int]]:
-    """Groups consecutive numbers into (first, last)."""
+def _ranges_of(numbers: Collection[int]) -> list[tuple[int, int]]:
+    """Groups consecutive system call numbers into ranges (first, last)."""
     ranges: list[tuple[int, int]] = []
     for number in sorted(numbers):
         if ranges and ranges[-1][1] == number - 1:
@@ -120,21 +130,31 @@ def _ranges(numbers: Collection[int]) -> list[tuple[int, int]]:
     return ranges
 
 
-def _search(ranges: Sequence[tuple[int, int]]) -> Program:
+def _search_ranges(ranges: Sequence[tuple[int, int]]) -> Program:
     """Returns the instructions that allow the numbers in any of the ranges and deny the rest."""
     if not ranges:
-        return _DENY
+        return _DENY_CALL
     if len(ranges) == 1:
-        first, last = ranges[0]
-        return [(_JGE, 0, 2, first), (_JGE, 1, 0, last + 1), *_ALLOW, *_DENY]
-    middle = len(ranges) // 2
-    lower, upper = _search(ranges[:middle]), _search(ranges[middle:])
-    if len(lower) <= 255:
-        return [(_JGE, len(lower), 0, ranges[middle][0]), *lower, *upper]
-    return [(_JGE, 0, 1, ranges[middle][0]), (_JA, 0, 0, len(lower)), *lower, *upper]
+        first_number, last_number = ranges[0]
+        return [
+            (_JUMP_GREATER_EQUAL, 0, 2, first_number),
+            (_JUMP_GREATER_EQUAL, 1, 0, last_number + 1),
+            *_ALLOW_CALL,
+            *_DENY_CALL,
+        ]
+    middle_index = len(ranges) // 2
+    lower_search, upper_search = _search_ranges(ranges[:middle_index]), _search_ranges(ranges[middle_index:])
+    if len(lower_search) <= 255:
+        return [(_JUMP_GREATER_EQUAL, len(lower_search), 0, ranges[middle_index][0]), *lower_search, *upper_search]
+    return [
+        (_JUMP_GREATER_EQUAL, 0, 1, ranges[middle_index][0]),
+        (_JUMP_ALWAYS, 0, 0, len(lower_search)),
+        *lower_search,
+        *upper_search,
+    ]
 
 
-def _reach(distance: int) -> int:
+def _checked_jump(distance: int) -> int:
     if distance > 255:
         raise ValueError("a jump of the filter is too long")
     return distance
@@ -148,21 +168,21 @@ def assemble(program: Program) -> bytes:
 
 
 def profile(extra: Collection[str] = (), machine: str | None = None) -> dict[str, Any]:
-    """Returns the policy in the form of container engines (OCI runtime specification, "Seccomp").
+    """Returns the system call filter in the form of container engines (OCI runtime specification, "Seccomp").
 
     Raises CreationDenied.
     """
     compile_policy(extra, machine)
-    conditional = {"clone", "personality", "socket"}
-    absent = {"clone3", "io_uring_setup"} - {*_table()["allow"], *extra}
-    existing = set(_table()["numbers"])
-    names = sorted((existing & {*_table()["allow"], *extra}) - conditional)
-    one_of = {"personality": PERSONALITIES, "socket": SOCKET_FAMILIES}
+    conditional_names = {"clone", "personality", "socket"}
+    absent_names = {"clone3", "io_uring_setup"} - {*_syscall_table()["allow"], *extra}
+    known_names = set(_syscall_table()["numbers"])
+    allowed_names = sorted((known_names & {*_syscall_table()["allow"], *extra}) - conditional_names)
+    allowed_values_of_call = {"personality": PERSONALITIES, "socket": SOCKET_FAMILIES}
     return {
         "defaultAction": "SCMP_ACT_ERRNO",
         "defaultErrnoRet": errno.EPERM,
         "syscalls": [
-            {"names": names, "action": "SCMP_ACT_ALLOW"},
+            {"names": allowed_names, "action": "SCMP_ACT_ALLOW"},
             {
                 "names": ["clone"],
                 "action": "SCMP_ACT_ALLOW",
@@ -170,13 +190,16 @@ def profile(extra: Collection[str] = (), machine: str | None = None) -> dict[str
             },
             *(
                 {
-                    "names": [name],
+                    "names": [call_name],
                     "action": "SCMP_ACT_ALLOW",
-                    "args": [{"index": 0, "value": value, "op": "SCMP_CMP_EQ"}],
+                    "args": [{"index": 0, "value": allowed_value, "op": "SCMP_CMP_EQ"}],
                 }
-                for name, values in one_of.items()
-                for value in values
+                for call_name, allowed_values in allowed_values_of_call.items()
+                for allowed_value in allowed_values
             ),
-            *({"names": [name], "action": "SCMP_ACT_ERRNO", "errnoRet": errno.ENOSYS} for name in sorted(absent)),
+            *(
+                {"names": [call_name], "action": "SCMP_ACT_ERRNO", "errnoRet": errno.ENOSYS}
+                for call_name in sorted(absent_names)
+            ),
         ],
     }

@@ -33,40 +33,43 @@ RESOLVE_BENEATH = 0x08
 _SYS_OPENAT2 = 437  # the same on every architecture
 _RENAME_NOREPLACE = 1
 _SYNC_FILE_RANGE_WRITE = 2
-_ATTEMPTS = 64
-_DIRENT = struct.Struct("=QqHB")
+_OPEN_ATTEMPTS = 64
+_DIRECTORY_ENTRY = struct.Struct("=QqHB")
 
 
 class _SockFprog(ctypes.Structure):
     _fields_ = (("len", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 
 
-def _check(result: int, what: str) -> None:
+def _raise_if_failed(result: int, call_text: str) -> None:
     if result != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
+        error_number = ctypes.get_errno()
+        raise OSError(error_number, f"{call_text}: {os.strerror(error_number)}")
 
 
-def _result(result: int, path: bytes | str | None = None) -> int:
+def _checked_result(result: int, path: bytes | str | None = None) -> int:
     if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), path)
+        error_number = ctypes.get_errno()
+        raise OSError(error_number, os.strerror(error_number), path)
     return result
 
 
 def prctl(option: int, value: int) -> None:
     """Calls prctl(2). Raises OSError."""
-    zero = ctypes.c_ulong(0)
-    _check(_LIBC.prctl(ctypes.c_int(option), ctypes.c_ulong(value), zero, zero, zero), f"prctl({option})")
+    unused_argument = ctypes.c_ulong(0)
+    _raise_if_failed(
+        _LIBC.prctl(ctypes.c_int(option), ctypes.c_ulong(value), unused_argument, unused_argument, unused_argument),
+        f"prctl({option})",
+    )
 
 
 def die_with_parent() -> None:
-    """Lets the kernel kill this process when its parent ends. A change of credentials resets it."""
+    """Lets the kernel kill this process when the parent ends. A change of credentials resets this."""
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def become_subreaper() -> None:
-    """Becomes the parent of orphaned descendants."""
+    """Makes this process the parent of orphaned descendants."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -76,131 +79,140 @@ def forbid_new_privileges() -> None:
 
 def install_seccomp(program: bytes) -> None:
     """Installs a BPF program (8 bytes an instruction) on this thread. Needs no_new_privs or CAP_SYS_ADMIN."""
-    fprog = _SockFprog(len(program) // 8, program)
-    zero = ctypes.c_ulong(0)
-    mode = ctypes.c_ulong(SECCOMP_MODE_FILTER)
-    _check(_LIBC.prctl(ctypes.c_int(PR_SET_SECCOMP), mode, ctypes.byref(fprog), zero, zero), "seccomp")
+    filter_program = _SockFprog(len(program) // 8, program)
+    unused_argument = ctypes.c_ulong(0)
+    filter_mode = ctypes.c_ulong(SECCOMP_MODE_FILTER)
+    _raise_if_failed(
+        _LIBC.prctl(
+            ctypes.c_int(PR_SET_SECCOMP), filter_mode, ctypes.byref(filter_program), unused_argument, unused_argument
+        ),
+        "seccomp",
+    )
 
 
 def unshare_mounts() -> None:
     """Enters a new mount namespace, from which nothing propagates back."""
-    _check(_LIBC.unshare(ctypes.c_int(CLONE_NEWNS)), "unshare(CLONE_NEWNS)")
+    _raise_if_failed(_LIBC.unshare(ctypes.c_int(CLONE_NEWNS)), "unshare(CLONE_NEWNS)")
     mount("none", "/", "", MS_REC | MS_PRIVATE)
 
 
 def unshare_network() -> None:
     """Enters a new network namespace, whose loopback is down."""
-    _check(_LIBC.unshare(ctypes.c_int(CLONE_NEWNET)), "unshare(CLONE_NEWNET)")
+    _raise_if_failed(_LIBC.unshare(ctypes.c_int(CLONE_NEWNET)), "unshare(CLONE_NEWNET)")
 
 
 def unshare_user() -> None:
     """Enters a user namespace in which a user keeps its identity and has root's powers until exec. Raises OSError."""
     uid, gid = os.geteuid(), os.getegid()
-    _check(_LIBC.unshare(ctypes.c_int(CLONE_NEWUSER)), "unshare(CLONE_NEWUSER)")
-    for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
-        fd = os.open(f"/proc/self/{name}", os.O_WRONLY | os.O_CLOEXEC)
+    _raise_if_failed(_LIBC.unshare(ctypes.c_int(CLONE_NEWUSER)), "unshare(CLONE_NEWUSER)")
+    for map_file_name, map_text in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{uid} {uid} 1"),
+        ("gid_map", f"{gid} {gid} 1"),
+    ):
+        fd = os.open(f"/proc/self/{map_file_name}", os.O_WRONLY | os.O_CLOEXEC)
         try:
-            os.write(fd, text.encode())
+            os.write(fd, map_text.encode())
         finally:
             os.close(fd)
 
 
-def enter_namespace(fd: int, kind: int) -> None:
+def enter_namespace(fd: int, namespace_type: int) -> None:
     """Moves this thread into a namespace; into a user namespace only a process of one thread. Raises OSError."""
-    _check(_LIBC.setns(ctypes.c_int(fd), ctypes.c_int(kind)), "setns")
+    _raise_if_failed(_LIBC.setns(ctypes.c_int(fd), ctypes.c_int(namespace_type)), "setns")
 
 
 def mount(source: str, target: str, fstype: str, flags: int, data: str = "") -> None:
-    """Mounts. Raises OSError."""
+    """Mounts ``source`` at ``target``. Raises OSError."""
     result = _LIBC.mount(
         os.fsencode(source), os.fsencode(target), fstype.encode(), ctypes.c_ulong(flags), data.encode() or None
     )
-    _check(result, f"mount {source} on {target}")
+    _raise_if_failed(result, f"mount {source} on {target}")
 
 
 def unmount(target: str) -> None:
     """Detaches a mount at once, even if it is in use. Raises OSError."""
-    _check(_LIBC.umount2(os.fsencode(target), ctypes.c_int(MNT_DETACH)), f"umount {target}")
+    _raise_if_failed(_LIBC.umount2(os.fsencode(target), ctypes.c_int(MNT_DETACH)), f"umount {target}")
 
 
-def openat2(directory: int, path: bytes, flags: int, mode: int = 0) -> int:
-    """Opens beneath ``directory``, not inherited.
+def openat2(directory_fd: int, path: bytes, flags: int, creation_mode: int = 0) -> int:
+    """Opens a path beneath a directory by openat2(2), without inheritance by child processes.
 
     Raises OSError: EXDEV: it leads out; EAGAIN: it does not hold still.
     """
-    how = struct.pack("=QQQ", flags | os.O_CLOEXEC, mode, RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS)
-    for attempt in range(_ATTEMPTS):
+    open_how = struct.pack("=QQQ", flags | os.O_CLOEXEC, creation_mode, RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS)
+    for attempt in range(_OPEN_ATTEMPTS):
         try:
-            return _result(_LIBC.syscall(_SYS_OPENAT2, directory, path, how, len(how)), path)
+            return _checked_result(_LIBC.syscall(_SYS_OPENAT2, directory_fd, path, open_how, len(open_how)), path)
         except OSError as e:
-            if e.errno not in (errno.EAGAIN, errno.EINTR) or attempt == _ATTEMPTS - 1:
+            if e.errno not in (errno.EAGAIN, errno.EINTR) or attempt == _OPEN_ATTEMPTS - 1:
                 raise
     raise AssertionError("the last attempt returns or raises")
 
 
 @cache
 def has_openat2() -> bool:
-    """Returns whether openat2 works: a kernel before 5.6 lacks it, and a seccomp filter may forbid it."""
-    root = os.open("/", os.O_PATH | os.O_DIRECTORY)
+    """Returns True if openat2 works: a kernel before 5.6 lacks the call, and a seccomp filter may forbid it."""
+    root_fd = os.open("/", os.O_PATH | os.O_DIRECTORY)
     try:
-        os.close(openat2(root, b".", os.O_PATH | os.O_DIRECTORY))
+        os.close(openat2(root_fd, b".", os.O_PATH | os.O_DIRECTORY))
     except OSError:
         return False
     finally:
-        os.close(root)
+        os.close(root_fd)
     return True
 
 
-def rename_noreplace(source_dir: int, source: str, target_dir: int, target: str) -> None:
-    """Renames unless the target exists (FileExistsError). Without support it is checked first. Raises OSError."""
+def rename_noreplace(source_dir_fd: int, source: str, target_dir_fd: int, target: str) -> None:
+    """Renames a file unless the target exists (FileExistsError), which is checked first if need be. Raises OSError."""
     names = os.fsencode(source), os.fsencode(target)
     try:
-        _result(_LIBC.renameat2(source_dir, names[0], target_dir, names[1], _RENAME_NOREPLACE), source)
+        _checked_result(_LIBC.renameat2(source_dir_fd, names[0], target_dir_fd, names[1], _RENAME_NOREPLACE), source)
     except OSError as e:
         if e.errno not in (errno.EINVAL, errno.ENOSYS):
             raise
     else:
         return
     try:
-        os.lstat(target, dir_fd=target_dir)
+        os.lstat(target, dir_fd=target_dir_fd)
     except FileNotFoundError:
-        os.rename(source, target, src_dir_fd=source_dir, dst_dir_fd=target_dir)
+        os.rename(source, target, src_dir_fd=source_dir_fd, dst_dir_fd=target_dir_fd)
         return
     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
 
 
 def syncfs(fd: int) -> None:
-    """Writes out the file system of the descriptor."""
-    _result(_LIBC.syncfs(fd))
+    """Writes a descriptor's file system out to the disk."""
+    _checked_result(_LIBC.syncfs(fd))
 
 
-def start_writeback(fd: int, offset: int, count: int) -> None:
+def start_writeback(fd: int, offset: int, byte_count: int) -> None:
     """Starts to write a part of a file to the disk without waiting; a hint that some file systems ignore."""
-    _LIBC.sync_file_range(fd, ctypes.c_int64(offset), ctypes.c_int64(count), _SYNC_FILE_RANGE_WRITE)
+    _LIBC.sync_file_range(fd, ctypes.c_int64(offset), ctypes.c_int64(byte_count), _SYNC_FILE_RANGE_WRITE)
 
 
-def read_directory(fd: int, cursor: int, limit: int) -> tuple[list[str], int | None]:
-    """Returns names from a position on (telldir(3)), and the next position, or None at the end."""
+def read_directory(fd: int, cursor: int, buffer_bytes: int) -> tuple[list[str], int | None]:
+    """Returns a directory's names from a cursor on (telldir(3)), and the next cursor, or None at the end."""
     buffer = ctypes.create_string_buffer(1 << 15)
     names: list[str] = []
     os.lseek(fd, cursor, os.SEEK_SET)
-    while count := _result(_LIBC.getdents64(fd, buffer, len(buffer))):
-        data, at = buffer.raw[:count], 0
-        while at < count:
-            _, after, length, _ = _DIRENT.unpack_from(data, at)
-            name = data[at + _DIRENT.size : data.index(b"\0", at + _DIRENT.size)]
-            at += length
+    while byte_count := _checked_result(_LIBC.getdents64(fd, buffer, len(buffer))):
+        data, entry_offset = buffer.raw[:byte_count], 0
+        while entry_offset < byte_count:
+            _, next_cursor, entry_length, _ = _DIRECTORY_ENTRY.unpack_from(data, entry_offset)
+            name = data[entry_offset + _DIRECTORY_ENTRY.size : data.index(b"\0", entry_offset + _DIRECTORY_ENTRY.size)]
+            entry_offset += entry_length
             if name not in (b".", b".."):
-                if len(names) == limit:
+                if len(names) == buffer_bytes:
                     return names, cursor
                 names.append(os.fsdecode(name))
-            cursor = after
+            cursor = next_cursor
     return names, None
 
 
-def unlock(directory: int | None, name: str) -> None:
-    """Adds our own permissions to a directory that we own."""
-    fd = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
+def unlock(directory_fd: int | None, name: str) -> None:
+    """Adds the owner's permissions to a directory of this user."""
+    fd = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=directory_fd)
     try:
         if os.fstat(fd).st_mode & stat.S_IRWXU != stat.S_IRWXU:
             os.chmod(f"/proc/self/fd/{fd}", stat.S_IRWXU)  # noqa: PTH101  # a descriptor, not a path

@@ -16,23 +16,23 @@ from ai.backend.node.linux.netlink import EVERYBODY, Route
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.runtime import Overlay
 
-SMALLEST = 28
-_NOT_HOSTS = 3  # the network itself, its gateway, its broadcast address
-_SYSCTL = Path("/proc/sys/net")
-_FENCES = ("ipv6/conf/{}/disable_ipv6", "ipv4/conf/{}/rp_filter")
+LONGEST_PREFIX = 28
+_RESERVED_ADDRESSES = 3  # the network itself, its gateway, its broadcast address
+_SYSCTL_FOLDER = Path("/proc/sys/net")
+_FENCE_FILES = ("ipv6/conf/{}/disable_ipv6", "ipv4/conf/{}/rp_filter")
 """Besides, the device does not answer ARP, and the host ignores what arrives there."""
 _PROBE_PORT, _PROBE_MTU = 4789, 1450
-_NO_SHORTCUT = "the kernel (older than Linux 6.5) leads no network from one agent to another of the same node"
+_NO_SHORTCUT_REASON = "the kernel (older than Linux 6.5) leads no network from one agent to another of the same node"
 
 
-def prefix_for(hosts: int) -> int:
+def prefix_for(host_count: int) -> int:
     """Returns the prefix length of a network with room for this many hosts and a gateway."""
-    return min(SMALLEST, 32 - (hosts + _NOT_HOSTS - 1).bit_length())
+    return min(LONGEST_PREFIX, 32 - (host_count + _RESERVED_ADDRESSES - 1).bit_length())
 
 
 def addresses_of(subnet: IPv4Network, hosts: Sequence[str]) -> dict[str, str]:
     """Assigns an address to each host name in order; the first address is the gateway's."""
-    return {host: str(subnet[number]) for number, host in enumerate(hosts, 2)}
+    return {host: str(subnet[host_number]) for host_number, host in enumerate(hosts, 2)}
 
 
 def busy_networks(routes: Path = Path("/proc/net/route")) -> list[IPv4Network]:
@@ -45,9 +45,9 @@ def busy_networks(routes: Path = Path("/proc/net/route")) -> list[IPv4Network]:
     for line in lines:
         fields = line.split()
         if len(fields) > 7 and fields[7] != "00000000":
-            address, mask = (bytes.fromhex(fields[place])[::-1] for place in (1, 7))
-            length = bin(int.from_bytes(mask)).count("1")
-            networks.append(IPv4Network((int(IPv4Address(address)), length), strict=False))
+            address_bytes, mask_bytes = (bytes.fromhex(fields[field_index])[::-1] for field_index in (1, 7))
+            prefix_length = bin(int.from_bytes(mask_bytes)).count("1")
+            networks.append(IPv4Network((int(IPv4Address(address_bytes)), prefix_length), strict=False))
     return networks
 
 
@@ -57,29 +57,29 @@ def mac_of(address: str) -> str:
 
 
 def fence(name: str) -> None:
-    """Excludes the host from a device of a session's network, as far as permitted."""
-    for path in _FENCES:
+    """Keeps the host from a network device of a session, as far as permitted."""
+    for path in _FENCE_FILES:
         with suppress(OSError):
-            (_SYSCTL / path.format(name)).write_text("1")
+            (_SYSCTL_FOLDER / path.format(name)).write_text("1")
 
 
-def device_name(mark: str, session: str, end: str) -> str:
+def device_name(owner_mark: str, session_text: str, end_suffix: str) -> str:
     """Returns the name of a network device, at most 15 characters."""
-    return "bai" + sha256(f"{mark}{session}".encode()).hexdigest()[:10] + end
+    return "bai" + sha256(f"{owner_mark}{session_text}".encode()).hexdigest()[:10] + end_suffix
 
 
 def why_none(name: str, *, within_node: bool = False) -> str:
-    """Returns why this kernel makes no VXLAN devices, or none within its node; empty if it does.
+    """Returns why the Linux kernel cannot make VXLAN devices, or none within its node; empty if it can.
 
     ``name`` is the name of a device for the trial, which nobody else uses.
     """
-    vni = 1 + int(sha256(name.encode()).hexdigest()[:5], 16)
+    trial_vni = 1 + int(sha256(name.encode()).hexdigest()[:5], 16)
     try:
         with Route() as route:
             try:
-                route.add_vxlan(name, vni, "127.0.0.1", _PROBE_PORT, _PROBE_MTU)
+                route.add_vxlan(name, trial_vni, "127.0.0.1", _PROBE_PORT, _PROBE_MTU)
                 if within_node and not route.has_no_shortcut(name):
-                    return _NO_SHORTCUT
+                    return _NO_SHORTCUT_REASON
             finally:
                 route.remove(name)
     except OSError as error:
@@ -88,7 +88,7 @@ def why_none(name: str, *, within_node: bool = False) -> str:
 
 
 def set_up(name: str, mark: str, overlay: Overlay, *, bridge: str = "") -> None:
-    """Creates the device ``name`` of an overlay, as a port of ``bridge`` if one is named; replaces another of the name.
+    """Creates an overlay's VXLAN device, as a port of ``bridge`` if named; replaces another device of the name.
 
     ``mark`` begins its alias. Idempotent.
 
@@ -109,7 +109,7 @@ def set_up(name: str, mark: str, overlay: Overlay, *, bridge: str = "") -> None:
                 raise CreationDeferred(f"another network here has the number {overlay.vni}") from None
             if any(peer[0] == overlay.local[0] for peer in overlay.peers.values()) and not route.has_no_shortcut(name):
                 route.remove(name)
-                raise CreationDenied(_NO_SHORTCUT)
+                raise CreationDenied(_NO_SHORTCUT_REASON)
             route.set_alias(name, alias)
             crash_point("network.made")
         for peer in dict.fromkeys(overlay.peers.values()):
@@ -123,7 +123,7 @@ def set_up(name: str, mark: str, overlay: Overlay, *, bridge: str = "") -> None:
 
 
 def marked(mark: str) -> dict[str, str]:
-    """Maps each device whose alias begins with the mark to the word after it. Raises OSError."""
+    """Maps each network device whose alias begins with the mark to the alias's second word. Raises OSError."""
     with Route() as route:
         links = route.links().items()
     return {name: alias.removeprefix(mark).partition(" ")[0] for name, alias in links if alias.startswith(mark)}

@@ -30,7 +30,7 @@ _STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 class Container:
-    """Relays for one container. `runner` is called in the child with the number of its channel's descriptor."""
+    """Relays for one container. `runner` is called in the child process with its channel's descriptor."""
 
     def __init__(self, directory: str, replay_bytes: int, runner: Any) -> None:
         self._start_runner = runner
@@ -45,8 +45,8 @@ class Container:
             os.set_blocking(fd, False)
         signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_args: None)
-        for number in _STOP_SIGNALS:
-            signal.signal(number, self._stop)
+        for signal_number in _STOP_SIGNALS:
+            signal.signal(signal_number, self._stop)
         self._poll = select.poll()
         self._poll.register(self._wakeup, select.POLLIN)
         self._relay = Relay(
@@ -54,26 +54,26 @@ class Container:
             listen(directory),
             None,
             replay_bytes=replay_bytes,
-            command=self._command,
-            lost=self._runner_lost,
+            command=self._on_command,
+            lost=self._on_runner_lost,
         )
 
     def run(self) -> int:
         """Relays until the runner has ended; returns its exit code as a shell does."""
         while self._status is None:
-            kill_at = self._kill_at
-            timeout_ms = None if kill_at is None else max(0, int((kill_at - time.monotonic()) * 1000) + 1)
+            kill_deadline = self._kill_at
+            timeout_ms = None if kill_deadline is None else max(0, int((kill_deadline - time.monotonic()) * 1000) + 1)
             for fd, events in self._poll.poll(timeout_ms):
                 if fd == self._wakeup:
                     os.read(self._wakeup, 512)
-                    self._reap()
+                    self._reap_children()
                 else:
                     self._relay.dispatch(fd, events)
             if self._kill_at is not None and time.monotonic() >= self._kill_at:
                 self._kill_at = None
                 _signal_all(signal.SIGKILL)
             self._relay.interest()
-        self._leave()
+        self._store_unacknowledged()
         if os.WIFSIGNALED(self._status):
             return 128 + os.WTERMSIG(self._status)
         return os.WEXITSTATUS(self._status)
@@ -85,7 +85,7 @@ class Container:
             self._is_stopping = True
             _signal_all(signal.SIGTERM)
 
-    def _reap(self) -> None:
+    def _reap_children(self) -> None:
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -96,40 +96,40 @@ class Container:
             if pid == self._pid:
                 self._status = status
 
-    def _runner_lost(self, violation: str) -> None:
+    def _on_runner_lost(self, violation: str) -> None:
         self._reason = violation
         self._kill_at = time.monotonic() + (0.0 if violation else RUNNER_LOST_GRACE_S)
 
-    def _command(self, peer: Peer, kind: str, body: bytes) -> bool:
+    def _on_command(self, peer: Peer, kind: str, body: bytes) -> bool:
         if kind == "socket":
             hand_over_socket(peer)
             return True
         if kind != "begin":
             return False
         if not self._pid:
-            self._begin()
+            self._start_relay()
         peer.send(encode({"t": "begun", "pid": self._pid}))
         return True
 
-    def _begin(self) -> None:
-        ours, theirs = socket.socketpair()
+    def _start_relay(self) -> None:
+        shim_socket, runner_socket = socket.socketpair()
         self._pid = os.fork()
         if self._pid == 0:
             code = 70
             try:
                 signal.set_wakeup_fd(-1)
-                for number in (signal.SIGCHLD, *_STOP_SIGNALS):
-                    signal.signal(number, signal.SIG_DFL)
-                code = self._start_runner(theirs.fileno())
+                for signal_number in (signal.SIGCHLD, *_STOP_SIGNALS):
+                    signal.signal(signal_number, signal.SIG_DFL)
+                code = self._start_runner(runner_socket.fileno())
             except BaseException as error:  # noqa: BLE001  # this process must not go on as a second relay
                 os.write(2, ("runner: %s: %s\n" % (type(error).__name__, error)).encode("utf-8", "replace"))
             finally:
                 os._exit(code)
-        theirs.close()
-        self._relay.follow(ours)
+        runner_socket.close()
+        self._relay.follow(shim_socket)
 
-    def _leave(self) -> None:
-        """Stores unacknowledged frames; a full disk loses them, and nothing else."""
+    def _store_unacknowledged(self) -> None:
+        """Stores unacknowledged frames on disk; a full disk loses only these frames."""
         _signal_all(signal.SIGKILL)
         self._relay.drain()
         frames = [encode({"t": "left", "reason": self._reason}), *self._relay.unacknowledged()]
@@ -142,20 +142,20 @@ class Container:
 
 def listen(directory: str) -> socket.socket:
     """Returns the agent's listener, which appears under its name when it accepts connections."""
-    name = os.path.join(directory, SOCKET)
+    temporary_path = os.path.join(directory, SOCKET)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(name + ".new")
+    listener.bind(temporary_path + ".new")
     listener.listen(16)
     listener.setblocking(False)
-    os.rename(name + ".new", name)
+    os.rename(temporary_path + ".new", temporary_path)
     return listener
 
 
-def _signal_all(number: int) -> None:
-    """Signals all other processes of the namespace, only as its first process: elsewhere `kill(-1)` hits others."""
+def _signal_all(signal_number: int) -> None:
+    """Signals all other processes of the PID namespace, if first in it: elsewhere `kill(-1)` hits others."""
     if os.getpid() == 1:
         try:
-            os.kill(-1, number)
+            os.kill(-1, signal_number)
         except (ProcessLookupError, PermissionError):
             return
 
@@ -167,14 +167,16 @@ def main(arguments: List[str]) -> int:
         sys.stderr.write("usage: main.py --directory DIR --replay-bytes N --runtime NAME --home DIR\n")
         return 2
     os.umask(0o077)
-    process = __import__("_backendai_runner.process", fromlist=["prctl"])
-    process.prctl(process.PR_SET_DUMPABLE, 0)
-    others = [word for name, text in options.items() if name in ("--runtime", "--home") for word in (name, text)]
+    process_module = __import__("_backendai_runner.process", fromlist=["prctl"])
+    process_module.prctl(process_module.PR_SET_DUMPABLE, 0)
+    other_arguments = [
+        word for name, text in options.items() if name in ("--runtime", "--home") for word in (name, text)
+    ]
 
     def runner(fd: int) -> int:
         os.umask(0o022)
         supervisor = __import__("_backendai_runner.supervisor", fromlist=["main"])
-        code: int = supervisor.main(["--channel-fd", str(fd), *others])
+        code: int = supervisor.main(["--channel-fd", str(fd), *other_arguments])
         return code
 
     return Container(options["--directory"], int(options["--replay-bytes"]), runner).run()

@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_FRAME = 8 * 1024 * 1024
-_KIND = re.compile(rb'\{\s*"t"\s*:\s*"([a-z-]{1,40})"')
+_MESSAGE_TYPE = re.compile(rb'\{\s*"t"\s*:\s*"([a-z-]{1,40})"')
 
 
 class ProtocolViolation(Exception):
-    """The peer does not speak the protocol."""
+    """Raised when the peer violates the runner protocol."""
 
 
 def encode(message: dict[str, Any]) -> bytes:
@@ -29,7 +29,7 @@ def pack(body: bytes) -> bytes:
 
 def kind_of(body: bytes | bytearray) -> str:
     """Returns the message's type, without decoding a body that starts with it. Raises ProtocolViolation."""
-    match = _KIND.match(body)
+    match = _MESSAGE_TYPE.match(body)
     if match:
         return match.group(1).decode()
     kind = decode(body).get("t")
@@ -39,7 +39,7 @@ def kind_of(body: bytes | bytearray) -> str:
 
 
 def decode(body: bytes | bytearray) -> dict[str, Any]:
-    """Decodes a body. Raises ProtocolViolation."""
+    """Decodes a frame's body to a message. Raises ProtocolViolation."""
     try:
         message = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -50,7 +50,7 @@ def decode(body: bytes | bytearray) -> dict[str, Any]:
 
 
 def stamp(body: bytes | bytearray, seq: int) -> bytes:
-    """Adds ``seq`` as the last member, which overrides the sender's. Raises ProtocolViolation."""
+    """Adds ``seq`` to a message's body, which overrides the sender's ``seq``. Raises ProtocolViolation."""
     text = bytes(body).rstrip()
     if not (text.startswith(b"{") and text.endswith(b"}")):
         raise ProtocolViolation("not an object")
@@ -68,7 +68,7 @@ class FrameReader:
         return len(self._buffer)
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yields every complete body. Raises ProtocolViolation for an impossible length."""
+        """Adds received bytes; yields every complete frame body. Raises ProtocolViolation for an invalid length."""
         self._buffer += data
         start = 0
         try:

@@ -7,7 +7,7 @@ import sys
 
 
 def load_packages():  # type: () -> None
-    """Makes both folders importable without `sys.path`, where the user's packages are."""
+    """Makes the runner's and relay's folders importable without `sys.path`, where the user's packages are."""
     folder_of_relay = __file__.rpartition("/")[0] or "."
     for name, folder in (
         ("_backendai_relay", folder_of_relay),

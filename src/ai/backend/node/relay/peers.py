@@ -8,7 +8,7 @@ from collections import deque
 
 from .framing import FrameReader, encode
 
-_CHUNK = 256 * 1024
+_RECEIVE_BYTES = 256 * 1024
 
 
 class Peer:
@@ -18,7 +18,7 @@ class Peer:
         sock.setblocking(False)
         self.sock = sock
         self.reader = FrameReader()
-        self._out: deque[memoryview] = deque()
+        self._unsent: deque[memoryview] = deque()
         self.queued = 0
         self.is_open = True
 
@@ -28,7 +28,7 @@ class Peer:
     def receive(self) -> bytes | None:
         """Returns received bytes; None at the end of the stream."""
         try:
-            data = self.sock.recv(_CHUNK)
+            data = self.sock.recv(_RECEIVE_BYTES)
         except (BlockingIOError, InterruptedError):
             return b""
         except OSError:
@@ -36,28 +36,28 @@ class Peer:
         return data or None
 
     def send(self, frame: bytes) -> None:
-        """Queues a frame and writes what the socket takes now."""
-        self._out.append(memoryview(frame))
+        """Queues a frame and writes as many queued bytes as the socket takes now."""
+        self._unsent.append(memoryview(frame))
         self.queued += len(frame)
         self.flush()
 
     def flush(self) -> bool:
-        """Writes what the socket takes; returns False if the peer is gone."""
-        while self._out:
+        """Writes as many queued bytes as the socket takes; returns False if the peer is gone."""
+        while self._unsent:
             try:
-                written = self.sock.send(self._out[0])
+                written = self.sock.send(self._unsent[0])
             except (BlockingIOError, InterruptedError):
                 return True
             except OSError:
-                self._out.clear()
+                self._unsent.clear()
                 self.queued = 0
                 self.is_open = False
                 return False
             self.queued -= written
-            if written == len(self._out[0]):
-                self._out.popleft()
+            if written == len(self._unsent[0]):
+                self._unsent.popleft()
             else:
-                self._out[0] = self._out[0][written:]
+                self._unsent[0] = self._unsent[0][written:]
         return True
 
     def close(self) -> None:
@@ -68,8 +68,8 @@ class Peer:
 def hand_over_socket(peer: Peer) -> None:
     """Sends the agent a new socket of this process's network, or the reason of the failure."""
     try:
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as made:
-            rights = array.array("i", [made.fileno()])
-            peer.sock.sendmsg([encode({"t": "socket"})], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as new_socket:
+            descriptor_array = array.array("i", [new_socket.fileno()])
+            peer.sock.sendmsg([encode({"t": "socket"})], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptor_array)])
     except OSError as error:
         peer.send(encode({"t": "refused", "reason": str(error)}))

@@ -68,7 +68,7 @@ class Relay:
 
     @property
     def is_acknowledged(self) -> bool:
-        """True if the controller has acknowledged everything."""
+        """True if the controller has acknowledged every frame of the runner."""
         all_sent = self._sent >= self._replay.last_seq and self._acked >= self._replay.last_seq
         return self._controller is not None and self._controller.queued == 0 and all_sent
 
@@ -78,54 +78,54 @@ class Relay:
         return [frame for frame in frames if frame is not None]
 
     def dispatch(self, fd: int, events: int) -> bool:
-        """Serves a descriptor that is ready; returns False for a descriptor of the owner."""
+        """Handles events of a ready descriptor; returns False for a descriptor that is not the relay's."""
         if fd == self._listener.fileno():
-            self._accept()
+            self._accept_peer()
         elif self._runner is not None and fd == self._runner.fileno():
             if events & select.POLLOUT:
                 self._runner.flush()
             if events & ~select.POLLOUT:
                 self._read_runner()
         elif fd in self._peers:
-            self._serve(self._peers[fd], events)
+            self._serve_peer(self._peers[fd], events)
         else:
             return False
         return True
 
     def finish(self, ended: dict[str, Any]) -> None:
-        """Reports the end of the workload to controller and watchers, after everything that the runner sent."""
+        """Reports the workload's end to controller and watchers, after all frames of the runner."""
         self.exit = ended
         frame = encode({"t": "exited", **ended})
         for peer in list(self._peers.values()):
             if peer is self._controller:
-                self._pump()
+                self._send_unsent()
             if peer.fileno() in self._watchers or peer is self._controller:
                 peer.send(frame)
 
     def drain(self) -> None:
-        """Reads the rest of the stream after its writers have ended."""
+        """Reads the rest of the runner's stream after the runner has ended."""
         while self._runner is not None and not self._replay.is_full:
             data = self._runner.receive()
             if not data:
                 self._drop_runner()
                 break
-            self._from_runner(data)
+            self._receive_from_runner(data)
 
     def interest(self) -> None:
         """Registers the events that the relay can handle. Call it before each wait."""
         if self._runner is not None:
-            behind = self._controller is not None and self._sent < self._replay.last_seq
-            takes = not self._replay.is_full and not behind
+            is_behind = self._controller is not None and self._sent < self._replay.last_seq
+            takes_frames = not self._replay.is_full and not is_behind
             self._poll.modify(
-                self._runner, (select.POLLIN if takes else 0) | (select.POLLOUT if self._runner.queued else 0)
+                self._runner, (select.POLLIN if takes_frames else 0) | (select.POLLOUT if self._runner.queued else 0)
             )
         is_full = self._runner is not None and self._runner.queued > TO_RUNNER_LIMIT
         for peer in list(self._peers.values()):
             if not peer.is_open:
-                self._forget(peer)
+                self._forget_peer(peer)
                 continue
-            takes = not (is_full and peer is self._controller)
-            self._poll.modify(peer, (select.POLLIN if takes else 0) | (select.POLLOUT if peer.queued else 0))
+            takes_frames = not (is_full and peer is self._controller)
+            self._poll.modify(peer, (select.POLLIN if takes_frames else 0) | (select.POLLOUT if peer.queued else 0))
 
     def _read_runner(self) -> None:
         assert self._runner is not None
@@ -134,9 +134,9 @@ class Relay:
             self._drop_runner()
             self._lost("")
         else:
-            self._from_runner(data)
+            self._receive_from_runner(data)
 
-    def _from_runner(self, data: bytes) -> None:
+    def _receive_from_runner(self, data: bytes) -> None:
         if self._runner is None:
             return
         try:
@@ -145,7 +145,7 @@ class Relay:
         except ProtocolViolation as violation:
             self._drop_runner()
             self._lost(f"protocol-violation: {violation}")
-        self._pump()
+        self._send_unsent()
 
     def _drop_runner(self) -> None:
         if self._runner is not None:
@@ -153,7 +153,7 @@ class Relay:
             self._runner.close()
             self._runner = None
 
-    def _accept(self) -> None:
+    def _accept_peer(self) -> None:
         try:
             sock, _ = self._listener.accept()
         except OSError:
@@ -162,8 +162,8 @@ class Relay:
         self._peers[peer.fileno()] = peer
         self._poll.register(peer, select.POLLIN)
 
-    def _pump(self) -> None:
-        """Sends the controller what it lacks, as far as it reads."""
+    def _send_unsent(self) -> None:
+        """Sends the controller the frames that it lacks, as fast as it reads."""
         peer = self._controller
         if peer is None:
             return
@@ -176,7 +176,7 @@ class Relay:
         if frame is not None:
             peer.send(frame)
 
-    def _forget(self, peer: Peer) -> None:
+    def _forget_peer(self, peer: Peer) -> None:
         fd = next(number for number, held in self._peers.items() if held is peer)
         with suppress(KeyError, ValueError, OSError):
             self._poll.unregister(fd)
@@ -186,27 +186,27 @@ class Relay:
             self._controller = None
         peer.close()
 
-    def _serve(self, peer: Peer, events: int) -> None:
+    def _serve_peer(self, peer: Peer, events: int) -> None:
         if events & select.POLLOUT and peer.flush() and peer is self._controller:
-            self._pump()
+            self._send_unsent()
         if not events & ~select.POLLOUT:
             return
         data = peer.receive()
         if data is None:
-            self._forget(peer)
+            self._forget_peer(peer)
             return
         try:
             for body in peer.reader.feed(data):
-                self._handle(peer, body)
+                self._handle_message(peer, body)
                 if not peer.is_open:
                     break
         except (ProtocolViolation, KeyError, TypeError, ValueError):
             peer.is_open = False
 
-    def _handle(self, peer: Peer, body: bytes) -> None:
+    def _handle_message(self, peer: Peer, body: bytes) -> None:
         kind = kind_of(body)
         if kind == "attach":
-            self._attach(peer, decode(body))
+            self._attach_controller(peer, decode(body))
         elif kind == "watch":
             self._watchers.add(peer.fileno())
             peer.send(encode({"t": "watching", "exit": self.exit}))
@@ -222,14 +222,14 @@ class Relay:
         elif self._runner is not None:
             self._runner.send(pack(body))
 
-    def _attach(self, peer: Peer, message: dict[str, Any]) -> None:
+    def _attach_controller(self, peer: Peer, message: dict[str, Any]) -> None:
         epoch, last_seq = int(message["epoch"]), int(message["last_seq"])
         if epoch < self._epoch or message.get("protocol") != PROTOCOL:
             peer.send(encode({"t": "refused", "reason": "stale-epoch"}))
             peer.is_open = False
             return
         if self._controller is not None and self._controller is not peer:
-            self._forget(self._controller)
+            self._forget_peer(self._controller)
         self._epoch = epoch
         self._controller = peer
         # Numbers the agent says it has are acknowledged; a number we never gave comes from another incarnation.
@@ -244,7 +244,7 @@ class Relay:
             "exit": self.exit,
         }
         peer.send(encode(attached))
-        self._pump()
+        self._send_unsent()
         if self.exit is not None:
             while self._sent < self._replay.last_seq and peer.is_open:
                 self._send_next(peer)

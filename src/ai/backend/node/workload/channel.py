@@ -22,7 +22,7 @@ CONNECT_TIMEOUT_S = 5.0
 UNREAD_LIMIT = 1 << 20
 OnMessage = Callable[[dict[str, Any] | None], None]
 _decode = msgspec.json.decode
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_SURROGATE_CHARACTER = re.compile("[\ud800-\udfff]")
 _encode = msgspec.json.encode
 
 
@@ -44,7 +44,7 @@ class RelayConnection(asyncio.Protocol):
 
     @classmethod
     async def open(cls, directory: Path, on_message: OnMessage | None = None) -> RelayConnection:
-        """Connects. Raises Unavailable if no shim listens there."""
+        """Connects to the shim in a workload's directory. Raises Unavailable if no shim listens."""
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 sock = await _connect(directory)
@@ -61,50 +61,50 @@ class RelayConnection(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(len(body).to_bytes(4, "big") + body)
             while self._is_full and self._transport is not None:
-                await self._change()
+                await self._on_change()
             if self._transport is not None:
                 return
         raise Unavailable("the channel to the workload is closed")
 
     async def receive(self) -> dict[str, Any] | None:
         """Returns the next message; None at the end."""
-        while (message := self._take()) is None and self._transport is not None:
+        while (message := self._take_message()) is None and self._transport is not None:
             self._transport.resume_reading()
-            await self._change()
+            await self._on_change()
         return message
 
     def listen(self, on_message: OnMessage) -> None:
-        """Calls ``on_message`` with every message from now on, at once with those that have arrived."""
+        """Calls ``on_message`` with every message from now on, at once with messages that have arrived."""
         self._on_message = on_message
         self._deliver()
         if self._transport is not None:
             self._transport.resume_reading()
         else:
-            self._end()
+            self._deliver_end()
 
     async def close(self) -> None:
         self.abandon()
         while self._transport is not None:
-            await self._change()
+            await self._on_change()
 
     def abandon(self) -> None:
-        """Starts to close."""
+        """Starts to close the connection without waiting."""
         if self._transport is not None:
             self._transport.close()
 
-    def _take(self) -> dict[str, Any] | None:
+    def _take_message(self) -> dict[str, Any] | None:
         """Returns the next complete message. An invalid length ends the connection."""
-        size = int.from_bytes(self._buffer[:4], "big")
-        if len(self._buffer) >= 4 and not 1 <= size <= MAX_FRAME:
+        body_bytes = int.from_bytes(self._buffer[:4], "big")
+        if len(self._buffer) >= 4 and not 1 <= body_bytes <= MAX_FRAME:
             self._buffer.clear()
             self.abandon()
-        if len(self._buffer) < 4 + size:
+        if len(self._buffer) < 4 + body_bytes:
             return None
-        body = bytes(self._buffer[4 : 4 + size])
-        del self._buffer[: 4 + size]
+        body = bytes(self._buffer[4 : 4 + body_bytes])
+        del self._buffer[: 4 + body_bytes]
         return parse(body)
 
-    async def _change(self) -> None:
+    async def _on_change(self) -> None:
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         try:
@@ -140,13 +140,13 @@ class RelayConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._wake()
-        self._end()
+        self._deliver_end()
 
     def _deliver(self) -> None:
-        while self._on_message is not None and (message := self._take()) is not None:
+        while self._on_message is not None and (message := self._take_message()) is not None:
             self._on_message(message)
 
-    def _end(self) -> None:
+    def _deliver_end(self) -> None:
         if (on_message := self._on_message) is not None:
             self._on_message = None
             on_message(None)
@@ -162,7 +162,7 @@ class RelayChannel(RunnerChannel):
 
     @classmethod
     async def attach(cls, directory: Path, *, epoch: int, last_seq: int) -> RelayChannel:
-        """Connects. Raises Unavailable or Conflict, see ``AbstractRuntime.open_channel``."""
+        """Connects to a workload's shim as its controller. Raises as ``AbstractRuntime.open_channel``."""
         connection = await RelayConnection.open(directory)
         try:
             await connection.send({"t": "attach", "protocol": PROTOCOL, "epoch": epoch, "last_seq": last_seq})
@@ -207,23 +207,23 @@ def parse(body: bytes) -> dict[str, Any] | None:
     except msgspec.DecodeError:
         try:
             # Names of files may have bytes that are no text; beyond this point nothing can encode them.
-            text = json.dumps(json.loads(body.decode("utf-8", errors="replace")), ensure_ascii=False)
-            message = json.loads(_SURROGATE.sub("\ufffd", text))
+            body_text = json.dumps(json.loads(body.decode("utf-8", errors="replace")), ensure_ascii=False)
+            message = json.loads(_SURROGATE_CHARACTER.sub("\ufffd", body_text))
         except (ValueError, RecursionError):
             return {"t": "malformed"}
     return message if isinstance(message, dict) else {"t": "malformed"}
 
 
 async def _connect(directory: Path) -> socket.socket:
-    """Connects through a descriptor of the directory, since socket addresses are short."""
-    handle = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    """Connects to the shim through a descriptor of its directory, since socket addresses must be short."""
+    directory_fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(sock, f"/proc/self/fd/{handle}/shim.sock")
+        await asyncio.get_running_loop().sock_connect(sock, f"/proc/self/fd/{directory_fd}/shim.sock")
     except BaseException:
         sock.close()
         raise
     finally:
-        os.close(handle)
+        os.close(directory_fd)
     return sock

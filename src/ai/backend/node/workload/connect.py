@@ -25,14 +25,14 @@ from ai.backend.node.relay.framing import encode
 from ai.backend.plugin.runtime import PortExposure
 
 _TIMEOUT_S = 5.0
-_ANSWER_BYTES = 4096
-_LEAST, _MOST = 16 * 1024, 256 * 1024
-_LOOPBACK = "127.0.0.1"
-_LISTENING = "0A"
-_PROBES = ThreadPoolExecutor(max_workers=16, thread_name_prefix="ports")
+_MAX_ANSWER_BYTES = 4096
+_MIN_READ_BYTES, _MAX_READ_BYTES = 16 * 1024, 256 * 1024
+_LOOPBACK_ADDRESS = "127.0.0.1"
+_LISTENING_STATE = "0A"
+_CALL_THREADS = ThreadPoolExecutor(max_workers=16, thread_name_prefix="ports")
 """Separate threads, so that a hostile workload that delays its callers blocks no other work of the agent."""
-_AT_ONCE = 2
-_TURNS: WeakValueDictionary[Path, asyncio.Semaphore] = WeakValueDictionary()
+_CALLS_AT_ONCE = 2
+_TURNS_OF_WORKLOAD: WeakValueDictionary[Path, asyncio.Semaphore] = WeakValueDictionary()
 """Limits, by workload directory, how many threads a workload can occupy."""
 
 
@@ -43,9 +43,9 @@ class SocketStream:
         self._sock = sock
         self._loop = asyncio.get_running_loop()
         self._waiters: dict[str, asyncio.Future[None]] = {}
-        self._read_size = _LEAST
+        self._read_size = _MIN_READ_BYTES
         self._unsent: deque[memoryview] = deque()
-        self._queued = 0
+        self._queued_bytes = 0
         self._is_waiting_to_send = False
         self._failure: str | None = None
         self._is_cut = False
@@ -58,25 +58,25 @@ class SocketStream:
             try:
                 data = self._sock.recv(self._read_size, socket.MSG_DONTWAIT)
             except (BlockingIOError, InterruptedError):
-                await self._until("read")
+                await self._wait_until_ready("read")
             except OSError as error:
                 raise Unavailable(f"the connection was cut: {error.strerror}") from error
             else:
                 if len(data) == self._read_size:
-                    self._read_size = min(_MOST, 4 * self._read_size)
+                    self._read_size = min(_MAX_READ_BYTES, 4 * self._read_size)
                 elif len(data) < self._read_size // 8:
-                    self._read_size = max(_LEAST, self._read_size // 2)
+                    self._read_size = max(_MIN_READ_BYTES, self._read_size // 2)
                 return data
         raise Unavailable("the connection was cut")
 
     async def write(self, data: bytes) -> None:
-        """Sends data. Returns while a little is still queued, so that the next piece is fetched meanwhile."""
+        """Sends data. Returns while a little data is still queued, so that the next piece is fetched meanwhile."""
         self._require_uncut()
         self._unsent.append(memoryview(data))
-        self._queued += len(data)
+        self._queued_bytes += len(data)
         if len(self._unsent) == 1:
             self._flush()
-        await self._until_queued(_MOST)
+        await self._until_queued(_MAX_READ_BYTES)
 
     async def write_eof(self) -> None:
         await self._until_queued(0)
@@ -90,7 +90,7 @@ class SocketStream:
         self._loop.remove_reader(self._sock)
         self._loop.remove_writer(self._sock)
         for waiter in self._waiters.values():
-            _wake(waiter)
+            _wake_waiter(waiter)
         self._sock.close()
 
     def _require_uncut(self) -> None:
@@ -99,22 +99,22 @@ class SocketStream:
         if self._is_cut:
             raise Unavailable("the connection was cut")
 
-    async def _until_queued(self, limit: int) -> None:
+    async def _until_queued(self, max_queued_bytes: int) -> None:
         self._require_uncut()
-        while self._queued > limit:
-            await self._until("write")
+        while self._queued_bytes > max_queued_bytes:
+            await self._wait_until_ready("write")
             self._require_uncut()
 
     def _flush(self) -> None:
-        """Sends what the socket takes; the loop calls again when it takes more."""
+        """Sends as much as the socket takes; the event loop calls again when the socket takes more."""
         try:
             while self._unsent:
-                sent = self._sock.send(self._unsent[0], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-                self._queued -= sent
-                if sent == len(self._unsent[0]):
+                sent_bytes = self._sock.send(self._unsent[0], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                self._queued_bytes -= sent_bytes
+                if sent_bytes == len(self._unsent[0]):
                     self._unsent.popleft()
                 else:
-                    self._unsent[0] = self._unsent[0][sent:]
+                    self._unsent[0] = self._unsent[0][sent_bytes:]
         except (BlockingIOError, InterruptedError):
             if not self._is_waiting_to_send:
                 self._is_waiting_to_send = True
@@ -122,26 +122,26 @@ class SocketStream:
         except OSError as error:
             self._failure = error.strerror or str(error)
             self._unsent.clear()
-            self._queued = 0
+            self._queued_bytes = 0
         if not self._unsent and self._is_waiting_to_send:
             self._is_waiting_to_send = False
             self._loop.remove_writer(self._sock)
         if (waiter := self._waiters.get("write")) is not None:
-            _wake(waiter)
+            _wake_waiter(waiter)
 
-    async def _until(self, what: str) -> None:
-        waiter = self._waiters[what] = self._loop.create_future()
-        if what == "read":
-            self._loop.add_reader(self._sock, _wake, waiter)
+    async def _wait_until_ready(self, direction: str) -> None:
+        waiter = self._waiters[direction] = self._loop.create_future()
+        if direction == "read":
+            self._loop.add_reader(self._sock, _wake_waiter, waiter)
         try:
             await waiter
         finally:
-            self._waiters.pop(what, None)
-            if what == "read" and not self._is_cut:
+            self._waiters.pop(direction, None)
+            if direction == "read" and not self._is_cut:
                 self._loop.remove_reader(self._sock)
 
 
-def _wake(waiter: asyncio.Future[None]) -> None:
+def _wake_waiter(waiter: asyncio.Future[None]) -> None:
     if not waiter.done():
         waiter.set_result(None)
 
@@ -157,35 +157,39 @@ async def connect_on_host(directory: Path, port: int, pids: Iterable[int]) -> So
 
 
 async def exposure_of(directory: Path) -> PortExposure:
-    """Returns in which network a workload is, as its shim or relay reports. Raises Unavailable."""
+    """Returns the network exposure of a workload's ports, as its shim or relay reports. Raises Unavailable."""
     exposure: PortExposure = await _in_thread(directory, _exposure_of, directory)
     return exposure
 
 
 async def _in_thread(directory: Path, call: Callable[..., Any], *arguments: Any) -> Any:
-    """Runs a call when it is the workload's turn. Raises Unavailable if the calls before it take too long."""
-    turns = _TURNS.setdefault(directory, asyncio.Semaphore(_AT_ONCE))
+    """Runs a call in a thread, few at once per workload. Raises Unavailable if earlier calls take too long."""
+    turn_semaphore = _TURNS_OF_WORKLOAD.setdefault(directory, asyncio.Semaphore(_CALLS_AT_ONCE))
     try:
         async with asyncio.timeout(_TIMEOUT_S):
-            await turns.acquire()
+            await turn_semaphore.acquire()
     except TimeoutError:
         raise Unavailable("the workload does not answer those who asked before") from None
     try:
-        working = asyncio.get_running_loop().run_in_executor(_PROBES, call, *arguments)
+        call_future = asyncio.get_running_loop().run_in_executor(_CALL_THREADS, call, *arguments)
     except BaseException:
-        turns.release()
+        turn_semaphore.release()
         raise
-    working.add_done_callback(lambda _: turns.release())  # when the thread is free, not when the caller has gone
+    call_future.add_done_callback(lambda _: turn_semaphore.release())  # the thread is free, not the caller gone
     try:
-        return await asyncio.shield(working)
+        return await asyncio.shield(call_future)
     except asyncio.CancelledError:
-        working.add_done_callback(_discard)
+        call_future.add_done_callback(_close_unused)
         raise
 
 
-def _discard(working: asyncio.Future[Any]) -> None:
-    if not working.cancelled() and working.exception() is None and isinstance(working.result(), socket.socket):
-        working.result().close()
+def _close_unused(call_future: asyncio.Future[Any]) -> None:
+    if (
+        not call_future.cancelled()
+        and call_future.exception() is None
+        and isinstance(call_future.result(), socket.socket)
+    ):
+        call_future.result().close()
 
 
 def _exposure_of(directory: Path) -> PortExposure:
@@ -199,20 +203,20 @@ def _connect_inside(directory: Path, port: int) -> socket.socket:
     _, sock = _request_socket(directory)
     if sock is None:
         raise Unavailable("the workload has no network of its own")
-    return _connected(sock, port)
+    return _connect_to_loopback(sock, port)
 
 
 def _connect_on_host(port: int, pids: tuple[int, ...]) -> socket.socket:
-    listeners = listeners_of(port)
-    if not listeners or not listeners <= sockets_of(pids):
+    listener_inodes = listeners_of(port)
+    if not listener_inodes or not listener_inodes <= sockets_of(pids):
         raise Unavailable(f"nothing of this session listens on port {port}")
-    return _connected(socket.socket(socket.AF_INET, socket.SOCK_STREAM), port)
+    return _connect_to_loopback(socket.socket(socket.AF_INET, socket.SOCK_STREAM), port)
 
 
-def _connected(sock: socket.socket, port: int) -> socket.socket:
+def _connect_to_loopback(sock: socket.socket, port: int) -> socket.socket:
     try:
         sock.settimeout(_TIMEOUT_S)
-        sock.connect((_LOOPBACK, port))
+        sock.connect((_LOOPBACK_ADDRESS, port))
     except OSError as error:
         sock.close()
         reason = error.strerror or "no answer"
@@ -223,16 +227,16 @@ def _connected(sock: socket.socket, port: int) -> socket.socket:
 def _request_socket(directory: Path) -> tuple[PortExposure, socket.socket | None]:
     deadline = time.monotonic() + _TIMEOUT_S
     try:
-        handle = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        directory_fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
-                _limit(line, deadline)
-                line.connect(f"/proc/self/fd/{handle}/shim.sock")
-                _limit(line, deadline)
-                line.sendall(encode({"t": "socket"}))
-                answer, sock = _receive(line, deadline)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as relay_socket:
+                _limit_wait(relay_socket, deadline)
+                relay_socket.connect(f"/proc/self/fd/{directory_fd}/shim.sock")
+                _limit_wait(relay_socket, deadline)
+                relay_socket.sendall(encode({"t": "socket"}))
+                answer, sock = _receive_answer(relay_socket, deadline)
         finally:
-            os.close(handle)
+            os.close(directory_fd)
     except (OSError, ValueError, RecursionError) as error:
         raise Unavailable("the workload's relay does not answer") from error
     if answer.get("t") != "socket":
@@ -242,44 +246,44 @@ def _request_socket(directory: Path) -> tuple[PortExposure, socket.socket | None
     return PortExposure.PRIVATE if sock is not None else PortExposure.HOST, sock
 
 
-def _limit(line: socket.socket, deadline: float) -> None:
+def _limit_wait(relay_socket: socket.socket, deadline: float) -> None:
     remaining_s = deadline - time.monotonic()
     if remaining_s <= 0:
         raise TimeoutError
-    line.settimeout(remaining_s)
+    relay_socket.settimeout(remaining_s)
 
 
-def _receive(line: socket.socket, deadline: float) -> tuple[dict[str, Any], socket.socket | None]:
-    """Returns the answer and its descriptors until the deadline. Raises OSError, ValueError, RecursionError."""
-    data = bytearray()
-    handed: list[int] = []
+def _receive_answer(relay_socket: socket.socket, deadline: float) -> tuple[dict[str, Any], socket.socket | None]:
+    """Returns the relay's answer and the socket it hands over. Raises OSError, ValueError, RecursionError."""
+    answer_bytes = bytearray()
+    handed_fds: list[int] = []
     try:
-        while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
-            _limit(line, deadline)
-            piece, ancillary, _, _ = line.recvmsg(
-                _ANSWER_BYTES - len(data), socket.CMSG_SPACE(4), socket.MSG_CMSG_CLOEXEC
+        while len(answer_bytes) < 4 or len(answer_bytes) < 4 + int.from_bytes(answer_bytes[:4], "big"):
+            _limit_wait(relay_socket, deadline)
+            chunk, ancillary, _, _ = relay_socket.recvmsg(
+                _MAX_ANSWER_BYTES - len(answer_bytes), socket.CMSG_SPACE(4), socket.MSG_CMSG_CLOEXEC
             )
-            for level, kind, content in ancillary:
-                if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                    handed.append(int.from_bytes(content[:4], sys.byteorder))
-            if not piece:
+            for message_level, message_type, message_data in ancillary:
+                if message_level == socket.SOL_SOCKET and message_type == socket.SCM_RIGHTS:
+                    handed_fds.append(int.from_bytes(message_data[:4], sys.byteorder))
+            if not chunk:
                 raise ConnectionResetError
-            data += piece
-        answer = json.loads(bytes(data[4:]))
+            answer_bytes += chunk
+        answer = json.loads(bytes(answer_bytes[4:]))
         if not isinstance(answer, dict):
             raise ValueError("no object")
-        return answer, _adopt(handed)
+        return answer, _adopt_socket(handed_fds)
     finally:
-        for fd in handed:
+        for fd in handed_fds:
             os.close(fd)
 
 
-def _adopt(handed: list[int]) -> socket.socket | None:
-    """Takes the single socket of the right kind from the list. Raises ValueError."""
-    if not handed:
+def _adopt_socket(handed_fds: list[int]) -> socket.socket | None:
+    """Turns the single handed-over descriptor into a socket. Raises ValueError for other descriptors."""
+    if not handed_fds:
         return None
-    sock = socket.socket(fileno=handed.pop())
-    if (sock.family, sock.type & 0xF) != (socket.AF_INET, socket.SOCK_STREAM) or handed:
+    sock = socket.socket(fileno=handed_fds.pop())
+    if (sock.family, sock.type & 0xF) != (socket.AF_INET, socket.SOCK_STREAM) or handed_fds:
         sock.close()
         raise ValueError("something else was handed over")
     return sock
@@ -287,14 +291,14 @@ def _adopt(handed: list[int]) -> socket.socket | None:
 
 def listeners_of(port: int) -> frozenset[int]:
     """Returns inodes of the host's sockets that may listen on a port of 127.0.0.1; IPv6 only without any of IPv4."""
-    local = {"0100007F", "00000000", "0" * 32, "0000000000000000FFFF00000100007F"}
+    local_addresses = {"0100007F", "00000000", "0" * 32, "0000000000000000FFFF00000100007F"}
     inodes: set[int] = set()
-    for table in ("tcp", "tcp6"):
+    for table_name in ("tcp", "tcp6"):
         with suppress(OSError):
-            for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+            for line in Path("/proc/net", table_name).read_text().splitlines()[1:]:
                 fields = line.split()
-                address, _, number = fields[1].partition(":")
-                if fields[3] == _LISTENING and int(number, 16) == port and address in local:
+                address, _, port_text = fields[1].partition(":")
+                if fields[3] == _LISTENING_STATE and int(port_text, 16) == port and address in local_addresses:
                     inodes.add(int(fields[9]))
         if inodes:
             break
@@ -306,9 +310,9 @@ def sockets_of(pids: Iterable[int]) -> frozenset[int]:
     inodes: set[int] = set()
     for pid in pids:
         with suppress(OSError):
-            for name in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208  # names, not paths
+            for fd_name in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208  # names, not paths
                 with suppress(OSError):
-                    target = os.readlink(f"/proc/{pid}/fd/{name}")  # noqa: PTH115  # as above
-                    if target.startswith("socket:["):
-                        inodes.add(int(target[8:-1]))
+                    link_target = os.readlink(f"/proc/{pid}/fd/{fd_name}")  # noqa: PTH115  # as above
+                    if link_target.startswith("socket:["):
+                        inodes.add(int(link_target[8:-1]))
     return frozenset(inodes)

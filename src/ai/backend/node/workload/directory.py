@@ -17,7 +17,7 @@ from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Returns the object in the file; None if there is no file or no valid object."""
+    """Returns the JSON object in a file; None if there is no file or no valid object."""
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -26,14 +26,14 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Replaces a file atomically. Raises OSError."""
+    """Replaces a file by a JSON object atomically. Raises OSError."""
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_text(json.dumps(content), encoding="utf-8")
     temporary.replace(path)
 
 
 def exit_of(content: Mapping[str, Any]) -> WorkloadExit:
-    """Returns how a workload ended, from the shim's file or message."""
+    """Parses a workload's exit from the shim's file or message."""
     return WorkloadExit(
         code=content.get("code"),
         signal=content.get("signal"),
@@ -84,7 +84,7 @@ class StateFolder:
         return self.path / "workloads"
 
     def make(self) -> None:
-        """Creates the directories, private to us: a session reaches its home by a mount, never by a path."""
+        """Creates the runtime's private directories: a session reaches its home by a mount, never by a path."""
         for directory in (self.path, self.homes, self.workloads):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path.chmod(0o700)

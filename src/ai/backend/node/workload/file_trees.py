@@ -23,50 +23,52 @@ def place_files(
     owner: tuple[int, int] | None,
     private: frozenset[str] = frozenset(),
 ) -> dict[str, Path]:
-    """Writes a specification's files; returns those to be bound, by their path in the workload.
+    """Writes a workload's files; returns the files to bind-mount, by path in the workload.
 
     Files under the home are written there for the session's user, who alone may read ``private`` ones; others lie
     beside the workload's record. Raises CreationDenied for a path that is not plain and absolute.
     """
-    bound: dict[str, Path] = {}
-    for index, (target, content) in enumerate(files.items()):
+    bound_files: dict[str, Path] = {}
+    for file_index, (target, content) in enumerate(files.items()):
         if not target.startswith("/") or os.path.normpath(target) != target:
             raise CreationDenied(f"{target!r} is not a plain absolute path")
         if target.startswith(HOME + "/"):
             mode = 0o600 if target in private else 0o644
             write_in_home(home, target.removeprefix(HOME + "/"), content, owner, mode)
         else:
-            path = directory / "files" / str(index)
+            path = directory / "files" / str(file_index)
             path.parent.mkdir(mode=0o755, exist_ok=True)
             path.touch(mode=0o600)
             path.write_bytes(content)
             path.chmod(0o400 if target in private else 0o644)
             if target in private and owner is not None:
                 os.chown(path, *owner)
-            bound[target] = path
-    return bound
+            bound_files[target] = path
+    return bound_files
 
 
 def write_in_home(home: Path, relative: str, content: bytes, owner: tuple[int, int] | None, mode: int = 0o644) -> None:
-    """Writes one file without following links, which the home's owner may have placed. Raises CreationDenied."""
+    """Writes a file in a home without following links, which the owner may have placed. Raises CreationDenied."""
     *parents, name = relative.split("/")
-    current = os.open(home, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    directory_fd = os.open(home, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for parent in parents:
             try:
-                os.mkdir(parent, 0o755, dir_fd=current)
+                os.mkdir(parent, 0o755, dir_fd=directory_fd)
                 if owner is not None:
-                    os.chown(parent, *owner, dir_fd=current, follow_symlinks=False)
+                    os.chown(parent, *owner, dir_fd=directory_fd, follow_symlinks=False)
             except FileExistsError:
                 pass
-            below = os.open(parent, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=current)
-            os.close(current)
-            current = below
+            child_fd = os.open(parent, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory_fd)
+            os.close(directory_fd)
+            directory_fd = child_fd
         try:
-            os.unlink(name, dir_fd=current)
+            os.unlink(name, dir_fd=directory_fd)
         except FileNotFoundError:
             pass
-        fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=current)
+        fd = os.open(
+            name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=directory_fd
+        )
         with os.fdopen(fd, "wb") as file:
             file.write(content)
             if owner is not None:
@@ -74,115 +76,115 @@ def write_in_home(home: Path, relative: str, content: bytes, owner: tuple[int, i
     except OSError as error:
         raise CreationDenied(f"{relative!r} cannot be written in the home: {error.strerror}") from error
     finally:
-        os.close(current)
+        os.close(directory_fd)
 
 
 def tree_size(path: Path, entry_limit: int = 1_000_000) -> int:
-    """Returns the disk space of a tree, without following links."""
-    total = 0
-    pending = [str(path)]
-    while pending and entry_limit > 0:
+    """Returns the bytes on disk of a directory tree, without following links."""
+    total_bytes = 0
+    pending_directories = [str(path)]
+    while pending_directories and entry_limit > 0:
         try:
-            with os.scandir(pending.pop()) as entries:
+            with os.scandir(pending_directories.pop()) as entries:
                 for entry in entries:
                     entry_limit -= 1
                     try:
-                        total += entry.stat(follow_symlinks=False).st_blocks * 512
+                        total_bytes += entry.stat(follow_symlinks=False).st_blocks * 512
                         if entry.is_dir(follow_symlinks=False):
-                            pending.append(entry.path)
+                            pending_directories.append(entry.path)
                     except OSError:
                         continue
         except OSError:
             continue
-    return total
+    return total_bytes
 
 
 def remove_tree(path: Path) -> None:
-    """Removes a tree made by a hostile user by descriptors: any depth, closed directories, links; crosses no mount.
+    """Removes a hostile user's directory tree: any depth, closed directories, links; crosses no mount.
 
     Raises OSError if something stays.
     """
     try:
-        top = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        top_fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
         return
     try:
-        _remove_entry(top, path.name)
+        _remove_entry(top_fd, path.name)
     finally:
-        os.close(top)
+        os.close(top_fd)
 
 
-def _remove_entry(top: int, name: str) -> None:
-    """Descends into the first directory and moves grandchildren up, so that the depth never grows."""
+def _remove_entry(top_fd: int, name: str) -> None:
+    """Removes an entry; moves grandchildren of its directories up, so that the depth never grows."""
     try:
-        status = os.stat(name, dir_fd=top, follow_symlinks=False)
+        status = os.stat(name, dir_fd=top_fd, follow_symlinks=False)
     except FileNotFoundError:
         return
     if not stat.S_ISDIR(status.st_mode):
-        os.unlink(name, dir_fd=top)
+        os.unlink(name, dir_fd=top_fd)
         return
-    root = _open_directory(top, name)
+    root_fd = _open_directory(top_fd, name)
     try:
         counter = 0
         while True:
-            below = _unlink_files(root)
-            if not below:
+            subdirectories = _unlink_files(root_fd)
+            if not subdirectories:
                 break
-            for child in below:
-                counter = _lift(root, child, counter)
+            for child in subdirectories:
+                counter = _lift_subdirectories(root_fd, child, counter)
     finally:
-        os.close(root)
-    os.rmdir(name, dir_fd=top)
+        os.close(root_fd)
+    os.rmdir(name, dir_fd=top_fd)
 
 
-def _open_directory(parent: int, name: str) -> int:
+def _open_directory(parent_fd: int, name: str) -> int:
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        return os.open(name, flags, dir_fd=parent)
+        return os.open(name, flags, dir_fd=parent_fd)
     except PermissionError:
-        os.chmod(name, 0o700, dir_fd=parent)
-        return os.open(name, flags, dir_fd=parent)
+        os.chmod(name, 0o700, dir_fd=parent_fd)
+        return os.open(name, flags, dir_fd=parent_fd)
 
 
-def _unlink_files(directory: int) -> list[str]:
-    with os.scandir(directory) as entries:
-        listed = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-    if any(not is_directory for _, is_directory in listed):
-        _make_writable(directory)
-    for name, is_directory in listed:
+def _unlink_files(directory_fd: int) -> list[str]:
+    with os.scandir(directory_fd) as entries:
+        listed_entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    if any(not is_directory for _, is_directory in listed_entries):
+        _make_writable(directory_fd)
+    for name, is_directory in listed_entries:
         if not is_directory:
-            os.unlink(name, dir_fd=directory)
-    return [name for name, is_directory in listed if is_directory]
+            os.unlink(name, dir_fd=directory_fd)
+    return [name for name, is_directory in listed_entries if is_directory]
 
 
-def _make_writable(directory: int) -> None:
-    if not os.fstat(directory).st_mode & stat.S_IWUSR:
-        os.fchmod(directory, 0o700)
+def _make_writable(directory_fd: int) -> None:
+    if not os.fstat(directory_fd).st_mode & stat.S_IWUSR:
+        os.fchmod(directory_fd, 0o700)
 
 
-def _lift(root: int, name: str, counter: int) -> int:
-    """Empties one directory below the root, moves its subdirectories up to the root, and removes it."""
-    child = _open_directory(root, name)
+def _lift_subdirectories(root_fd: int, name: str, counter: int) -> int:
+    """Removes a directory below the root; moves its subdirectories up to the root."""
+    child = _open_directory(root_fd, name)
     try:
-        _make_writable(root)
+        _make_writable(root_fd)
         for grandchild in _unlink_files(child):
             _make_writable(child)
             while True:
                 counter += 1
                 try:
-                    os.stat(f".lifted-{counter}", dir_fd=root, follow_symlinks=False)
+                    os.stat(f".lifted-{counter}", dir_fd=root_fd, follow_symlinks=False)
                 except FileNotFoundError:
                     break
             os.chmod(grandchild, 0o700, dir_fd=child)
-            os.rename(grandchild, f".lifted-{counter}", src_dir_fd=child, dst_dir_fd=root)
+            os.rename(grandchild, f".lifted-{counter}", src_dir_fd=child, dst_dir_fd=root_fd)
     finally:
         os.close(child)
-    os.rmdir(name, dir_fd=root)
+    os.rmdir(name, dir_fd=root_fd)
     return counter
 
 
 def check_mount(mount: Mount, *, staged: bool = False) -> None:
-    """Checks a mount. Raises CreationDenied. Only staged sources can be opened beneath a folder (``BENEATH``)."""
+    """Checks a mount's source and target. Raises CreationDenied. Only staged sources may contain ``BENEATH``."""
     target = os.path.normpath(mount.target)
     if not mount.target.startswith("/") or target != mount.target.rstrip("/"):
         raise _denied(mount, "is not a plain absolute path")

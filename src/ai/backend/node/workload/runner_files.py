@@ -29,9 +29,9 @@ def find_runner() -> Path:
     if (runner / "runner_main.py").is_file():
         return runner
     for entry in sys.path:
-        other = Path(entry, "ai", "backend", "runner")
-        if (other / "runner_main.py").is_file():
-            return other.resolve()
+        candidate = Path(entry, "ai", "backend", "runner")
+        if (candidate / "runner_main.py").is_file():
+            return candidate.resolve()
     return runner
 
 
@@ -41,28 +41,30 @@ def find_relay() -> Path:
 
 
 def copy_runner(source: Path, state: Path, *parts: Path) -> Path:
-    """Copies ``source`` below the state directory unless it is there; each part is a folder in the copy.
+    """Copies the runner below the state directory unless present; each part becomes a folder of the copy.
 
     Raises OSError.
     """
-    contents = {path.name: path.read_bytes() for path in sorted(source.glob("*.py"))}
-    contents |= {f"{part.name}/{path.name}": path.read_bytes() for part in parts for path in sorted(part.glob("*.py"))}
+    content_of_path = {path.name: path.read_bytes() for path in sorted(source.glob("*.py"))}
+    content_of_path |= {
+        f"{part.name}/{path.name}": path.read_bytes() for part in parts for path in sorted(part.glob("*.py"))
+    }
     digest = hashlib.sha256()
-    for name, content in contents.items():
+    for name, content in content_of_path.items():
         digest.update(f"{name} {len(content)}\n".encode() + content)
-    copies = state / "runner"
-    copies.mkdir(mode=0o755, exist_ok=True)
-    copy = copies / digest.hexdigest()[:16]
+    copies_directory = state / "runner"
+    copies_directory.mkdir(mode=0o755, exist_ok=True)
+    copy = copies_directory / digest.hexdigest()[:16]
     if not copy.is_dir():
-        unfinished = copies / f".{copy.name}.{os.getpid()}"
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir()
+        unfinished_copy = copies_directory / f".{copy.name}.{os.getpid()}"
+        shutil.rmtree(unfinished_copy, ignore_errors=True)
+        unfinished_copy.mkdir()
         for folder in (source, *parts):
-            _copy_folder(folder, unfinished if folder == source else unfinished / folder.name)
+            _copy_folder(folder, unfinished_copy if folder == source else unfinished_copy / folder.name)
         try:
-            unfinished.rename(copy)
+            unfinished_copy.rename(copy)
         except OSError:  # another one was faster
-            shutil.rmtree(unfinished, ignore_errors=True)
+            shutil.rmtree(unfinished_copy, ignore_errors=True)
     return copy
 
 
@@ -77,17 +79,17 @@ def _copy_folder(source: Path, target: Path) -> None:
 
 
 def _take_byte_code(source: Path, copy: Path) -> None:
-    cached = copy / "__pycache__"
-    cached.mkdir()
-    cached.chmod(0o755)
+    cache_folder = copy / "__pycache__"
+    cache_folder.mkdir()
+    cache_folder.chmod(0o755)
     for path in source.glob("__pycache__/*.pyc"):
         if path.name.count(".") == 2 and _is_current(path, source / f"{path.name.partition('.')[0]}.py"):
-            shutil.copyfile(path, cached / path.name)
-            (cached / path.name).chmod(0o644)
+            shutil.copyfile(path, cache_folder / path.name)
+            (cache_folder / path.name).chmod(0o644)
 
 
 def _is_current(byte_code: Path, source: Path) -> bool:
-    """Returns whether Python would use the byte code: it records time and size of the source (PEP 552, flags 0)."""
+    """Returns True if the byte code records time and size of the source, so that Python uses it (PEP 552, flags 0)."""
     try:
         status = source.stat()
         with byte_code.open("rb") as file:
@@ -98,20 +100,22 @@ def _is_current(byte_code: Path, source: Path) -> bool:
 
 
 def remove_other_copies(copy: Path, in_use: Collection[str]) -> None:
-    """Removes the copies of other versions whose path is in no text of ``in_use``, one text a workload."""
-    for other in copy.parent.iterdir():
-        if other.name != copy.name and not any(other.name in text for text in in_use):
-            remove_tree(other)
+    """Removes other runner copies whose path is in no text of ``in_use``, which has one text a workload."""
+    for other_copy in copy.parent.iterdir():
+        if other_copy.name != copy.name and not any(other_copy.name in workload_text for workload_text in in_use):
+            remove_tree(other_copy)
 
 
 def needs_byte_code(copy: Path, version: str) -> bool:
     """Returns whether a CPython of this version (``3.11.7``) would have to compile the runner at each start."""
-    tag = "cpython-" + "".join(version.split(".")[:2])
-    return not all(_is_current(copy / "__pycache__" / f"{path.stem}.{tag}.pyc", path) for path in copy.glob("*.py"))
+    cache_tag = "cpython-" + "".join(version.split(".")[:2])
+    return not all(
+        _is_current(copy / "__pycache__" / f"{path.stem}.{cache_tag}.pyc", path) for path in copy.glob("*.py")
+    )
 
 
 async def compile_runner(copy: Path, pythons: Iterable[tuple[str, str]]) -> None:
-    """Compiles the copy by each Python (path, version). A failure only costs time at each start."""
+    """Compiles the runner's copy by each Python (path, version). A failure only costs time at each start."""
     for executable, version in pythons:
         if not needs_byte_code(copy, version):
             continue

@@ -19,42 +19,44 @@ from ai.backend.node.workload.file_trees import tree_size
 from ai.backend.plugin.accelerator import Measurement, MetricKind
 from ai.backend.plugin.runtime import ProcessView, WorkloadKey
 
-_TRANSFERRED = re.compile(rb"^read_bytes: (\d+)\nwrite_bytes: (\d+)$", re.MULTILINE)
+_IO_COUNTERS = re.compile(rb"^read_bytes: (\d+)\nwrite_bytes: (\d+)$", re.MULTILINE)
 TICK_MS = 1000 / os.sysconf("SC_CLK_TCK")
-_COMMAND_LIMIT = 256
-_LIMIT = 1000
+_MAX_COMMAND_LENGTH = 256
+_MAX_PROCESSES = 1000
 """Limits the cost of listing a session that forks without end."""
 HOME_SIZE_DUTY = 0.02
 HOME_SIZE_MIN_AGE_S = 10.0
 _MAX_ALLOWANCE_S = 0.2
-_AVG_MAX = frozenset({"avg", "max"})
-_MAX = frozenset({"max"})
+_AVG_MAX_STATISTICS = frozenset({"avg", "max"})
+_MAX_STATISTICS = frozenset({"max"})
 Pids = Callable[[], Sequence[int]]
 """Returns every process of a workload at present."""
 
 
 def transferred_bytes(pid: int) -> tuple[int, int] | None:
     """Returns the bytes that the process read from and wrote to disks; None without permission."""
-    match = _TRANSFERRED.search(content(f"/proc/{pid}/io") or b"")
-    return (int(match[1]), int(match[2])) if match is not None else None
+    counters = _IO_COUNTERS.search(content(f"/proc/{pid}/io") or b"")
+    return (int(counters[1]), int(counters[2])) if counters is not None else None
 
 
 def process_views(pids: Sequence[int]) -> list[ProcessView]:
-    """Returns the measurements of those processes that live."""
+    """Returns the measurements of the processes that live."""
     views = []
-    for pid in pids[:_LIMIT]:
+    for pid in pids[:_MAX_PROCESSES]:
         fields = proc.stat_fields(pid)
         if fields is None or fields[0] in "ZX":
             continue
-        measured = [
+        measurements = [
             accumulated("cpu_used", sum(map(int, fields[11:13])) * TICK_MS, "msec"),
             gauge("mem", proc.resident_bytes(pid), "bytes", None),
         ]
-        transferred = zip(("io_read", "io_write"), transferred_bytes(pid) or (), strict=False)
-        measured += [accumulated(key, n, "bytes") for key, n in transferred]
-        started, shown_pid = int(fields[19]), _shown_pid(pid)
+        transferred_counts = zip(("io_read", "io_write"), transferred_bytes(pid) or (), strict=False)
+        measurements += [accumulated(key, byte_count, "bytes") for key, byte_count in transferred_counts]
+        start_tick, shown_pid = int(fields[19]), _shown_pid(pid)
         views.append(
-            ProcessView(pid=pid, started=started, shown_pid=shown_pid, command=_command(pid), measurements=measured)
+            ProcessView(
+                pid=pid, started=start_tick, shown_pid=shown_pid, command=_command_of(pid), measurements=measurements
+            )
         )
     return views
 
@@ -66,10 +68,10 @@ def _shown_pid(pid: int) -> int:
     return pid
 
 
-def _command(pid: int) -> str:
-    """Returns the command line, or the short name of a process without one. Both are controlled by the user."""
-    words = cgroupfs.read(f"/proc/{pid}/cmdline")[: 4 * _COMMAND_LIMIT].replace("\0", " ").strip()
-    return (words or cgroupfs.read(f"/proc/{pid}/comm").strip())[:_COMMAND_LIMIT]
+def _command_of(pid: int) -> str:
+    """Returns a process's command line, or its short name. Both are controlled by the user."""
+    command_text = cgroupfs.read(f"/proc/{pid}/cmdline")[: 4 * _MAX_COMMAND_LENGTH].replace("\0", " ").strip()
+    return (command_text or cgroupfs.read(f"/proc/{pid}/comm").strip())[:_MAX_COMMAND_LENGTH]
 
 
 class Measurable(Protocol):
@@ -97,7 +99,7 @@ class _HomeSize:
 
 @dataclass(slots=True)
 class _WorkloadState:
-    """The state of one workload between two rounds.
+    """The measuring state of one workload between two rounds.
 
     ``network`` is a process, with its start time, in the workload's own network; None without one. ``transferred`` is
     the I/O of its processes, if it had to be read from them.
@@ -111,7 +113,7 @@ class _WorkloadState:
 
 
 class Meter:
-    """Measures workloads, and stores their last samples for rates."""
+    """Measures workloads, and stores each workload's last sample for rates."""
 
     def __init__(self) -> None:
         self._states: dict[WorkloadKey, _WorkloadState] = {}
@@ -124,55 +126,64 @@ class Meter:
         self._homes.pop(key, None)
 
     def measure_all(
-        self, workloads: Sequence[tuple[WorkloadKey, Measurable, Pids]], cgroups: CgroupDriver, at: float
+        self, workloads: Sequence[tuple[WorkloadKey, Measurable, Pids]], cgroups: CgroupDriver, now_s: float
     ) -> Mapping[WorkloadKey, Sequence[Measurement]]:
-        """Measures. Blocks for a few file reads a workload. ``at`` is in seconds of a monotonic clock."""
-        self._renew_home_sizes([record for _, record, _ in workloads], at)
-        return {key: self._measure(key, record, pids, cgroups, at) for key, record, pids in workloads}
+        """Measures all workloads. Blocks for a few file reads each. ``now_s`` is in seconds of a monotonic clock."""
+        self._renew_home_sizes([record for _, record, _ in workloads], now_s)
+        return {key: self._measure(key, record, pids, cgroups, now_s) for key, record, pids in workloads}
 
-    def home_size(self, record: Measurable, at: float) -> int:
-        """Returns the bytes in the home. Walks are spaced to cost at most a fiftieth of one core."""
+    def home_size(self, record: Measurable, now_s: float) -> int:
+        """Returns the bytes in a workload's home. Walks of homes are spaced to cost at most a fiftieth of one core."""
         home = self._homes.get(record.key)
-        if home is not None and at < home.due:
+        if home is not None and now_s < home.due:
             return home.size
-        started = time.perf_counter()
-        size = tree_size(Path(record.home))
-        cost = time.perf_counter() - started
-        self._allowance_s -= cost
-        self._homes[record.key] = _HomeSize(at + max(HOME_SIZE_MIN_AGE_S, cost / HOME_SIZE_DUTY), size)
-        return size
+        started_at_s = time.perf_counter()
+        size_bytes = tree_size(Path(record.home))
+        cost_s = time.perf_counter() - started_at_s
+        self._allowance_s -= cost_s
+        self._homes[record.key] = _HomeSize(now_s + max(HOME_SIZE_MIN_AGE_S, cost_s / HOME_SIZE_DUTY), size_bytes)
+        return size_bytes
 
-    def _renew_home_sizes(self, records: Sequence[Measurable], at: float) -> None:
-        """Walks the homes that are due, the longest waiting first, as long as all walks together cost a fiftieth."""
-        earned = max(0.0, at - self._last_at) * HOME_SIZE_DUTY
-        self._allowance_s, self._last_at = min(_MAX_ALLOWANCE_S, self._allowance_s + earned), at
-        due_at = {r.key: home.due if (home := self._homes.get(r.key)) is not None else 0.0 for r in records}
-        for record in sorted((r for r in records if due_at[r.key] <= at), key=lambda r: due_at[r.key]):
+    def _renew_home_sizes(self, records: Sequence[Measurable], now_s: float) -> None:
+        """Measures the homes that are due, longest waiting first, while all walks cost at most a fiftieth of a core."""
+        earned_s = max(0.0, now_s - self._last_at) * HOME_SIZE_DUTY
+        self._allowance_s, self._last_at = min(_MAX_ALLOWANCE_S, self._allowance_s + earned_s), now_s
+        due_at_of_home = {
+            record.key: home.due if (home := self._homes.get(record.key)) is not None else 0.0 for record in records
+        }
+        for record in sorted(
+            (record for record in records if due_at_of_home[record.key] <= now_s),
+            key=lambda record: due_at_of_home[record.key],
+        ):
             if self._allowance_s <= 0:
                 return
-            self.home_size(record, at)
+            self.home_size(record, now_s)
 
     def _measure(
-        self, key: WorkloadKey, record: Measurable, pids: Pids, cgroups: CgroupDriver, at: float
+        self, key: WorkloadKey, record: Measurable, pids: Pids, cgroups: CgroupDriver, now_s: float
     ) -> list[Measurement]:
         state = self._states.get(key)
         if state is None:
             state = self._states[key] = _WorkloadState(GroupFiles(record.cgroups), _own_network(pids()))
-        usage = _complete(cgroups.usage(state.files) if record.cgroups else Usage(), state, pids)
+        usage = _with_process_values(cgroups.usage(state.files) if record.cgroups else Usage(), state, pids)
         measurements: list[Measurement] = []
         if usage.cpu_used_ms is not None:
-            cores = record.cpu_limit or float(os.cpu_count() or 1)
+            core_limit = record.cpu_limit or float(os.cpu_count() or 1)
             measurements.append(accumulated("cpu_used", usage.cpu_used_ms, "msec"))
-            percent = _utilisation(state, usage.cpu_used_ms, at)
-            measurements.append(gauge("cpu_util", percent, "percent", cores * 100, _AVG_MAX))
+            percent = _cpu_percent(state, usage.cpu_used_ms, now_s)
+            measurements.append(gauge("cpu_util", percent, "percent", core_limit * 100, _AVG_MAX_STATISTICS))
         if usage.memory is not None:
-            measurements.append(gauge("mem", usage.memory, "bytes", record.memory_bytes, _AVG_MAX))
-        transferred = {"io_read": usage.io_read, "io_write": usage.io_write}
-        measurements += [accumulated(name, n, "bytes") for name, n in transferred.items() if n is not None]
+            measurements.append(gauge("mem", usage.memory, "bytes", record.memory_bytes, _AVG_MAX_STATISTICS))
+        byte_count_of_metric = {"io_read": usage.io_read, "io_write": usage.io_write}
+        measurements += [
+            accumulated(metric_name, byte_count, "bytes")
+            for metric_name, byte_count in byte_count_of_metric.items()
+            if byte_count is not None
+        ]
         if usage.pids is not None:
-            measurements.append(gauge("pids", usage.pids, "count", None, _MAX))
+            measurements.append(gauge("pids", usage.pids, "count", None, _MAX_STATISTICS))
         if state.network is not None:
-            measurements += _network(state, pids)
+            measurements += _network_measurements(state, pids)
         if (home := self._homes.get(key)) is not None:
             measurements.append(gauge("io_scratch_size", home.size, "bytes", record.home_bytes))
         return measurements
@@ -181,9 +192,9 @@ class Meter:
 def gauge(
     key: str, value: float, unit: str, capacity: float | None, stats: frozenset[str] = frozenset()
 ) -> Measurement:
-    """Returns a measurement of a present value."""
-    limit = None if capacity is None else float(capacity)
-    return Measurement(key=key, value=float(value), unit_hint=unit, capacity=limit, stats=stats)
+    """Returns a measurement of a present value, such as memory in use."""
+    capacity_value = None if capacity is None else float(capacity)
+    return Measurement(key=key, value=float(value), unit_hint=unit, capacity=capacity_value, stats=stats)
 
 
 def accumulated(key: str, value: float, unit: str) -> Measurement:
@@ -196,57 +207,67 @@ def rate(key: str, value: float, unit: str) -> Measurement:
     return Measurement(key=key, value=float(value), unit_hint=unit, kind=MetricKind.RATE)
 
 
-def _utilisation(state: _WorkloadState, cpu_used_ms: float, at: float) -> float:
-    before, before_at = state.cpu_used_ms, state.cpu_at
-    state.cpu_used_ms, state.cpu_at = cpu_used_ms, at
-    if before is None or at <= before_at:
+def _cpu_percent(state: _WorkloadState, cpu_used_ms: float, now_s: float) -> float:
+    earlier_used_ms, earlier_at = state.cpu_used_ms, state.cpu_at
+    state.cpu_used_ms, state.cpu_at = cpu_used_ms, now_s
+    if earlier_used_ms is None or now_s <= earlier_at:
         return 0.0
-    return max(0.0, (cpu_used_ms - before) / (at - before_at) / 10)
+    return max(0.0, (cpu_used_ms - earlier_used_ms) / (now_s - earlier_at) / 10)
 
 
 def _own_network(pids: Sequence[int]) -> tuple[int, int] | None:
-    """Returns a process, with its start time, that is in another network than we are."""
-    ours = Path("/proc/self/ns/net").readlink()
+    """Returns pid and start time of a process that is in another network than the agent; None if there is none."""
+    own_namespace = Path("/proc/self/ns/net").readlink()
     for pid in pids:
         try:
-            theirs = Path(f"/proc/{pid}/ns/net").readlink()
+            process_namespace = Path(f"/proc/{pid}/ns/net").readlink()
         except OSError:
             continue
         started = proc.start_time(pid)
-        if theirs != ours and started is not None:
+        if process_namespace != own_namespace and started is not None:
             return pid, started
     return None
 
 
-def _network(state: _WorkloadState, pids: Pids) -> list[Measurement]:
+def _network_measurements(state: _WorkloadState, pids: Pids) -> list[Measurement]:
     pid, started = state.network or (0, 0)
     if not proc.is_same(pid, started):
         state.network = _own_network(pids()) or state.network
         pid, started = state.network or (0, 0)
         if not proc.is_same(pid, started):
             return []
-    counted = proc.interface_bytes(f"/proc/{pid}/net/dev").values()
-    return [rate(key, sum(n[i] for n in counted), "bps") for i, key in enumerate(("net_rx", "net_tx"))]
+    interface_counters = proc.interface_bytes(f"/proc/{pid}/net/dev").values()
+    return [
+        rate(key, sum(byte_counts[direction_index] for byte_counts in interface_counters), "bps")
+        for direction_index, key in enumerate(("net_rx", "net_tx"))
+    ]
 
 
-def _complete(usage: Usage, state: _WorkloadState, pids: Pids) -> Usage:
-    """Fills in missing values from the present processes, which include the use of their ended children."""
+def _with_process_values(usage: Usage, state: _WorkloadState, pids: Pids) -> Usage:
+    """Fills missing values of ``usage`` from the workload's processes, which include their ended children."""
     if state.transferred is not None and usage.cpu_used_ms == state.cpu_used_ms:  # without a processor, no I/O
         usage = replace(usage, io_read=state.transferred[0], io_write=state.transferred[1])
     if None not in (usage.cpu_used_ms, usage.memory, usage.pids, usage.io_read, usage.io_write):
         return usage
-    listed = state.files.read("cgroup.procs")
-    members = [int(pid) for pid in listed.split()] if listed else pids()
-    if not members:
+    cgroup_pids = state.files.read("cgroup.procs")
+    member_pids = [int(pid) for pid in cgroup_pids.split()] if cgroup_pids else pids()
+    if not member_pids:
         return usage  # it has ended: zeros would hide what it used
     if usage.cpu_used_ms is None:
-        all_fields = [fields for pid in members if (fields := proc.stat_fields(pid)) is not None]
-        usage = replace(usage, cpu_used_ms=sum(sum(map(int, fields[11:15])) for fields in all_fields) * TICK_MS)
+        fields_of_processes = [fields for pid in member_pids if (fields := proc.stat_fields(pid)) is not None]
+        usage = replace(
+            usage, cpu_used_ms=sum(sum(map(int, fields[11:15])) for fields in fields_of_processes) * TICK_MS
+        )
     if usage.memory is None:
-        usage = replace(usage, memory=sum(map(proc.resident_bytes, members)))
+        usage = replace(usage, memory=sum(map(proc.resident_bytes, member_pids)))
     if usage.io_read is None or usage.io_write is None:
-        transferred = [count for pid in members if (count := transferred_bytes(pid)) is not None]
-        if transferred:
-            state.transferred = read, written = sum(r for r, _ in transferred), sum(w for _, w in transferred)
-            usage = replace(usage, io_read=read, io_write=written)
-    return usage if usage.pids is not None else replace(usage, pids=len(members))
+        counts_of_processes = [
+            byte_counts for pid in member_pids if (byte_counts := transferred_bytes(pid)) is not None
+        ]
+        if counts_of_processes:
+            state.transferred = total_read_bytes, total_written_bytes = (
+                sum(read_bytes for read_bytes, _ in counts_of_processes),
+                sum(written_bytes for _, written_bytes in counts_of_processes),
+            )
+            usage = replace(usage, io_read=total_read_bytes, io_write=total_written_bytes)
+    return usage if usage.pids is not None else replace(usage, pids=len(member_pids))

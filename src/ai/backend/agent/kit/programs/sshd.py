@@ -23,16 +23,16 @@ from .terminal import Terminal, open_terminal, shell_argv
 
 HOST_KEY = ".ssh-host/host_ed25519"
 SESSION_KEYS = Path("/home/config/ssh")
-OWN_KEY = "id_container.pub"
-MAX_KEYS = 256 * 1024
-_PIECE = 64 * 1024
+_OWN_KEY_FILE = "id_container.pub"
+_MAX_KEYS_BYTES = 256 * 1024
+_PIECE_BYTES = 64 * 1024
 _GRACE_S = 5.0
-_KEEP = ("LANG", "LC_", "TERM", "COLORTERM")
+_KEPT_VARIABLES = ("LANG", "LC_", "TERM", "COLORTERM")
 """Variables that a client may bring along."""
 
 
 class Server(asyncssh.SSHServer):
-    """Serves one SSH connection. Keys are read for each, so that a change counts at once."""
+    """Serves one SSH connection. Each connection reads the keys anew, so that a change counts at once."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -56,7 +56,7 @@ class Server(asyncssh.SSHServer):
         return True
 
     def server_requested(self, *_: object) -> bool:
-        """Allows `ssh -R`, likewise."""
+        """Allows `ssh -R`: the user's own programs listen inside the workload as well."""
         return True
 
 
@@ -69,28 +69,28 @@ class Files(asyncssh.SFTPServer):
 
 
 def authorized_keys(home: Path) -> asyncssh.SSHAuthorizedKeys | None:
-    """Returns all accepted keys; None without any. A malformed line does not exclude the others."""
+    """Returns all accepted SSH keys; None if there are none. A malformed line does not exclude the other keys."""
     lines: list[str] = []
-    for path in (home / ".ssh/authorized_keys", home / OWN_KEY, *sorted(SESSION_KEYS.glob("*.pub"))):
+    for path in (home / ".ssh/authorized_keys", home / _OWN_KEY_FILE, *sorted(SESSION_KEYS.glob("*.pub"))):
         try:
             with path.open("rb") as file:
-                lines += file.read(MAX_KEYS).decode("utf-8", "replace").splitlines()
+                lines += file.read(_MAX_KEYS_BYTES).decode("utf-8", "replace").splitlines()
         except OSError:
             continue  # not there, or not ours to read
-    valid: list[str] = []
+    valid_lines: list[str] = []
     for line in lines:
         try:
             asyncssh.import_authorized_keys(line + "\n")
         except ValueError:
             print(f"sshd: a line of the authorized keys is no key: {line[:40]!r}", file=sys.stderr, flush=True)
             continue
-        valid.append(line)
-    text = "\n".join(valid)
-    return asyncssh.import_authorized_keys(text + "\n") if text.strip() else None
+        valid_lines.append(line)
+    keys_text = "\n".join(valid_lines)
+    return asyncssh.import_authorized_keys(keys_text + "\n") if keys_text.strip() else None
 
 
 def host_key(home: Path) -> asyncssh.SSHKey:
-    """Returns the session's host key, which is made once and stored in the home; only in memory if that fails."""
+    """Returns the session's SSH host key, made once and stored in the home; kept only in memory if storing fails."""
     path = home / HOST_KEY
     try:
         return asyncssh.read_private_key(path)
@@ -108,12 +108,12 @@ def host_key(home: Path) -> asyncssh.SSHKey:
 
 
 def environment(process: asyncssh.SSHServerProcess[bytes]) -> dict[str, str]:
-    env = {name: text for name, text in os.environ.items() if not name.startswith("PYTHON")}
-    env |= {name: text for name, text in process.env.items() if name.startswith(_KEEP)}
-    peer = process.get_extra_info("peername") or ("127.0.0.1", 0)
-    own = process.get_extra_info("sockname") or ("127.0.0.1", 0)
-    env["SSH_CLIENT"] = f"{peer[0]} {peer[1]} {own[1]}"
-    env["SSH_CONNECTION"] = f"{peer[0]} {peer[1]} {own[0]} {own[1]}"
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    env |= {name: value for name, value in process.env.items() if name.startswith(_KEPT_VARIABLES)}
+    peer_address = process.get_extra_info("peername") or ("127.0.0.1", 0)
+    server_address = process.get_extra_info("sockname") or ("127.0.0.1", 0)
+    env["SSH_CLIENT"] = f"{peer_address[0]} {peer_address[1]} {server_address[1]}"
+    env["SSH_CONNECTION"] = f"{peer_address[0]} {peer_address[1]} {server_address[0]} {server_address[1]}"
     return env
 
 
@@ -121,41 +121,41 @@ async def serve(process: asyncssh.SSHServerProcess[bytes]) -> None:
     """Runs one shell or command for a client."""
     try:
         if process.get_terminal_type() is not None:
-            code = await _on_terminal(process)
+            exit_code = await _run_on_terminal(process)
         else:
-            code = await _on_pipes(process)
+            exit_code = await _run_on_pipes(process)
     except (ConnectionError, asyncssh.Error):
         return  # the client is gone
     except OSError as e:
         process.stderr.write(f"{e}\n".encode())
-        code = 127
-    if code < 0:
-        process.exit_with_signal(signal.Signals(-code).name.removeprefix("SIG"))
+        exit_code = 127
+    if exit_code < 0:
+        process.exit_with_signal(signal.Signals(-exit_code).name.removeprefix("SIG"))
     else:
-        process.exit(code)
+        process.exit(exit_code)
 
 
-async def _on_terminal(process: asyncssh.SSHServerProcess[bytes]) -> int:
+async def _run_on_terminal(process: asyncssh.SSHServerProcess[bytes]) -> int:
     columns, rows, _, _ = process.get_terminal_size()
     env = {**environment(process), "TERM": process.get_terminal_type() or "xterm"}
     terminal = await open_terminal(shell_argv(process.command), env, rows or 24, columns or 80)
-    outputs = asyncio.create_task(_copy(terminal.read, process.stdout))
-    inputs = asyncio.create_task(_type(terminal, process))
+    output_task = asyncio.create_task(_copy_stream(terminal.read, process.stdout))
+    input_task = asyncio.create_task(_type_input(terminal, process))
     try:
-        code: int = await terminal.wait()
-        await asyncio.wait({outputs}, timeout=_GRACE_S)  # what went to the background may hold the terminal open
-        return code
+        exit_code: int = await terminal.wait()
+        await asyncio.wait({output_task}, timeout=_GRACE_S)  # what went to the background may hold the terminal open
+        return exit_code
     finally:
-        inputs.cancel()
-        outputs.cancel()
+        input_task.cancel()
+        output_task.cancel()
         terminal.close()
 
 
-async def _type(terminal: Terminal, process: asyncssh.SSHServerProcess[bytes]) -> None:
+async def _type_input(terminal: Terminal, process: asyncssh.SSHServerProcess[bytes]) -> None:
     """Writes the client's input to the terminal until the client hangs up, which sends SIGHUP to its shell."""
     while True:
         try:
-            data = await process.stdin.read(_PIECE)
+            data = await process.stdin.read(_PIECE_BYTES)
         except asyncssh.TerminalSizeChanged as change:
             terminal.resize(change.height, change.width)
             continue
@@ -163,7 +163,7 @@ async def _type(terminal: Terminal, process: asyncssh.SSHServerProcess[bytes]) -
             await terminal.write(b"\x03")
             continue
         except asyncssh.SignalReceived as received:
-            terminal.signal(_number(received.signal))
+            terminal.signal(_signal_number_of(received.signal))
             continue
         if not data:
             await process.wait_closed()  # it only types no more
@@ -172,7 +172,7 @@ async def _type(terminal: Terminal, process: asyncssh.SSHServerProcess[bytes]) -
         await terminal.write(data)
 
 
-async def _on_pipes(process: asyncssh.SSHServerProcess[bytes]) -> int:
+async def _run_on_pipes(process: asyncssh.SSHServerProcess[bytes]) -> int:
     child = await asyncio.create_subprocess_exec(
         *shell_argv(process.command),
         stdin=asyncio.subprocess.PIPE,
@@ -183,15 +183,16 @@ async def _on_pipes(process: asyncssh.SSHServerProcess[bytes]) -> int:
     )
     assert child.stdout is not None
     assert child.stderr is not None
-    inputs = asyncio.create_task(_feed(child, process))
-    closed: asyncio.Future[Any] = asyncio.create_task(process.wait_closed())
-    pairs = ((child.stdout, process.stdout), (child.stderr, process.stderr))
-    outputs: asyncio.Future[Any] = asyncio.gather(
-        *(_copy(partial(source.read, _PIECE), target) for source, target in pairs), return_exceptions=True
+    input_task = asyncio.create_task(_feed_stdin(child, process))
+    close_task: asyncio.Future[Any] = asyncio.create_task(process.wait_closed())
+    pipe_pairs = ((child.stdout, process.stdout), (child.stderr, process.stderr))
+    output_tasks: asyncio.Future[Any] = asyncio.gather(
+        *(_copy_stream(partial(source.read, _PIECE_BYTES), target) for source, target in pipe_pairs),
+        return_exceptions=True,
     )
     ended = asyncio.create_task(child.wait())
     try:
-        await asyncio.wait({ended, closed}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({ended, close_task}, return_when=asyncio.FIRST_COMPLETED)
         if not ended.done():  # the client is gone
             _signal_group(child.pid, signal.SIGHUP)
             try:
@@ -199,22 +200,22 @@ async def _on_pipes(process: asyncssh.SSHServerProcess[bytes]) -> int:
                     await ended
             except TimeoutError:
                 _signal_group(child.pid, signal.SIGKILL)
-        code: int = await ended
+        exit_code: int = await ended
         # As every SSH server: what went to the background and holds them open is waited for.
-        await asyncio.wait({outputs, closed}, return_when=asyncio.FIRST_COMPLETED)
-        return code
+        await asyncio.wait({output_tasks, close_task}, return_when=asyncio.FIRST_COMPLETED)
+        return exit_code
     finally:
-        for task in (inputs, closed, outputs):
+        for task in (input_task, close_task, output_tasks):
             task.cancel()
 
 
-async def _feed(child: asyncio.subprocess.Process, process: asyncssh.SSHServerProcess[bytes]) -> None:
+async def _feed_stdin(child: asyncio.subprocess.Process, process: asyncssh.SSHServerProcess[bytes]) -> None:
     assert child.stdin is not None
     while True:
         try:
-            data = await process.stdin.read(_PIECE)
+            data = await process.stdin.read(_PIECE_BYTES)
         except asyncssh.SignalReceived as received:
-            _signal_group(child.pid, _number(received.signal))
+            _signal_group(child.pid, _signal_number_of(received.signal))
             continue
         except (asyncssh.BreakReceived, asyncssh.TerminalSizeChanged):
             continue
@@ -228,33 +229,33 @@ async def _feed(child: asyncio.subprocess.Process, process: asyncssh.SSHServerPr
     child.stdin.close()
 
 
-async def _copy(read: Callable[[], Awaitable[bytes]], target: asyncssh.SSHWriter[bytes]) -> None:
+async def _copy_stream(read: Callable[[], Awaitable[bytes]], target: asyncssh.SSHWriter[bytes]) -> None:
     while data := await read():
         target.write(data)
         await target.drain()
 
 
-def _number(name: str) -> int:
-    return int(getattr(signal, f"SIG{name}", signal.SIGTERM))
+def _signal_number_of(signal_name: str) -> int:
+    return int(getattr(signal, f"SIG{signal_name}", signal.SIGTERM))
 
 
-def _signal_group(pid: int, number: int) -> None:
+def _signal_group(group_pid: int, signal_number: int) -> None:
     with suppress(ProcessLookupError):  # it has ended
-        os.killpg(pid, number)
+        os.killpg(group_pid, signal_number)
 
 
 async def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--host", default="127.0.0.1")
-    options = parser.parse_args()
+    arguments = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, format="sshd: %(message)s")
     asyncssh.set_log_level(logging.WARNING)
     home = Path(os.environ.get("HOME") or Path.cwd())
     os.chdir(home)
     acceptor = await asyncssh.listen(
-        options.host,
-        options.port,
+        arguments.host,
+        arguments.port,
         server_factory=lambda: Server(home),
         server_host_keys=[host_key(home)],
         process_factory=serve,

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-_PIECE = 64 * 1024
+_PIECE_BYTES = 64 * 1024
 
 
 def shell_argv(command: str | None = None) -> list[str]:
@@ -26,19 +26,25 @@ def shell_argv(command: str | None = None) -> list[str]:
 
 async def open_terminal(argv: list[str], env: dict[str, str], rows: int, columns: int) -> Terminal:
     """Starts a program on a terminal of its own. Raises OSError."""
-    master, slave = os.openpty()
+    master_fd, slave_fd = os.openpty()
     try:
-        os.set_blocking(master, False)
-        set_size(master, rows, columns)
+        os.set_blocking(master_fd, False)
+        set_size(master_fd, rows, columns)
         child = await asyncio.create_subprocess_exec(
-            *argv, stdin=slave, stdout=slave, stderr=slave, env=env, start_new_session=True, preexec_fn=_take_terminal
+            *argv,
+            stdin=slave_fd,
+            stdout=slave_fd,
+            stderr=slave_fd,
+            env=env,
+            start_new_session=True,
+            preexec_fn=_take_terminal,
         )
     except OSError:
-        os.close(master)
+        os.close(master_fd)
         raise
     finally:
-        os.close(slave)
-    return Terminal(master, child)
+        os.close(slave_fd)
+    return Terminal(master_fd, child)
 
 
 class Terminal:
@@ -55,53 +61,53 @@ class Terminal:
             set_size(self._fd, rows, columns)
 
     async def read(self) -> bytes:
-        """Returns printed bytes; empty once the last program has left the terminal, or it is closed."""
+        """Returns printed bytes; empty once the terminal is closed or the last program has left the terminal."""
         while self._fd >= 0:
             try:
-                return os.read(self._fd, _PIECE)
+                return os.read(self._fd, _PIECE_BYTES)
             except BlockingIOError:
-                await self._until(self._loop.add_reader, self._loop.remove_reader)
+                await self._wait_until_ready(self._loop.add_reader, self._loop.remove_reader)
             except OSError:
                 break  # EIO: no process holds the other end
         return b""
 
     async def write(self, data: bytes) -> None:
-        """Writes input, and waits while the program does not read."""
+        """Writes input to the terminal, and waits while the program does not read."""
         while data and self._fd >= 0:
             try:
                 data = data[os.write(self._fd, data[:4096]) :]
             except BlockingIOError:
-                await self._until(self._loop.add_writer, self._loop.remove_writer)
+                await self._wait_until_ready(self._loop.add_writer, self._loop.remove_writer)
             except OSError:
                 return
 
-    async def _until(self, add: Callable[..., Any], remove: Callable[[int], Any]) -> None:
+    async def _wait_until_ready(self, add_watcher: Callable[..., Any], remove_watcher: Callable[[int], Any]) -> None:
         ready: asyncio.Future[None] = self._loop.create_future()
         fd = self._fd
         self._waiting.add(ready)
-        add(fd, _complete, ready)
+        add_watcher(fd, _complete_wait, ready)
         try:
             await ready
         finally:
             self._waiting.discard(ready)
             if self._fd == fd:
-                remove(fd)
+                remove_watcher(fd)
 
-    def signal(self, number: int) -> None:
-        """Signals the program in the foreground and the first one."""
-        groups = {self._child.pid}
+    def signal(self, signal_number: int) -> None:
+        """Sends a signal to the program in the foreground and to the first program."""
+        group_pids = {self._child.pid}
         with suppress(OSError):  # no group is in the foreground
-            groups.add(os.tcgetpgrp(self._fd))
-        for group in groups - {0}:  # 0 also means that no group is in the foreground; a kill of 0 would kill us
+            group_pids.add(os.tcgetpgrp(self._fd))
+        for group_pid in group_pids - {0}:  # 0 also means that no group is in the foreground; a kill of 0 would kill us
             with suppress(ProcessLookupError, PermissionError):  # it has ended
-                os.killpg(group, number)
+                os.killpg(group_pid, signal_number)
 
     async def wait(self) -> int:
         """Waits for the first program and returns its exit code; -n after signal n."""
         return await self._child.wait()
 
     def close(self) -> None:
-        """Closes the terminal and sends SIGHUP. Safe twice."""
+        """Closes the terminal and sends SIGHUP to the first program. Safe to call twice."""
         if self._fd < 0:
             return
         if self._child.returncode is None:
@@ -111,7 +117,7 @@ class Terminal:
         os.close(self._fd)
         self._fd = -1
         for ready in self._waiting:
-            _complete(ready)
+            _complete_wait(ready)
 
 
 def set_size(fd: int, rows: int, columns: int) -> None:
@@ -119,7 +125,7 @@ def set_size(fd: int, rows: int, columns: int) -> None:
     fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
 
-def _complete(ready: asyncio.Future[None]) -> None:
+def _complete_wait(ready: asyncio.Future[None]) -> None:
     if not ready.done():
         ready.set_result(None)
 

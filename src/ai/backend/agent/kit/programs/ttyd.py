@@ -18,17 +18,19 @@ from aiohttp import WSMsgType, web
 
 from .terminal import Terminal, open_terminal, shell_argv
 
-FOLDER = Path(__file__).resolve().parent
+_PAGE_FOLDER = Path(__file__).resolve().parent
 MAX_SHELLS = 16
-STORED_OUTPUT = 256 * 1024
+_STORED_OUTPUT_BYTES = 256 * 1024
 """The bytes of output that a reconnected page shows again."""
 IDLE_S = 600.0
-MAX_MESSAGE = 1024 * 1024
+_MAX_MESSAGE_BYTES = 1024 * 1024
 ENDED, TAKEN_OVER, TOO_MANY = 4000, 4001, 4002
-_RESET = b"\x1bc"
-_KEY = re.compile(r"[A-Za-z0-9_-]{16,64}")
-_TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
-_POLICY = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; base-uri 'none'"
+_RESET_SEQUENCE = b"\x1bc"
+_SHELL_KEY = re.compile(r"[A-Za-z0-9_-]{16,64}")
+_CONTENT_TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
+_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; base-uri 'none'"
+)
 
 
 class Shell:
@@ -42,14 +44,14 @@ class Shell:
         self.ended = asyncio.create_task(self._pump())
 
     async def attach(self, socket: web.WebSocketResponse) -> None:
-        """Shows a page the stored output and from now on the new output; the page before is disconnected."""
-        before, self._socket = self._socket, None
+        """Sends the shell's stored and new output to a page, and disconnects the previous page."""
+        previous_socket, self._socket = self._socket, None
         if self._timer is not None:
             self._timer.cancel()
-        if before is not None:
-            await before.close(code=TAKEN_OVER, message=b"the terminal is open elsewhere")
+        if previous_socket is not None:
+            await previous_socket.close(code=TAKEN_OVER, message=b"the terminal is open elsewhere")
         if self._output:
-            await socket.send_bytes(_RESET + bytes(self._output))
+            await socket.send_bytes(_RESET_SEQUENCE + bytes(self._output))
         self._socket = socket
 
     def detach(self, socket: web.WebSocketResponse) -> None:
@@ -58,19 +60,19 @@ class Shell:
             self._timer = asyncio.get_running_loop().call_later(IDLE_S, self._terminal.close)
 
     async def take(self, message: bytes) -> None:
-        """Handles a message of a page. Raises ValueError for an unknown one."""
+        """Handles a page's message: input or a new size. Raises ValueError for an unknown message."""
         if message[:1] == b"0":
             await self._terminal.write(message[1:])
         elif message[:1] == b"1":
-            size = json.loads(message[1:])
-            self._terminal.resize(int(size["rows"]), int(size["cols"]))
+            terminal_size = json.loads(message[1:])
+            self._terminal.resize(int(terminal_size["rows"]), int(terminal_size["cols"]))
         else:
             raise ValueError("an unknown message")
 
     async def _pump(self) -> None:
         while data := await self._terminal.read():
             self._output += data
-            del self._output[: max(0, len(self._output) - STORED_OUTPUT)]
+            del self._output[: max(0, len(self._output) - _STORED_OUTPUT_BYTES)]
             if (socket := self._socket) is not None:
                 try:
                     await socket.send_bytes(data)
@@ -95,25 +97,25 @@ class Server:
         return app
 
     async def page(self, request: web.Request) -> web.Response:
-        return _file(FOLDER / "ttyd" / "index.html")
+        return _file_response(_PAGE_FOLDER / "ttyd" / "index.html")
 
     async def file(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
         for folder in ("ttyd", "xterm"):
-            path = FOLDER / folder / name
+            path = _PAGE_FOLDER / folder / name
             if re.fullmatch(r"[a-z][a-z-]*\.(js|css)", name) and path.is_file():
-                return _file(path)
+                return _file_response(path)
         raise web.HTTPNotFound
 
     async def socket(self, request: web.Request) -> web.StreamResponse:
-        """Serves one page's shell. A page of another origin is refused: it would reach the user's shell."""
+        """Serves one page's shell over a WebSocket. Refuses pages of another origin, which could use the shell."""
         origin = request.headers.get("Origin")
         if origin is not None and urlsplit(origin).netloc != request.host:
             raise web.HTTPForbidden(text="not from this page")
         key = request.query.get("key", "")
-        if not _KEY.fullmatch(key):
+        if not _SHELL_KEY.fullmatch(key):
             raise web.HTTPBadRequest(text="key: 16 to 64 letters and digits")
-        socket = web.WebSocketResponse(max_msg_size=MAX_MESSAGE, heartbeat=30.0, compress=False)
+        socket = web.WebSocketResponse(max_msg_size=_MAX_MESSAGE_BYTES, heartbeat=30.0, compress=False)
         await socket.prepare(request)
         shell = await self._shell(key, request)
         if shell is None:
@@ -137,32 +139,40 @@ class Server:
             return self._shells[key]
         if len(self._shells) >= MAX_SHELLS:
             return None
-        env = {name: text for name, text in os.environ.items() if not name.startswith("PYTHON")}
+        env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
         env |= {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
-        rows, columns = (_size(request.query.get(name), default) for name, default in (("rows", 24), ("cols", 80)))
+        rows, columns = (
+            _terminal_size(request.query.get(name), default_size) for name, default_size in (("rows", 24), ("cols", 80))
+        )
         shell = self._shells[key] = Shell(await open_terminal(shell_argv(), env, rows, columns))
         shell.ended.add_done_callback(lambda _task: self._shells.pop(key, None))
         return shell
 
 
-def _size(text: str | None, default: int) -> int:
+def _terminal_size(text: str | None, default: int) -> int:
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 5 else default
 
 
-def _file(path: Path) -> web.Response:
-    headers = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": _POLICY, "Cache-Control": "no-cache"}
-    return web.Response(body=path.read_bytes(), content_type=_TYPES[path.suffix], charset="utf-8", headers=headers)
+def _file_response(path: Path) -> web.Response:
+    headers = {
+        "X-Content-Type-Options": "nosniff",
+        "Content-Security-Policy": _SECURITY_POLICY,
+        "Cache-Control": "no-cache",
+    }
+    return web.Response(
+        body=path.read_bytes(), content_type=_CONTENT_TYPES[path.suffix], charset="utf-8", headers=headers
+    )
 
 
 async def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--host", default="127.0.0.1")
-    options = parser.parse_args()
+    arguments = parser.parse_args()
     os.chdir(os.environ.get("HOME") or "/")
     runner = web.AppRunner(Server().app(), access_log=None)
     await runner.setup()
-    await web.TCPSite(runner, options.host, options.port).start()
+    await web.TCPSite(runner, arguments.host, arguments.port).start()
     await asyncio.Event().wait()
 
 

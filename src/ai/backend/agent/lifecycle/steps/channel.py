@@ -53,7 +53,7 @@ class Channel(Step):
             await kernel.runs.reconcile()
 
     async def _open_with_retries(self, kernel: Kernel, restored: RunsRecord | None) -> None:
-        """Connects, with retries because a runner that was just started may not listen yet."""
+        """Connects to the runner, with retries because a runner that was just started may not listen yet."""
         backoff = Backoff(_CONNECT_FIRST_S, _CONNECT_MAX_S)
         for _ in range(_CONNECT_RETRIES):
             try:
@@ -66,7 +66,7 @@ class Channel(Step):
         return await self.open(kernel, restored)
 
     async def open(self, kernel: Kernel, restored: RunsRecord | None) -> None:
-        """Connects, and restores the runs that were recorded before the agent was restarted."""
+        """Connects to the runner, and restores the runs that were recorded before the agent was restarted."""
         epoch = self.context.epoch
         last_seq = restored.acked if restored is not None and restored.attempt == kernel.attempt else 0
         channel = KernelChannel(
@@ -130,15 +130,15 @@ class Bootstrap(Step):
     async def _write_dotfiles(self, kernel: Kernel) -> str | None:
         assert kernel.channel is not None
         timeout_s = self.context.settings.kernel_lifecycles.bootstrap_timeout
-        refused = []
+        refused_paths = []
         for dotfile in kernel.record.spec.dotfiles:
             try:
                 await files.upload(kernel.channel, [dotfile], timeout_s)
             except DeadlineExceeded:
                 return f"the dotfiles were not written within {timeout_s:g} s"
             except (Forbidden, NotFound, InvalidInput, LimitExceeded, RunError) as e:
-                refused.append(f"{dotfile.path} ({e.message})")
-        return f"dotfiles that could not be written: {', '.join(refused)}" if refused else None
+                refused_paths.append(f"{dotfile.path} ({e.message})")
+        return f"dotfiles that could not be written: {', '.join(refused_paths)}" if refused_paths else None
 
     async def _run(self, kernel: Kernel) -> str | None:
         assert kernel.runs is not None

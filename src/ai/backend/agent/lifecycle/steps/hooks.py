@@ -35,35 +35,35 @@ class Hooks(Step):
     hook_retrier: HookRetrier
 
     async def acquire(self, kernel: Kernel, step: StepContext) -> None:
-        """Calls the hooks. Raises what ``pre_create`` raises, and CreationDeferred while a plugin is missing."""
+        """Calls the hooks. Raises the errors of ``pre_create``, and CreationDeferred while a plugin is missing."""
         if kernel.record.workload_id:
             return  # resumed: the workload was made from the configs already
-        holders = self._holders(kernel)
+        holders = self._plugins_with_allocations(kernel)
         await self.hook_retrier.complete_earlier_attempts(kernel, [handle.key for handle, _ in holders])
         kernel.configs = []
         kernel.attached = {}
-        for handle, allocation in holders:
+        for handle, held_allocation in holders:
             key = handle.key
             if key not in kernel.record.hooked:
                 kernel.save(
                     hooked=[*kernel.record.hooked, key],
-                    hook_slots={**kernel.record.hook_slots, key: [str(slot) for slot in allocation.slots]},
+                    hook_slots={**kernel.record.hook_slots, key: [str(slot) for slot in held_allocation.slots]},
                 )
             config = await self.calls.call(key, "pre_create", kernel, step)
             assert config is not None
             kernel.configs.append((key, config))
-            kernel.attached[key] = await _attached(handle, allocation)
+            kernel.attached[key] = await _attached_devices_of(handle, held_allocation)
         kernel.save(attached_devices={key: _attached_to_wire(devices) for key, devices in kernel.attached.items()})
 
-    def _holders(self, kernel: Kernel) -> list[tuple[PluginHandle, DeviceAllocation]]:
+    def _plugins_with_allocations(self, kernel: Kernel) -> list[tuple[PluginHandle, DeviceAllocation]]:
         holders = [
             (handle, allocation)
             for handle in self.context.plugins.started()
             if (allocation := self.context.inventory.holding_of(kernel.id, handle.key)).slots
         ]
-        served = {slot for _, allocation in holders for slot in allocation.slots}
-        if missing := sorted(set(self.context.inventory.holding(kernel.id).slots) - served):
-            raise CreationDeferred(f"no plugin of the agent serves {', '.join(missing)} at the moment")
+        served_slots = {slot for _, allocation in holders for slot in allocation.slots}
+        if missing_slots := sorted(set(self.context.inventory.holding(kernel.id).slots) - served_slots):
+            raise CreationDeferred(f"no plugin of the agent serves {', '.join(missing_slots)} at the moment")
         return holders
 
     async def release(self, kernel: Kernel, step: StepContext) -> None:
@@ -72,46 +72,52 @@ class Hooks(Step):
                 self.hook_retrier.add_leftover(kernel, key)
             record = kernel.record
             kernel.save(
-                hooked=[other for other in record.hooked if other != key],
-                states=_without(record.states, key),
-                begun=_without(record.begun, key),
-                hook_slots=_without(record.hook_slots, key),
+                hooked=[other_key for other_key in record.hooked if other_key != key],
+                states=_without_key(record.states, key),
+                begun=_without_key(record.begun, key),
+                hook_slots=_without_key(record.hook_slots, key),
             )
 
-    async def _post_terminate(self, key: str, kernel: Kernel, step: StepContext) -> bool:
-        """Calls until it succeeds or the deadline of one call has passed; returns whether it succeeded."""
+    async def _post_terminate(self, plugin_key: str, kernel: Kernel, step: StepContext) -> bool:
+        """Repeats ``post_terminate`` until success or the deadline of one call; returns True on success."""
         clock = asyncio.get_running_loop().time
         timeout_s = max(self.context.settings.kernel_lifecycles.plugin_timeout, _RETRY_FIRST_S)
         deadline = clock() + self.context.settings.kernel_lifecycles.plugin_timeout
         backoff, remaining_s = Backoff(_RETRY_FIRST_S, timeout_s), None
         while True:
             try:
-                await self.calls.call(key, "post_terminate", kernel, step, timeout_s=remaining_s)
+                await self.calls.call(plugin_key, "post_terminate", kernel, step, timeout_s=remaining_s)
                 return True
             except BackendError as e:
                 delay_s = backoff.next_s()
                 if kernel.hurry.is_set() or clock() + delay_s >= deadline:
-                    self.calls.report(kernel, key, "post_terminate", e, "retrying")
+                    self.calls.report(kernel, plugin_key, "post_terminate", e, "retrying")
                     return False
-                log.info("post_terminate of %s for kernel %s failed and is repeated: %s", key, kernel.id, e)
+                log.info("post_terminate of %s for kernel %s failed and is repeated: %s", plugin_key, kernel.id, e)
             await asyncio.sleep(delay_s)
             remaining_s = deadline - clock()
 
 
-async def _attached(handle: PluginHandle, allocation: DeviceAllocation) -> list[AttachedDevice]:
-    check = partial(responses.attached, held=allocation)
-    return list(await handle.call("alloc_to_devices", lambda p: p.alloc_to_devices(allocation), check=check))
+async def _attached_devices_of(handle: PluginHandle, allocation: DeviceAllocation) -> list[AttachedDevice]:
+    check_answer = partial(responses.attached, held=allocation)
+    return list(
+        await handle.call("alloc_to_devices", lambda plugin: plugin.alloc_to_devices(allocation), check=check_answer)
+    )
 
 
 def _attached_to_wire(devices: list[AttachedDevice]) -> list[dict[str, Any]]:
     return [
-        {"device_id": str(d.device_id), "model_name": d.model_name, "data": msgspec.to_builtins(dict(d.data))}
-        for d in devices
+        {
+            "device_id": str(device.device_id),
+            "model_name": device.model_name,
+            "data": msgspec.to_builtins(dict(device.data)),
+        }
+        for device in devices
     ]
 
 
-def _without(values: Mapping[str, V], key: str) -> dict[str, V]:
-    return {other: value for other, value in values.items() if other != key}
+def _without_key(values: Mapping[str, V], key: str) -> dict[str, V]:
+    return {other_key: value for other_key, value in values.items() if other_key != key}
 
 
 @dataclass
@@ -136,27 +142,27 @@ class PostCreate(Step):
     async def release(self, kernel: Kernel, step: StepContext) -> None:
         await self.hook_retrier.unfollow(kernel)
         for key in reversed(kernel.record.hooked):
-            begun = kernel.record.begun.get(key, {})
-            if "post_create" in begun and "post_terminate" not in begun:
+            begun_keys = kernel.record.begun.get(key, {})
+            if "post_create" in begun_keys and "post_terminate" not in begun_keys:
                 await self._pre_terminate(key, kernel, step)
 
-    async def _pre_terminate(self, key: str, kernel: Kernel, step: StepContext) -> None:
+    async def _pre_terminate(self, plugin_key: str, kernel: Kernel, step: StepContext) -> None:
         while True:
             try:
-                await self.calls.call(key, "pre_terminate", kernel, step)
+                await self.calls.call(plugin_key, "pre_terminate", kernel, step)
                 return
             except TerminationDeferred as e:
-                if not await self._wait(kernel, e.retry_after):
+                if not await self._wait_for_retry(kernel, e.retry_after):
                     if not kernel.hurry.is_set():
                         problem = str(e) or "it still defers the termination"
-                        self.calls.report(kernel, key, "pre_terminate", problem, "overrun")
+                        self.calls.report(kernel, plugin_key, "pre_terminate", problem, "overrun")
                     return
             except BackendError as e:
-                self.calls.report(kernel, key, "pre_terminate", e, "given-up")
+                self.calls.report(kernel, plugin_key, "pre_terminate", e, "given-up")
                 return
 
-    async def _wait(self, kernel: Kernel, retry_after_s: float) -> bool:
-        """Waits for the next call; returns False after the deadline."""
+    async def _wait_for_retry(self, kernel: Kernel, retry_after_s: float) -> bool:
+        """Waits for the next ``pre_terminate`` call; returns False after the deadline."""
         now, limit_s = self.context.wall_clock(), self.context.settings.kernel_lifecycles.termination_deferral
         clock = asyncio.get_running_loop().time
         if kernel.record.deferred_until is None:

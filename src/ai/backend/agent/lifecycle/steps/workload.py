@@ -41,14 +41,14 @@ class CreateWorkload(Step):
     name = "workload"
 
     def workload_spec(self, kernel: Kernel, step: StepContext) -> WorkloadSpec:
-        """Builds the spec. Raises CreationDenied if the configs of plugins and of the session contradict each other."""
+        """Builds the workload's spec. Raises CreationDenied if configs of plugins and session contradict each other."""
         spec, services = kernel.record.spec, self.context.services
         cluster = spec.cluster
-        secret = self.context.secret if cluster.overlay is None else cluster.overlay.secret
+        cluster_secret = self.context.secret if cluster.overlay is None else cluster.overlay.secret
         config = merge_configs([*kernel.configs, (AGENT, user_mounts(spec)), (AGENT, services.mounts())])
-        declared, info = self.context.settings.runtime_classes, self.context.runtime.info()
-        cpu, memory = without_overhead(config, spec.runtime_class, declared, info)
-        config = replace(config, cpu_limit=cpu, memory_limit_bytes=memory)
+        declared, runtime_info = self.context.settings.runtime_classes, self.context.runtime.info()
+        cpu_limit, memory_limit_bytes = without_overhead(config, spec.runtime_class, declared, runtime_info)
+        config = replace(config, cpu_limit=cpu_limit, memory_limit_bytes=memory_limit_bytes)
         environ = kernel_environ(spec, config, kernel.attached)
         return WorkloadSpec(
             key=kernel.key,
@@ -59,14 +59,18 @@ class CreateWorkload(Step):
             files={
                 **config_files(spec, environ, kernel.record.device_allocation, config),
                 **(container_key_files(self.context.secret, spec.session_id) if services.has_sshd else {}),
-                **(cluster_key_files(secret, spec.session_id, cluster.hosts) if kernel.network is not None else {}),
+                **(
+                    cluster_key_files(cluster_secret, spec.session_id, cluster.hosts)
+                    if kernel.network is not None
+                    else {}
+                ),
                 **({USER_KEY: f"{spec.ssh_public_key}\n".encode()} if spec.ssh_public_key else {}),
             },
             private_files=frozenset({PRIVATE_KEY, CONTAINER_KEY}),
             hostname=spec.cluster_hostname,
             shmem_bytes=spec.shmem_bytes,
             network=kernel.network,
-            runtime_class=oci_runtime_of(spec.runtime_class, declared, info),
+            runtime_class=oci_runtime_of(spec.runtime_class, declared, runtime_info),
             labels={
                 "ai.backend.agent-id": self.context.settings.agent.id,
                 "ai.backend.kernel-id": spec.kernel_id,
@@ -97,7 +101,9 @@ class CreateWorkload(Step):
     def _not_applied(self, config: WorkloadConfig) -> str | None:
         capabilities = self.context.runtime.info().capabilities
         requested = {"networks": config.networks, "extra-gids": config.extra_gids}
-        missing = [name for name, values in requested.items() if values and name not in capabilities]
+        missing = [
+            name for name, requested_values in requested.items() if requested_values and name not in capabilities
+        ]
         return f"the agent's runtime does not apply {' and '.join(missing)} of the plugins" if missing else None
 
     async def release(self, kernel: Kernel, step: StepContext) -> None:
@@ -114,7 +120,7 @@ class CreateWorkload(Step):
 
 
 class Network(Step):
-    """Joins the network before the workload is created, and leaves it after the workload was removed."""
+    """Joins the session's network before the workload is created, and leaves the network after the removal."""
 
     name = "network"
 
@@ -127,29 +133,32 @@ class Network(Step):
 
 
 class Devices(Step):
-    """Holds the devices. They are bound when the command is accepted, so that it can be refused at once."""
+    """Holds the kernel's devices, bound when a creation is accepted, so that the creation can be refused at once."""
 
     name = "devices"
 
     def bind(self, kernel: Kernel) -> None:
-        """Takes the planned devices or equivalent ones. Raises ResourceError and takes nothing if there are none."""
+        """Takes the planned or equivalent devices for a kernel, or nothing. Raises ResourceError if none are free."""
         spec = kernel.record.spec
         self.context.inventory.bind(
             kernel.id,
             ResourceSlot.parse(dict(spec.slots)),
             read_allocation(spec.devices),
             spec.generation,
-            [VariantProperty.parse(text) for text in spec.variant_requirements],
+            [VariantProperty.parse(amount_text) for amount_text in spec.variant_requirements],
         )
         allocation = self.context.inventory.holding(kernel.id)
         kernel.record = msgspec.structs.replace(kernel.record, allocation=write_allocation(allocation))
 
     async def acquire(self, kernel: Kernel, step: StepContext) -> None:
-        """Takes the recorded devices again after a crash. Raises CreationDeferred if a device has failed meanwhile."""
+        """Takes the kernel's recorded devices again after a crash. Raises CreationDeferred if a device has failed."""
         if not self.context.inventory.holds(kernel.id):
             self.context.inventory.adopt(kernel.id, kernel.record.device_allocation)
-        if not step.restarting and (failed := self.context.inventory.unhealthy(kernel.id)):
-            names = ", ".join(f"{d.device_id} ({d.reason})" if d.reason else d.device_id for d in failed)
+        if not step.restarting and (failed_devices := self.context.inventory.unhealthy(kernel.id)):
+            names = ", ".join(
+                f"{device.device_id} ({device.reason})" if device.reason else device.device_id
+                for device in failed_devices
+            )
             raise CreationDeferred(f"devices have failed before the kernel was created: {names}")
 
     async def release(self, kernel: Kernel, step: StepContext) -> None:
