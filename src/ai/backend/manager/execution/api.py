@@ -47,7 +47,7 @@ class ExecutionApi:
 
     def endpoints(self) -> list[Endpoint]:
         limit = self._limits.max_upload_files * (self._limits.max_upload_bytes + PART_OVERHEAD_BYTES)
-        return [replace(e, max_body=limit) if e.kind == "upload" else e for e in endpoints_of(self)]
+        return [replace(entry, max_body=limit) if entry.kind == "upload" else entry for entry in endpoints_of(self)]
 
     @route("POST", "/session/{s}", body=schemas.ExecuteBody, reply=schemas.ResultReply, max_body=4 << 20, audited=False)
     async def execute(self, call: Call[schemas.ExecuteBody]) -> schemas.ResultReply:

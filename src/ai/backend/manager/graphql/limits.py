@@ -53,7 +53,9 @@ def check_limits(
     document: graphql.DocumentNode, variables: Mapping[str, Any], limits: GraphQLSettings, widths: Mapping[str, int]
 ) -> None:
     """Raises GraphQLError for a validated query that is too deep or too expensive; ``widths`` as :func:`widths_of`."""
-    fragments = {d.name.value: d for d in document.definitions if isinstance(d, graphql.FragmentDefinitionNode)}
+    fragments = {
+        node.name.value: node for node in document.definitions if isinstance(node, graphql.FragmentDefinitionNode)
+    }
     counter = _CostCounter(fragments, variables, limits, widths)
     for definition in document.definitions:
         if isinstance(definition, graphql.OperationDefinitionNode):

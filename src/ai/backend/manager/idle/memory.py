@@ -34,10 +34,10 @@ class MemoryActivityStore:
 
     async def put_usage(self, usage: Mapping[SessionId, Mapping[str, Any]]) -> None:
         check_fence()
-        for session_id, window in usage.items():
+        for session_id, usage_window in usage.items():
             activity = self._stored_activity(session_id)
             if activity is not None:
-                self._activities[session_id] = replace(activity, usage=dict(window))
+                self._activities[session_id] = replace(activity, usage=dict(usage_window))
 
     def _stored_activity(self, session_id: SessionId) -> Activity | None:
         if self._memory is not None and session_id not in self._memory.sessions:

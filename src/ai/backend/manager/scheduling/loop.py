@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 _SLOW_PASS_S = 5.0
 _CAUSE = "schedule loop"
-_COMPARED = 100
+_COMPARE_EVERY = 100
 _MAX_RUNTIME_S = 10 * 365 * 86_400.0
 
 
@@ -82,7 +82,7 @@ class _GroupState:
         with collector_paused():
             if scheduler is None or not scheduler.update(snapshot):
                 scheduler = IncrementalScheduler(snapshot, self.node_classes)
-            elif self.passes % _COMPARED == 0:
+            elif self.passes % _COMPARE_EVERY == 0:
                 new_scheduler = IncrementalScheduler(snapshot, self.node_classes)
                 if new_scheduler.free != scheduler.free:
                     log.error(

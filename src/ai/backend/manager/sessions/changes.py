@@ -86,8 +86,8 @@ def event_rows(session: Session, drafts: Iterable[EventDraft], at: datetime) -> 
     owner = {"access_key": session.access_key, "domain_name": session.domain_name, "group_id": session.group_id}
     return [
         {**owner, "user_id": session.user_id, "at": at}
-        | {"name": d.name, "session_id": d.session_id, "kernel_id": d.kernel_id, "payload": dict(d.payload)}
-        for d in drafts
+        | {"name": item.name, "session_id": item.session_id, "kernel_id": item.kernel_id, "payload": dict(item.payload)}
+        for item in drafts
     ]
 
 

@@ -75,7 +75,7 @@ class MemorySessionStore:
         owned = [s for s in self._live if s.access_key == session.access_key]
         if limits.max_live is not None and len(owned) >= limits.max_live:
             raise model.too_many_sessions(limits.max_live)
-        pending = [*(session for session in owned if session.status is SessionStatus.PENDING), session]
+        pending = [*(s for s in owned if s.status is SessionStatus.PENDING), session]
         pending_slots = sum(
             (kernel.requested_slots for session in pending for kernel in session.kernels), ResourceSlot()
         )

@@ -115,8 +115,8 @@ def _free_subnet(
     pool_start = int(pool.network_address)
     used: set[int] = set()
     for subnet in taken_subnets:
-        low, high = int(subnet.network_address) - pool_start, int(subnet.broadcast_address) - pool_start
-        used.update(range(max(0, low // size), min(count - 1, high // size) + 1))
+        low_offset, high_offset = int(subnet.network_address) - pool_start, int(subnet.broadcast_address) - pool_start
+        used.update(range(max(0, low_offset // size), min(count - 1, high_offset // size) + 1))
     first_index = rng.randrange(count)
     for step in range(count):
         if (index := (first_index + step) % count) not in used:

@@ -43,7 +43,7 @@ RELOCATED_FROM = "relocated_from"
 """Key of a kernel's ``status_data``: the agent of the previous attempt, if it was another one."""
 STARTED_OVER = "started_over"
 """Key of a session's ``status_data``: how often it was preempted and started over, and its attempts by then."""
-_TO_THE_START = frozenset({"enqueued", "scheduled", "preparing", "pulling", "prepared", "creating"})
+_STARTING_EVENTS = frozenset({"enqueued", "scheduled", "preparing", "pulling", "prepared", "creating"})
 
 
 def kernel_state(kernel: Kernel, *, is_main: bool) -> KernelState:
@@ -127,7 +127,7 @@ def _merge_kernel(
 
 def _reason_of(effect: EmitEvent) -> KernelEventReason:
     """Returns the reason of an event; events of the start without a reason count as requested by the user."""
-    is_start = effect.reason is KernelEventReason.UNKNOWN and effect.name.partition("_")[2] in _TO_THE_START
+    is_start = effect.reason is KernelEventReason.UNKNOWN and effect.name.partition("_")[2] in _STARTING_EVENTS
     return KernelEventReason.USER_REQUESTED if is_start else effect.reason
 
 
