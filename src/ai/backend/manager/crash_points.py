@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 
-def _around(*steps: str) -> tuple[str, ...]:
-    return tuple(f"{when}-{step}" for step in steps for when in ("before", "after"))
+def _before_and_after(*steps: str) -> tuple[str, ...]:
+    return tuple(f"{side}-{point}" for point in steps for side in ("before", "after"))
 
 
-SESSION_CRASH_POINTS = _around(
+SESSION_CRASH_POINTS = _before_and_after(
     *("commit-create", "commit-schedule", "agent-create", "commit-observe", "commit-destroy", "agent-destroy"),
     *("commit-terminate", "commit-restart", "agent-restart"),
 )
 """Passed by every session that is created, restarted and destroyed, in this order."""
 
 RARE_CRASH_POINTS = (
-    *_around("commit-dispatch", "commit-abandon", "commit-rename", "keep-answer"),
+    *_before_and_after("commit-dispatch", "commit-abandon", "commit-rename", "keep-answer"),
     "database-before-commit",
 )
 """Passed if an agent is slow, refuses or is lost, by a renamed session, and by calls with a client token."""
 
 FOLDER_CRASH_POINTS = (
-    *_around("commit-folder"),
+    *_before_and_after("commit-folder"),
     "after-folder-create",
     "after-folder-clone",
     "after-trash-expired",

@@ -18,11 +18,11 @@ import msgspec
 from ai.backend.common import errors
 from ai.backend.infra.config_store import ConfigStore
 
-_PROXIES = "volumes/proxies/"
-_DEFAULT_HOST = "volumes/default_host"
-_BLOCKED = "volumes/blocked/"
+_PROXIES_PREFIX = "volumes/proxies/"
+_DEFAULT_HOST_KEY = "volumes/default_host"
+_BLOCKED_PREFIX = "volumes/blocked/"
 _TOKEN_HEADER = "X-BackendAI-Storage-Auth-Token"
-_CONFIG_S = 2.0
+_CONFIG_CACHE_S = 2.0
 _TIMEOUT = aiohttp.ClientTimeout(total=30.0, sock_connect=5.0)
 
 
@@ -62,7 +62,7 @@ class StorageProxies:
 
     async def settings(self) -> StorageSettings:
         """Returns the settings, at most two seconds old."""
-        if self._cached is None or time.monotonic() - self._cached[0] > _CONFIG_S:
+        if self._cached is None or time.monotonic() - self._cached[0] > _CONFIG_CACHE_S:
             self._cached = time.monotonic(), _parse(await self._config.get_prefix("volumes"))
         return self._cached[1]
 
@@ -97,48 +97,48 @@ class StorageProxies:
                 ssl=settings.ssl_verify,
                 allow_redirects=False,
             ) as response:
-                raw = await response.read()
+                reply_bytes = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as e:
             raise errors.Unavailable(f"The storage proxy {proxy} does not answer: {str(e) or type(e).__name__}") from e
-        return _decode(proxy, response.status, raw)
+        return _decode(proxy, response.status, reply_bytes)
 
 
 def problem_of(document: Mapping[str, Any], default: str) -> errors.BackendError:
-    """Returns the error that a problem document describes; ``default`` is the message of one without words."""
+    """Returns the error that a problem document describes; ``default`` is the message if it has none."""
     code = str(document.get("type", "")).rpartition("/")[2]
     message = str(document.get("detail") or document.get("title") or default)
-    data = document.get("data")
-    return errors.from_wire(code or errors.Unavailable.code, message, data if isinstance(data, Mapping) else None)
+    details = document.get("data")
+    return errors.from_wire(code or errors.Unavailable.code, message, details if isinstance(details, Mapping) else None)
 
 
 def _parse(entries: Mapping[str, str]) -> StorageSettings:
-    tree: dict[str, dict[str, str]] = {}
-    for path, value in entries.items():
-        name, _, key = path.removeprefix(_PROXIES).partition("/")
-        if path.startswith(_PROXIES) and key:
-            tree.setdefault(name, {})[key] = value
+    settings_by_proxy: dict[str, dict[str, str]] = {}
+    for config_key, config_value in entries.items():
+        proxy_name, _, setting_name = config_key.removeprefix(_PROXIES_PREFIX).partition("/")
+        if config_key.startswith(_PROXIES_PREFIX) and setting_name:
+            settings_by_proxy.setdefault(proxy_name, {})[setting_name] = config_value
     proxies = {
-        name: ProxySettings(
-            name=name,
-            manager_api=keys["manager_api"].rstrip("/"),
-            client_api=keys.get("client_api", "").rstrip("/"),
-            secret=keys.get("secret", ""),
-            ssl_verify=keys.get("ssl_verify", "true").lower() not in ("false", "0", "no"),
+        proxy_name: ProxySettings(
+            name=proxy_name,
+            manager_api=proxy_settings["manager_api"].rstrip("/"),
+            client_api=proxy_settings.get("client_api", "").rstrip("/"),
+            secret=proxy_settings.get("secret", ""),
+            ssl_verify=proxy_settings.get("ssl_verify", "true").lower() not in ("false", "0", "no"),
         )
-        for name, keys in tree.items()
-        if keys.get("manager_api")
+        for proxy_name, proxy_settings in settings_by_proxy.items()
+        if proxy_settings.get("manager_api")
     }
     blocked = {
-        path.removeprefix(_BLOCKED): frozenset(value.replace(",", " ").split())
-        for path, value in entries.items()
-        if path.startswith(_BLOCKED)
+        config_key.removeprefix(_BLOCKED_PREFIX): frozenset(config_value.replace(",", " ").split())
+        for config_key, config_value in entries.items()
+        if config_key.startswith(_BLOCKED_PREFIX)
     }
-    return StorageSettings(proxies, entries.get(_DEFAULT_HOST), blocked)
+    return StorageSettings(proxies, entries.get(_DEFAULT_HOST_KEY), blocked)
 
 
-def _decode(proxy: str, status: int, raw: bytes) -> dict[str, Any]:
+def _decode(proxy: str, status: int, reply_bytes: bytes) -> dict[str, Any]:
     try:
-        decoded = msgspec.json.decode(raw) if raw else {}
+        decoded = msgspec.json.decode(reply_bytes) if reply_bytes else {}
     except msgspec.DecodeError:
         decoded = None
     if not isinstance(decoded, dict):

@@ -51,7 +51,7 @@ def test_of_those_that_run_only_some_are_kept_and_where_all_are(monkeypatch: pyt
     assert len(kept) < 100
     gone = running[1].main
     waiting = list(sessions(20, SessionStatus.PENDING))
-    monkeypatch.setattr("ai.backend.manager.sessions.writer._CACHED_AGENTS", len([*moving, *running]))
+    monkeypatch.setattr("ai.backend.manager.sessions.writer._MAX_PLACES", len([*moving, *running]))
     writer.cache(replace(s, kernels=(replace(s.main, agent=None),)) for s in waiting)
     assert all(writer.is_on(s.main.id, AGENT) for s in (*moving, *running)), (
         "those that wait take no place from those that run"

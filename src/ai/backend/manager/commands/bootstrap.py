@@ -26,8 +26,8 @@ def bootstrap(settings: ManagerSettings, resource_group: str, hosts: tuple[str, 
         return await manager.bootstrap.run(resource_group=resource_group, vfolder_hosts=hosts)
 
     result = on_database(settings, work, is_new=True)
-    for role, pair in (("admin", result.admin), ("user", result.user)):
-        if pair is None:
+    for role, keypair in (("admin", result.admin), ("user", result.user)):
+        if keypair is None:
             click.echo(f"# {role}: exists already, its secret is not told again")
         else:
-            click.echo(f"# {role}\nBACKEND_ACCESS_KEY={pair.access_key}\nBACKEND_SECRET_KEY={pair.secret_key}")
+            click.echo(f"# {role}\nBACKEND_ACCESS_KEY={keypair.access_key}\nBACKEND_SECRET_KEY={keypair.secret_key}")

@@ -14,14 +14,14 @@ from ai.backend.manager.commands.running import on_config, read_json
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.system.configuration import flattened, nested
 
-_KINDS = {"global": ScopeKind.GLOBAL, "sgroup": ScopeKind.RESOURCE_GROUP, "node": ScopeKind.NODE}
+_SCOPE_KINDS = {"global": ScopeKind.GLOBAL, "sgroup": ScopeKind.RESOURCE_GROUP, "node": ScopeKind.NODE}
 
 
-def _scope(_: click.Context, __: click.Parameter, value: str) -> ConfigScope:
-    kind, _separator, name = value.partition(":")
-    if kind not in _KINDS or (kind == "global") == bool(name):
+def _parse_scope(_: click.Context, __: click.Parameter, value: str) -> ConfigScope:
+    kind_word, _separator, name = value.partition(":")
+    if kind_word not in _SCOPE_KINDS or (kind_word == "global") == bool(name):
         raise click.BadParameter("global, sgroup:NAME or node:AGENT")
-    return GLOBAL if kind == "global" else ConfigScope(_KINDS[kind], name)
+    return GLOBAL if kind_word == "global" else ConfigScope(_SCOPE_KINDS[kind_word], name)
 
 
 _scope_option = click.option(
@@ -29,7 +29,7 @@ _scope_option = click.option(
     "--scope",
     default="global",
     show_default=True,
-    callback=_scope,
+    callback=_parse_scope,
     metavar="SCOPE",
     help="global, sgroup:NAME (a resource group) or node:AGENT.",
 )
@@ -74,15 +74,15 @@ def put(settings: ManagerSettings, key: str, value: str, scope: ConfigScope) -> 
 @click.pass_obj
 def put_json(settings: ManagerSettings, key: str, file: Path, scope: ConfigScope) -> None:
     """Set every key in the JSON object in FILE (- is standard input), below KEY; all or none."""
-    data = read_json(file)
-    if not isinstance(data, dict):
+    json_value = read_json(file)
+    if not isinstance(json_value, dict):
         raise click.ClickException(f"{file} holds no JSON object")
 
     async def work(store: ConfigStore) -> int:
-        values = dict(flattened(key, data))
-        if values:
-            await store.put_many(values, scope=scope)
-        return len(values)
+        flat_values = dict(flattened(key, json_value))
+        if flat_values:
+            await store.put_many(flat_values, scope=scope)
+        return len(flat_values)
 
     click.echo(f"{on_config(settings, work)} keys were set", err=True)
 

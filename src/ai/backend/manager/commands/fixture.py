@@ -22,14 +22,14 @@ from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.db import metadata as t
 from ai.backend.manager.secrets.sealer import sealed
 
-_LINKS = {
+_LINK_COLUMNS = {
     "sgroups_for_domains": ("domain", "domain"),
     "sgroups_for_groups": ("group", "group"),
     "sgroups_for_keypairs": ("keypair", "access_key"),
 }
-_NAMES = {"association_groups_users": "memberships"}
-_ACTIVE = "active"
-_TRUE = frozenset({"is_active", "is_public", "schedulable"})
+_TABLE_NAMES = {"association_groups_users": "memberships"}
+_ACTIVE_STATUS = "active"
+_TRUE_COLUMNS = frozenset({"is_active", "is_public", "schedulable"})
 Seal = Callable[[str, str], str]
 
 
@@ -47,20 +47,22 @@ def populate(settings: ManagerSettings, file: Path, overwrite: bool) -> None:
 
     With "__mode": "update" rows are only changed. Plain passwords are hashed, secret keys sealed.
     """
-    data = read_json(file)
-    if not isinstance(data, dict) or not all(isinstance(v, list) for k, v in data.items() if not k.startswith("__")):
+    tables = read_json(file)
+    if not isinstance(tables, dict) or not all(
+        isinstance(rows, list) for name, rows in tables.items() if not name.startswith("__")
+    ):
         raise click.ClickException(f"{file} is no object of lists of rows")
     sealer = sealer_of(settings)
-    only_update = data.get("__mode") == "update"
+    only_update = tables.get("__mode") == "update"
 
-    def write(s: Connection) -> list[str]:
-        lines = []
-        for name, rows in data.items():
+    def write(conn: Connection) -> list[str]:
+        summary_lines = []
+        for name, rows in tables.items():
             if not name.startswith("__"):
-                writer = _TableWriter(s, name, lambda key, secret: sealed(sealer, key, secret))
+                writer = _TableWriter(conn, name, lambda key, secret: sealed(sealer, key, secret))
                 counts = [writer.put(row, overwrite=overwrite, only_update=only_update) for row in rows]
-                lines.append(f"{name}: {counts.count('new')} new, {counts.count('changed')} changed")
-        return lines
+                summary_lines.append(f"{name}: {counts.count('new')} new, {counts.count('changed')} changed")
+        return summary_lines
 
     for line in on_database(settings, lambda database: database.run_write(write)):
         click.echo(line)
@@ -69,11 +71,11 @@ def populate(settings: ManagerSettings, file: Path, overwrite: bool) -> None:
 class _TableWriter:
     """Writes rows of one table, whose name and columns may be the published ones."""
 
-    def __init__(self, s: Connection, name: str, seal: Seal) -> None:
-        self._s = s
+    def __init__(self, conn: Connection, name: str, seal: Seal) -> None:
+        self._s = conn
         self._name = name
         self._seal = seal
-        own_name = "scaling_group_links" if name in _LINKS else _NAMES.get(name, name)
+        own_name = "scaling_group_links" if name in _LINK_COLUMNS else _TABLE_NAMES.get(name, name)
         if own_name not in t.metadata.tables:
             raise InvalidInput(f"there is no table {name!r}", data={"table": name})
         self._table = t.metadata.tables[own_name]
@@ -83,32 +85,42 @@ class _TableWriter:
         if not isinstance(row, dict):
             raise InvalidInput(f"{self._name}: {str(row)[:60]!r} is no row")
         renamed = self._renamed(row)
-        values = {c.name: _value(c, renamed[c.name]) for c in self._table.c if c.name in renamed}
-        keys = [c for c in self._table.primary_key.columns if c.name in values]
+        values = {
+            column.name: _parsed_value(column, renamed[column.name])
+            for column in self._table.c
+            if column.name in renamed
+        }
+        keys = [column for column in self._table.primary_key.columns if column.name in values]
         if len(keys) != len(self._table.primary_key.columns):
-            names = ", ".join(c.name for c in self._table.primary_key.columns)
-            raise InvalidInput(f"{self._name}: a row lacks its key ({names})")
-        where = [c == values[c.name] for c in keys]
-        is_there = self._s.execute(select(*self._table.primary_key.columns).where(*where)).first() is not None
+            key_names = ", ".join(column.name for column in self._table.primary_key.columns)
+            raise InvalidInput(f"{self._name}: a row lacks its key ({key_names})")
+        is_row = [column == values[column.name] for column in keys]
+        is_there = self._s.execute(select(*self._table.primary_key.columns).where(*is_row)).first() is not None
         if is_there:
-            others = {name: value for name, value in values.items() if name not in {c.name for c in keys}}
-            if not (overwrite or only_update) or not others:
+            other_values = {
+                name: value for name, value in values.items() if name not in {column.name for column in keys}
+            }
+            if not (overwrite or only_update) or not other_values:
                 return "kept"
-            self._s.execute(update(self._table).where(*where).values(others))
+            self._s.execute(update(self._table).where(*is_row).values(other_values))
             return "changed"
         if only_update:
-            message = f"{self._name}: there is no row {', '.join(str(values[c.name]) for c in keys)} to change"
+            message = (
+                f"{self._name}: there is no row {', '.join(str(values[column.name]) for column in keys)} to change"
+            )
             raise InvalidInput(message)
         missing = [c for c in self._table.c if c.name not in values and not c.nullable and c.server_default is None]
-        self._s.execute(insert(self._table).values({**{c.name: _default(c) for c in missing}, **values}))
+        self._s.execute(
+            insert(self._table).values({**{column.name: _type_default(column) for column in missing}, **values})
+        )
         return "new"
 
     def _renamed(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the row with the names of this schema, its password hashed and its secret key encrypted."""
         values = dict(row)
-        if self._name in _LINKS:
-            kind, column = _LINKS[self._name]
-            return {"scaling_group": row.get("scaling_group"), "kind": kind, "target": str(row.get(column))}
+        if self._name in _LINK_COLUMNS:
+            foreign_table, column = _LINK_COLUMNS[self._name]
+            return {"scaling_group": row.get("scaling_group"), "kind": foreign_table, "target": str(row.get(column))}
         if self._name == "keypairs":
             if "user" in values:
                 values["user_id"] = values.pop("user")
@@ -119,26 +131,26 @@ class _TableWriter:
         return values
 
 
-def _value(column: Column[Any], value: Any) -> Any:
-    kind = column.type
+def _parsed_value(column: Column[Any], value: Any) -> Any:
+    column_type = column.type
     try:
-        if value is None or isinstance(kind, JSONText):
+        if value is None or isinstance(column_type, JSONText):
             return value
-        if isinstance(kind, GUID):
+        if isinstance(column_type, GUID):
             return UUID(str(value))
-        if isinstance(kind, UTCDateTime):
-            at = datetime.fromisoformat(str(value).replace("Z", "+00:00"))
-            return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-        if isinstance(kind, QuantityMap):
-            return ResourceSlot.parse({str(k): str(v) for k, v in dict(value).items()})
-        if isinstance(kind, EnumText):
-            return kind.kind(str(value).lower() if str(value).lower() in set(kind.kind) else str(value))
+        if isinstance(column_type, UTCDateTime):
+            parsed_time = datetime.fromisoformat(str(value).replace("Z", "+00:00"))
+            return parsed_time if parsed_time.tzinfo is not None else parsed_time.replace(tzinfo=UTC)
+        if isinstance(column_type, QuantityMap):
+            return ResourceSlot.parse({str(name): str(value) for name, value in dict(value).items()})
+        if isinstance(column_type, EnumText):
+            return column_type.kind(str(value).lower() if str(value).lower() in set(column_type.kind) else str(value))
         return value
     except (ValueError, TypeError) as e:
         raise InvalidInput(f"{column.table.name}.{column.name}: {e}") from None
 
 
-_DEFAULTS: dict[type[Any], Callable[[], Any]] = {
+_TYPE_DEFAULTS: dict[type[Any], Callable[[], Any]] = {
     UTCDateTime: lambda: datetime.now(UTC),
     QuantityMap: lambda: ResourceSlot({}),
     JSONTuple: tuple,
@@ -146,18 +158,18 @@ _DEFAULTS: dict[type[Any], Callable[[], Any]] = {
     Integer: int,
     Float: int,
 }
-_TEXTS = {"resource_policy": "default", "status": _ACTIVE, "driver": "static", "scheduler": "fifo"}
+_TEXT_DEFAULTS = {"resource_policy": "default", "status": _ACTIVE_STATUS, "driver": "static", "scheduler": "fifo"}
 
 
-def _default(column: Column[Any]) -> Any:
-    kind = column.type
-    for column_type, default in _DEFAULTS.items():
-        if isinstance(kind, column_type):
+def _type_default(column: Column[Any]) -> Any:
+    python_type = column.type
+    for column_type, default in _TYPE_DEFAULTS.items():
+        if isinstance(python_type, column_type):
             return default()
-    if isinstance(kind, Boolean):
-        return column.name in _TRUE
-    if isinstance(kind, EnumText) and _ACTIVE in set(kind.kind):
-        return kind.kind(_ACTIVE)
-    if isinstance(kind, EnumText | GUID):
+    if isinstance(python_type, Boolean):
+        return column.name in _TRUE_COLUMNS
+    if isinstance(python_type, EnumText) and _ACTIVE_STATUS in set(python_type.kind):
+        return python_type.kind(_ACTIVE_STATUS)
+    if isinstance(python_type, EnumText | GUID):
         raise InvalidInput(f"{column.table.name}.{column.name} is missing")
-    return _TEXTS.get(column.name, "")
+    return _TEXT_DEFAULTS.get(column.name, "")

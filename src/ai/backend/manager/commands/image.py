@@ -30,7 +30,7 @@ def image() -> None:
     """Manage the images of container registries."""
 
 
-def _on_images(settings: ManagerSettings, work: Callable[[SqlImageStore], Awaitable[T]]) -> T:
+def _with_image_store(settings: ManagerSettings, work: Callable[[SqlImageStore], Awaitable[T]]) -> T:
     return on_database(settings, lambda database: work(SqlImageStore(database)))
 
 
@@ -39,8 +39,8 @@ def _on_images(settings: ManagerSettings, work: Callable[[SqlImageStore], Awaita
 @click.pass_obj
 def list_(settings: ManagerSettings, registry: str | None) -> None:
     """List the images that were found in registries."""
-    images = _on_images(settings, lambda store: store.all(registry))
-    aliases = _on_images(settings, lambda store: store.aliases())
+    images = _with_image_store(settings, lambda store: store.all(registry))
+    aliases = _with_image_store(settings, lambda store: store.aliases())
     for row in images:
         names = [a.alias for a in aliases if a.image == row.name and a.architecture in (None, row.architecture)]
         click.echo("  ".join([row.name, row.architecture, row.digest, *([f"({', '.join(names)})"] if names else [])]))
@@ -88,13 +88,13 @@ def alias(settings: ManagerSettings, alias: str, target: str, arch: str | None) 
     async def work(store: SqlImageStore) -> None:
         check_alias(alias)
         architecture = architecture_name(arch) if arch else None
-        matches = {i.name for i in await store.lookup(target) if architecture in (None, i.architecture)}
+        matches = {image.name for image in await store.lookup(target) if architecture in (None, image.architecture)}
         if len(matches) != 1:
-            what = f"there are {', '.join(sorted(matches)[:20])}" if matches else "no registry had it"
-            raise ImageNotFound(f"{target} is no one image: {what}")
+            found_text = f"there are {', '.join(sorted(matches)[:20])}" if matches else "no registry had it"
+            raise ImageNotFound(f"{target} is no one image: {found_text}")
         await store.put_alias(ImageAlias(alias=alias, image=matches.pop(), architecture=architecture))
 
-    _on_images(settings, work)
+    _with_image_store(settings, work)
 
 
 @image.command("dealias")
@@ -102,7 +102,7 @@ def alias(settings: ManagerSettings, alias: str, target: str, arch: str | None) 
 @click.pass_obj
 def dealias(settings: ManagerSettings, alias: str) -> None:
     """Remove ALIAS."""
-    if not _on_images(settings, lambda store: store.drop_alias(alias)):
+    if not _with_image_store(settings, lambda store: store.drop_alias(alias)):
         raise click.ClickException(f"there is no alias {alias}")
 
 
@@ -112,5 +112,5 @@ def dealias(settings: ManagerSettings, alias: str) -> None:
 @click.pass_obj
 def forget(settings: ManagerSettings, name: str, arch: str | None) -> None:
     """Remove the image NAME until the next rescan."""
-    if not _on_images(settings, lambda store: store.forget(name, architecture_name(arch) if arch else None)):
+    if not _with_image_store(settings, lambda store: store.forget(name, architecture_name(arch) if arch else None)):
         raise click.ClickException(f"no registry had {name}")

@@ -29,10 +29,10 @@ def generate_rpc_keypair(folder: Path, name: str, overwrite: bool) -> None:
         public = secret.with_name(f"{name}.key")
         if secret.exists() and not overwrite:
             raise click.ClickException(f"{secret} is there already")
-        pair = generate_keypair(secret)
+        keypair = generate_keypair(secret)
         secret.with_name(f"{secret.name}.pub").replace(public)
         load_keypair(secret)
-    click.echo(f"Public Key: {pair.public} (stored at {public})")
+    click.echo(f"Public Key: {keypair.public} (stored at {public})")
     click.echo(f"The secret key is stored at {secret}.")
 
 

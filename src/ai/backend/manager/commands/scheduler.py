@@ -51,11 +51,11 @@ def scheduler_replay(dump: Path, order: str | None, placement: str | None, now: 
     """Decide on a dump again: print where each session is placed, or why not. Equal arguments give equal results."""
     with reported_errors():
         snapshot = load_json(dump.read_bytes())
-        when = now.replace(tzinfo=UTC) if now else datetime.now(UTC)
+        decision_time = now.replace(tzinfo=UTC) if now else datetime.now(UTC)
         policy = Policy.of(snapshot.policy, order=order, placement=placement)
         if policy.placement not in PLACEMENTS:
             policy = replace(policy, plugged=plugged(policy.placement))
-        plan = decide(snapshot, policy, now=when, rng=random.Random(seed))
+        plan = decide(snapshot, policy, now=decision_time, rng=random.Random(seed))
     click.echo(describe(snapshot, plan))
 
 
@@ -74,7 +74,7 @@ def scheduler_explain(settings: ManagerSettings, session: str) -> None:
 
 async def _explanation(manager: Manager, session: Session) -> str:
     if session.status is not SessionStatus.PENDING:
-        agents = ", ".join(sorted({k.agent for k in session.kernels if k.agent is not None}))
+        agents = ", ".join(sorted({kernel.agent for kernel in session.kernels if kernel.agent is not None}))
         return f"{session.name} does not wait: it is {session.status}" + (f" on {agents}" if agents else "")
     snapshot, policy = await manager.scheduling(session.scaling_group)
     plan = decide(snapshot, policy, now=datetime.now(UTC), rng=random.Random(0))

@@ -23,7 +23,7 @@ from ai.backend.manager.logs import tables as logs_tables
 from ai.backend.manager.sessions import tables
 from ai.backend.manager.tasks.sql import tasks
 
-_UNITS = {"d": 1.0, "h": 1 / 24, "w": 7.0, "m": 30.0, "y": 365.0}
+_UNIT_DAYS = {"d": 1.0, "h": 1 / 24, "w": 7.0, "m": 30.0, "y": 365.0}
 
 
 @click.group("schema")
@@ -96,39 +96,41 @@ def dbshell(settings: ManagerSettings, arguments: tuple[str, ...]) -> None:
     environment = dict(os.environ)
     if url.password:
         environment["PGPASSWORD"] = str(url.password)  # not on the command line, which everybody may read
-    where = {"-h": url.host or url.query.get("host"), "-p": url.port or url.query.get("port"), "-U": url.username}
-    options = [part for key, value in where.items() if value for part in (key, str(value))]
+    flags = {"-h": url.host or url.query.get("host"), "-p": url.port or url.query.get("port"), "-U": url.username}
+    options = [word for key, value in flags.items() if value for word in (key, str(value))]
     os.execve(program, [name, *options, "-d", str(url.database), *arguments], environment)
 
 
-def _days(_: click.Context, __: click.Parameter, value: str) -> float:
+def _parse_days(_: click.Context, __: click.Parameter, value: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z])?[a-z]*", value.strip().lower())
-    if match is None or (match[2] or "d") not in _UNITS:
+    if match is None or (match[2] or "d") not in _UNIT_DAYS:
         raise click.BadParameter("a number and a unit: 30d, 2w, 6m, 1y")
-    return float(match[1]) * _UNITS[match[2] or "d"]
+    return float(match[1]) * _UNIT_DAYS[match[2] or "d"]
 
 
 @click.command("clear-history")
-@click.option("-r", "--retention", default="1y", show_default=True, callback=_days, help="How long the past is kept.")
+@click.option(
+    "-r", "--retention", default="1y", show_default=True, callback=_parse_days, help="How long the past is kept."
+)
 @click.option("--vacuum-full", is_flag=True, help="Give the room back to the disk; locks the database meanwhile.")
 @click.pass_obj
 def clear_history(settings: ManagerSettings, retention: float, vacuum_full: bool) -> None:
     """Delete sessions that ended longer ago, with their kernels, logs, events and audit records."""
-    before = datetime.now(UTC) - timedelta(days=retention)
+    cutoff = datetime.now(UTC) - timedelta(days=retention)
 
     sessions, events, audit = tables.sessions, tables.session_events, logs_tables.audit_logs
     ended_at = func.coalesce(sessions.c.terminated_at, sessions.c.created_at)
-    ended = sessions.c.status.in_(FINAL_SESSION_STATUSES) & (ended_at < before)
-    done = tasks.c.status.in_(["bgtask_done", "bgtask_failed", "bgtask_cancelled"])
+    ended = sessions.c.status.in_(FINAL_SESSION_STATUSES) & (ended_at < cutoff)
+    is_final_task = tasks.c.status.in_(["bgtask_done", "bgtask_failed", "bgtask_cancelled"])
     deletions = {
         "events": delete(events).where(events.c.session_id.in_(select(sessions.c.id).where(ended).scalar_subquery())),
         "sessions": delete(sessions).where(ended),
-        "records": delete(audit).where(audit.c.at < before),
-        "tasks": delete(tasks).where(done, tasks.c.updated_at < before),
+        "records": delete(audit).where(audit.c.at < cutoff),
+        "tasks": delete(tasks).where(is_final_task, tasks.c.updated_at < cutoff),
     }
 
-    def clear(s: Connection) -> dict[str, int]:
-        return {name: s.execute(deletion).rowcount for name, deletion in deletions.items()}
+    def clear(conn: Connection) -> dict[str, int]:
+        return {name: conn.execute(deletion).rowcount for name, deletion in deletions.items()}
 
     async def work(database: Database) -> dict[str, int]:
         counts = await database.run_write(clear)

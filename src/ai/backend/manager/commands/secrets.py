@@ -24,28 +24,28 @@ def secrets() -> None:
 def new_key(settings: ManagerSettings) -> None:
     """Add a key to the key file. Copy the file to every manager, restart them, then run `seal`."""
     with reported_errors():
-        key = add_key(secrets_file(settings))
-    click.echo(f"{secrets_file(settings)} begins with the new key {key.id}")
+        key_id = add_key(secrets_file(settings))
+    click.echo(f"{secrets_file(settings)} begins with the new key {key_id.id}")
 
 
-def _seal(settings: ManagerSettings) -> int:
+def _seal_secrets(settings: ManagerSettings) -> int:
     sealer = sealer_of(settings)
-    rows = on_database(settings, lambda database: sql.seal_rows(database, sealer))
-    return rows + on_config(settings, lambda config: seal_config(config, sealer), is_raw=True)
+    row_count = on_database(settings, lambda database: sql.seal_rows(database, sealer))
+    return row_count + on_config(settings, lambda config: seal_config(config, sealer), is_raw=True)
 
 
 @secrets.command("seal")
 @click.pass_obj
 def seal(settings: ManagerSettings) -> None:
     """Seal every secret with the first key of the key file."""
-    click.echo(f"{_seal(settings)} secrets were sealed")
+    click.echo(f"{_seal_secrets(settings)} secrets were sealed")
 
 
 @secrets.command("drop-old-keys")
 @click.pass_obj
 def drop_old_keys(settings: ManagerSettings) -> None:
     """Seal every secret with the first key, and remove all others from the key file."""
-    _seal(settings)
+    _seal_secrets(settings)
     with reported_errors():
         keep_first_key(secrets_file(settings))
     click.echo(f"{secrets_file(settings)} has one key")
@@ -64,6 +64,6 @@ def reissue(settings: ManagerSettings) -> None:
 
     for email, access_key, secret in on_database(settings, work):
         click.echo(f"# {email}\nBACKEND_ACCESS_KEY={access_key}\nBACKEND_SECRET_KEY={secret}")
-    lost = on_config(settings, lambda config: forget_lost(config, sealer_of(settings)), is_raw=True)
-    if lost:
-        click.echo(f"# {lost} passwords of container registries are forgotten: set them again")
+    lost_keys = on_config(settings, lambda config: forget_lost(config, sealer_of(settings)), is_raw=True)
+    if lost_keys:
+        click.echo(f"# {lost_keys} passwords of container registries are forgotten: set them again")

@@ -22,7 +22,7 @@ from ai.backend.manager.composition.manager import Manager
 from ai.backend.manager.config.settings import ManagerSettings
 
 log = logging.getLogger(__name__)
-_COMMAND = "from ai.backend.manager.main import main; main()"
+_WORKER_CODE = "from ai.backend.manager.main import main; main()"
 
 
 async def serve(
@@ -59,8 +59,8 @@ async def serve(
         await backing.start()
         await manager.start()
         await endpoint.start(manager.reports)
-        where = settings.listen.host, settings.listen.port
-        host, port = await serve_on(runner, where, tls=tls, shares=own.num_proc > 1)
+        listen_address = settings.listen.host, settings.listen.port
+        host, port = await serve_on(runner, listen_address, tls=tls, shares=own.num_proc > 1)
         address = backing_services.advertised(settings, endpoint.address)
         backing.announce(address.rpartition("://")[2].replace("/", "_"), address, keypair.public)
         ready(f"the manager listens on http{'s' if tls else ''}://{host}:{port} and for agents on {endpoint.address}")
@@ -73,9 +73,11 @@ async def serve(
         await backing.stop()
 
 
-async def _serve_first(settings: ManagerSettings, stop: asyncio.Event, worker: Callable[[int], Sequence[str]]) -> None:
+async def _serve_first_process(
+    settings: ManagerSettings, stop: asyncio.Event, worker: Callable[[int], Sequence[str]]
+) -> None:
     """Serves in the first process and starts the others once the database is up to date."""
-    workers = ProcessSupervisor({f"worker {n}": worker(n) for n in range(1, settings.manager.num_proc)})
+    workers = ProcessSupervisor({f"worker {number}": worker(number) for number in range(1, settings.manager.num_proc)})
 
     async def end_workers() -> None:
         await stop.wait()
@@ -87,17 +89,17 @@ async def _serve_first(settings: ManagerSettings, stop: asyncio.Event, worker: C
 
     with PidFile(settings.manager.pid_file):
         if settings.manager.num_proc > 1:
-            _check_several(settings)
+            _check_shareable(settings)
             count_together(_metrics_folder(settings), 0)
-        ending = asyncio.create_task(end_workers())
+        ending_task = asyncio.create_task(end_workers())
         try:
             await serve(settings, stop, ready=ready)
         finally:
             stop.set()
-            await ending
+            await ending_task
 
 
-def _check_several(settings: ManagerSettings) -> None:
+def _check_shareable(settings: ManagerSettings) -> None:
     """Refuses settings that several processes cannot share. Raises InvalidInput."""
     if settings.database_url is None or not settings.database_url.startswith("postgresql"):
         message = "manager.num-proc above 1 needs PostgreSQL, named in the table db: SQLite serves one process."
@@ -106,16 +108,16 @@ def _check_several(settings: ManagerSettings) -> None:
         log.warning("without a table redis, each process counts rate limits alone and hears late of the others' work")
 
 
-async def _serve_further(settings: ManagerSettings, number: int) -> None:
+async def _serve_further_process(settings: ManagerSettings, number: int) -> None:
     """Serves in a further process until the first one ends."""
     count_together(_metrics_folder(settings), number)
     stop = asyncio.Event()
-    serving = asyncio.create_task(serve(settings, stop, number=number))
-    ended = asyncio.create_task(first_has_ended())
-    await asyncio.wait([serving, ended], return_when=asyncio.FIRST_COMPLETED)
+    serving_task = asyncio.create_task(serve(settings, stop, number=number))
+    first_ended_task = asyncio.create_task(first_has_ended())
+    await asyncio.wait([serving_task, first_ended_task], return_when=asyncio.FIRST_COMPLETED)
     stop.set()
-    ended.cancel()
-    await serving
+    first_ended_task.cancel()
+    await serving_task
 
 
 def _metrics_folder(settings: ManagerSettings) -> Path:
@@ -135,8 +137,8 @@ def start_server(context: click.Context, worker: int) -> None:
     share_one_heap()
     collect_rarely()
     arguments = [*(("--config", str(config)) if config else ()), *(("--log-level", level) if level else ())]
-    command = [sys.executable, "-c", _COMMAND, *arguments, "start-server", "--worker"]
+    command = [sys.executable, "-c", _WORKER_CODE, *arguments, "start-server", "--worker"]
     if worker:
-        run_daemon(lambda stop: _serve_further(settings, worker))
+        run_daemon(lambda stop: _serve_further_process(settings, worker))
     else:
-        run_daemon(lambda stop: _serve_first(settings, stop, lambda number: [*command, str(number)]))
+        run_daemon(lambda stop: _serve_first_process(settings, stop, lambda number: [*command, str(number)]))

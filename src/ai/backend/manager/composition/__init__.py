@@ -1,1 +1,1 @@
-"""The wiring: class Manager, HTTP application, stores, what it stands on."""
+"""Builds the manager: services, stores, loops and HTTP application."""

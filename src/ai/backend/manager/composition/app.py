@@ -68,7 +68,7 @@ def api_endpoints(services: Services, metrics: Metrics, readiness: Readiness | N
         ("folders", (FolderTypesApi(has_folders=folders is not None),)),
         ("graphql", (GraphQLApi(services.audit, settings.graphql, lambda: _load_schema(services)),)),
         ("health", (HealthApi(metrics, readiness or _always_ready, lambda: _gauges(services)),)),
-        ("version", (VersionApi(manager=COMPATIBLE_RELEASE, build=_build()),)),
+        ("version", (VersionApi(manager=COMPATIBLE_RELEASE, build=_software_build()),)),
     ]
     if folders is not None:
         groups.append(("folders", (FoldersApi(folders), FolderSharingApi(folders), VolumesApi(services.volumes))))
@@ -83,7 +83,7 @@ def api_endpoints(services: Services, metrics: Metrics, readiness: Readiness | N
 
 
 async def _gauges(services: Services) -> Mapping[str, float]:
-    """Returns the values that are counted at each scrape of the metrics."""
+    """Returns name -> value of the gauges that are counted at each scrape of the metrics."""
     agents = await services.agents.count_by_status()
     return {
         "agents_alive": agents.get(AgentStatus.ALIVE, 0),
@@ -113,7 +113,10 @@ def build_app(
         services.slots.pin()
 
     server = HttpServer(
-        [*endpoints, *endpoints_of(OpenApiApi(endpoints, title="Manager API", version=_build()), tag="health")],
+        [
+            *endpoints,
+            *endpoints_of(OpenApiApi(endpoints, title="Manager API", version=_software_build()), tag="health"),
+        ],
         metrics=manager.metrics,
         # The identity service answers from memory, so keys are not cached here.
         authenticator=Authenticator(services.identity, key_ttl_s=0, trusted_proxies=trusted),
@@ -127,7 +130,7 @@ def build_app(
     return server.application()
 
 
-def _build() -> str:
+def _software_build() -> str:
     try:
         return metadata.version("backendai")
     except metadata.PackageNotFoundError:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ai.backend.infra.config_store.etcd import EtcdConfigStore
 
 log = logging.getLogger(__name__)
-_LISTED_S = 60
+_LISTING_TTL_S = 60
 """Seconds that a stopped manager stays listed."""
 _RETRY_S, _RETRY_MAX_S, _RETRY_JITTER = 0.5, 5.0, 0.5
 
@@ -57,15 +57,15 @@ def of_process(settings: ManagerSettings, number: int) -> ManagerSettings:
     """Returns the settings of one of several processes: each has its own ports for agents, numbered consecutively.
     Raises InvalidInput if a port is not a number, or beyond the last port."""
     link = settings.agent_link
-    update: dict[str, object] = {"data_port": link.data_port and _next_port(link.data_port, number)}
+    link_update: dict[str, object] = {"data_port": link.data_port and _next_port(link.data_port, number)}
     for key in ("bind", "advertise"):
         address = getattr(link, key)
-        head, _, port = (address or "").rpartition(":")
+        host_part, _, port = (address or "").rpartition(":")
         if port.isdecimal() and port != "0":
-            update[key] = f"{head}:{_next_port(int(port), number)}"
+            link_update[key] = f"{host_part}:{_next_port(int(port), number)}"
         elif address and port != "0" and number:
             raise InvalidInput(f"With num-proc above 1, agent-link.{key} needs a port.", data={key: "no port"})
-    return settings.model_copy(update={"agent_link": link.model_copy(update=update)})
+    return settings.model_copy(update={"agent_link": link.model_copy(update=link_update)})
 
 
 def _next_port(port: int, number: int) -> int:
@@ -110,12 +110,12 @@ async def stay_listed(store: EtcdConfigStore, values: Mapping[str, str]) -> None
     backoff, is_listed = Backoff(_RETRY_S, _RETRY_MAX_S, jitter=_RETRY_JITTER), False
     while True:
         try:
-            await store.keep(values, ttl_s=_LISTED_S)
+            await store.keep(values, ttl_s=_LISTING_TTL_S)
             if not is_listed:
                 log.info("agents find this manager in the shared configuration")
             backoff.reset()
             is_listed = True
-            await asyncio.sleep(_LISTED_S / 4)
+            await asyncio.sleep(_LISTING_TTL_S / 4)
         except Exception as e:  # noqa: BLE001  # the keys must be stored again after any failure
             if is_listed or backoff.failures == 0:
                 log.warning("agents do not find this manager until the shared configuration is back: %s", e)
@@ -149,32 +149,32 @@ class BackingServices:
         return cls(database, config, bus, limiter, etcd)
 
     async def start(self) -> None:
-        for part in (self.bus, self.config):
-            start = getattr(part, "start", None)
-            if start is not None:
-                await start()
+        for service in (self.bus, self.config):
+            start_method = getattr(service, "start", None)
+            if start_method is not None:
+                await start_method()
 
     def measure(self, metrics: Metrics) -> None:
         """Exposes the age of the cached configuration as a metric."""
         if isinstance(self.config, CachingConfigStore):
-            text = "Seconds for which the shared configuration has been read from memory, its server being away."
+            help_text = "Seconds for which the shared configuration has been read from memory, its server being away."
             store = self.config
-            metrics.watch("shared_configuration_stale_seconds", text, lambda: store.stale_s)
+            metrics.watch("shared_configuration_stale_seconds", help_text, lambda: store.stale_s)
 
     async def stop(self) -> None:
         await self._leave_list()
-        for part, method in ((self.bus, "stop"), (self.limiter, "close"), (self.config, "close")):
-            end = getattr(part, method, None)
-            if end is not None:
-                await end()
+        for service, method_name in ((self.bus, "stop"), (self.limiter, "close"), (self.config, "close")):
+            end_method = getattr(service, method_name, None)
+            if end_method is not None:
+                await end_method()
         await self.database.close()
 
     def announce(self, name: str, address: str, public_key: str) -> None:
         """Keeps the manager's address and key in etcd until this process stops; does nothing without etcd."""
         if self.etcd is not None:
             self._listed = f"{MANAGERS}/{name}"
-            values = {self._listed: json.dumps({"addr": address, "key": public_key})}
-            self._listing = asyncio.create_task(stay_listed(self.etcd, values))
+            listed_values = {self._listed: json.dumps({"addr": address, "key": public_key})}
+            self._listing = asyncio.create_task(stay_listed(self.etcd, listed_values))
 
     async def _leave_list(self) -> None:
         if self._listing is None or self._listed is None:
@@ -185,13 +185,13 @@ class BackingServices:
             async with asyncio.timeout(1):
                 await self.config.delete(self._listed)
         except (BackendError, TimeoutError) as e:
-            log.info("this manager stays listed for up to %d s: %s", _LISTED_S, e)
+            log.info("this manager stays listed for up to %d s: %s", _LISTING_TTL_S, e)
 
 
 def advertised(settings: ManagerSettings, bound: str) -> str:
     """Returns the address for agents: an address of all interfaces becomes the name of this host."""
     if settings.agent_link.advertise is not None:
         return settings.agent_link.advertise
-    scheme, _, rest = bound.partition("://")
-    host, _, port = rest.rpartition(":")
+    scheme, _, host_and_port = bound.partition("://")
+    host, _, port = host_and_port.rpartition(":")
     return f"{scheme}://{socket.getfqdn() if host in ('0.0.0.0', '*', '[::]') else host}:{port}"

@@ -43,8 +43,8 @@ class Bootstrap:
         now = self.clock.now()
         domain_name, name = DomainName("default"), ResourceGroupName(resource_group)
         domain = await self.identities.domain(domain_name) or Domain(name=domain_name, created_at=now)
-        everything = {host: tuple(permission.value for permission in HostPermission) for host in vfolder_hosts}
-        hosts = {**everything, **domain.allowed_vfolder_hosts}
+        all_permissions = {host: tuple(permission.value for permission in HostPermission) for host in vfolder_hosts}
+        hosts = {**all_permissions, **domain.allowed_vfolder_hosts}
         await self.identities.put(replace(domain, allowed_vfolder_hosts=hosts))
         groups = await self.identities.groups(domain_name=domain_name, name="default")
         if not groups:
@@ -74,5 +74,5 @@ class Bootstrap:
         if await self.identities.user(email=email) is not None:
             return None
         domain = DomainName("default")
-        _, pair = await self.identity.make_user(email, username, role, domain, [group], password_hash=None)
-        return pair
+        _, keypair = await self.identity.make_user(email, username, role, domain, [group], password_hash=None)
+        return keypair

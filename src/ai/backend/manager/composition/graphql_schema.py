@@ -29,8 +29,8 @@ from ai.backend.manager.volumes.graphql import VolumeResolvers
 
 def load_definitions() -> str:
     """Returns the GraphQL definitions of all features, the general ones first."""
-    manager = Path(__file__).parents[1]
-    files = sorted(manager.rglob("*.graphql"), key=lambda path: (path.parent.name != "graphql", path))
+    manager_folder = Path(__file__).parents[1]
+    files = sorted(manager_folder.rglob("*.graphql"), key=lambda path: (path.parent.name != "graphql", path))
     return "\n".join(load_schema_from_path(str(path)) for path in files)
 
 

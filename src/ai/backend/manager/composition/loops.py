@@ -90,8 +90,8 @@ class Loops:
         yield from self._others
 
     def run(self) -> list[Coroutine[Any, Any, None]]:
-        """Returns what is to be run until it is cancelled: the loops, and the reader of the bus."""
-        return [self._wake_by_messages(), *(loop.run() for loop in self)]
+        """Returns the coroutines to run until cancelled: those of the loops and of the reader of the bus."""
+        return [self._wake_by_messages(), *(periodic_loop.run() for periodic_loop in self)]
 
     async def stop(self) -> None:
         """Cancels the work in progress; the next leader continues it."""

@@ -40,7 +40,7 @@ from ai.backend.manager.storage_proxy import StorageProxies
 from ai.backend.manager.volumes.client import StorageProxyVolumes
 
 log = logging.getLogger(__name__)
-_LOST_TASKS_S = 30.0
+_LOST_TASKS_CHECK_S = 30.0
 
 
 class Manager:
@@ -158,19 +158,19 @@ class Manager:
             PeriodicCall("statistics", 30.0, services.stats.flush),
             PeriodicCall("audit trail", 0.5, services.audit.flush),
         )
-        background = [*(loop.run() for loop in flushes), services.activity.run()]
+        background = [*(flush_loop.run() for flush_loop in flushes), services.activity.run()]
         if self._leadership is not None:
             background += [self._leadership.run(), services.tasks.run()]
-        self._tasks = [asyncio.create_task(work) for work in background]
+        self._tasks = [asyncio.create_task(coroutine) for coroutine in background]
         await asyncio.sleep(0)
 
     async def _begin(self) -> None:
         """Starts the loops."""
         self.registry.become_leader()
-        work = self.loops.run()
+        coroutines = self.loops.run()
         if self._leadership is not None:
-            work.append(self._fail_lost_tasks(self._leadership))
-        self._leader_tasks = [asyncio.create_task(loop) for loop in work]
+            coroutines.append(self._fail_lost_tasks(self._leadership))
+        self._leader_tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
 
     async def _end(self) -> None:
         """Stops the loops; the next leader continues unfinished work."""
@@ -182,10 +182,10 @@ class Manager:
         """Marks background tasks of stopped managers as failed, periodically."""
         while True:
             try:
-                await self.services.tasks.recover(but=await leadership.living())
+                await self.services.tasks.recover(living=await leadership.living())
             except Exception:  # the next round tries again
                 log.exception("could not check the background tasks of other managers")
-            await asyncio.sleep(_LOST_TASKS_S)
+            await asyncio.sleep(_LOST_TASKS_CHECK_S)
 
     async def stop(self) -> None:
         """Stops the loops and writes pending data; sessions keep running. Safe without ``start`` and twice."""
@@ -195,7 +195,7 @@ class Manager:
         await self._end()
         await services.tasks.stop()
         await self._proxies.close()
-        flushes = [part.flush for part in (services.identity, services.stats, services.audit, services.activity)]
+        flushes = [service.flush for service in (services.identity, services.stats, services.audit, services.activity)]
         if self._leadership is not None:
             flushes.append(self._leadership.stop)
         for flush in flushes:
@@ -207,8 +207,10 @@ class Manager:
     async def scheduling(self, resource_group: str) -> tuple[Snapshot, Policy]:
         """Returns the input of the scheduler and the policy of a resource group. Raises NotFound."""
         if await self.stores.resource_groups.resource_group(resource_group) is None:
-            existing = ", ".join(sorted(g.name for g in await self.stores.resource_groups.resource_groups())) or "none"
-            raise NotFound(f"there is no resource group {resource_group[:64]}; there are: {existing}")
+            group_names = (
+                ", ".join(sorted(group.name for group in await self.stores.resource_groups.resource_groups())) or "none"
+            )
+            raise NotFound(f"there is no resource group {resource_group[:64]}; there are: {group_names}")
         return await self.loops.schedule.dump(resource_group)
 
     async def live_sessions(self, ref: str) -> list[Session]:

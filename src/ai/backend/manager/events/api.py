@@ -71,25 +71,27 @@ class EventsApi:
             # does once it has the head.
             after_id=await self._events.newest_id() if last_seen is None else last_seen,
         )
-        return await send_events(call.request, self._relay(caller, event_filter, groups, resumes=last_seen is not None))
+        return await send_events(
+            call.request, self._relay_events(caller, event_filter, groups, resumes=last_seen is not None)
+        )
 
-    async def _relay(
+    async def _relay_events(
         self, caller: Caller, event_filter: EventFilter, groups: set[str] | None, *, resumes: bool
     ) -> AsyncIterator[SseEvent]:
-        single = event_filter.session_ref
-        if single is not None and not resumes:
-            session = await self._sessions.get(caller, single, owner_access_key=event_filter.owner_access_key)
+        only_session_ref = event_filter.session_ref
+        if only_session_ref is not None and not resumes:
+            session = await self._sessions.get(caller, only_session_ref, owner_access_key=event_filter.owner_access_key)
             if session.status.is_final:
                 return
-        source = self._events.subscribe(caller, event_filter)
+        subscription = self._events.subscribe(caller, event_filter)
         try:
-            async for event in source:
+            async for event in subscription:
                 if groups is None or str(event.group_id) in groups:
                     yield SseEvent(event.name, event.payload, str(event.id))
-                if single is not None and event.name in LAST_EVENTS:
+                if only_session_ref is not None and event.name in LAST_EVENTS:
                     return
         finally:
-            aclose = getattr(source, "aclose", None)
+            aclose = getattr(subscription, "aclose", None)
             if aclose is not None:
                 await aclose()
 

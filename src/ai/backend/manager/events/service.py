@@ -17,7 +17,7 @@ from ai.backend.manager.sessions.store import SessionStore
 from ai.backend.manager.tasks.service import RECHECK_S, wait_for_hint
 from ai.backend.manager.topics import OUTBOX
 
-_PAGE = 500
+_PAGE_EVENTS = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,25 +46,25 @@ class EventService:
     async def subscribe(self, caller: Caller, event_filter: EventFilter) -> AsyncIterator[Event]:
         """Yields every matching event at least once, in order per session, until the iterator is closed. Raises
         SessionNotFound at the first step."""
-        with self._bus.subscribe(OUTBOX, limit=1) as hints:
-            after = event_filter.after_id if event_filter.after_id is not None else await self.newest_id()
-            only: SessionId | None = None
+        with self._bus.subscribe(OUTBOX, limit=1) as subscription:
+            last_event_id = event_filter.after_id if event_filter.after_id is not None else await self.newest_id()
+            only_session_id: SessionId | None = None
             if event_filter.session_ref is not None:
                 session = await self._finder.one(
                     caller, event_filter.session_ref, owner_access_key=event_filter.owner_access_key
                 )
-                only = session.id
+                only_session_id = session.id
             while True:
-                events = await self._store.events_after(after, limit=_PAGE)
+                events = await self._store.events_after(last_event_id, limit=_PAGE_EVENTS)
                 for event in events:
-                    after = event.id
-                    if _matches(caller, event, event_filter, only):
+                    last_event_id = event.id
+                    if _is_selected(caller, event, event_filter, only_session_id):
                         yield event
-                if len(events) < _PAGE:
-                    await wait_for_hint(hints, RECHECK_S)
+                if len(events) < _PAGE_EVENTS:
+                    await wait_for_hint(subscription, RECHECK_S)
 
 
-def _matches(caller: Caller, event: Event, event_filter: EventFilter, only: SessionId | None) -> bool:
+def _is_selected(caller: Caller, event: Event, event_filter: EventFilter, only: SessionId | None) -> bool:
     if only is not None and event.session_id != only:
         return False
     if event_filter.scope not in ("*", event.scope):

@@ -31,8 +31,8 @@ class HttpCallbackSender:
     async def send(self, url: str, callback_id: int, body: Mapping[str, Any]) -> None:
         headers = {ID_HEADER: str(callback_id)}
         try:
-            target = parse_url(url, with_credentials=True)
-            async with self._client.request("POST", target, headers=headers, json=body) as response:
+            outbound_target = parse_url(url, with_credentials=True)
+            async with self._client.request("POST", outbound_target, headers=headers, json=body) as response:
                 if not 200 <= response.status < 300:
                     raise WebhookFailed(f"status {response.status}")
         except AddressRefused:

@@ -19,7 +19,7 @@ class WebhookFailed(Exception):
 
 
 class WebhookSender(Protocol):
-    """Sends callbacks."""
+    """Posts the callbacks of sessions."""
 
     async def send(self, url: str, callback_id: int, body: Mapping[str, Any]) -> None:
         """Posts ``body`` as JSON; ``callback_id`` is the same at every try. Raises WebhookFailed if it is refused."""

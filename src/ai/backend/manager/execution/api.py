@@ -21,7 +21,7 @@ from ai.backend.manager.execution.service import ExecutionService, RunRequest
 from ai.backend.manager.sessions.settings import FileSettings
 from ai.backend.manager.sessions.views import session_of
 
-_UUID = re.compile(r"[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}")
+_UUID_PATTERN = re.compile(r"[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}")
 
 
 def run_request(mode: str, code: str, run_id: str | None, options: schemas.RunOptions) -> RunRequest:
@@ -47,7 +47,7 @@ class ExecutionApi:
 
     def endpoints(self) -> list[Endpoint]:
         limit = self._limits.max_upload_files * (self._limits.max_upload_bytes + PART_OVERHEAD_BYTES)
-        return [replace(e, max_body=limit) if e.kind == "upload" else e for e in endpoints_of(self)]
+        return [replace(entry, max_body=limit) if entry.kind == "upload" else entry for entry in endpoints_of(self)]
 
     @route("POST", "/session/{s}", body=schemas.ExecuteBody, reply=schemas.ResultReply, max_body=4 << 20, audited=False)
     async def execute(self, call: Call[schemas.ExecuteBody]) -> schemas.ResultReply:
@@ -84,10 +84,10 @@ class ExecutionApi:
     @route("GET", "/session/_/logs", query=schemas.LogsQuery)
     async def task_logs(self, call: Call[Nothing, schemas.LogsQuery]) -> web.Response:
         """Read the console log of a batch session as plain text."""
-        if _UUID.fullmatch(call.query.task_id) is None:
+        if _UUID_PATTERN.fullmatch(call.query.task_id) is None:
             raise refuse({"taskId": "not a session id"})
-        text = await self._execution.logs(caller_of(call), call.query.task_id, owner_access_key=call.owner_access_key)
-        return web.Response(body=text.encode(), headers={"Content-Type": "text/plain; charset=utf-8"})
+        log = await self._execution.logs(caller_of(call), call.query.task_id, owner_access_key=call.owner_access_key)
+        return web.Response(body=log.encode(), headers={"Content-Type": "text/plain; charset=utf-8"})
 
     @route("GET", "/session/{s}/files", query=schemas.FilesQuery)
     async def list_files(self, call: Call[Nothing, schemas.FilesQuery]) -> dict[str, Any]:
@@ -109,12 +109,14 @@ class ExecutionApi:
         if len(files) > self._limits.max_download_files:
             raise refuse({"files": f"at most {self._limits.max_download_files} at once"})
         archives = await self._execution.download(**session_of(call), paths=files)
-        return await send_archives(call.request, [UploadedFile(f"{a.name}.tar", a.tar) for a in archives])
+        return await send_archives(
+            call.request, [UploadedFile(f"{archive.name}.tar", archive.tar) for archive in archives]
+        )
 
 
 def run_result(result: RunResult) -> dict[str, Any]:
     """Returns the Execution Result Object (spec 03-07)."""
-    view: dict[str, Any] = {
+    result_object: dict[str, Any] = {
         "runId": result.run_id,
         "status": result.status.value,
         "exitCode": result.exit_code,
@@ -123,14 +125,14 @@ def run_result(result: RunResult) -> dict[str, Any]:
         "files": [{"url": None, **file} for file in result.files],
     }
     if result.reason is not None:
-        view["reason"] = result.reason
-    return view
+        result_object["reason"] = result.reason
+    return result_object
 
 
 def file_listing(listing: FileListing) -> dict[str, Any]:
     """Returns the listing; ``files`` is JSON inside of JSON (spec 03-08)."""
     entries = [
-        {"filename": e.filename, "size": e.size, "mtime": e.mtime, "mode": e.mode, "kind": e.kind}
-        for e in listing.entries
+        {"filename": entry.filename, "size": entry.size, "mtime": entry.mtime, "mode": entry.mode, "kind": entry.kind}
+        for entry in listing.entries
     ]
     return {"files": json.dumps(entries), "folder_path": listing.folder_path, "errors": listing.errors}

@@ -29,11 +29,11 @@ from ai.backend.manager.sessions.lookup import SessionFinder
 from ai.backend.manager.sessions.model import Session
 from ai.backend.manager.tasks.service import TaskProgress, TaskService
 
-ALLOWED = "config/docker/image/commit"
-CUSTOMIZED = "config/docker/image/customized"
-_SUBJECT = "the image of session "
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
-_UNFIT = re.compile(r"[^A-Za-z0-9_@+.-]+")
+ALLOWED_CONFIG_KEY = "config/docker/image/commit"
+CUSTOMIZED_CONFIG_KEY = "config/docker/image/customized"
+_SUBJECT_PREFIX = "the image of session "
+_NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
+_UNFIT_PATTERN = re.compile(r"[^A-Za-z0-9_@+.-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +62,11 @@ class CommitService:
         """Makes an archive on the agent's disk, named by the session and the time. Raises SessionNotFound, Forbidden
         (users may not), Conflict (the session does not run, or a commit is under way) and NotSupported (the runtime
         makes no images)."""
-        session = await self._session(caller, ref, owner_access_key)
-        stamp = self.clock.now().strftime("%Y%m%dT%H%M%S")
-        folder = _UNFIT.sub("-", session.user_email).lstrip(".")[:100] or "nobody"
-        filename = f"{_UNFIT.sub('-', session.name).lstrip('.-')[:80] or 'session'}-{stamp}.tar.gz"
-        job = ImageJob(
+        session = await self._checked_session(caller, ref, owner_access_key)
+        timestamp = self.clock.now().strftime("%Y%m%dT%H%M%S")
+        folder = _UNFIT_PATTERN.sub("-", session.user_email).lstrip(".")[:100] or "nobody"
+        filename = f"{_UNFIT_PATTERN.sub('-', session.name).lstrip('.-')[:80] or 'session'}-{timestamp}.tar.gz"
+        archive_job = ImageJob(
             job_id=str(self.id_generator.uuid()),
             action="commit",
             kernel_id=str(session.main.id),
@@ -74,21 +74,21 @@ class CommitService:
             filename=filename,
             wait_s=0.5,
         )
-        return await self._begin(caller, session, job, f"{folder}/{filename}", None)
+        return await self._start_commit(caller, session, archive_job, f"{folder}/{filename}", None)
 
     async def image(self, caller: Caller, ref: str, name: str, *, owner_access_key: str | None = None) -> Commit:
         """Pushes an image of the session for its owner, who alone may use it. Raises InvalidInput (malformed name),
         NotSupported (no registry is configured), and as :meth:`archive`."""
-        if not _NAME.fullmatch(name):
+        if not _NAME_PATTERN.fullmatch(name):
             message = f"{name[:64]!r} cannot be the name of an image: lower case letters, digits, '.', '_' and '-'."
             raise InvalidInput(message, data={"image_name": "malformed"})
-        session = await self._session(caller, ref, owner_access_key)
-        registry, project = await self._place()
+        session = await self._checked_session(caller, ref, owner_access_key)
+        registry, project = await self._target_registry()
         base = ImageName.parse(session.main.image)
         tag = f"{base.tag[:50]}-{name}-{session.user_id.hex[:12]}"
         target = str(ImageName.parse(f"{registry.name}/{project}/{base.path.rpartition('/')[2]}:{tag}"))
-        access = RegistryAccess(registry=registry.name, username=registry.username, password=registry.password)
-        job = ImageJob(
+        registry_access = RegistryAccess(registry=registry.name, username=registry.username, password=registry.password)
+        image_job = ImageJob(
             job_id=str(self.id_generator.uuid()),
             action="commit",
             image=target,
@@ -96,28 +96,28 @@ class CommitService:
             folder="push",
             filename=str(session.id),
             labels={CUSTOMIZED_OWNER: f"user:{session.user_id}", CUSTOMIZED_NAME: name},
-            access=access if registry.username else None,
+            access=registry_access if registry.username else None,
             wait_s=0.5,
         )
-        return await self._begin(caller, session, job, target, registry)
+        return await self._start_commit(caller, session, image_job, target, registry)
 
     async def is_under_way(
         self, caller: Caller, ref: str, *, owner_access_key: str | None = None
     ) -> tuple[Session, bool]:
         """Returns the session and True if a commit of it is under way. Raises SessionNotFound."""
         session = await self.finder.one(caller, ref, owner_access_key=owner_access_key)
-        return session, await self.tasks.is_under_way(f"{_SUBJECT}{session.id}")
+        return session, await self.tasks.is_under_way(f"{_SUBJECT_PREFIX}{session.id}")
 
-    async def _place(self) -> tuple[ContainerRegistry, str]:
-        where = (await self.config.get(CUSTOMIZED) or "").strip().strip("/")
+    async def _target_registry(self) -> tuple[ContainerRegistry, str]:
+        configured_place = (await self.config.get(CUSTOMIZED_CONFIG_KEY) or "").strip().strip("/")
         for name, registry in (await self.registries.all()).items():
-            if where.startswith(f"{name}/"):
-                return registry, where.removeprefix(f"{name}/")
-        raise NotSupported(f"Images of users cannot be pushed: {CUSTOMIZED} names no REGISTRY/PROJECT.")
+            if configured_place.startswith(f"{name}/"):
+                return registry, configured_place.removeprefix(f"{name}/")
+        raise NotSupported(f"Images of users cannot be pushed: {CUSTOMIZED_CONFIG_KEY} names no REGISTRY/PROJECT.")
 
-    async def _session(self, caller: Caller, ref: str, owner_access_key: str | None) -> Session:
+    async def _checked_session(self, caller: Caller, ref: str, owner_access_key: str | None) -> Session:
         if not is_permitted(caller, Operation.COMMIT_WHEN_DISABLED) and (
-            (await self.config.get(ALLOWED) or "").strip().lower() in ("false", "0", "no")
+            (await self.config.get(ALLOWED_CONFIG_KEY) or "").strip().lower() in ("false", "0", "no")
         ):
             raise Forbidden("The administrators do not let sessions become images.")
         session = await self.finder.one(caller, ref, owner_access_key=owner_access_key, to_change=True)
@@ -125,7 +125,7 @@ class CommitService:
             raise Conflict(f"The session {session.name} is {session.status}.", data={"status": session.status.value})
         return session
 
-    async def _begin(
+    async def _start_commit(
         self, caller: Caller, session: Session, job: ImageJob, path: str, registry: ContainerRegistry | None
     ) -> Commit:
         agent = session.main.agent
@@ -133,28 +133,28 @@ class CommitService:
         started: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
 
         async def work(progress: TaskProgress) -> str:
-            refusal: Exception | None = Unavailable("The manager stops, or the task was cancelled.")
+            start_error: Exception | None = Unavailable("The manager stops, or the task was cancelled.")
             try:
-                state = await self.gateway.agent(agent).image_job(job)
-                if state.state == "failed" and state.code == NotSupported.code:
-                    raise NotSupported(state.message)
-                refusal = None
+                job_state = await self.gateway.agent(agent).image_job(job)
+                if job_state.state == "failed" and job_state.code == NotSupported.code:
+                    raise NotSupported(job_state.message)
+                start_error = None
             except Exception as e:
-                refusal = e
+                start_error = e
                 raise
             finally:
                 if not started.done():
-                    started.set_result(refusal)
+                    started.set_result(start_error)
             return await self._await_end(session, job, registry, progress)
 
-        subject = f"{_SUBJECT}{session.id}"
+        subject = f"{_SUBJECT_PREFIX}{session.id}"
         try:
             task_id = await self.tasks.start(caller, f"commit {session.name}", work, subject=subject)
         except Conflict as e:
             raise Conflict(f"A commit of {session.name} is under way.", data=e.data) from None
-        refusal = await asyncio.shield(started)
-        if refusal is not None:
-            raise refusal
+        start_error = await asyncio.shield(started)
+        if start_error is not None:
+            raise start_error
         return Commit(session=session, task_id=task_id, path=path)
 
     async def _await_end(
@@ -166,17 +166,17 @@ class CommitService:
         async def on_progress(state: ImageJobState) -> None:
             await progress.update(state.current, state.total, "writing the archive")
 
-        state = await await_job(self.gateway, agent, job, on_progress)
-        place = str(state.result.get("place", ""))
+        job_state = await await_job(self.gateway, agent, job, on_progress)
+        pushed_name = str(job_state.result.get("place", ""))
         if registry is not None:
             image = ScannedImage(
                 name=job.image,
                 architecture=session.main.architecture,
                 project=ImageName.parse(job.image).path.partition("/")[0],
-                digest=str(state.result.get("digest", "")),
-                config_digest=str(state.result.get("config_digest", "")),
-                size_bytes=int(state.result.get("size_bytes", 0)),
-                labels=state.result.get("labels") or {},
+                digest=str(job_state.result.get("digest", "")),
+                config_digest=str(job_state.result.get("config_digest", "")),
+                size_bytes=int(job_state.result.get("size_bytes", 0)),
+                labels=job_state.result.get("labels") or {},
             )
             await self.store.record(registry.name, [image], at=self.clock.now())
-        return f"committed to {place} on {agent}" if registry is None else f"pushed {place}"
+        return f"committed to {pushed_name} on {agent}" if registry is None else f"pushed {pushed_name}"

@@ -52,11 +52,11 @@ class ImagesApi:
     async def docker_registries(self, call: Call) -> dict[str, str]:
         """List name and URL of the registries whose images the caller's domain may use."""
         caller = caller_of(call)
-        allowed = None
+        allowed_names = None
         if not is_permitted(caller, Operation.SEE_REGISTRIES):
-            allowed = await self._images.service.allowed_registries(caller.domain_name)
+            allowed_names = await self._images.service.allowed_registries(caller.domain_name)
         registries = await self._images.registries.all()
-        return {name: registry.url for name, registry in registries.items() if is_allowed(name, allowed)}
+        return {name: registry.url for name, registry in registries.items() if is_allowed(name, allowed_names)}
 
 
 def _commit_view(commit: Commit) -> dict[str, Any]:

@@ -64,10 +64,10 @@ def kernel_of(session: Session, ref: str | None) -> Kernel:
     """Returns the kernel of this host name or id, or the main one for None. Raises InvalidInput."""
     if ref is None:
         return session.main
-    kernel = next((k for k in session.kernels if ref in (k.cluster_hostname, str(k.id))), None)
+    kernel = next((kernel for kernel in session.kernels if ref in (kernel.cluster_hostname, str(kernel.id))), None)
     if kernel is None:
-        existing = ", ".join(k.cluster_hostname for k in session.kernels)
-        message = f"The session has no kernel {ref[:64]!r}; it has {existing}."
+        host_names = ", ".join(kernel.cluster_hostname for kernel in session.kernels)
+        message = f"The session has no kernel {ref[:64]!r}; it has {host_names}."
         raise InvalidInput(message, data={"kernel": "unknown"})
     return kernel
 
@@ -85,7 +85,7 @@ class ExecutionService:
     files: FileSettings
     activity: ActivityTracker
 
-    async def _running(self, caller: Caller, ref: str, owner: str | None) -> tuple[Session, AgentCommands]:
+    async def _running_session(self, caller: Caller, ref: str, owner: str | None) -> tuple[Session, AgentCommands]:
         session = await self.finder.one(caller, ref, owner_access_key=owner, to_change=True, may_be_recent=True)
         if session.status not in RUNNING_SESSION_STATUSES or session.main.agent is None:
             message = f"The session is {session.status}, not RUNNING."
@@ -102,8 +102,8 @@ class ExecutionService:
         owner_access_key: str | None = None,
         flush_timeout_s: float = 2.0,
     ) -> wire.RunResult:
-        """Executes a step of a run."""
-        session, agent = await self._running(caller, ref, owner_access_key)
+        """Executes one step of a run of code and returns its output."""
+        session, agent = await self._running_session(caller, ref, owner_access_key)
         run_id = request.run_id or self.id_generator.token(16)
         if len(run_id) > _MAX_RUN_ID:
             raise InvalidInput(f"runId exceeds {_MAX_RUN_ID} characters", data={"runId": "too long"})
@@ -126,14 +126,14 @@ class ExecutionService:
 
     async def interrupt(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> None:
         """Sends SIGINT to the running code; does nothing if none runs."""
-        session, agent = await self._running(caller, ref, owner_access_key)
+        session, agent = await self._running_session(caller, ref, owner_access_key)
         await agent.interrupt(wire.KernelRef(kernel_id=str(session.main.id)))
 
     async def complete(
         self, caller: Caller, ref: str, code: str, options: Mapping[str, Any], *, owner_access_key: str | None = None
     ) -> list[str]:
         """Returns completions at the cursor; ``options``: row, col, line, post."""
-        session, agent = await self._running(caller, ref, owner_access_key)
+        session, agent = await self._running_session(caller, ref, owner_access_key)
         return await agent.complete(wire.Complete(kernel_id=str(session.main.id), code=code, options=dict(options)))
 
     async def logs(
@@ -145,22 +145,22 @@ class ExecutionService:
         chosen = kernel_of(session, kernel)
         if session.started_at is None and chosen.agent is None:
             return ""
-        stored = await self.store.get_log(chosen.id)
-        if stored is None and chosen.agent is not None:
+        stored_tail = await self.store.get_log(chosen.id)
+        if stored_tail is None and chosen.agent is not None:
             try:
-                stored = await self.gateway.agent(chosen.agent).read_logs(wire.ReadLogs(kernel_id=str(chosen.id)))
+                stored_tail = await self.gateway.agent(chosen.agent).read_logs(wire.ReadLogs(kernel_id=str(chosen.id)))
             except BackendError:
                 if not session.status.is_final:
                     raise
-        return (stored or b"").decode(errors="replace")
+        return (stored_tail or b"").decode(errors="replace")
 
     async def processes(
         self, caller: Caller, ref: str, *, owner_access_key: str | None = None
     ) -> list[tuple[str, wire.ProcessInfo]]:
         """Returns the busiest processes of each kernel, with the kernel's host name."""
-        session, _ = await self._running(caller, ref, owner_access_key)
+        session, _ = await self._running_session(caller, ref, owner_access_key)
 
-        async def of(kernel: Kernel) -> list[tuple[str, wire.ProcessInfo]]:
+        async def processes_of(kernel: Kernel) -> list[tuple[str, wire.ProcessInfo]]:
             if kernel.agent is None:
                 return []
             processes = await self.gateway.agent(kernel.agent).list_processes(
@@ -168,7 +168,7 @@ class ExecutionService:
             )
             return [(kernel.cluster_hostname, process) for process in processes]
 
-        return list(chain.from_iterable(await asyncio.gather(*map(of, session.kernels))))
+        return list(chain.from_iterable(await asyncio.gather(*map(processes_of, session.kernels))))
 
     async def upload(
         self, caller: Caller, ref: str, files: Sequence[wire.FileBlob], *, owner_access_key: str | None = None
@@ -180,9 +180,9 @@ class ExecutionService:
         for blob in files:
             if len(blob.data) > limit:
                 raise LimitExceeded(f"{blob.path[:128]} exceeds {limit} bytes.", data={"src": "too large"})
-        checked = [wire.FileBlob(path=file_path(blob.path, field="src"), data=blob.data) for blob in files]
-        session, agent = await self._running(caller, ref, owner_access_key)
-        await agent.upload_files(wire.UploadFiles(kernel_id=str(session.main.id), files=checked))
+        checked_files = [wire.FileBlob(path=file_path(blob.path, field="src"), data=blob.data) for blob in files]
+        session, agent = await self._running_session(caller, ref, owner_access_key)
+        await agent.upload_files(wire.UploadFiles(kernel_id=str(session.main.id), files=checked_files))
 
     async def download(
         self, caller: Caller, ref: str, paths: Sequence[str], *, owner_access_key: str | None = None
@@ -192,7 +192,7 @@ class ExecutionService:
             message = f"1 to {self.files.max_download_files} files in one download."
             raise LimitExceeded(message, data={"files": "too many or none"})
         checked = [file_path(path, field="files") for path in paths]
-        session, agent = await self._running(caller, ref, owner_access_key)
+        session, agent = await self._running_session(caller, ref, owner_access_key)
         return await agent.download_files(
             wire.DownloadFiles(kernel_id=str(session.main.id), paths=checked, max_bytes=self.files.max_download_bytes)
         )
@@ -201,15 +201,15 @@ class ExecutionService:
         self, caller: Caller, ref: str, path: str = ".", *, owner_access_key: str | None = None
     ) -> wire.FileListing:
         """Returns the entries of a directory of the session's home."""
-        inside = home_path(path, field="path") or "."
-        session, agent = await self._running(caller, ref, owner_access_key)
-        return await agent.list_files(wire.ListFiles(kernel_id=str(session.main.id), path=inside))
+        home_path_text = home_path(path, field="path") or "."
+        session, agent = await self._running_session(caller, ref, owner_access_key)
+        return await agent.list_files(wire.ListFiles(kernel_id=str(session.main.id), path=home_path_text))
 
     async def open_pty(
         self, caller: Caller, ref: str, *, rows: int = 24, cols: int = 80, owner_access_key: str | None = None
     ) -> PtyStream:
         """Opens a terminal in the session; the caller closes it."""
-        session, agent = await self._running(caller, ref, owner_access_key)
+        session, agent = await self._running_session(caller, ref, owner_access_key)
         stream = await agent.open_pty(wire.OpenPty(kernel_id=str(session.main.id), rows=rows, cols=cols))
         return _UsedPty(stream, partial(self.activity.touch, session.id))
 

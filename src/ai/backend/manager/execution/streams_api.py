@@ -37,7 +37,7 @@ FLUSH_S = 0.25
 """How long a step of a streamed run collects output; the delay with which a user sees it."""
 MAX_FRAME_CHARS = 262_144
 """Console text of one frame; six bytes a character at worst, which stays below the client's 4 MiB."""
-_TEXT = ("stdout", "stderr")
+_TEXT_KINDS = ("stdout", "stderr")
 
 
 class AppQuery(Schema, frozen=True):
@@ -69,7 +69,7 @@ class StreamsApi:
         """Run code; the first frame names it, and replies to requests for input are raw text frames."""
         await self._sessions.get(**session_of(call))
         async with open_socket(call.request) as socket:
-            await _Run(self._execution, call, socket).serve()
+            await _StreamRun(self._execution, call, socket).serve()
         return socket
 
     @route("GET", "/stream/session/{s}/pty", kind="socket", query=AppQuery)
@@ -84,8 +84,8 @@ class StreamsApi:
         return socket
 
 
-class _Run:
-    """One run of an execution stream."""
+class _StreamRun:
+    """A run of code over a WebSocket."""
 
     def __init__(self, execution: ExecutionService, call: Call[Any, Any], socket: web.WebSocketResponse) -> None:
         self._execution = execution
@@ -94,42 +94,42 @@ class _Run:
         self._inbox: asyncio.Queue[str] = asyncio.Queue(16)
 
     async def serve(self) -> None:
-        first = await self._socket.receive()
-        if first.type is not WSMsgType.TEXT:
+        first_message = await self._socket.receive()
+        if first_message.type is not WSMsgType.TEXT:
             return
         try:
-            stream_request = convert(parse_json_object(str(first.data).encode(errors="replace")), StreamRequest)
+            stream_request = convert(parse_json_object(str(first_message.data).encode(errors="replace")), StreamRequest)
             request = run_request(stream_request.mode, stream_request.code, None, stream_request.options)
         except BackendError as error:
             await self._send_error(error)
             return
-        reader = asyncio.create_task(self._read())
-        steps = asyncio.create_task(self._steps(request))
+        reader_task = asyncio.create_task(self._read_messages())
+        steps_task = asyncio.create_task(self._run_steps(request))
         try:
-            await asyncio.wait((reader, steps), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((reader_task, steps_task), return_when=asyncio.FIRST_COMPLETED)
         finally:
             # Also when this task is cancelled, which is what an abrupt end of the connection does.
-            abandoned = not steps.done()
-            for task in (reader, steps):
+            is_abandoned = not steps_task.done()
+            for task in (reader_task, steps_task):
                 task.cancel()
-            if abandoned:
+            if is_abandoned:
                 await asyncio.shield(asyncio.ensure_future(self._interrupt()))
-            _, failure = await asyncio.gather(reader, steps, return_exceptions=True)
-        if isinstance(failure, BackendError):
-            await self._send_error(failure)
-        elif isinstance(failure, Exception):
-            raise failure
+            _, steps_error = await asyncio.gather(reader_task, steps_task, return_exceptions=True)
+        if isinstance(steps_error, BackendError):
+            await self._send_error(steps_error)
+        elif isinstance(steps_error, Exception):
+            raise steps_error
 
     async def _interrupt(self) -> None:
         with contextlib.suppress(BackendError):
             await self._execution.interrupt(**session_of(self._call))
 
-    async def _read(self) -> None:
+    async def _read_messages(self) -> None:
         async for message in self._socket:
             if message.type is WSMsgType.TEXT:
                 await self._inbox.put(str(message.data))
 
-    async def _steps(self, request: RunRequest) -> None:
+    async def _run_steps(self, request: RunRequest) -> None:
         session = session_of(self._call)
         while True:
             result = await self._execution.execute(**session, request=request, flush_timeout_s=FLUSH_S)
@@ -164,30 +164,30 @@ class _Run:
 
 def split_result(result: RunResult) -> Iterator[RunResult]:
     """Splits a result into parts that each fit a frame; all but the last say ``continued``."""
-    chunk: list[list[Any]] = []
-    size = 0
-    for kind, data in result.console:
-        for piece in _pieces(kind, data):
-            weight = _weight(piece)
-            if chunk and size + weight > MAX_FRAME_CHARS:
-                yield RunResult(run_id=result.run_id, status=RunStatus.CONTINUED, console=chunk)
-                chunk, size = [], 0
-            chunk.append(piece)
-            size += weight
-    yield msgspec.structs.replace(result, console=chunk)
+    console_chunk: list[list[Any]] = []
+    chunk_chars = 0
+    for item_kind, item_data in result.console:
+        for piece in _console_pieces(item_kind, item_data):
+            piece_chars = _item_chars(piece)
+            if console_chunk and chunk_chars + piece_chars > MAX_FRAME_CHARS:
+                yield RunResult(run_id=result.run_id, status=RunStatus.CONTINUED, console=console_chunk)
+                console_chunk, chunk_chars = [], 0
+            console_chunk.append(piece)
+            chunk_chars += piece_chars
+    yield msgspec.structs.replace(result, console=console_chunk)
 
 
-def _pieces(kind: str, data: Any) -> Iterator[list[Any]]:
-    if kind in _TEXT and isinstance(data, str):
+def _console_pieces(kind: str, data: Any) -> Iterator[list[Any]]:
+    if kind in _TEXT_KINDS and isinstance(data, str):
         for start in range(0, len(data), MAX_FRAME_CHARS):
             yield [kind, data[start : start + MAX_FRAME_CHARS]]
-    elif _weight([kind, data]) > 3 * MAX_FRAME_CHARS:
+    elif _item_chars([kind, data]) > 3 * MAX_FRAME_CHARS:
         yield ["stderr", f"[a {kind} item is too large for this stream and was left out]\n"]
     else:
         yield [kind, data]
 
 
-def _weight(item: list[Any]) -> int:
+def _item_chars(item: list[Any]) -> int:
     data = item[1]
     return len(data) if isinstance(data, str) else len(msgspec.json.encode(data))
 
@@ -195,14 +195,14 @@ def _weight(item: list[Any]) -> int:
 async def _bridge(socket: web.WebSocketResponse, stream: PtyStream) -> None:
     """Relays between a terminal and its client until either ends."""
 
-    async def outward() -> None:
+    async def relay_output() -> None:
         async for frame in stream:
             if frame.kind == "closed":
                 return
             if frame.kind == "out":
                 await socket.send_json({"type": "out", "data": base64.b64encode(frame.data).decode()})
 
-    async def inward() -> None:
+    async def relay_input() -> None:
         async for message in socket:
             if message.type is not WSMsgType.TEXT:
                 continue
@@ -211,10 +211,10 @@ async def _bridge(socket: web.WebSocketResponse, stream: PtyStream) -> None:
             except BackendError as error:
                 await socket.send_json({"type": "error", "data": error.message})
 
-    tasks = {asyncio.create_task(outward()), asyncio.create_task(inward())}
+    tasks = {asyncio.create_task(relay_output()), asyncio.create_task(relay_input())}
     try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
+        ended_tasks, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in ended_tasks:
             task.result()
     except BackendError as error:
         if not socket.closed:

@@ -52,14 +52,14 @@ class BatchLoader(Generic[T, V]):
 
     async def get(self, item: T) -> V | None:
         """Returns the value of an item, or None if it has none. A value is loaded once."""
-        return await asyncio.shield(self._requested(item))
+        return await asyncio.shield(self._request_value(item))
 
     async def get_many(self, items: Iterable[T]) -> list[V]:
         """Returns the values of those items that have one, in their order."""
-        values = [self._requested(item) for item in items]
+        values = [self._request_value(item) for item in items]
         return [value for value in await asyncio.gather(*map(asyncio.shield, values)) if value is not None]
 
-    def _requested(self, item: T) -> asyncio.Future[V | None]:
+    def _request_value(self, item: T) -> asyncio.Future[V | None]:
         key = self.key(item)
         if key not in self._values:
             if not self._pending:  # the batch starts after the resolvers of this level have run
@@ -155,7 +155,7 @@ def page_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
     order = parse_order(arguments.get("order"))
     if not order and arguments.get("order_key"):
         descending = not arguments.get("order_asc", True)
-        order = tuple(OrderBy(field=o.field, descending=descending) for o in parse_order(arguments["order_key"]))
+        order = tuple(OrderBy(field=item.field, descending=descending) for item in parse_order(arguments["order_key"]))
     return {"limit": limit, "offset": offset, "filter": parse_filter(arguments.get("filter")), "order": order}
 
 
@@ -175,7 +175,7 @@ async def run_mutation(
     """Runs a change, audits it, and returns ``ok``, ``msg`` and the object under ``kind``."""
     try:
         async with context_of(info).audited(info.field_name, kind, name):
-            changed = await work()
+            changed_object = await work()
     except BackendError as e:
         return {"ok": False, "msg": e.message, kind: None}
-    return {"ok": True, "msg": "success", kind: view(changed) if view is not None else None}
+    return {"ok": True, "msg": "success", kind: view(changed_object) if view is not None else None}

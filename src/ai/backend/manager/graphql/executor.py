@@ -61,9 +61,9 @@ class Executor:
         if isinstance(document, list):
             return {"data": None, "errors": [format_error(error) for error in document]}
         try:
-            allowed = self._settings.introspection
-            if allowed != "everybody" and not (
-                allowed == "superadmins" and is_permitted(context.caller, Operation.SEE_SCHEMA)
+            allows_introspection = self._settings.introspection
+            if allows_introspection != "everybody" and not (
+                allows_introspection == "superadmins" and is_permitted(context.caller, Operation.SEE_SCHEMA)
             ):
                 check_introspection(document)
             check_limits(document, variables, self._settings, self._widths)

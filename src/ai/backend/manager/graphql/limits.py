@@ -16,21 +16,21 @@ from ai.backend.manager.graphql.settings import GraphQLSettings
 
 MAX_TOKENS = 4_000
 MAX_PAGE = 100
-_UNPAGED = 10
-_FULL_PAGES = frozenset({"compute_sessions", "keypairs", "users"})
+_UNPAGED_ITEMS = 10
+_FULL_PAGE_FIELDS = frozenset({"compute_sessions", "keypairs", "users"})
 """Lists without a page argument that return a full page."""
 
 
 def widths_of(schema: graphql.GraphQLSchema) -> dict[str, int]:
-    """Returns for how many items each list of objects without a page counts, by the name of its field."""
+    """Returns field name -> the number of items as which the query cost counts a list without pages."""
     fields = [
         (name, field)
-        for kind in schema.type_map.values()
-        if graphql.is_object_type(kind) and not kind.name.startswith("__")
-        for name, field in kind.fields.items()
+        for graphql_type in schema.type_map.values()
+        if graphql.is_object_type(graphql_type) and not graphql_type.name.startswith("__")
+        for name, field in graphql_type.fields.items()
     ]
     return {
-        name: MAX_PAGE if name in _FULL_PAGES else _UNPAGED
+        name: MAX_PAGE if name in _FULL_PAGE_FIELDS else _UNPAGED_ITEMS
         for name, field in fields
         if name != "items"  # of a page, which has counted
         and graphql.is_list_type(graphql.get_nullable_type(field.type))
@@ -53,15 +53,17 @@ def check_limits(
     document: graphql.DocumentNode, variables: Mapping[str, Any], limits: GraphQLSettings, widths: Mapping[str, int]
 ) -> None:
     """Raises GraphQLError for a validated query that is too deep or too expensive; ``widths`` as :func:`widths_of`."""
-    fragments = {d.name.value: d for d in document.definitions if isinstance(d, graphql.FragmentDefinitionNode)}
-    counter = _Counter(fragments, variables, limits, widths)
+    fragments = {
+        node.name.value: node for node in document.definitions if isinstance(node, graphql.FragmentDefinitionNode)
+    }
+    counter = _CostCounter(fragments, variables, limits, widths)
     for definition in document.definitions:
         if isinstance(definition, graphql.OperationDefinitionNode):
             counter.walk(definition.selection_set, 1, 1)
 
 
 @dataclass(eq=False, repr=False)
-class _Counter:
+class _CostCounter:
     fragments: Mapping[str, graphql.FragmentDefinitionNode]
     variables: Mapping[str, Any]
     limits: GraphQLSettings
@@ -78,17 +80,17 @@ class _Counter:
                     message = f"The query costs more than {self.limits.max_cost}; ask for less at once."
                     raise graphql.GraphQLError(message)
                 if node.selection_set is not None:
-                    self.walk(node.selection_set, depth + 1, weight * self._width(node))
+                    self.walk(node.selection_set, depth + 1, weight * self._item_count(node))
                 continue
-            inner = (
+            inner_selections = (
                 self.fragments[node.name.value].selection_set
                 if isinstance(node, graphql.FragmentSpreadNode)
                 else node.selection_set  # type: ignore[attr-defined]  # the third kind is an inline fragment
             )
             self._cost += weight
-            self.walk(inner, depth + 1, weight)
+            self.walk(inner_selections, depth + 1, weight)
 
-    def _width(self, node: graphql.FieldNode) -> int:
+    def _item_count(self, node: graphql.FieldNode) -> int:
         for argument in node.arguments or ():
             if argument.name.value == "limit":
                 value: Any = None

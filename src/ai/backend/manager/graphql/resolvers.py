@@ -8,15 +8,15 @@ from typing import Any, TypeVar
 from ariadne import ObjectType
 
 F = TypeVar("F", bound=Callable[..., Any])
-_ROOTS = ("Query", "Mutation")
-_MARK = "__graphql_fields__"
+_ROOT_TYPES = ("Query", "Mutation")
+_MARK_ATTRIBUTE = "__graphql_fields__"
 
 
 def field(type_name: str, name: str) -> Callable[[F], F]:
     """Marks a method ``(self, view, info, **arguments)`` as the resolver of a field of an object type."""
 
     def mark(method: F) -> F:
-        setattr(method, _MARK, (*getattr(method, _MARK, ()), (type_name, name)))
+        setattr(method, _MARK_ATTRIBUTE, (*getattr(method, _MARK_ATTRIBUTE, ()), (type_name, name)))
         return method
 
     return mark
@@ -37,8 +37,8 @@ def bindables_of(features: Iterable[object]) -> list[ObjectType]:
     types: dict[str, ObjectType] = {}
     for feature in features:
         for method in (getattr(feature, attribute) for attribute in dir(type(feature))):
-            for type_name, name in getattr(method, _MARK, ()):
-                resolver = _without_parent(method) if type_name in _ROOTS else method
+            for type_name, name in getattr(method, _MARK_ATTRIBUTE, ()):
+                resolver = _without_parent(method) if type_name in _ROOT_TYPES else method
                 types.setdefault(type_name, ObjectType(type_name)).set_field(name, resolver)
     return list(types.values())
 

@@ -29,7 +29,7 @@ kept_answers = Table(
 )
 
 
-_PRUNE_EVERY = 50
+_PRUNE_EVERY_ANSWERS = 50
 
 
 class SqlAnswerStore:
@@ -45,22 +45,22 @@ class SqlAnswerStore:
     async def begin(
         self, access_key: str, token: str, fingerprint: str, *, call_id: UUID, now: datetime, since: datetime
     ) -> KnownCall | None:
-        c = kept_answers.c
-        own = (c.access_key == access_key, c.token == token)
+        cols = kept_answers.c
+        is_own = (cols.access_key == access_key, cols.token == token)
         digests = self._sealer.keyed_digests(fingerprint, "kept_answers.fingerprint")
 
-        def work(s: Connection) -> KnownCall | None:
-            row = s.execute(select(kept_answers).where(*own, c.begun_at > since)).one_or_none()
+        def work(conn: Connection) -> KnownCall | None:
+            row = conn.execute(select(kept_answers).where(*is_own, cols.begun_at > since)).one_or_none()
             if row is not None:
                 answer = None
                 if row.status is not None:
                     body = self._opened(row.body, _associated_data(access_key, token))
                     answer = Answer(status=row.status, headers=row.headers, body=body)
-                stored = fingerprint if row.fingerprint in digests else row.fingerprint
-                return KnownCall(fingerprint=stored, call_id=row.call_id, answer=answer)
-            s.execute(delete(kept_answers).where(*own))
+                stored_digest = fingerprint if row.fingerprint in digests else row.fingerprint
+                return KnownCall(fingerprint=stored_digest, call_id=row.call_id, answer=answer)
+            conn.execute(delete(kept_answers).where(*is_own))
             values = {"access_key": access_key, "token": token, "fingerprint": digests[0], "call_id": call_id}
-            s.execute(insert(kept_answers), {**values, "begun_at": now})
+            conn.execute(insert(kept_answers), {**values, "begun_at": now})
             return None
 
         try:
@@ -69,29 +69,29 @@ class SqlAnswerStore:
             return await self._db.run_write(work)
 
     async def finish(self, access_key: str, token: str, answer: Answer) -> None:
-        c = kept_answers.c
+        cols = kept_answers.c
         self._finished += 1
-        is_time_to_prune = self._finished % _PRUNE_EVERY == 0
+        is_time_to_prune = self._finished % _PRUNE_EVERY_ANSWERS == 0
 
-        def work(s: Connection) -> None:
+        def work(conn: Connection) -> None:
             body = self._sealed(answer.body, _associated_data(access_key, token))
             values = {"status": answer.status, "headers": dict(answer.headers), "body": body}
-            s.execute(update(kept_answers).where(c.access_key == access_key, c.token == token).values(values))
+            conn.execute(update(kept_answers).where(cols.access_key == access_key, cols.token == token).values(values))
             if is_time_to_prune:
-                _prune(s)
+                _prune(conn)
 
         await self._db.run_write(work)
 
     async def forget(self, access_key: str, token: str) -> None:
-        c = kept_answers.c
+        cols = kept_answers.c
 
-        own = delete(kept_answers).where(c.access_key == access_key, c.token == token)
-        await self._db.run_write(lambda s: s.execute(own))
+        own_deletion = delete(kept_answers).where(cols.access_key == access_key, cols.token == token)
+        await self._db.run_write(lambda conn: conn.execute(own_deletion))
 
     async def purge(self, *, before: datetime) -> None:
-        def work(s: Connection) -> None:
-            s.execute(delete(kept_answers).where(kept_answers.c.begun_at < before))
-            _prune(s)
+        def work(conn: Connection) -> None:
+            conn.execute(delete(kept_answers).where(kept_answers.c.begun_at < before))
+            _prune(conn)
 
         await self._db.run_write(work)
 
@@ -113,22 +113,22 @@ def _associated_data(access_key: str, token: str) -> str:
     return f"kept_answers.body:{access_key}:{token}"
 
 
-def _prune(s: Connection) -> None:
+def _prune(conn: Connection) -> None:
     """Deletes all but the newest answers of each access key, within both limits."""
-    c = kept_answers.c
-    newest = (c.begun_at.desc(), c.token)
-    size = func.coalesce(func.length(c.body), 0)
-    ranked = (
+    cols = kept_answers.c
+    newest_first = (cols.begun_at.desc(), cols.token)
+    body_size = func.coalesce(func.length(cols.body), 0)
+    ranked_rows = (
         select(
-            c.access_key,
-            c.token,
-            func.row_number().over(partition_by=c.access_key, order_by=newest).label("rank"),
-            func.sum(size).over(partition_by=c.access_key, order_by=newest).label("bytes"),
+            cols.access_key,
+            cols.token,
+            func.row_number().over(partition_by=cols.access_key, order_by=newest_first).label("rank"),
+            func.sum(body_size).over(partition_by=cols.access_key, order_by=newest_first).label("bytes"),
         )
-        .where(c.status.is_not(None))
+        .where(cols.status.is_not(None))
         .subquery()
     )
-    excess = select(ranked.c.access_key, ranked.c.token).where(
-        or_(ranked.c.rank > KEPT_CALLS, ranked.c.bytes > KEPT_BYTES)
+    excess_rows = select(ranked_rows.c.access_key, ranked_rows.c.token).where(
+        or_(ranked_rows.c.rank > KEPT_CALLS, ranked_rows.c.bytes > KEPT_BYTES)
     )
-    s.execute(delete(kept_answers).where(tuple_(c.access_key, c.token).in_(excess)))
+    conn.execute(delete(kept_answers).where(tuple_(cols.access_key, cols.token).in_(excess_rows)))

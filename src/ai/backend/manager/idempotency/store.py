@@ -16,4 +16,4 @@ class AnswerStore(client_tokens.AnswerStore, Protocol):
     Calls without an answer are not counted."""
 
     async def purge(self, *, before: datetime) -> None:
-        """Deletes calls that began earlier, and answers beyond the limits."""
+        """Deletes calls that began before a time, and answers beyond the limits."""

@@ -44,25 +44,27 @@ class ActivityTracker:
 
     async def load(self, session_ids: Collection[SessionId]) -> Mapping[SessionId, Activity]:
         """Returns the activities of sessions, by this process and the store, whichever is newer."""
-        stored = dict(await self._store.activities(session_ids))
+        activities = dict(await self._store.activities(session_ids))
         for session_id in session_ids:
-            seen = self._seen.get(session_id)
-            activity = stored.get(session_id) or Activity(session_id=session_id)
-            if seen is not None and (activity.last_access is None or activity.last_access < seen):
-                stored[session_id] = replace(activity, last_access=seen)
-        return stored
+            accessed_at = self._seen.get(session_id)
+            activity = activities.get(session_id) or Activity(session_id=session_id)
+            if accessed_at is not None and (activity.last_access is None or activity.last_access < accessed_at):
+                activities[session_id] = replace(activity, last_access=accessed_at)
+        return activities
 
     async def flush(self) -> None:
         """Writes pending accesses; they stay pending on failure."""
-        dirty, self._dirty = self._dirty, set()
-        if dirty:
+        dirty_ids, self._dirty = self._dirty, set()
+        if dirty_ids:
             try:
-                await self._store.note_access({i: self._seen[i] for i in dirty if i in self._seen})
+                await self._store.note_access(
+                    {session_id: self._seen[session_id] for session_id in dirty_ids if session_id in self._seen}
+                )
             except BaseException:
-                self._dirty |= dirty
+                self._dirty |= dirty_ids
                 raise
-        limit = self._clock.now().timestamp() - _FORGET_S
-        for session_id in [i for i, at in self._seen.items() if at.timestamp() < limit and i not in self._dirty]:
+        limit_s = self._clock.now().timestamp() - _FORGET_S
+        for session_id in [i for i, at in self._seen.items() if at.timestamp() < limit_s and i not in self._dirty]:
             del self._seen[session_id]
 
     async def run(self) -> None:

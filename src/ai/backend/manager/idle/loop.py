@@ -55,11 +55,13 @@ class IdleLoop(PeriodicLoop):
     async def _end(self, session: Session, reason: KernelEventReason) -> None:
         log.info("session %s is ended: %s", session.id, reason)
         try:
-            await self._writer.transition(session.id, partial(self._step, session, reason), point="commit-destroy")
+            await self._writer.transition(
+                session.id, partial(self._end_change, session, reason), point="commit-destroy"
+            )
         except BackendError as e:
             log.warning("session %s could not be ended: %s", session.id, e)
 
-    def _step(self, evaluated: Session, reason: KernelEventReason, now: Session) -> Change | None:
-        if now.status not in EVALUATED or now.status_changed != evaluated.status_changed:
+    def _end_change(self, evaluated: Session, reason: KernelEventReason, stored: Session) -> Change | None:
+        if stored.status not in EVALUATED or stored.status_changed != evaluated.status_changed:
             return None  # the session was restarted or ended meanwhile
-        return advance(now, SessionDestroyRequested(reason=reason, stimulus_id="idle checks"), now=self._clock.now())
+        return advance(stored, SessionDestroyRequested(reason=reason, stimulus_id="idle checks"), now=self._clock.now())

@@ -21,23 +21,25 @@ class MemoryActivityStore:
         self._activities: dict[SessionId, Activity] = {}
 
     async def activities(self, session_ids: Collection[SessionId]) -> Mapping[SessionId, Activity]:
-        return {i: self._activities[i] for i in session_ids if i in self._activities}
+        return {
+            session_id: self._activities[session_id] for session_id in session_ids if session_id in self._activities
+        }
 
     async def note_access(self, accesses: Mapping[SessionId, datetime]) -> None:
         check_fence()
-        for session_id, at in accesses.items():
-            activity = self._of(session_id)
-            if activity is not None and (activity.last_access is None or activity.last_access < at):
-                self._activities[session_id] = replace(activity, last_access=at)
+        for session_id, accessed_at in accesses.items():
+            activity = self._stored_activity(session_id)
+            if activity is not None and (activity.last_access is None or activity.last_access < accessed_at):
+                self._activities[session_id] = replace(activity, last_access=accessed_at)
 
     async def put_usage(self, usage: Mapping[SessionId, Mapping[str, Any]]) -> None:
         check_fence()
-        for session_id, window in usage.items():
-            activity = self._of(session_id)
+        for session_id, usage_window in usage.items():
+            activity = self._stored_activity(session_id)
             if activity is not None:
-                self._activities[session_id] = replace(activity, usage=dict(window))
+                self._activities[session_id] = replace(activity, usage=dict(usage_window))
 
-    def _of(self, session_id: SessionId) -> Activity | None:
+    def _stored_activity(self, session_id: SessionId) -> Activity | None:
         if self._memory is not None and session_id not in self._memory.sessions:
             return None
         return self._activities.get(session_id, Activity(session_id=session_id))

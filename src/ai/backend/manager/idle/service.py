@@ -26,7 +26,7 @@ from ai.backend.manager.sessions.model import Kernel, Session
 log = logging.getLogger(__name__)
 CONFIG_KEY = "config/idle"
 EVALUATED = frozenset({SessionStatus.RUNNING, SessionStatus.RUNNING_DEGRADED})
-_COUNTERS = 2**63
+_COUNTER_LIMIT = 2**63
 _SLACK_S = 2 * WRITE_S
 """Tolerance for accesses that another manager, or this one before a restart, has not stored yet."""
 
@@ -46,28 +46,28 @@ def utilization(kernels: Sequence[Kernel], names: Sequence[str]) -> dict[str, fl
     percentages are averaged."""
     percents: dict[str, float] = {}
     for name in names:
-        parts = [part for kernel in kernels if (part := _part(kernel, name)) is not None]
-        if not parts:
+        measurements = [measurement for kernel in kernels if (measurement := _metric_values(kernel, name)) is not None]
+        if not measurements:
             continue
-        capacities = [capacity for _, capacity, _ in parts if capacity]
-        if len(capacities) == len(parts):
-            percents[name] = sum(current for current, _, _ in parts) / sum(capacities) * 100
+        capacities = [capacity for _, capacity, _ in measurements if capacity]
+        if len(capacities) == len(measurements):
+            percents[name] = sum(current for current, _, _ in measurements) / sum(capacities) * 100
         else:
-            percents[name] = sum(percent for _, _, percent in parts) / len(parts)
+            percents[name] = sum(percent for _, _, percent in measurements) / len(measurements)
     return percents
 
 
-def _part(kernel: Kernel, name: str) -> tuple[float, float, float] | None:
-    """Returns current value, capacity or zero, and percent; None if a value is not a number."""
+def _metric_values(kernel: Kernel, name: str) -> tuple[float, float, float] | None:
+    """Returns value, capacity (or zero) and percent of a kernel's metric; None if a value is no number."""
     metric = (kernel.live_stat or kernel.last_stat or {}).get(name)
     if not isinstance(metric, Mapping):
         return None
     try:
         capacity = metric.get("capacity")
-        view = float(metric["current"]), float(capacity) if capacity else 0.0, float(metric.get("pct") or 0)
+        measurement = float(metric["current"]), float(capacity) if capacity else 0.0, float(metric.get("pct") or 0)
     except (KeyError, OverflowError, TypeError, ValueError):
         return None
-    return view if all(0 <= value < _COUNTERS for value in view) else None
+    return measurement if all(0 <= value < _COUNTER_LIMIT for value in measurement) else None
 
 
 @dataclass(eq=False, repr=False)
@@ -86,10 +86,10 @@ class IdleService:
 
     async def rules(self) -> Rules:
         """Returns the rules of the shared configuration; new malformed values are logged."""
-        values = await self.config.get_prefix(CONFIG_KEY)
-        rules = read_rules({key.removeprefix(CONFIG_KEY).lstrip("/"): value for key, value in values.items()})
-        for fault in rules.faults if rules.faults != self._faults else ():
-            log.warning("%s/%s", CONFIG_KEY, fault)
+        config_values = await self.config.get_prefix(CONFIG_KEY)
+        rules = read_rules({key.removeprefix(CONFIG_KEY).lstrip("/"): value for key, value in config_values.items()})
+        for rule_fault in rules.faults if rules.faults != self._faults else ():
+            log.warning("%s/%s", CONFIG_KEY, rule_fault)
         self._faults = rules.faults
         return rules
 
@@ -98,39 +98,39 @@ class IdleService:
         rules = await self.rules()
         return rules != Rules(faults=rules.faults) or any(map(_is_bounded, await self.identities.policies()))
 
-    async def _limits(self, keys: set[AccessKey], rules: Rules) -> dict[AccessKey, Limits]:
+    async def _limits(self, access_keys: set[AccessKey], rules: Rules) -> dict[AccessKey, Limits]:
         """Returns the limits of the keypairs that have any."""
-        policies = {p.name: p for p in await self.identities.policies()}
+        policies = {policy.name: policy for policy in await self.identities.policies()}
         if rules == Rules(faults=rules.faults) and not any(map(_is_bounded, policies.values())):
             return {}
         limits: dict[AccessKey, Limits] = {}
-        for key in keys:
-            keypair = await self.identities.keypair(key)
+        for access_key in access_keys:
+            keypair = await self.identities.keypair(access_key)
             policy = policies.get(keypair.resource_policy) if keypair is not None else None
             idle_timeout_s, lifetime_s = (policy.idle_timeout, policy.max_session_lifetime) if policy else (0, 0)
-            limits[key] = Limits.of(rules, idle_timeout_s=idle_timeout_s, max_lifetime_s=lifetime_s)
-        return {key: bounds for key, bounds in limits.items() if bounds != Limits()}
+            limits[access_key] = Limits.of(rules, idle_timeout_s=idle_timeout_s, max_lifetime_s=lifetime_s)
+        return {access_key: key_limits for access_key, key_limits in limits.items() if key_limits != Limits()}
 
     async def evaluate(
         self, sessions: Sequence[Session], windows: Mapping[SessionId, Window] | None = None, *, measure: bool = False
     ) -> list[IdleCheckResult]:
         """Evaluates the running sessions that have limits. ``windows`` is usage that is newer than what is stored;
         ``measure`` adds the present usage."""
-        running = [s for s in sessions if s.status in EVALUATED and s.started_at is not None]
+        running = [session for session in sessions if session.status in EVALUATED and session.started_at is not None]
         if not running:
             return []
-        limits = await self._limits({s.access_key for s in running}, await self.rules())
-        limited = [s for s in running if s.access_key in limits]
+        limits = await self._limits({session.access_key for session in running}, await self.rules())
+        limited = [session for session in running if session.access_key in limits]
         if not limited:
             return []
-        activities = await self.tracker.load([s.id for s in limited])
+        activities = await self.tracker.load([session.id for session in limited])
         now = self.clock.now()
         results = []
         for session in limited:
             session_limits = limits[session.access_key]
             activity = activities.get(session.id, Activity(session_id=session.id))
             window = (windows or {}).get(session.id)
-            usage = self._usage(session, session_limits, activity, window, now if measure else None)
+            usage = self._measured_usage(session, session_limits, activity, window, now if measure else None)
             subject = Subject(
                 session_type=session.type,
                 started_at=session.started_at or session.created_at,
@@ -142,8 +142,8 @@ class IdleService:
             )
         return results
 
-    def _usage(
-        self, session: Session, limits: Limits, activity: Activity, window: Window | None, at: datetime | None
+    def _measured_usage(
+        self, session: Session, limits: Limits, activity: Activity, window: Window | None, measured_at: datetime | None
     ) -> Window | None:
         rule = limits.utilization
         if rule is None:
@@ -151,14 +151,14 @@ class IdleService:
         if window is None or window.length_s != rule.window_s:
             window = Window.from_json(activity.usage, rule.window_s)
         # the statistics of kernels whose agents are silent are old
-        if at is None or session.status is not SessionStatus.RUNNING:
+        if measured_at is None or session.status is not SessionStatus.RUNNING:
             return window
-        values = utilization(with_live_statistics(session, self.stats).kernels, tuple(rule.thresholds))
-        return window.add(at, values) if values else window
+        percents = utilization(with_live_statistics(session, self.stats).kernels, tuple(rule.thresholds))
+        return window.add(measured_at, percents) if percents else window
 
     async def put_usage(self, windows: Mapping[SessionId, Window]) -> None:
         """Stores the usage of sessions."""
-        await self.activities.put_usage({i: window.to_json() for i, window in windows.items()})
+        await self.activities.put_usage({session_id: window.to_json() for session_id, window in windows.items()})
 
     async def reports(self, sessions: Sequence[Session]) -> Mapping[SessionId, Mapping[str, Any]]:
         """Returns session -> checker -> ``remaining``, ``remaining_time_type`` and ``extra`` (GraphQL ``idle_checks``).
@@ -175,6 +175,6 @@ def _is_bounded(policy: ResourcePolicy) -> bool:
 
 def _running_since(session: Session) -> datetime:
     """Returns when the session last became RUNNING: a restart resets the idle time (spec 03-08)."""
-    entered = session.status_history.get(SessionStatus.RUNNING.value)
+    entered_at = session.status_history.get(SessionStatus.RUNNING.value)
     started = session.started_at or session.created_at
-    return max(started, datetime.fromisoformat(entered)) if entered else started
+    return max(started, datetime.fromisoformat(entered_at)) if entered_at else started

@@ -31,10 +31,10 @@ class SqlActivityStore:
         self._db = database
 
     async def activities(self, session_ids: Collection[SessionId]) -> Mapping[SessionId, Activity]:
-        def work(s: Connection) -> dict[SessionId, Activity]:
+        def work(conn: Connection) -> dict[SessionId, Activity]:
             loaded: dict[SessionId, Activity] = {}
-            for part in chunks(session_ids):
-                for row in s.execute(select(activities).where(activities.c.session_id.in_(part))):
+            for chunk in chunks(session_ids):
+                for row in conn.execute(select(activities).where(activities.c.session_id.in_(chunk))):
                     loaded[row.session_id] = Activity(**row._mapping)
             return loaded
 
@@ -46,21 +46,21 @@ class SqlActivityStore:
     async def put_usage(self, usage: Mapping[SessionId, Mapping[str, Any]]) -> None:
         await self._upsert("usage", {session_id: dict(value) for session_id, value in usage.items()})
 
-    async def _upsert(self, column: str, values: Mapping[SessionId, Any]) -> None:
-        c = activities.c
+    async def _upsert(self, column: str, value_by_session: Mapping[SessionId, Any]) -> None:
+        cols = activities.c
 
-        def work(s: Connection) -> None:
-            for session_id, value in sorted(values.items()):
+        def work(conn: Connection) -> None:
+            for session_id, value in sorted(value_by_session.items()):
                 # the parent's row makes the first writers of one session wait for each other
                 parent = select(sessions.c.id).where(sessions.c.id == session_id).with_for_update(key_share=True)
-                if s.execute(parent).one_or_none() is None:
+                if conn.execute(parent).one_or_none() is None:
                     continue
-                own = select(activities).where(c.session_id == session_id).with_for_update()
-                row = s.execute(own).one_or_none()
+                own_row = select(activities).where(cols.session_id == session_id).with_for_update()
+                row = conn.execute(own_row).one_or_none()
                 if row is None:
-                    s.execute(insert(activities), {"session_id": session_id, "usage": {}, column: value})
+                    conn.execute(insert(activities), {"session_id": session_id, "usage": {}, column: value})
                 elif column != "last_access" or row.last_access is None or row.last_access < value:
-                    s.execute(update(activities).where(c.session_id == session_id).values({column: value}))
+                    conn.execute(update(activities).where(cols.session_id == session_id).values({column: value}))
 
-        if values:
+        if value_by_session:
             await self._db.run_write(work)

@@ -11,7 +11,7 @@ from ai.backend.common.errors import Conflict
 from ai.backend.manager.db.fence import check_fence, write_fence
 from ai.backend.manager.leadership.store import Lease
 
-_FORGOTTEN = timedelta(days=1)
+_FORGOTTEN_AFTER = timedelta(days=1)
 
 
 def _utc_now() -> datetime:
@@ -19,7 +19,7 @@ def _utc_now() -> datetime:
 
 
 @dataclass(slots=True)
-class _Row:
+class _LeaseRow:
     holder: str
     token: int
     expires_at: datetime
@@ -30,33 +30,33 @@ class MemoryLeaseStore:
 
     def __init__(self, now: Callable[[], datetime] = _utc_now) -> None:
         self._now = now
-        self._rows: dict[str, _Row] = {}
+        self._rows: dict[str, _LeaseRow] = {}
 
     async def acquire(self, name: str, holder: str, *, ttl_s: float) -> Lease | None:
         check_fence()
         now, row = self._now(), self._rows.get(name)
-        until = now + timedelta(seconds=ttl_s)
+        expires_at = now + timedelta(seconds=ttl_s)
         if row is None:
-            self._rows[name] = _Row(holder, 1, until)
+            self._rows[name] = _LeaseRow(holder, 1, expires_at)
             return Lease(name=name, holder=holder, token=1)
         if row.holder != holder and row.expires_at > now:
             return None
         token = row.token if row.holder == holder else row.token + 1
-        self._rows[name] = _Row(holder, token, until)
+        self._rows[name] = _LeaseRow(holder, token, expires_at)
         return Lease(name=name, holder=holder, token=token)
 
     async def release(self, lease: Lease) -> None:
         check_fence()
         row = self._rows.get(lease.name)
         if row is not None and (row.holder, row.token) == (lease.holder, lease.token):
-            self._rows[lease.name] = _Row("", row.token, self._now())
+            self._rows[lease.name] = _LeaseRow("", row.token, self._now())
 
     async def holders(self, prefix: str) -> dict[str, str]:
         now = self._now()
         self._rows = {
             name: row
             for name, row in self._rows.items()
-            if not name.startswith(prefix) or row.expires_at >= now - _FORGOTTEN
+            if not name.startswith(prefix) or row.expires_at >= now - _FORGOTTEN_AFTER
         }
         return {
             name: row.holder
@@ -71,8 +71,8 @@ class MemoryLeaseStore:
             if row is None or (row.holder, row.token) != (lease.holder, lease.token):
                 raise Conflict(f"another manager has the lease {lease.name!r} by now", data={"lease": lease.name})
 
-        before = write_fence.set(check)
+        reset_token = write_fence.set(check)
         try:
             yield
         finally:
-            write_fence.reset(before)
+            write_fence.reset(reset_token)

@@ -49,7 +49,7 @@ class Leadership:
             except Exception:  # the lease must be requested again after any failure
                 log.exception("could not acquire or renew the lease")
             if self._lease is not None and self._remaining_s() <= 0:
-                await self._lose("it could not be renewed in time")
+                await self._end_leadership("it could not be renewed in time")
             await asyncio.sleep(min(self.ttl_s / 4, self._remaining_s()))
 
     def _remaining_s(self) -> float:
@@ -60,7 +60,7 @@ class Leadership:
         """Ends the loops and releases the lease, so that another manager can begin at once."""
         lease = self._lease
         if lease is not None:
-            await self._lose("this manager stops")
+            await self._end_leadership("this manager stops")
             await self.leases.release(lease)
 
     async def living(self) -> set[str]:
@@ -68,7 +68,7 @@ class Leadership:
         return set((await self.leases.holders(PRESENCE)).values())
 
     async def announce(self) -> None:
-        """Renews the presence of this manager."""
+        """Renews the lease that shows that this manager is alive."""
         await self.leases.acquire(PRESENCE + self.holder, self.holder, ttl_s=4 * self.ttl_s)
 
     async def _once(self) -> None:
@@ -78,18 +78,18 @@ class Leadership:
             lease = await self.leases.acquire(LEADER, self.holder, ttl_s=self.ttl_s)
         if lease is None:
             if self._lease is not None:
-                await self._lose("another manager has it")
+                await self._end_leadership("another manager has it")
             return
         self._until = requested_at + 0.8 * self.ttl_s
         if self._lease is not None and self._lease.token != lease.token:
-            await self._lose("it expired and was acquired again")
+            await self._end_leadership("it expired and was acquired again")
         if self._lease is None:
             log.info("this manager becomes the leader with token %d", lease.token)
             self._lease = lease
             with self.leases.fenced(lease):
                 await self.begin()
 
-    async def _lose(self, reason: str) -> None:
+    async def _end_leadership(self, reason: str) -> None:
         log.warning("this manager is no longer the leader: %s", reason)
         self._lease = None
         await self.end()

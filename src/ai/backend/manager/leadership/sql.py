@@ -24,11 +24,11 @@ leases = Table(
 )
 
 
-def _now(s: Connection) -> datetime:
+def _server_time(conn: Connection) -> datetime:
     """Returns the time of the database server, since the clocks of managers may differ."""
-    if s.dialect.name == "sqlite":
+    if conn.dialect.name == "sqlite":
         return datetime.now(UTC)
-    now: datetime = s.execute(text("SELECT clock_timestamp()")).scalar_one()
+    now: datetime = conn.execute(text("SELECT clock_timestamp()")).scalar_one()
     return now
 
 
@@ -39,38 +39,38 @@ class SqlLeaseStore:
         self._db = database
 
     async def acquire(self, name: str, holder: str, *, ttl_s: float) -> Lease | None:
-        c = leases.c
+        cols = leases.c
 
-        def work(s: Connection) -> Lease | None:
-            now = _now(s)
+        def work(conn: Connection) -> Lease | None:
+            now = _server_time(conn)
             until = now + timedelta(seconds=ttl_s)
-            row = s.execute(select(leases).where(c.name == name)).one_or_none()
+            row = conn.execute(select(leases).where(cols.name == name)).one_or_none()
             if row is None:
-                s.execute(insert(leases), {"name": name, "holder": holder, "token": 1, "expires_at": until})
+                conn.execute(insert(leases), {"name": name, "holder": holder, "token": 1, "expires_at": until})
                 return Lease(name=name, holder=holder, token=1)
             if row.holder != holder and row.expires_at > now:
                 return None
             token = row.token if row.holder == holder else row.token + 1
-            s.execute(update(leases).where(c.name == name).values(holder=holder, token=token, expires_at=until))
+            conn.execute(update(leases).where(cols.name == name).values(holder=holder, token=token, expires_at=until))
             return Lease(name=name, holder=holder, token=token)
 
         return await self._db.run_write(work)
 
     async def release(self, lease: Lease) -> None:
-        c = leases.c
-        own = (c.name == lease.name, c.holder == lease.holder, c.token == lease.token)
+        cols = leases.c
+        held_conditions = (cols.name == lease.name, cols.holder == lease.holder, cols.token == lease.token)
 
-        release = update(leases).where(*own)
-        await self._db.run_write(lambda s: s.execute(release.values(expires_at=_now(s), holder="")))
+        release = update(leases).where(*held_conditions)
+        await self._db.run_write(lambda conn: conn.execute(release.values(expires_at=_server_time(conn), holder="")))
 
     async def holders(self, prefix: str) -> dict[str, str]:
-        c = leases.c
+        cols = leases.c
 
-        def work(s: Connection) -> dict[str, str]:
-            now = _now(s)
-            matches = c.name.startswith(prefix, autoescape=True)
-            s.execute(delete(leases).where(matches, c.expires_at < now - timedelta(days=1)))
-            rows = s.execute(select(c.name, c.holder).where(matches, c.expires_at > now, c.holder != ""))
+        def work(conn: Connection) -> dict[str, str]:
+            now = _server_time(conn)
+            matches = cols.name.startswith(prefix, autoescape=True)
+            conn.execute(delete(leases).where(matches, cols.expires_at < now - timedelta(days=1)))
+            rows = conn.execute(select(cols.name, cols.holder).where(matches, cols.expires_at > now, cols.holder != ""))
             return {row.name: row.holder for row in rows}
 
         return await self._db.run_write(work)
@@ -79,12 +79,12 @@ class SqlLeaseStore:
     def fenced(self, lease: Lease) -> Iterator[None]:
         query = select(leases.c.token).where(leases.c.name == lease.name, leases.c.holder == lease.holder)
 
-        def check(s: Connection) -> None:
-            if s.execute(query).scalar() != lease.token:
+        def check(conn: Connection) -> None:
+            if conn.execute(query).scalar() != lease.token:
                 raise Conflict(f"another manager has the lease {lease.name!r} by now", data={"lease": lease.name})
 
-        before = write_fence.set(check)
+        reset_token = write_fence.set(check)
         try:
             yield
         finally:
-            write_fence.reset(before)
+            write_fence.reset(reset_token)

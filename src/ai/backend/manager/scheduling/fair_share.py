@@ -45,18 +45,18 @@ class FairShareAccounting:
 
     async def sample(self) -> None:
         """Stores the usage of every group with fair share, if a sample is due."""
-        began = self.clock.monotonic()
-        if began < self._due:
+        began_s = self.clock.monotonic()
+        if began_s < self._due:
             return
         for group in await self.resource_groups.resource_groups():
             if order_name(group.scheduler) == "fair-share":
                 now = self.clock.now()
-                used = await self.used_lately(group, await self._held(group), now)
-                await self.store.put_history(group.name, ShareHistory(used=used, at=now))
-        self._due = began + SAMPLE_S
+                used_slots = await self.used_lately(group, await self._held_by_scope(group), now)
+                await self.store.put_history(group.name, ShareHistory(used=used_slots, at=now))
+        self._due = began_s + SAMPLE_S
 
-    async def _held(self, group: ResourceGroup) -> Mapping[str, ResourceSlot]:
+    async def _held_by_scope(self, group: ResourceGroup) -> Mapping[str, ResourceSlot]:
         agents = await self.agents.agents(scaling_group=group.name)
-        holdings = await self.sessions.held([a.id for a in agents])
-        owners = {s.id: s for s in await self.sessions.get_many({h.session_id for h in holdings})}
+        holdings = await self.sessions.held([agent.id for agent in agents])
+        owners = {s.id: s for s in await self.sessions.get_many({holding.session_id for holding in holdings})}
         return occupied((scope_of(owners[h.session_id]), h.slots) for h in holdings if h.session_id in owners)

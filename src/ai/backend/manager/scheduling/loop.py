@@ -1,4 +1,4 @@
-"""Places pending sessions."""
+"""Schedules pending sessions on agents."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ from ai.backend.manager.sessions.writer import SessionWriter
 
 log = logging.getLogger(__name__)
 
-_SLOW_S = 5.0
+_SLOW_PASS_S = 5.0
 _CAUSE = "schedule loop"
-_COMPARED = 100
+_COMPARE_EVERY = 100
 _MAX_RUNTIME_S = 10 * 365 * 86_400.0
 
 
@@ -76,19 +76,19 @@ class _GroupState:
     passes: int = 0
 
     def decide(self, snapshot: Snapshot, policy: Policy, *, now: datetime, rng: Rng) -> Plan:
-        """Updates the scheduler by this snapshot and decides."""
+        """Updates the scheduler by a snapshot and returns the placements, evictions and skips."""
         self.passes += 1
         scheduler, self.scheduler = self.scheduler, None  # not used again after a failure: its state is unknown
         with collector_paused():
             if scheduler is None or not scheduler.update(snapshot):
                 scheduler = IncrementalScheduler(snapshot, self.node_classes)
-            elif self.passes % _COMPARED == 0:
-                new = IncrementalScheduler(snapshot, self.node_classes)
-                if new.free != scheduler.free:
+            elif self.passes % _COMPARE_EVERY == 0:
+                new_scheduler = IncrementalScheduler(snapshot, self.node_classes)
+                if new_scheduler.free != scheduler.free:
                     log.error(
                         "the scheduler state of resource group %s has drifted and is rebuilt", snapshot.resource_group
                     )
-                scheduler = new
+                scheduler = new_scheduler
             plan = decide(scheduler, policy, now=now, rng=rng)
         self.scheduler = scheduler
         return plan
@@ -124,7 +124,7 @@ class ScheduleLoop(PeriodicLoop):
             log.warning("could not store the usage for fair share: %s", e)
         pending = await self.sessions.refreshed([SessionStatus.PENDING], self.writer.written)
         now = self.clock.now()
-        self.period_s = _SLOW_S
+        self.period_s = _SLOW_PASS_S
         groups: dict[str, list[Session]] = {}
         for session in pending:
             not_before = session.not_before or now
@@ -147,17 +147,19 @@ class ScheduleLoop(PeriodicLoop):
     async def dump(self, name: str) -> tuple[Snapshot, Policy]:
         """Returns the snapshot and the policy of the next pass over a resource group."""
         pending = await self.sessions.by_status([SessionStatus.PENDING])
-        sessions = [s for s in pending if s.scaling_group == name]
+        sessions = [session for session in pending if session.scaling_group == name]
         return await self.snapshot(name, sessions), group_policy(await self.resource_groups.resource_group(name))
 
     async def snapshot(self, name: str, sessions: Sequence[Session]) -> Snapshot:
-        """Returns the input of :func:`decide`; also for dumps that ``mgr scheduler replay`` reads."""
+        """Returns the scheduler's input for a group; also for dumps that ``mgr scheduler replay`` reads."""
         agents = await self.agents.agents(scaling_group=name)
         if self.images is not None:
-            agents = await self.images.with_fetchable(agents, {k.image for s in sessions for k in s.kernels})
-        holdings = await self.sessions.held([a.id for a in agents])
-        ids = [d for s in sessions for d in s.dependencies]
-        dependencies = {d.id: d for d in await self.sessions.get_many(ids)} if ids else {}
+            agents = await self.images.with_fetchable(
+                agents, {kernel.image for session in sessions for kernel in session.kernels}
+            )
+        holdings = await self.sessions.held([agent.id for agent in agents])
+        ids = [dependency for session in sessions for dependency in session.dependencies]
+        dependencies = {dependency.id: dependency for dependency in await self.sessions.get_many(ids)} if ids else {}
         quotas = await self._quotas.quotas(sessions)
         group = await self.resource_groups.resource_group(name)
         snapshot = build_snapshot(name, agents, holdings, sessions, dependencies, quotas, self.devices)
@@ -166,9 +168,11 @@ class ScheduleLoop(PeriodicLoop):
         options = read(group.scheduler_opts) if group is not None else GroupOptions()
         if group is None or (policy.order not in SHARED_ORDERS and not policy.preempts):
             return replace(snapshot, last_agent=memory.last_agent)
-        owners = {s.id: s for s in await self.sessions.get_many({h.session_id for h in holdings})}
-        held = [(scope_of(owner), h.slots) for h in holdings if (owner := owners.get(h.session_id)) is not None]
-        now, now_used = self.clock.now(), occupied(held)
+        owners = {s.id: s for s in await self.sessions.get_many({holding.session_id for holding in holdings})}
+        slots_by_scope = [
+            (scope_of(owner), h.slots) for h in holdings if (owner := owners.get(h.session_id)) is not None
+        ]
+        now, now_used = self.clock.now(), occupied(slots_by_scope)
         min_runtime = timedelta(seconds=min(options.preemption.min_runtime_s, _MAX_RUNTIME_S))
         running = running_sessions(owners.values(), since=now - min_runtime, preemption=options.preemption)
         return replace(
@@ -184,11 +188,11 @@ class ScheduleLoop(PeriodicLoop):
         policy = group_policy(await self.resource_groups.resource_group(name))
         snapshot = await self.snapshot(name, sessions)
         plan = self._group_states[name].decide(snapshot, policy, now=now, rng=self.rng)
-        for agent_id, fault in plan.broken_agents:
-            log.warning("agent %s is left out of scheduling: %s", agent_id, fault)
+        for agent_id, fault_text in plan.broken_agents:
+            log.warning("agent %s is left out of scheduling: %s", agent_id, fault_text)
         if plan.placements:
             self._group_states[name].last_agent = plan.placements[-1].kernels[-1].agent_id
-        by_id = {s.id: s for s in sessions}
+        by_id = {session.id: session for session in sessions}
         changes = [change for p in plan.placements if (change := self._place(by_id[p.session_id], p, now)) is not None]
         changes, without_network = await self._with_networks(changes, name)
         await self._commit(changes)
@@ -210,9 +214,10 @@ class ScheduleLoop(PeriodicLoop):
 
     @staticmethod
     def _place(session: Session, placement: Placement, now: datetime) -> Change | None:
-        agents = {p.kernel_id: p.agent_id for p in placement.kernels}
+        agents = {placement.kernel_id: placement.agent_id for placement in placement.kernels}
         details = {
-            p.kernel_id: {"devices": from_allocation(p.devices), "generation": p.generation} for p in placement.kernels
+            placement.kernel_id: {"devices": from_allocation(placement.devices), "generation": placement.generation}
+            for placement in placement.kernels
         }
         return advance(session, SessionScheduled(agents=agents, stimulus_id=_CAUSE), now=now, placed=details)
 
@@ -220,13 +225,13 @@ class ScheduleLoop(PeriodicLoop):
         """Returns the changes with the networks that their sessions need, and skips of sessions that get none."""
         if not any(needs_overlay(change.new) for change in placed):
             return placed, []
-        agents = {a.id: a for a in await self.agents.agents(scaling_group=group)}
+        agents = {agent.id: agent for agent in await self.agents.agents(scaling_group=group)}
         taken = await self.sessions.networks()
-        ready: list[Change] = []
+        ready_changes: list[Change] = []
         skips: list[Skip] = []
         for change in placed:
             if not needs_overlay(change.new):
-                ready.append(change)
+                ready_changes.append(change)
                 continue
             try:
                 vni, network = assign_network(change.new, agents, taken, self.settings, self.rng, self.key_id())
@@ -235,12 +240,12 @@ class ScheduleLoop(PeriodicLoop):
                 skips.append(Skip(session_id=change.old.id, reason=reason, message=e.message))
                 continue
             taken.append((vni, network))
-            ready.append(replace(change, new=replace(change.new, vni=vni, network=network)))
-        return ready, skips
+            ready_changes.append(replace(change, new=replace(change.new, vni=vni, network=network)))
+        return ready_changes, skips
 
     async def _evict(self, plan: Plan, now: datetime) -> None:
         """Ends the sessions that are preempted; their slots stay reserved for the preempting sessions."""
-        evictions = {e.session_id: e for e in plan.evictions}
+        evictions = {eviction.session_id: eviction for eviction in plan.evictions}
         sessions = await self.sessions.get_many(list(evictions)) if evictions else []
         for session in sessions:
             event = (
@@ -261,7 +266,7 @@ class ScheduleLoop(PeriodicLoop):
         """Stores why sessions wait, if the reason has changed."""
         for skip in skips:
             session = sessions[skip.session_id]
-            explained = _explained(session, skip, now)
+            explained = _explanation_change(session, skip, now)
             change = explained
             if skip.is_final:
                 event = SessionDestroyRequested(reason=KernelEventReason.DEPENDENCY_FAILED, stimulus_id=_CAUSE)
@@ -271,11 +276,11 @@ class ScheduleLoop(PeriodicLoop):
             await self._commit_one(change)
 
 
-def _explained(session: Session, skip: Skip, now: datetime) -> Change | None:
+def _explanation_change(session: Session, skip: Skip, now: datetime) -> Change | None:
     explanation = {"reason": skip.reason.value, "message": skip.message}
-    before = session.status_data.get("scheduler", {})
-    if {name: before.get(name) for name in explanation} == explanation:
+    old_explanation = session.status_data.get("scheduler", {})
+    if {name: old_explanation.get(name) for name in explanation} == explanation:
         return None
-    scheduler = {**explanation, "at": now.isoformat(), "retries": before.get("retries", 0) + 1}
-    data = {**session.status_data, "scheduler": scheduler}
-    return Change(old=session, new=replace(session, status_info=skip.reason.value, status_data=data))
+    scheduler = {**explanation, "at": now.isoformat(), "retries": old_explanation.get("retries", 0) + 1}
+    status_data = {**session.status_data, "scheduler": scheduler}
+    return Change(old=session, new=replace(session, status_info=skip.reason.value, status_data=status_data))

@@ -33,7 +33,7 @@ def agent_view(agent: Agent, holdings: Iterable[KernelOccupancy], devices: capab
             for slot in device.slots if device.health is DeviceHealth.HEALTHY else ():
                 totals[slot.slot_name] = totals.get(slot.slot_name, Decimal(0)) + slot.amount
     reserved = ResourceSlot(
-        {n: q - agent.available_slots[n] for n, q in totals.items() if q > agent.available_slots[n]}
+        {name: q - agent.available_slots[name] for name, q in totals.items() if q > agent.available_slots[name]}
     )
     return core.AgentView(
         agent_id=agent.id,
@@ -41,8 +41,10 @@ def agent_view(agent: Agent, holdings: Iterable[KernelOccupancy], devices: capab
         plugins=plugins,
         generation=agent.generation,
         held=tuple(
-            core.HeldKernel(kernel_id=h.kernel_id, slots=h.slots, devices=capabilities.to_allocation(h.devices))
-            for h in holdings
+            core.HeldKernel(
+                kernel_id=holding.kernel_id, slots=holding.slots, devices=capabilities.to_allocation(holding.devices)
+            )
+            for holding in holdings
         ),
         is_schedulable=agent.status is AgentStatus.ALIVE and agent.schedulable,
         images=frozenset(image.name for image in agent.images),
@@ -67,17 +69,18 @@ def running_sessions(
     by_default = "true" if preemption.mode == "reschedule" else "false"
     return tuple(
         core.RunningSession(
-            session_id=s.id,
-            priority=s.priority,
-            started_at=s.started_at or s.created_at,
-            kernels=tuple((k.agent, k.id) for k in s.kernels if k.agent is not None and len(k.holds)),
-            is_preemptible=s.status is SessionStatus.RUNNING
-            and (s.started_at or s.created_at) <= since
-            and s.resource_opts.get("preemptible") != "false",
-            is_ending=s.status is SessionStatus.TERMINATING,
-            starts_over=s.type is SessionType.BATCH and s.resource_opts.get("restartable", by_default) == "true",
+            session_id=session.id,
+            priority=session.priority,
+            started_at=session.started_at or session.created_at,
+            kernels=tuple((k.agent, k.id) for k in session.kernels if k.agent is not None and len(k.holds)),
+            is_preemptible=session.status is SessionStatus.RUNNING
+            and (session.started_at or session.created_at) <= since
+            and session.resource_opts.get("preemptible") != "false",
+            is_ending=session.status is SessionStatus.TERMINATING,
+            starts_over=session.type is SessionType.BATCH
+            and session.resource_opts.get("restartable", by_default) == "true",
         )
-        for s in sessions
+        for session in sessions
     )
 
 
@@ -85,23 +88,23 @@ def pending_session(
     session: Session, dependencies: Mapping[SessionId, Session], quotas: Iterable[str]
 ) -> core.PendingSession:
     requirements = tuple(VariantProperty.parse(text) for text in session.variant_requirements)
-    encrypted = capabilities.is_encrypted(session.resource_opts)
-    needs = capabilities.needs_of(
-        session.cluster_size, session.cluster_mode, session.runtime_class, encrypted=encrypted
+    needs_encryption = capabilities.is_encrypted(session.resource_opts)
+    device_needs = capabilities.needs_of(
+        session.cluster_size, session.cluster_mode, session.runtime_class, encrypted=needs_encryption
     )
     return core.PendingSession(
         session_id=session.id,
         name=session.name,
         kernels=tuple(
             core.PendingKernel(
-                kernel_id=k.id,
-                slots=k.requested_slots,
-                image=k.image,
-                architecture=k.architecture,
+                kernel_id=kernel.id,
+                slots=kernel.requested_slots,
+                image=kernel.image,
+                architecture=kernel.architecture,
                 requirements=requirements,
-                needs=needs,
+                needs=device_needs,
             )
-            for k in session.kernels
+            for kernel in session.kernels
         ),
         enqueued_at=session.created_at,
         priority=session.priority,
@@ -109,9 +112,11 @@ def pending_session(
         cluster_mode=session.cluster_mode,
         starts_at=session.starts_at,
         dependencies=tuple(
-            core.Dependency(session_id=d.id, name=d.name, status=d.status, result=d.result)
-            for i in session.dependencies
-            if (d := dependencies.get(i)) is not None
+            core.Dependency(
+                session_id=dependency.id, name=dependency.name, status=dependency.status, result=dependency.result
+            )
+            for session_id in session.dependencies
+            if (dependency := dependencies.get(session_id)) is not None
         ),
         designated_agents=session.designated_agents,
         avoided_agents=session.agent_ids,
@@ -136,9 +141,10 @@ def build_snapshot(
         by_agent.setdefault(holding.agent, []).append(holding)
     return core.Snapshot(
         resource_group=resource_group,
-        agents=tuple(agent_view(a, by_agent.get(a.id, ()), devices) for a in agents),
+        agents=tuple(agent_view(agent, by_agent.get(agent.id, ()), devices) for agent in agents),
         pending=tuple(
-            pending_session(s, dependencies, [name for name in quota_names(s) if name in quotas]) for s in pending
+            pending_session(session, dependencies, [name for name in quota_names(session) if name in quotas])
+            for session in pending
         ),
         quotas=quotas,
     )

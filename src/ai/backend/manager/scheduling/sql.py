@@ -29,15 +29,15 @@ class SqlShareStore:
 
     async def history(self, resource_group: str) -> ShareHistory | None:
         query = select(share_histories).where(share_histories.c.resource_group == resource_group)
-        row = await self._db.run_read(lambda s: s.execute(query).one_or_none())
+        row = await self._db.run_read(lambda conn: conn.execute(query).one_or_none())
         if row is None:
             return None
         # averages may be fractions of bytes
-        used = {
+        used_slots = {
             scope: ResourceSlot({slot: Decimal(quantity) for slot, quantity in slots.items()})
             for scope, slots in row.used.items()
         }
-        return ShareHistory(used=used, at=row.at)
+        return ShareHistory(used=used_slots, at=row.at)
 
     async def put_history(self, resource_group: str, history: ShareHistory) -> None:
         row = {
@@ -46,9 +46,9 @@ class SqlShareStore:
             "at": history.at,
         }
 
-        def work(s: Connection) -> None:
-            s.execute(delete(share_histories).where(share_histories.c.resource_group == resource_group))
-            s.execute(insert(share_histories), row)
+        def work(conn: Connection) -> None:
+            conn.execute(delete(share_histories).where(share_histories.c.resource_group == resource_group))
+            conn.execute(insert(share_histories), row)
 
         await self._db.run_write(work)
 

@@ -1,1 +1,1 @@
-"""The session aggregate."""
+"""Sessions with their kernels: creation, life cycle, stores and API."""

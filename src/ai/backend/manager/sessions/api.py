@@ -44,7 +44,9 @@ class SessionsApi:
     async def match(self, call: Call[Nothing, schemas.MatchQuery]) -> dict[str, Any]:
         """List live sessions whose name or id begins with ``id``."""
         matches = await self._sessions.match(caller_of(call), call.query.id, owner_access_key=call.owner_access_key)
-        return {"matches": [{"id": str(m.id), "name": m.name, "status": m.status.value} for m in matches]}
+        return {
+            "matches": [{"id": str(match.id), "name": match.name, "status": match.status.value} for match in matches]
+        }
 
     @route("GET", "/session/{s}", reply=schemas.SessionInfo)
     async def get_info(self, call: Call) -> schemas.SessionInfo:

@@ -20,7 +20,7 @@ from ai.backend.manager.sessions.model import Session
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventDraft:
-    """An event before it is written, in the same transaction as its change."""
+    """An event that is not stored yet, written in the transaction of the change that it reports."""
 
     name: str
     session_id: SessionId
@@ -67,7 +67,7 @@ class Webhook:
 
 
 def callback_body(event: EventDraft, at: datetime) -> dict[str, Any]:
-    """Returns the posted body, which has nothing that only the owner may know.
+    """Returns the body of the webhook of an event, without facts that only the owner may know.
 
     Source: docs/decisions/0044; ``type``, ``event``, ``session_id`` and ``when`` are the published manager's.
     """
@@ -82,20 +82,20 @@ def callback_body(event: EventDraft, at: datetime) -> dict[str, Any]:
 
 
 def event_rows(session: Session, drafts: Iterable[EventDraft], at: datetime) -> list[dict[str, Any]]:
-    """Returns the fields of the events, without their ids."""
+    """Returns rows of the event table for new events of a session, without their ids."""
     owner = {"access_key": session.access_key, "domain_name": session.domain_name, "group_id": session.group_id}
     return [
         {**owner, "user_id": session.user_id, "at": at}
-        | {"name": d.name, "session_id": d.session_id, "kernel_id": d.kernel_id, "payload": dict(d.payload)}
-        for d in drafts
+        | {"name": item.name, "session_id": item.session_id, "kernel_id": item.kernel_id, "payload": dict(item.payload)}
+        for item in drafts
     ]
 
 
 def webhook_rows(session: Session, drafts: Iterable[EventDraft], at: datetime) -> list[dict[str, Any]]:
-    """Returns the fields, without ids, of the webhooks that the events cause: of changes of the session's status."""
-    common = {"session_id": session.id, "access_key": session.access_key, "url": session.callback_url}
+    """Returns rows, without ids, of the webhook table for those new events that change the session's status."""
+    shared_fields = {"session_id": session.id, "access_key": session.access_key, "url": session.callback_url}
     return [
-        {**common, "body": callback_body(draft, at), "attempts": 0, "due_at": at}
+        {**shared_fields, "body": callback_body(draft, at), "attempts": 0, "due_at": at}
         for draft in drafts
         if draft.kernel_id is None and session.callback_url
     ]
@@ -114,7 +114,7 @@ class Change:
 
     @property
     def is_stored(self) -> bool:
-        """True if there is something to store, not only commands to execute."""
+        """True if the change must be saved; False if it has only commands to execute."""
         return self.new is not self.old or bool(self.events)
 
 
@@ -133,7 +133,7 @@ def slot_deltas(changes: Iterable[Change]) -> dict[AgentId, ResourceSlot]:
     for change in changes:
         for sign, session in ((-1, change.old), (1, change.new)):
             for kernel in session.kernels:
-                held = kernel.holds
-                if kernel.agent is not None and len(held):
-                    deltas[kernel.agent] = deltas.get(kernel.agent, ResourceSlot()) + held * sign
+                held_slots = kernel.holds
+                if kernel.agent is not None and len(held_slots):
+                    deltas[kernel.agent] = deltas.get(kernel.agent, ResourceSlot()) + held_slots * sign
     return {agent: nonzero for agent, delta in deltas.items() if len(nonzero := delta.nonzero())}

@@ -24,14 +24,14 @@ from ai.backend.manager.sessions.model import Kernel, Session, SessionQuery
 from ai.backend.manager.sessions.service import SessionService
 
 
-def _words(text: str | None) -> list[str]:
+def _split_words(text: str | None) -> list[str]:
     return [word.strip().upper() for word in (text or "").split(",") if word.strip()]
 
 
 def statuses_of(text: str | None) -> tuple[SessionStatus, ...] | None:
     """Returns the statuses of a comma-separated list; None for no list. Raises InvalidInput for an unknown status.
     Statuses that only kernels have (spec 03-11: RESIZING, SUSPENDED) are accepted and match no session."""
-    words = _words(text)
+    words = _split_words(text)
     if unknown := [word for word in words if word not in {*SessionStatus, *KernelStatus}]:
         raise refuse({"status": f"{unknown[0][:64]!r} is not one of {', '.join(SessionStatus)}"})
     return tuple(SessionStatus(word) for word in words if word in {*SessionStatus}) if words else None
@@ -46,13 +46,13 @@ def _uuid_text(text: str | None, field: str) -> str | None:
 
 def resource_opts(options: Mapping[str, str]) -> str:
     """Returns the options as JSON, sizes in plain bytes, which the published client can print."""
-    values = dict(options)
-    if "shmem" in values:
+    printable_options = dict(options)
+    if "shmem" in printable_options:
         try:
-            values["shmem"] = str(int(BinarySize.parse(values["shmem"])))
+            printable_options["shmem"] = str(int(BinarySize.parse(printable_options["shmem"])))
         except InvalidQuantity:
-            values.pop("shmem")
-    return json.dumps(values)
+            printable_options.pop("shmem")
+    return json.dumps(printable_options)
 
 
 _SESSION_ATTRIBUTES = (
@@ -151,11 +151,13 @@ class SessionResolvers:
             return self._sessions.get_many(context.caller, tuple(ids))
 
         loader = context.loader("sessions", load)
-        return [session_view(s, context.caller) for s in await loader.get_many(view["session"].dependencies)]
+        return [
+            session_view(session, context.caller) for session in await loader.get_many(view["session"].dependencies)
+        ]
 
     @query("compute_container")
     async def compute_container(self, info: Info, id: UUID) -> View | None:  # noqa: A002  # the wire's name
-        """Returns a kernel by the id of a main kernel, which is its session's."""
+        """Returns the main kernel with this id, which is the id of its session as well."""
         session = await self.compute_session(info, id)
         return next((c for c in session["containers"] if c["id"] == id), None) if session is not None else None
 
@@ -171,11 +173,11 @@ class SessionResolvers:
         context = context_of(info)
         selection = SessionQuery(limit=MAX_PAGE, access_key=view["access_key"], statuses=statuses_of(status))
         page = await self._sessions.search(context.caller, selection)
-        return [session_view(s, context.caller) for s in page.items]
+        return [session_view(session, context.caller) for session in page.items]
 
     @field("Agent", "compute_containers")
     async def agent_containers(self, view: View, info: Info, status: str | None = None) -> list[View]:
         context = context_of(info)
-        statuses = tuple(_words(status))
+        statuses = tuple(_split_words(status))
         kernels = await self._sessions.kernels_of_agent(context.caller, view["id"], statuses=statuses)
         return [kernel_view(kernel, None, context.caller) for kernel in kernels]

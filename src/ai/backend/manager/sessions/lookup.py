@@ -17,10 +17,10 @@ from ai.backend.manager.sessions.model import Session
 from ai.backend.manager.sessions.store import SessionStore
 from ai.backend.manager.sessions.writer import SessionWriter
 
-MATCHES = 10
+MAX_MATCHES = 10
 
 
-def _as_id(ref: str) -> SessionId | None:
+def _as_session_id(ref: str) -> SessionId | None:
     try:
         return SessionId(UUID(ref)) if len(ref) == 36 else None
     except ValueError:
@@ -29,15 +29,15 @@ def _as_id(ref: str) -> SessionId | None:
 
 def sees(caller: Caller, session: Session) -> bool:
     """Returns True if the caller may see the session."""
-    return _permits(caller, Operation.SEE_SESSIONS, session)
+    return _is_permitted(caller, Operation.SEE_SESSIONS, session)
 
 
 def controls(caller: Caller, session: Session) -> bool:
     """Returns True if the caller may change the session."""
-    return _permits(caller, Operation.CHANGE_SESSIONS, session)
+    return _is_permitted(caller, Operation.CHANGE_SESSIONS, session)
 
 
-def _permits(caller: Caller, operation: Operation, session: Session) -> bool:
+def _is_permitted(caller: Caller, operation: Operation, session: Session) -> bool:
     is_own = session.user_id == caller.user_id
     return is_permitted(caller, operation, domain_name=session.domain_name, is_own=is_own)
 
@@ -45,10 +45,10 @@ def _permits(caller: Caller, operation: Operation, session: Session) -> bool:
 def with_live_statistics(session: Session, metrics: LiveMetrics) -> Session:
     """Returns the session with the latest statistics and the queries that have not been written yet."""
     queries = metrics.queries_of(session.id)
-    stats = [metrics.of_kernel(k.id) for k in session.kernels]
+    stats = [metrics.of_kernel(kernel.id) for kernel in session.kernels]
     if not queries and not any(stats):
         return session
-    kernels = tuple(replace(k, live_stat=stat) for k, stat in zip(session.kernels, stats, strict=True))
+    kernels = tuple(replace(kernel, live_stat=stat) for kernel, stat in zip(session.kernels, stats, strict=True))
     return replace(session, kernels=kernels, num_queries=session.num_queries + queries)
 
 
@@ -60,7 +60,7 @@ class LiveSlotUse:
 
     async def slot_user(self, slot: str) -> str | None:
         sessions = await self._store.by_status(LIVE_SESSION_STATUSES)
-        return next((f"session {s.id}" for s in sessions if s.requested_slots[slot]), None)
+        return next((f"session {session.id}" for session in sessions if session.requested_slots[slot]), None)
 
 
 class SessionFinder:
@@ -80,7 +80,7 @@ class SessionFinder:
         to_change: bool = False,
         may_be_recent: bool = False,
     ) -> Session:
-        """Returns a live session; a final one only by its full id, or the newest of that name if no live one has it.
+        """Returns a live session; an ended session only by its full id, or as the newest of its name.
         ``ref`` is a name, id or prefix. ``to_change`` requires that the caller controls the session; with
         ``may_be_recent`` a cached copy is sufficient. Raises SessionNotFound, TooManySessionsMatched and Forbidden."""
         owner = await self._identity.resolve_owner(caller, owner_access_key)
@@ -99,17 +99,21 @@ class SessionFinder:
             await self._identity.resolve_owner(caller, session.access_key)
         return session
 
-    async def _find(self, scope: Caller, owner: Caller, ref: str, *, may_be_recent: bool) -> Session | None:
-        session_id = _as_id(ref)
+    async def _find(self, viewer: Caller, owner: Caller, ref: str, *, may_be_recent: bool) -> Session | None:
+        session_id = _as_session_id(ref)
         if session_id is not None:
-            recent = self._writer.recent(session_id) if may_be_recent else None
-            session = recent or await self._store.get(session_id)
-            if session is not None and recent is None:
+            cached_session = self._writer.recent(session_id) if may_be_recent else None
+            session = cached_session or await self._store.get(session_id)
+            if session is not None and cached_session is None:
                 self._writer.cache([session])
             return session
-        matches = await self._store.find_live(owner.access_key, ref, limit=MATCHES)
-        if not matches and scope_of(scope, Operation.SEE_SESSIONS) is not Scope.OWN:
-            matches = [s for s in await self._store.find_live(None, ref, limit=MATCHES) if sees(scope, s)]
+        matches = await self._store.find_live(owner.access_key, ref, limit=MAX_MATCHES)
+        if not matches and scope_of(viewer, Operation.SEE_SESSIONS) is not Scope.OWN:
+            matches = [
+                session
+                for session in await self._store.find_live(None, ref, limit=MAX_MATCHES)
+                if sees(viewer, session)
+            ]
         if len(matches) > 1:
             raise TooManySessionsMatched(
                 data={"matches": [{"id": str(s.id), "name": s.name, "status": s.status.value} for s in matches]}
@@ -117,6 +121,6 @@ class SessionFinder:
         return matches[0] if matches else await self._store.newest_named(owner.access_key, ref)
 
     async def several(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> list[Session]:
-        """Returns the owner's live sessions that match; only the exact match if there is one."""
+        """Returns the owner's live sessions whose name or id starts with ``ref``, or only the exact match."""
         owner = await self._identity.resolve_owner(caller, owner_access_key)
-        return await self._store.find_live(owner.access_key, ref, limit=MATCHES)
+        return await self._store.find_live(owner.access_key, ref, limit=MAX_MATCHES)

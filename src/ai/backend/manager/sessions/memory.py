@@ -32,7 +32,7 @@ from ai.backend.manager.sessions.store import UNLIMITED
 
 @dataclass
 class Memory:
-    """The contents of the in-memory stores of sessions and agents, which share one."""
+    """The data that the in-memory stores of sessions and agents share."""
 
     sessions: dict[SessionId, model.Session] = field(default_factory=dict)
     agents: dict[AgentId, Agent] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Memory:
     acks: dict[AgentId, tuple[int, int]] = field(default_factory=dict)
 
 
-_OCCUPANCY = ("session_id", "agent", "status", "status_changed", "attempt", "devices")
+_OCCUPANCY_FIELDS = ("session_id", "agent", "status", "status_changed", "attempt", "devices")
 
 
 def _age(session: model.Session) -> tuple[datetime, str]:
@@ -59,104 +59,108 @@ class MemorySessionStore:
 
     @property
     def _live(self) -> list[model.Session]:
-        return sorted((s for s in self._memory.sessions.values() if not s.status.is_final), key=_age)
+        return sorted((session for session in self._memory.sessions.values() if not session.status.is_final), key=_age)
 
-    def _named(self, access_key: AccessKey, name: str, *, but: SessionId | None = None) -> model.Session | None:
+    def _live_by_name(self, access_key: AccessKey, name: str, *, but: SessionId | None = None) -> model.Session | None:
         return next((s for s in self._live if (s.access_key, s.name) == (access_key, name) and s.id != but), None)
 
     async def insert(
         self, session: model.Session, *, events: Sequence[EventDraft], limits: model.OwnerLimits = UNLIMITED
     ) -> None:
-        m = self._memory
+        memory = self._memory
         check_fence()
-        existing = m.sessions.get(session.id) or self._named(session.access_key, session.name)
+        existing = memory.sessions.get(session.id) or self._live_by_name(session.access_key, session.name)
         if existing is not None:
             raise SessionAlreadyExists(data={"existingSessionId": str(existing.id)})
-        own = [s for s in self._live if s.access_key == session.access_key]
-        if limits.max_live is not None and len(own) >= limits.max_live:
+        owned = [s for s in self._live if s.access_key == session.access_key]
+        if limits.max_live is not None and len(owned) >= limits.max_live:
             raise model.too_many_sessions(limits.max_live)
-        waiting = [*(s for s in own if s.status is SessionStatus.PENDING), session]
-        requested = sum((k.requested_slots for s in waiting for k in s.kernels), ResourceSlot())
-        limits.check_pending(len(waiting), requested)
-        m.sessions[session.id] = session
-        self._emit(session, events, session.created_at)
+        pending = [*(s for s in owned if s.status is SessionStatus.PENDING), session]
+        pending_slots = sum(
+            (kernel.requested_slots for session in pending for kernel in session.kernels), ResourceSlot()
+        )
+        limits.check_pending(len(pending), pending_slots)
+        memory.sessions[session.id] = session
+        self._add_events(session, events, session.created_at)
 
     async def save(self, changes: Sequence[Change], *, ack: ObservationAck | None = None) -> None:
-        m = self._memory
+        memory = self._memory
         check_fence()
         for change in changes:
-            stored = m.sessions.get(change.old.id)
+            stored = memory.sessions.get(change.old.id)
             if stored is None or stored.version != change.old.version:
                 raise StaleVersion(f"session {change.old.id} is not at version {change.old.version} any more")
             if not change.new.status.is_final:
-                taken = self._named(change.new.access_key, change.new.name, but=change.new.id)
-                if taken is not None:
-                    raise SessionAlreadyExists(data={"existingSessionId": str(taken.id)})
-        self._check_numbers(changes)
-        moved = self._moved(slot_deltas(changes))
+                namesake = self._live_by_name(change.new.access_key, change.new.name, but=change.new.id)
+                if namesake is not None:
+                    raise SessionAlreadyExists(data={"existingSessionId": str(namesake.id)})
+        self._check_vnis(changes)
+        moved_agents = self._agents_with_deltas(slot_deltas(changes))
         for change in changes:
-            stored = m.sessions[change.old.id]
-            m.sessions[stored.id] = _with_side_fields(change, stored)
-            self._emit(change.new, change.events, change.new.status_changed)
-        m.agents.update(moved)
+            stored = memory.sessions[change.old.id]
+            memory.sessions[stored.id] = _with_side_fields(change, stored)
+            self._add_events(change.new, change.events, change.new.status_changed)
+        memory.agents.update(moved_agents)
         if ack is not None:
-            m.acks[ack.agent_id] = ack.epoch, ack.seq
+            memory.acks[ack.agent_id] = ack.epoch, ack.seq
 
-    def _check_numbers(self, changes: Sequence[Change]) -> None:
+    def _check_vnis(self, changes: Sequence[Change]) -> None:
         after = {**{i: s.vni for i, s in self._memory.sessions.items()}, **{c.new.id: c.new.vni for c in changes}}
-        numbers = [vni for vni in after.values() if vni is not None]
-        if len(numbers) != len(set(numbers)):
+        vnis = [vni for vni in after.values() if vni is not None]
+        if len(vnis) != len(set(vnis)):
             raise StaleVersion("another session has the number of this one's network")
 
     async def networks(self) -> list[tuple[int, model.SessionNetwork]]:
         return [
-            (s.vni, model.lasting(s.network, s.status))
-            for s in self._live
-            if s.vni is not None and s.network is not None
+            (session.vni, model.lasting(session.network, session.status))
+            for session in self._live
+            if session.vni is not None and session.network is not None
         ]
 
-    def _moved(self, deltas: Mapping[AgentId, ResourceSlot]) -> dict[AgentId, Agent]:
-        moved: dict[AgentId, Agent] = {}
+    def _agents_with_deltas(self, deltas: Mapping[AgentId, ResourceSlot]) -> dict[AgentId, Agent]:
+        moved_agents: dict[AgentId, Agent] = {}
         for agent_id, delta in deltas.items():
             agent = self._memory.agents.get(agent_id)
             if agent is None:
                 continue
             occupied = (agent.occupied_slots + delta).nonzero()
-            grows = [name for name, amount in delta.items() if amount > 0]
-            if any(occupied[name] > agent.capacity[name] for name in grows):
+            growing_slots = [name for name, amount in delta.items() if amount > 0]
+            if any(occupied[name] > agent.capacity[name] for name in growing_slots):
                 raise InsufficientResource(f"agent {agent_id} does not have as much free")
-            moved[agent_id] = replace(agent, occupied_slots=occupied)
-        return moved
+            moved_agents[agent_id] = replace(agent, occupied_slots=occupied)
+        return moved_agents
 
-    def _emit(self, session: model.Session, drafts: Sequence[EventDraft], at: datetime) -> None:
-        m = self._memory
+    def _add_events(self, session: model.Session, drafts: Sequence[EventDraft], at: datetime) -> None:
+        memory = self._memory
         for row in webhook_rows(session, drafts, at):
-            m.callback_id += 1
-            m.callbacks[m.callback_id] = Webhook(id=m.callback_id, **row)
+            memory.callback_id += 1
+            memory.callbacks[memory.callback_id] = Webhook(id=memory.callback_id, **row)
         for row in event_rows(session, drafts, at):
-            m.event_id += 1
-            m.events.append(Event(id=m.event_id, **row))
+            memory.event_id += 1
+            memory.events.append(Event(id=memory.event_id, **row))
 
     async def get(self, session_id: SessionId) -> model.Session | None:
         return self._memory.sessions.get(session_id)
 
     async def get_many(self, ids: Iterable[SessionId]) -> list[model.Session]:
-        sessions = (self._memory.sessions.get(i) for i in dict.fromkeys(ids))
-        return sorted((s for s in sessions if s is not None), key=_age)
+        sessions = (self._memory.sessions.get(session_id) for session_id in dict.fromkeys(ids))
+        return sorted((session for session in sessions if session is not None), key=_age)
 
     async def find_live(self, access_key: AccessKey | None, ref: str, *, limit: int = 10) -> list[model.Session]:
-        own = [s for s in self._live if access_key is None or s.access_key == access_key]
-        exact = [s for s in own if ref == s.name or ref.lower() == str(s.id)]
+        owned = [session for session in self._live if access_key is None or session.access_key == access_key]
+        exact = [session for session in owned if ref == session.name or ref.lower() == str(session.id)]
         if exact or not ref:
             return exact[:limit]
-        return [s for s in own if s.name.startswith(ref) or str(s.id).startswith(ref.lower())][:limit]
+        return [
+            session for session in owned if session.name.startswith(ref) or str(session.id).startswith(ref.lower())
+        ][:limit]
 
     async def newest_named(self, access_key: AccessKey, name: str) -> model.Session | None:
         sessions = [s for s in self._memory.sessions.values() if (s.access_key, s.name) == (access_key, name)]
-        return max(sessions, key=lambda s: s.created_at, default=None)
+        return max(sessions, key=lambda session: session.created_at, default=None)
 
     async def by_status(self, statuses: Collection[SessionStatus]) -> list[model.Session]:
-        return sorted((s for s in self._memory.sessions.values() if s.status in statuses), key=_age)
+        return sorted((session for session in self._memory.sessions.values() if session.status in statuses), key=_age)
 
     async def refreshed(
         self, statuses: Collection[SessionStatus], cached: Callable[[SessionId], model.Session | None]
@@ -165,37 +169,40 @@ class MemorySessionStore:
 
     async def of_kernels(self, kernel_ids: Collection[KernelId]) -> list[model.Session]:
         ids = set(kernel_ids)
-        return sorted((s for s in self._memory.sessions.values() if ids & {k.id for k in s.kernels}), key=_age)
+        return sorted(
+            (session for session in self._memory.sessions.values() if ids & {kernel.id for kernel in session.kernels}),
+            key=_age,
+        )
 
     async def on_agent(self, agent_id: AgentId) -> list[model.Session]:
-        return [s for s in self._live if any(k.agent == agent_id for k in s.kernels)]
+        return [session for session in self._live if any(kernel.agent == agent_id for kernel in session.kernels)]
 
     async def held(self, agent_ids: Collection[AgentId]) -> list[KernelOccupancy]:
         return [
             KernelOccupancy(
-                **{name: getattr(k, name) for name in _OCCUPANCY},
-                kernel_id=k.id,
-                access_key=s.access_key,
-                slots=k.occupied_slots,
+                **{name: getattr(kernel, name) for name in _OCCUPANCY_FIELDS},
+                kernel_id=kernel.id,
+                access_key=session.access_key,
+                slots=kernel.occupied_slots,
             )
-            for s in self._live
-            for k in s.kernels
-            if k.agent in agent_ids and k.agent is not None and k.status in HOLDING
+            for session in self._live
+            for kernel in session.kernels
+            if kernel.agent in agent_ids and kernel.agent is not None and kernel.status in HOLDING
         ]
 
     async def search(self, query: model.SessionQuery) -> Page[model.Session]:
         sessions = [
-            s
-            for s in self._memory.sessions.values()
-            if (query.statuses is None or s.status in query.statuses)
-            and query.access_key in (None, s.access_key)
-            and query.domain_name in (None, s.domain_name)
-            and query.group_id in (None, str(s.group_id))
+            session
+            for session in self._memory.sessions.values()
+            if (query.statuses is None or session.status in query.statuses)
+            and query.access_key in (None, session.access_key)
+            and query.domain_name in (None, session.domain_name)
+            and query.group_id in (None, str(session.group_id))
         ]
-        return select(sorted(sessions, key=lambda s: str(s.id)), query)
+        return select(sorted(sessions, key=lambda conn: str(conn.id)), query)
 
     async def dependents(self, session_id: SessionId) -> list[model.Session]:
-        return [s for s in self._live if session_id in s.dependencies]
+        return [session for session in self._live if session_id in session.dependencies]
 
     async def count_live(self, access_keys: Collection[AccessKey] | None = None) -> Mapping[AccessKey, int]:
         counts: dict[AccessKey, int] = {}
@@ -213,11 +220,11 @@ class MemorySessionStore:
     ) -> ResourceSlot:
         return sum(
             (
-                s.occupying_slots
-                for s in self._live
-                if access_key in (None, s.access_key)
-                and group_id in (None, s.group_id)
-                and domain_name in (None, s.domain_name)
+                session.occupying_slots
+                for session in self._live
+                if access_key in (None, session.access_key)
+                and group_id in (None, session.group_id)
+                and domain_name in (None, session.domain_name)
             ),
             ResourceSlot(),
         )
@@ -226,8 +233,8 @@ class MemorySessionStore:
         check_fence()
         for session in list(self._memory.sessions.values()):
             kernels = tuple(replace(k, last_stat=stats[k.id]) if k.id in stats else k for k in session.kernels)
-            count = session.num_queries + queries.get(session.id, 0)
-            self._memory.sessions[session.id] = replace(session, kernels=kernels, num_queries=count)
+            query_count = session.num_queries + queries.get(session.id, 0)
+            self._memory.sessions[session.id] = replace(session, kernels=kernels, num_queries=query_count)
 
     async def put_log(self, kernel_id: KernelId, tail: bytes) -> None:
         check_fence()
@@ -243,33 +250,36 @@ class MemorySessionStore:
     async def audit(self) -> model.SlotAudit:
         drift: dict[AgentId, tuple[ResourceSlot, ResourceSlot]] = {}
         for agent in self._memory.agents.values():
-            total = sum((h.slots for h in await self.held([agent.id])), ResourceSlot())
-            if total != agent.occupied_slots:
-                drift[agent.id] = agent.occupied_slots, total
+            counted_slots = sum((occupancy.slots for occupancy in await self.held([agent.id])), ResourceSlot())
+            if counted_slots != agent.occupied_slots:
+                drift[agent.id] = agent.occupied_slots, counted_slots
         return model.SlotAudit(drift=drift)
 
     async def purge(self, *, before: datetime) -> int:
         check_fence()
-        m = self._memory
-        stored = len(m.events)
-        m.events = [e for e in m.events if e.at >= before]
-        for session in m.sessions.values():
+        memory = self._memory
+        event_count = len(memory.events)
+        memory.events = [event for event in memory.events if event.at >= before]
+        for session in memory.sessions.values():
             for kernel in session.kernels:
                 if kernel.terminated_at is not None and kernel.terminated_at < before:
-                    m.logs.pop(kernel.id, None)
-        return stored - len(m.events)
+                    memory.logs.pop(kernel.id, None)
+        return event_count - len(memory.events)
 
     async def events_after(self, after_id: int, *, limit: int = 1000) -> list[Event]:
-        return [e for e in self._memory.events if e.id > after_id][:limit]
+        return [event for event in self._memory.events if event.id > after_id][:limit]
 
     async def last_event_id(self) -> int:
         return self._memory.events[-1].id if self._memory.events else 0
 
     async def due_callbacks(self, now: datetime, *, limit: int) -> list[Webhook]:
-        first: dict[SessionId, Webhook] = {}
+        first_webhooks: dict[SessionId, Webhook] = {}
         for webhook in self._memory.callbacks.values():
-            first.setdefault(webhook.session_id, webhook)
-        return sorted((c for c in first.values() if c.due_at <= now), key=lambda c: (c.due_at, c.id))[:limit]
+            first_webhooks.setdefault(webhook.session_id, webhook)
+        return sorted(
+            (webhook for webhook in first_webhooks.values() if webhook.due_at <= now),
+            key=lambda webhook: (webhook.due_at, webhook.id),
+        )[:limit]
 
     async def put_off_callback(self, callback_id: int, *, attempts: int, due_at: datetime) -> None:
         check_fence()
@@ -283,11 +293,13 @@ class MemorySessionStore:
 
 
 def _with_side_fields(change: Change, stored: model.Session) -> model.Session:
-    """Returns the new session; what ``bump`` wrote meanwhile stays unless the change itself touches it."""
-    stats = {k.id: k.last_stat for k in stored.kernels}
-    before = {k.id: k.last_stat for k in change.old.kernels}
+    """Returns the changed session; counts and statistics of ``bump`` stay unless the change sets others."""
+    stats = {kernel.id: kernel.last_stat for kernel in stored.kernels}
+    old_stats = {kernel.id: kernel.last_stat for kernel in change.old.kernels}
     kernels = tuple(
-        replace(k, last_stat=stats[k.id]) if k.last_stat == before[k.id] and stats[k.id] != k.last_stat else k
-        for k in change.new.kernels
+        replace(kernel, last_stat=stats[kernel.id])
+        if kernel.last_stat == old_stats[kernel.id] and stats[kernel.id] != kernel.last_stat
+        else kernel
+        for kernel in change.new.kernels
     )
     return replace(change.new, kernels=kernels, num_queries=stored.num_queries, version=stored.version + 1)

@@ -21,7 +21,7 @@ from ai.backend.manager.query.model import ListQuery
 
 
 def line_between(first: ids.AgentId, second: ids.AgentId) -> str:
-    """Returns the name of the line between two agents; the same in both orders."""
+    """Returns the name of the connection between two agents; the same in both orders."""
     return " ".join(sorted((first, second)))
 
 
@@ -197,12 +197,12 @@ class Session:
 
     @property
     def has_started(self) -> bool:
-        """True if it runs or has run, or ended without."""
+        """True if the session runs, has run, or ended without running."""
         return self.started_at is not None or self.status.is_final
 
     @property
     def agent_ids(self) -> tuple[ids.AgentId, ...]:
-        return tuple(dict.fromkeys(k.agent for k in self.kernels if k.agent is not None))
+        return tuple(dict.fromkeys(kernel.agent for kernel in self.kernels if kernel.agent is not None))
 
     @property
     def service_ports(self) -> tuple[Mapping[str, Any], ...]:
@@ -293,11 +293,11 @@ class OwnerLimits:
         if self.max_pending is not None and count > self.max_pending:
             message = f"Your policy allows {self.max_pending} sessions to wait at a time."
             raise LimitExceeded(message, data={"pending": self.max_pending})
-        over = [name for name in self.max_pending_slots if slots[name] > self.max_pending_slots[name]]
-        if over:
+        exceeded = [name for name in self.max_pending_slots if slots[name] > self.max_pending_slots[name]]
+        if exceeded:
             limits = self.max_pending_slots.to_json()
-            message = f"Sessions that wait may ask for {limits[over[0]]} of {over[0]} together."
-            raise LimitExceeded(message, data={"pending_slots": {name: limits[name] for name in over}})
+            message = f"Sessions that wait may ask for {limits[exceeded[0]]} of {exceeded[0]} together."
+            raise LimitExceeded(message, data={"pending_slots": {name: limits[name] for name in exceeded}})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

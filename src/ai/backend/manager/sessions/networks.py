@@ -30,11 +30,11 @@ def no_secret(purpose: bytes, key_id: str) -> bytes:
     raise LookupError(f"there is no secret to derive {purpose.decode()!r} from")
 
 
-_SMALLEST = 28
-_NOT_HOSTS = 2  # the network itself and its broadcast address
-_HEADERS = 50  # IPv4, UDP, VXLAN, Ethernet
-_ENCRYPTION = 40  # ESP: header, initialization vector, padding, check value
-_TRIES = 64
+_SMALLEST_PREFIX_BITS = 28
+_RESERVED_ADDRESSES = 2  # the network itself and its broadcast address
+_HEADER_BYTES = 50  # IPv4, UDP, VXLAN, Ethernet
+_ENCRYPTION_BYTES = 40  # ESP: header, initialization vector, padding, check value
+_MAX_TRIES = 64
 
 
 def needs_overlay(session: Session) -> bool:
@@ -58,12 +58,12 @@ def assign_network(
     """
     placed = [(kernel.cluster_hostname, kernel.agent) for kernel in session.kernels if kernel.agent is not None]
     members = list(dict.fromkeys(agent for _, agent in placed))
-    reports = {agent_id: agents[agent_id].overlay if agent_id in agents else None for agent_id in members}
-    subnet = _subnet(len(placed) + len(members), [IPv4Network(other.subnet) for _, other in taken], settings, rng)
+    overlay_reports = {agent_id: agents[agent_id].overlay if agent_id in agents else None for agent_id in members}
+    subnet = _free_subnet(len(placed) + len(members), [IPv4Network(net.subnet) for _, net in taken], settings, rng)
     nodes: dict[AgentId, NetworkNode] = {}
     encrypted = is_encrypted(session.resource_opts)
     mtu = MAX_PORT
-    for number, (agent_id, overlay) in enumerate(reports.items(), 1):
+    for number, (agent_id, overlay) in enumerate(overlay_reports.items(), 1):
         if overlay is None or overlay.why_not:
             raise InsufficientResource(f"agent {agent_id} does not support networks over several nodes any more")
         port = overlay.encrypted_port if encrypted else overlay.port
@@ -71,54 +71,56 @@ def assign_network(
         mtu = min(mtu, overlay.mtu)
     network = SessionNetwork(
         subnet=str(subnet),
-        mtu=mtu - _HEADERS - (_ENCRYPTION if encrypted else 0),
+        mtu=mtu - _HEADER_BYTES - (_ENCRYPTION_BYTES if encrypted else 0),
         addresses={host: str(subnet[len(members) + number]) for number, (host, _) in enumerate(placed, 1)},
         places=dict(placed),
         nodes=nodes,
         encrypted=encrypted,
-        lines=_lines(members, taken, rng, key_id) if encrypted else {},
+        lines=_line_nonces(members, taken, rng, key_id) if encrypted else {},
         key_id=key_id,
     )
-    return _number({vni for vni, _ in taken}, settings, rng), network
+    return _free_vni({vni for vni, _ in taken}, settings, rng), network
 
 
-def _lines(
+def _line_nonces(
     members: Collection[AgentId], taken: Iterable[tuple[int, SessionNetwork]], rng: random.Random, key_id: str
 ) -> dict[str, str]:
-    """Returns a nonce with the id of its key for the line of each two agents: that of live sessions, or a new one. A
+    """Returns line name -> nonce with key id for each two agents: the nonce of live sessions, or a new one. A
     new line counts packets from zero and must not reuse a key; a line keeps its key while a session uses it."""
-    existing = {line: life for _, other in taken for line, life in other.lines.items()}
-    lines = (line_between(*pair) for pair in combinations(members, 2))
-    return {line: existing.get(line) or f"{key_id}:{rng.getrandbits(64):016x}" for line in lines}
+    existing_nonces = {line: nonce for _, network in taken for line, nonce in network.lines.items()}
+    line_names = (line_between(*agent_pair) for agent_pair in combinations(members, 2))
+    return {line: existing_nonces.get(line) or f"{key_id}:{rng.getrandbits(64):016x}" for line in line_names}
 
 
-def _number(taken: Collection[int], settings: SessionSettings, rng: random.Random) -> int:
-    first, last = settings.network_numbers
-    for _ in range(_TRIES):
-        if (vni := rng.randint(first, last)) not in taken:
+def _free_vni(taken_vnis: Collection[int], settings: SessionSettings, rng: random.Random) -> int:
+    first_vni, last_vni = settings.network_numbers
+    for _ in range(_MAX_TRIES):
+        if (vni := rng.randint(first_vni, last_vni)) not in taken_vnis:
             return vni
-    free = next((vni for vni in range(first, last + 1) if vni not in taken), None)
-    if free is None:
-        raise InsufficientResource(f"all numbers of networks from {first} to {last} are in use")
-    return free
+    free_vni = next((vni for vni in range(first_vni, last_vni + 1) if vni not in taken_vnis), None)
+    if free_vni is None:
+        raise InsufficientResource(f"all numbers of networks from {first_vni} to {last_vni} are in use")
+    return free_vni
 
 
-def _subnet(addresses: int, taken: Iterable[IPv4Network], settings: SessionSettings, rng: random.Random) -> IPv4Network:
+def _free_subnet(
+    address_count: int, taken_subnets: Iterable[IPv4Network], settings: SessionSettings, rng: random.Random
+) -> IPv4Network:
     pool = settings.network_pool
-    prefix = min(_SMALLEST, 32 - (addresses + _NOT_HOSTS - 1).bit_length())
-    if prefix < pool.prefixlen:
-        raise InsufficientResource(f"{pool} has no room for a network of {addresses} addresses")
-    size = 1 << (32 - prefix)
+    prefix_bits = min(_SMALLEST_PREFIX_BITS, 32 - (address_count + _RESERVED_ADDRESSES - 1).bit_length())
+    if prefix_bits < pool.prefixlen:
+        raise InsufficientResource(f"{pool} has no room for a network of {address_count} addresses")
+    size = 1 << (32 - prefix_bits)
     count = pool.num_addresses // size
-    start = int(pool.network_address)
+    pool_start = int(pool.network_address)
     used: set[int] = set()
-    for other in taken:
-        low, high = int(other.network_address) - start, int(other.broadcast_address) - start
-        used.update(range(max(0, low // size), min(count - 1, high // size) + 1))
-    first = rng.randrange(count)
+    for subnet in taken_subnets:
+        low_offset, high_offset = int(subnet.network_address) - pool_start, int(subnet.broadcast_address) - pool_start
+        used.update(range(max(0, low_offset // size), min(count - 1, high_offset // size) + 1))
+    first_index = rng.randrange(count)
     for step in range(count):
-        if (index := (first + step) % count) not in used:
-            return IPv4Network((start + index * size, prefix))
+        if (index := (first_index + step) % count) not in used:
+            return IPv4Network((pool_start + index * size, prefix_bits))
     raise InsufficientResource(f"no addresses of {pool} are left for networks over several nodes")
 
 
@@ -134,8 +136,8 @@ def overlay_info(session: Session, kernel: Kernel, derive: Derive) -> OverlayInf
     def key(source: AgentId, target: AgentId) -> bytes:
         if not network.encrypted:
             return b""
-        life = network.lines.get(line_between(source, target), "")
-        return derive(f"underlay {source} {target} {life}".encode(), life.partition(":")[0])
+        nonce = network.lines.get(line_between(source, target), "")
+        return derive(f"underlay {source} {target} {nonce}".encode(), nonce.partition(":")[0])
 
     return OverlayInfo(
         vni=session.vni,

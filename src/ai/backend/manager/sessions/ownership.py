@@ -32,8 +32,8 @@ class OwnerSessions:
         return (await self._store.search(query)).total_count
 
     async def end_all(self, caller: Caller, access_keys: Sequence[AccessKey]) -> None:
-        for key in access_keys:
-            query = SessionQuery(limit=10_000, access_key=key, statuses=LIVE_SESSION_STATUSES)
+        for access_key in access_keys:
+            query = SessionQuery(limit=10_000, access_key=access_key, statuses=LIVE_SESSION_STATUSES)
             page = await self._service.search(caller, query)
             await asyncio.gather(*(self._end(caller, str(session.id)) for session in page.items))
 
@@ -50,7 +50,9 @@ class ResourceGroupSessions:
         self._sessions = sessions
 
     async def living_agents(self, name: str) -> Sequence[AgentId]:
-        return [a.id for a in await self._agents.agents(scaling_group=name) if a.status is AgentStatus.ALIVE]
+        return [
+            agent.id for agent in await self._agents.agents(scaling_group=name) if agent.status is AgentStatus.ALIVE
+        ]
 
     async def count_live_sessions(self, name: str) -> int:
         in_group = Condition(field="scaling_group", op="==", value=name)

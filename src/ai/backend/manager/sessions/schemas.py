@@ -52,15 +52,15 @@ _CAMEL_FIELDS = (
 )
 
 
-def _camel(name: str) -> str:
-    first, *others = name.split("_")
-    return first + "".join(word.capitalize() for word in others)
+def _camel_case(name: str) -> str:
+    first_word, *further_words = name.split("_")
+    return first_word + "".join(word.capitalize() for word in further_words)
 
 
-_RENAMED = {name: _camel(name) for name in _CAMEL_FIELDS}
+_CAMEL_CASE_NAMES = {name: _camel_case(name) for name in _CAMEL_FIELDS}
 
 
-class CreateSessionBody(Schema, frozen=True, rename={**_RENAMED, "max_wait_s": "maxWaitSeconds"}):
+class CreateSessionBody(Schema, frozen=True, rename={**_CAMEL_CASE_NAMES, "max_wait_s": "maxWaitSeconds"}):
     """The body of a creation. ``maxWaitSeconds`` 0 waits without limit; ``startsAt`` is a time or a duration (``1h``).
 
     A larger ``priority`` is scheduled first; the resource group bounds that of users.
@@ -93,10 +93,10 @@ class CreateSessionBody(Schema, frozen=True, rename={**_RENAMED, "max_wait_s": "
 
 _CONFIG_FIELDS = ("mount_map", "mount_options", "resource_opts", "variant_requirements", "preopen_ports")
 CREATE_ALIASES = {
-    **_RENAMED,
-    **{_camel(name): name for name in ("bootstrap_script", "starts_at", "callback_url", "owner_access_key")},
-    **{f"config.{_camel(name)}": f"config.{name}" for name in _CONFIG_FIELDS},
-    **{f"config.{name}": f"config.{_camel(name)}" for name in ("scaling_group", "agent_list")},
+    **_CAMEL_CASE_NAMES,
+    **{_camel_case(name): name for name in ("bootstrap_script", "starts_at", "callback_url", "owner_access_key")},
+    **{f"config.{_camel_case(name)}": f"config.{name}" for name in _CONFIG_FIELDS},
+    **{f"config.{name}": f"config.{_camel_case(name)}" for name in ("scaling_group", "agent_list")},
     "lang": "image",
     **dict.fromkeys(("clientSessionToken", "session_name", "sessionName"), "name"),
     **dict.fromkeys(("sessionType", "session_type"), "type"),

@@ -63,20 +63,20 @@ class SessionService:
         """
         owner = await self.identity.resolve_owner(caller, request.owner_access_key)
         session_id = SessionId(call_id) if call_id is not None else None
-        existing = await self._existing(owner, request, session_id)
+        existing = await self._existing_session(owner, request, session_id)
         if existing is not None:
-            return await self._started(existing, request, created=False)
+            return await self._await_start(existing, request, created=False)
         session, limits = await self.factory.build(caller, owner, request, session_id)
         try:
             await self.writer.insert(session, [enqueued_event(session)], limits=limits)
         except SessionAlreadyExists:
-            existing = await self._existing(owner, request, session_id)
+            existing = await self._existing_session(owner, request, session_id)
             if existing is None:
                 raise
-            return await self._started(existing, request, created=False)
-        return await self._started(session, request, created=True)
+            return await self._await_start(existing, request, created=False)
+        return await self._await_start(session, request, created=True)
 
-    async def _existing(
+    async def _existing_session(
         self, owner: Caller, request: model.CreateSession, session_id: SessionId | None
     ) -> model.Session | None:
         """Returns the existing session that the request names. Raises SessionAlreadyExists if it must not be reused."""
@@ -86,20 +86,20 @@ class SessionService:
                 return created
         if request.name is None:
             return None
-        named = [s for s in await self.store.find_live(owner.access_key, request.name) if s.name == request.name]
-        if not named:
+        namesakes = [s for s in await self.store.find_live(owner.access_key, request.name) if s.name == request.name]
+        if not namesakes:
             return None
-        if not request.reuse_if_exists or not await self.factory.is_image_of(named[0], request.image):
-            raise SessionAlreadyExists(data={"existingSessionId": str(named[0].id)})
-        return named[0]
+        if not request.reuse_if_exists or not await self.factory.is_image_of(namesakes[0], request.image):
+            raise SessionAlreadyExists(data={"existingSessionId": str(namesakes[0].id)})
+        return namesakes[0]
 
-    async def _started(
+    async def _await_start(
         self, session: model.Session, request: model.CreateSession, *, created: bool
     ) -> model.CreateReply:
         if request.enqueue_only or session.has_started:
             return model.CreateReply(session=session, status=session.status.value, created=created)
         timeout_s = request.max_wait_s or None
-        reached = await self.writer.wait_until(session.id, lambda s: s.has_started, timeout_s=timeout_s)
+        reached = await self.writer.wait_until(session.id, lambda session: session.has_started, timeout_s=timeout_s)
         if reached is None:
             return model.CreateReply(session=await self.writer.load(session.id), status="TIMEOUT", created=created)
         return model.CreateReply(session=reached, status=reached.status.value, created=created)
@@ -107,7 +107,7 @@ class SessionService:
     # ---- reading ----
 
     async def get(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> model.Session:
-        """Returns a live session; a final one only by its full id, or the newest of that name if no live one has it.
+        """Returns a live session; an ended session only by its full id, or as the newest of its name.
         Raises SessionNotFound and TooManySessionsMatched."""
         session = await self.finder.one(caller, ref, owner_access_key=owner_access_key)
         return with_live_statistics(session, self.stats)
@@ -123,12 +123,14 @@ class SessionService:
                 await self.identity.resolve_owner(caller, query.access_key)
             query = replace(query, access_key=query.access_key or caller.access_key)
         page = await self.store.search(query)
-        return Page(items=[with_live_statistics(s, self.stats) for s in page.items], total_count=page.total_count)
+        return Page(
+            items=[with_live_statistics(session, self.stats) for session in page.items], total_count=page.total_count
+        )
 
     async def match(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> list[model.SessionMatch]:
         """Returns at most 10 live sessions whose name or id starts with ``ref``, or only the exact match."""
         sessions = await self.finder.several(caller, ref, owner_access_key=owner_access_key)
-        return [model.SessionMatch(id=s.id, name=s.name, status=s.status) for s in sessions]
+        return [model.SessionMatch(id=session.id, name=session.name, status=session.status) for session in sessions]
 
     async def kernels_of_agent(
         self, caller: Caller, agent_id: str, *, statuses: tuple[str, ...] = ()
@@ -137,12 +139,14 @@ class SessionService:
         if not is_permitted(caller, Operation.SEE_AGENTS):
             return []
         sessions = await self.store.on_agent(AgentId(agent_id))
-        kernels = [k for s in sessions for k in with_live_statistics(s, self.stats).kernels]
-        return [k for k in kernels if k.agent == agent_id and (not statuses or k.status in statuses)]
+        kernels = [kernel for session in sessions for kernel in with_live_statistics(session, self.stats).kernels]
+        return [
+            kernel for kernel in kernels if kernel.agent == agent_id and (not statuses or kernel.status in statuses)
+        ]
 
     async def get_many(self, caller: Caller, ids: tuple[SessionId, ...]) -> Mapping[SessionId, model.Session]:
         """Returns the sessions of ``ids`` that the caller may see (GraphQL ``dependencies``)."""
-        return {s.id: s for s in await self.store.get_many(ids) if sees(caller, s)}
+        return {session.id: session for session in await self.store.get_many(ids) if sees(caller, session)}
 
     async def count_active(self) -> int:
         """Returns the number of live sessions of the cluster (``/manager/status``)."""
@@ -167,11 +171,15 @@ class SessionService:
     ) -> model.DependencyNode:
         """Returns the session and its dependencies, to a depth of 16."""
         session = await self.finder.one(caller, ref, owner_access_key=owner_access_key)
-        return await self._node(caller, session, _MAX_DEPTH)
+        return await self._dependency_node(caller, session, _MAX_DEPTH)
 
-    async def _node(self, caller: Caller, session: model.Session, depth: int) -> model.DependencyNode:
-        below = await self.get_many(caller, session.dependencies) if session.dependencies and depth else {}
-        nodes = [await self._node(caller, below[d], depth - 1) for d in session.dependencies if d in below]
+    async def _dependency_node(self, caller: Caller, session: model.Session, depth: int) -> model.DependencyNode:
+        next_depth = await self.get_many(caller, session.dependencies) if session.dependencies and depth else {}
+        nodes = [
+            await self._dependency_node(caller, next_depth[d], depth - 1)
+            for d in session.dependencies
+            if d in next_depth
+        ]
         return model.DependencyNode(session=session, depends_on=tuple(nodes))
 
     # ---- changing ----
@@ -185,10 +193,10 @@ class SessionService:
         if session.status.is_final:
             raise Conflict("The session has ended.", data={"status": session.status.value})
 
-        def make(now: model.Session) -> Change | None:
-            return Change(old=now, new=replace(now, name=new_name)) if now.name != new_name else None
+        def make_change(session: model.Session) -> Change | None:
+            return Change(old=session, new=replace(session, name=new_name)) if session.name != new_name else None
 
-        return await self.writer.transition(session.id, make, point="commit-rename")
+        return await self.writer.transition(session.id, make_change, point="commit-rename")
 
     async def restart(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> model.Session:
         """Restarts all kernels in place and waits until they run again. Raises Conflict (the session is not RUNNING, or
@@ -198,7 +206,7 @@ class SessionService:
         restarting = await self.writer.apply(session.id, request, self.clock, point="commit-restart")
         restarted = await self.writer.wait_until(
             restarting.id,
-            lambda s: s.version > restarting.version and s.status is not SessionStatus.RESTARTING,
+            lambda session: session.version > restarting.version and session.status is not SessionStatus.RESTARTING,
             timeout_s=self.settings.restart_timeout_s,
         )
         if restarted is None:
@@ -223,15 +231,18 @@ class SessionService:
         reason = KernelEventReason.FORCE_TERMINATED if forced else KernelEventReason.USER_REQUESTED
         request = SessionDestroyRequested(reason=reason, forced=forced, stimulus_id=caller.stimulus_id)
         last = session
-        for target in sessions:
-            if not target.status.is_final:
-                last = await self.writer.apply(target.id, request, self.clock, point="commit-destroy")
+        for ended in sessions:
+            if not ended.status.is_final:
+                last = await self.writer.apply(ended.id, request, self.clock, point="commit-destroy")
         if not last.status.is_final:
             timeout_s = self.settings.destroy_wait_s
-            last = await self.writer.wait_until(last.id, lambda s: s.status.is_final, timeout_s=timeout_s) or last
+            last = (
+                await self.writer.wait_until(last.id, lambda session: session.status.is_final, timeout_s=timeout_s)
+                or last
+            )
         metrics = last.main.last_stat or self.stats.of_kernel(last.main.id)
         stats = {**metrics, "status": last.status.value, "version": 2} if metrics else {}
-        return model.DestroyReply(session=last, stats=stats, destroyed=tuple(target.id for target in sessions))
+        return model.DestroyReply(session=last, stats=stats, destroyed=tuple(ended.id for ended in sessions))
 
     async def destroy_all(self, caller: Caller) -> int:
         """Ends every live session by force and returns their number. Raises Forbidden unless a superadmin calls."""
@@ -249,7 +260,7 @@ class SessionService:
         dependents: dict[SessionId, model.Session] = {}
         frontier = [session]
         while frontier:
-            below = [d for s in frontier for d in await self.store.dependents(s.id)]
-            frontier = [d for d in below if d.id not in dependents and d.user_id == session.user_id]
-            dependents.update((d.id, d) for d in frontier)
+            found = [dependent for session in frontier for dependent in await self.store.dependents(session.id)]
+            frontier = [d for d in found if d.id not in dependents and d.user_id == session.user_id]
+            dependents.update((dependent.id, dependent) for dependent in frontier)
         return list(reversed(dependents.values()))

@@ -43,7 +43,7 @@ class SessionSettings(Settings):
 
     @field_validator("network_numbers")
     @classmethod
-    def _are_numbers(cls, numbers: tuple[int, int]) -> tuple[int, int]:
+    def _check_number_range(cls, numbers: tuple[int, int]) -> tuple[int, int]:
         if not 1 <= numbers[0] <= numbers[1] <= 16_777_215:
             raise ValueError("numbers of networks are 1 to 16777215, the first not above the last")
         return numbers

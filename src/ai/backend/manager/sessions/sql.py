@@ -33,8 +33,8 @@ from ai.backend.manager.sessions.sql_bulk import check_versions, move_slots, upd
 from ai.backend.manager.sessions.sql_outbox import SqlOutbox, acknowledge, insert_events
 from ai.backend.manager.sessions.store import UNLIMITED
 
-_SESSION_FIELDS = tuple(f.name for f in fields(model.Session) if f.name not in ("kernels", "story"))
-_KERNEL_FIELDS = tuple(f.name for f in fields(model.Kernel) if f.name != "live_stat")
+_SESSION_FIELDS = tuple(field.name for field in fields(model.Session) if field.name not in ("kernels", "story"))
+_KERNEL_FIELDS = tuple(field.name for field in fields(model.Kernel) if field.name != "live_stat")
 _session_values, _kernel_values = attrgetter(*_SESSION_FIELDS), attrgetter(*_KERNEL_FIELDS)
 _SESSION_COLUMNS, _KERNEL_COLUMNS = tables.sessions.c.keys(), tables.kernels.c.keys()
 _HIDDEN = frozenset({"environ", "network", "bootstrap_script", "callback_url", "version"})
@@ -48,19 +48,19 @@ def _session_row(session: model.Session) -> dict[str, Any]:
     return dict(zip(_SESSION_FIELDS, _session_values(session), strict=True))
 
 
-def _difference(
-    names: tuple[str, ...], values: Callable[[Any], tuple[Any, ...]], old: object, new: object
+def _changed_columns(
+    field_names: tuple[str, ...], field_values: Callable[[Any], tuple[Any, ...]], old: object, new: object
 ) -> dict[str, Any]:
-    columns = zip(names, values(old), values(new), strict=True)
-    return {name: after for name, before, after in columns if after is not before and after != before}
+    compared = zip(field_names, field_values(old), field_values(new), strict=True)
+    return {name: after for name, before, after in compared if after is not before and after != before}
 
 
-def _load(s: Connection, rows: Sequence[Row[Any]]) -> list[model.Session]:
+def _load(conn: Connection, rows: Sequence[Row[Any]]) -> list[model.Session]:
     """Returns sessions with their kernels, in the order of ``rows``."""
     kernels: dict[UUID, list[model.Kernel]] = {}
     for ids in chunks([row.id for row in rows]):
         query = select(tables.kernels).where(tables.kernels.c.session_id.in_(ids)).order_by(tables.kernels.c.local_rank)
-        for row in s.execute(query):
+        for row in conn.execute(query):
             kernels.setdefault(row.session_id, []).append(model.Kernel(**dict(zip(_KERNEL_COLUMNS, row, strict=True))))
     return [
         model.Session(**dict(zip(_SESSION_COLUMNS, row, strict=True)), kernels=tuple(kernels[row.id])) for row in rows
@@ -68,14 +68,14 @@ def _load(s: Connection, rows: Sequence[Row[Any]]) -> list[model.Session]:
 
 
 def _already_exists(error: IntegrityError, session_id: UUID | None) -> SessionAlreadyExists:
-    data = {"existingSessionId": str(session_id)} if session_id is not None else {}
-    return SessionAlreadyExists(data=data)
+    error_data = {"existingSessionId": str(session_id)} if session_id is not None else {}
+    return SessionAlreadyExists(data=error_data)
 
 
-def _equal(query: model.SessionQuery, *columns: ColumnElement[Any]) -> list[ColumnElement[bool]]:
-    """Returns the conditions of those columns that the query gives a value."""
-    values = ((column, getattr(query, str(column.key))) for column in columns)
-    return [column == value for column, value in values if value is not None]
+def _equalities(query: model.SessionQuery, *columns: ColumnElement[Any]) -> list[ColumnElement[bool]]:
+    """Returns an equality condition for each of the columns that has a value in the query."""
+    column_values = ((column, getattr(query, str(column.key))) for column in columns)
+    return [column == value for column, value in column_values if value is not None]
 
 
 InsertStep: TypeAlias = Callable[[Connection, SessionId, Sequence[FolderMount], datetime], None]
@@ -102,14 +102,14 @@ class SqlSessionStore(SqlOutbox):
     async def insert(
         self, session: model.Session, *, events: Sequence[EventDraft], limits: model.OwnerLimits = UNLIMITED
     ) -> None:
-        new = _NewSession(session, events, limits)
+        new_session = _NewSession(session, events, limits)
         try:
-            await self._inserts.put(new)
+            await self._inserts.put(new_session)
         except IntegrityError as e:
             existing = await self.get(session.id)
             if existing is None:
-                named = await self.find_live(session.access_key, session.name)
-                existing = next((x for x in named if x.name == session.name), None)
+                namesakes = await self.find_live(session.access_key, session.name)
+                existing = next((row for row in namesakes if row.name == session.name), None)
             if existing is None:
                 raise
             raise _already_exists(e, existing.id) from None
@@ -128,89 +128,96 @@ class SqlSessionStore(SqlOutbox):
         return [None] * len(batch)
 
     async def _insert_all(self, batch: Sequence[_NewSession]) -> None:
-        def work(s: Connection) -> None:
-            s.execute(insert(tables.sessions), [_session_row(new.session) for new in batch])
-            s.execute(insert(tables.kernels), [_kernel_row(k) for new in batch for k in new.session.kernels])
+        def work(conn: Connection) -> None:
+            conn.execute(insert(tables.sessions), [_session_row(new.session) for new in batch])
+            conn.execute(
+                insert(tables.kernels), [_kernel_row(kernel) for new in batch for kernel in new.session.kernels]
+            )
             links = [{"session_id": new.session.id, "depends_on": d} for new in batch for d in new.session.dependencies]
             if links:
-                s.execute(insert(tables.session_dependencies), links)
+                conn.execute(insert(tables.session_dependencies), links)
             for session in (new.session for new in batch):
                 for step in self._insert_steps:
-                    step(s, session.id, session.vfolder_mounts, session.created_at)
-            insert_events(s, [(new.session, new.events, new.session.created_at) for new in batch])
+                    step(conn, session.id, session.vfolder_mounts, session.created_at)
+            insert_events(conn, [(new.session, new.events, new.session.created_at) for new in batch])
             checked: list[tuple[AccessKey, model.OwnerLimits]] = []
             for new in batch:
                 if (new.session.access_key, new.limits) not in checked:
                     checked.append((new.session.access_key, new.limits))
-                    self._check_limits(s, new.session, new.limits)
+                    self._check_limits(conn, new.session, new.limits)
 
         await self._db.run_write(work)
 
     @staticmethod
-    def _check_limits(s: Connection, session: model.Session, limits: model.OwnerLimits) -> None:
+    def _check_limits(conn: Connection, session: model.Session, limits: model.OwnerLimits) -> None:
         if limits.max_live is None and not limits.counts_pending:
             return
-        key, c, owner = session.access_key, tables.sessions.c, identity_tables.keypairs.c.access_key
+        key, owned, owner = session.access_key, tables.sessions.c, identity_tables.keypairs.c.access_key
         # SQLite has one writer; elsewhere the lock makes creations of one key wait for each other.
-        s.execute(select(owner).where(owner == key).with_for_update())
+        conn.execute(select(owner).where(owner == key).with_for_update())
         if limits.max_live is not None:
-            count = select(func.count()).select_from(tables.sessions).where(tables.LIVE, c.access_key == key)
-            if s.execute(count).scalar_one() > limits.max_live:
+            count = select(func.count()).select_from(tables.sessions).where(tables.LIVE, owned.access_key == key)
+            if conn.execute(count).scalar_one() > limits.max_live:
                 raise model.too_many_sessions(limits.max_live)
         if limits.counts_pending:
-            k = tables.kernels.c
-            where = (c.access_key == key, c.status == SessionStatus.PENDING)
-            pending = select(c.id, k.requested_slots).join(tables.kernels, k.session_id == c.id).where(*where)
-            rows = s.execute(pending).all()
+            kernel = tables.kernels.c
+            pending_conditions = (owned.access_key == key, owned.status == SessionStatus.PENDING)
+            pending = (
+                select(owned.id, kernel.requested_slots)
+                .join(tables.kernels, kernel.session_id == owned.id)
+                .where(*pending_conditions)
+            )
+            rows = conn.execute(pending).all()
             limits.check_pending(len({row[0] for row in rows}), sum((row[1] for row in rows), ResourceSlot()))
 
     async def save(self, changes: Sequence[Change], *, ack: ObservationAck | None = None) -> None:
         try:
 
-            def work(s: Connection) -> None:
-                self._write(s, changes)
-                move_slots(s, slot_deltas(changes))
-                insert_events(s, [(c.new, c.events, c.new.status_changed) for c in changes])
+            def work(conn: Connection) -> None:
+                self._write(conn, changes)
+                move_slots(conn, slot_deltas(changes))
+                insert_events(conn, [(change.new, change.events, change.new.status_changed) for change in changes])
                 if ack is not None:
-                    acknowledge(s, ack)
+                    acknowledge(conn, ack)
 
             await self._db.run_write(work)
         except IntegrityError as e:
-            if any(c.new.vni is not None and c.new.vni != c.old.vni for c in changes):
+            if any(change.new.vni is not None and change.new.vni != change.old.vni for change in changes):
                 raise StaleVersion("another session has the same network number") from e
             named = [await self.newest_named(c.new.access_key, c.new.name) for c in changes if c.old.name != c.new.name]
-            raise _already_exists(e, next((x.id for x in named if x is not None), None)) from None
+            raise _already_exists(e, next((row.id for row in named if row is not None), None)) from None
 
     @staticmethod
-    def _write(s: Connection, changes: Sequence[Change]) -> None:
-        """Updates rows; raise StaleVersion unless each session is at the version that its change was made from."""
+    def _write(conn: Connection, changes: Sequence[Change]) -> None:
+        """Updates the rows of sessions. Raises StaleVersion unless each has the version before its change."""
         updates = [
-            (c.old, {**_difference(_SESSION_FIELDS, _session_values, c.old, c.new), "version": c.old.version + 1})
+            (c.old, {**_changed_columns(_SESSION_FIELDS, _session_values, c.old, c.new), "version": c.old.version + 1})
             for c in changes
         ]
         if len(updates) == 1:
-            old, values = updates[0]
-            current = (tables.sessions.c.id == old.id, tables.sessions.c.version == old.version)
-            if s.execute(update(tables.sessions).where(*current).values(values)).rowcount != 1:
+            old, new_values = updates[0]
+            is_unchanged = (tables.sessions.c.id == old.id, tables.sessions.c.version == old.version)
+            if conn.execute(update(tables.sessions).where(*is_unchanged).values(new_values)).rowcount != 1:
                 raise StaleVersion(f"session {old.id} is not at version {old.version} any more")
         elif updates:
-            check_versions(s, {old.id: old.version for old, _ in updates})
-            update_many(s, tables.sessions, [(old.id, values) for old, values in updates])
+            check_versions(conn, {old.id: old.version for old, _ in updates})
+            update_many(conn, tables.sessions, [(old.id, new_values) for old, new_values in updates])
         kernels = [
-            (after.id, values)
-            for c in changes
-            for before, after in zip(c.old.kernels, c.new.kernels, strict=True)
-            if after is not before and (values := _difference(_KERNEL_FIELDS, _kernel_values, before, after))
+            (new_kernel.id, new_values)
+            for change in changes
+            for old_kernel, new_kernel in zip(change.old.kernels, change.new.kernels, strict=True)
+            if new_kernel is not old_kernel
+            and (new_values := _changed_columns(_KERNEL_FIELDS, _kernel_values, old_kernel, new_kernel))
         ]
-        update_many(s, tables.kernels, kernels)
+        update_many(conn, tables.kernels, kernels)
 
     async def _select(
-        self, *where: ColumnElement[bool] | TextClause, order: Any = None, limit: int | None = None
+        self, *conditions: ColumnElement[bool] | TextClause, order: Any = None, limit: int | None = None
     ) -> list[model.Session]:
-        c = tables.sessions.c
-        query = select(tables.sessions).where(*where).order_by(*(order or (c.created_at, c.id)))
-        limited = query.limit(limit) if limit is not None else query
-        return await self._db.run_read(lambda s: _load(s, s.execute(limited).all()))
+        cols = tables.sessions.c
+        query = select(tables.sessions).where(*conditions).order_by(*(order or (cols.created_at, cols.id)))
+        limited_query = query.limit(limit) if limit is not None else query
+        return await self._db.run_read(lambda conn: _load(conn, conn.execute(limited_query).all()))
 
     async def get(self, session_id: SessionId) -> model.Session | None:
         sessions = await self._select(tables.sessions.c.id == session_id)
@@ -218,24 +225,24 @@ class SqlSessionStore(SqlOutbox):
 
     async def get_many(self, ids: Iterable[SessionId]) -> list[model.Session]:
         sessions: list[model.Session] = []
-        for part in chunks(dict.fromkeys(ids)):
-            sessions += await self._select(tables.sessions.c.id.in_(part))
+        for chunk in chunks(dict.fromkeys(ids)):
+            sessions += await self._select(tables.sessions.c.id.in_(chunk))
         return sessions
 
     async def find_live(self, access_key: AccessKey | None, ref: str, *, limit: int = 10) -> list[model.Session]:
-        c = tables.sessions.c
-        scope = [tables.LIVE] if access_key is None else [tables.LIVE, c.access_key == access_key]
-        as_text = sql_cast(c.id, String)
-        exact = await self._select(*scope, or_(c.name == ref, as_text == ref.lower()), limit=limit)
-        if exact or not ref:
-            return exact
-        starts = or_(c.name.startswith(ref, autoescape=True), as_text.startswith(ref.lower(), autoescape=True))
-        return await self._select(*scope, starts, limit=limit)
+        cols = tables.sessions.c
+        live_of_owner = [tables.LIVE] if access_key is None else [tables.LIVE, cols.access_key == access_key]
+        as_text = sql_cast(cols.id, String)
+        exact_matches = await self._select(*live_of_owner, or_(cols.name == ref, as_text == ref.lower()), limit=limit)
+        if exact_matches or not ref:
+            return exact_matches
+        has_prefix = or_(cols.name.startswith(ref, autoescape=True), as_text.startswith(ref.lower(), autoescape=True))
+        return await self._select(*live_of_owner, has_prefix, limit=limit)
 
     async def newest_named(self, access_key: AccessKey, name: str) -> model.Session | None:
-        c = tables.sessions.c
-        order = (c.created_at.desc(), c.id)
-        newest = await self._select(c.access_key == access_key, c.name == name, order=order, limit=1)
+        cols = tables.sessions.c
+        order = (cols.created_at.desc(), cols.id)
+        newest = await self._select(cols.access_key == access_key, cols.name == name, order=order, limit=1)
         return newest[0] if newest else None
 
     async def by_status(self, statuses: Collection[SessionStatus]) -> list[model.Session]:
@@ -244,16 +251,16 @@ class SqlSessionStore(SqlOutbox):
     async def refreshed(
         self, statuses: Collection[SessionStatus], cached: Callable[[SessionId], model.Session | None]
     ) -> list[model.Session]:
-        c = tables.sessions.c
-        query = select(c.id, c.version).where(c.status.in_(list(statuses))).order_by(c.created_at, c.id)
+        cols = tables.sessions.c
+        query = select(cols.id, cols.version).where(cols.status.in_(list(statuses))).order_by(cols.created_at, cols.id)
 
-        def work(s: Connection) -> list[model.Session]:
-            versions = {row[0]: row[1] for row in s.execute(query)}
-            current = {i: copy for i, v in versions.items() if (copy := cached(i)) is not None and copy.version == v}
-            for part in chunks([i for i in versions if i not in current]):
-                rows = s.execute(select(tables.sessions).where(c.id.in_(part))).all()
-                current.update((session.id, session) for session in _load(s, rows))
-            return [current[i] for i in versions]
+        def work(conn: Connection) -> list[model.Session]:
+            versions = {row[0]: row[1] for row in conn.execute(query)}
+            current = {i: known for i, v in versions.items() if (known := cached(i)) is not None and known.version == v}
+            for chunk in chunks([session_id for session_id in versions if session_id not in current]):
+                rows = conn.execute(select(tables.sessions).where(cols.id.in_(chunk))).all()
+                current.update((session.id, session) for session in _load(conn, rows))
+            return [current[session_id] for session_id in versions]
 
         return await self._db.run_read(work)
 
@@ -273,41 +280,41 @@ class SqlSessionStore(SqlOutbox):
             .join(tables.sessions, tables.sessions.c.id == k.session_id)
             .where(k.agent.in_(list(agent_ids)), k.status.in_(HOLDING))
         )
-        return await self._db.run_read(lambda s: [KernelOccupancy(**row._mapping) for row in s.execute(query)])
+        return await self._db.run_read(lambda conn: [KernelOccupancy(**row._mapping) for row in conn.execute(query)])
 
     async def networks(self) -> list[tuple[int, model.SessionNetwork]]:
-        c = tables.sessions.c
-        query = select(c.vni, c.network, c.status).where(c.vni.is_not(None))
-        rows = await self._db.run_read(lambda s: s.execute(query).all())
+        cols = tables.sessions.c
+        query = select(cols.vni, cols.network, cols.status).where(cols.vni.is_not(None))
+        rows = await self._db.run_read(lambda conn: conn.execute(query).all())
         return [(vni, model.lasting(network, status)) for vni, network, status in rows]
 
     async def search(self, query: model.SessionQuery) -> Page[model.Session]:
-        c = tables.sessions.c
-        where = compile_filter(tables.sessions, query.filter, hidden=_HIDDEN)
+        cols = tables.sessions.c
+        conditions = compile_filter(tables.sessions, query.filter, hidden=_HIDDEN)
         if query.statuses is not None:
-            where.append(c.status.in_(query.statuses))
-        where += _equal(query, c.access_key, c.domain_name, c.group_id)
-        order = compile_order(tables.sessions, query.order, (c.created_at.desc(), c.id.asc()), hidden=_HIDDEN)
+            conditions.append(cols.status.in_(query.statuses))
+        conditions += _equalities(query, cols.access_key, cols.domain_name, cols.group_id)
+        order = compile_order(tables.sessions, query.order, (cols.created_at.desc(), cols.id.asc()), hidden=_HIDDEN)
 
-        def work(s: Connection) -> Page[model.Session]:
-            total = s.execute(select(func.count()).select_from(tables.sessions).where(*where)).scalar_one()
-            page = select(tables.sessions).where(*where).order_by(*order).limit(query.limit).offset(query.offset)
-            return Page(items=_load(s, s.execute(page).all()), total_count=total)
+        def work(conn: Connection) -> Page[model.Session]:
+            total = conn.execute(select(func.count()).select_from(tables.sessions).where(*conditions)).scalar_one()
+            page = select(tables.sessions).where(*conditions).order_by(*order).limit(query.limit).offset(query.offset)
+            return Page(items=_load(conn, conn.execute(page).all()), total_count=total)
 
         return await self._db.run_read(work)
 
     async def dependents(self, session_id: SessionId) -> list[model.Session]:
-        c = tables.session_dependencies.c
+        cols = tables.session_dependencies.c
         return await self._select(
-            tables.LIVE, tables.sessions.c.id.in_(select(c.session_id).where(c.depends_on == session_id))
+            tables.LIVE, tables.sessions.c.id.in_(select(cols.session_id).where(cols.depends_on == session_id))
         )
 
     async def count_live(self, access_keys: Collection[AccessKey] | None = None) -> Mapping[AccessKey, int]:
-        c = tables.sessions.c
-        query = select(c.access_key, func.count()).where(tables.LIVE).group_by(c.access_key)
+        cols = tables.sessions.c
+        query = select(cols.access_key, func.count()).where(tables.LIVE).group_by(cols.access_key)
         if access_keys is not None:
-            query = query.where(c.access_key.in_(list(access_keys)))
-        return await self._db.run_read(lambda s: {AccessKey(key): count for key, count in s.execute(query)})
+            query = query.where(cols.access_key.in_(list(access_keys)))
+        return await self._db.run_read(lambda conn: {AccessKey(key): count for key, count in conn.execute(query)})
 
     async def occupied(
         self,
@@ -316,36 +323,44 @@ class SqlSessionStore(SqlOutbox):
         group_id: GroupId | None = None,
         domain_name: DomainName | None = None,
     ) -> ResourceSlot:
-        k, c = tables.kernels.c, tables.sessions.c
-        bounds = {c.access_key: access_key, c.group_id: group_id, c.domain_name: domain_name}
-        within = [column == value for column, value in bounds.items() if value is not None]
-        query = select(k.occupied_slots).join(tables.sessions, c.id == k.session_id)
-        query = query.where(k.agent.is_not(None), k.status.in_(HOLDING), *within)
-        return await self._db.run_read(lambda s: sum(s.execute(query).scalars(), ResourceSlot()))
+        kernel, session = tables.kernels.c, tables.sessions.c
+        wanted_values = {session.access_key: access_key, session.group_id: group_id, session.domain_name: domain_name}
+        conditions = [column == value for column, value in wanted_values.items() if value is not None]
+        query = select(kernel.occupied_slots).join(tables.sessions, session.id == kernel.session_id)
+        query = query.where(kernel.agent.is_not(None), kernel.status.in_(HOLDING), *conditions)
+        return await self._db.run_read(lambda conn: sum(conn.execute(query).scalars(), ResourceSlot()))
 
     async def bump(self, queries: Mapping[SessionId, int], stats: Mapping[KernelId, Mapping[str, Any]]) -> None:
-        c = tables.sessions.c
+        cols = tables.sessions.c
 
-        def work(s: Connection) -> None:
+        def work(conn: Connection) -> None:
             for session_id, count in queries.items():
-                s.execute(update(tables.sessions).where(c.id == session_id).values(num_queries=c.num_queries + count))
+                conn.execute(
+                    update(tables.sessions).where(cols.id == session_id).values(num_queries=cols.num_queries + count)
+                )
             for kernel_id, stat in stats.items():
-                s.execute(update(tables.kernels).where(tables.kernels.c.id == kernel_id).values(last_stat=dict(stat)))
+                conn.execute(
+                    update(tables.kernels).where(tables.kernels.c.id == kernel_id).values(last_stat=dict(stat))
+                )
 
         await self._db.run_write(work)
 
     async def audit(self) -> model.SlotAudit:
-        c = tables.kernels.c
+        cols = tables.kernels.c
 
-        def work(s: Connection) -> model.SlotAudit:
-            agents = s.execute(select(agents_tables.agents.c.id, agents_tables.agents.c.occupied_slots)).all()
-            occupying = c.agent.is_not(None) & c.status.in_(HOLDING)
+        def work(conn: Connection) -> model.SlotAudit:
+            agents = conn.execute(select(agents_tables.agents.c.id, agents_tables.agents.c.occupied_slots)).all()
+            occupying = cols.agent.is_not(None) & cols.status.in_(HOLDING)
             sums: dict[str, ResourceSlot] = {}
-            for agent_id, slots in s.execute(select(c.agent, c.occupied_slots).where(occupying)):
+            for agent_id, slots in conn.execute(select(cols.agent, cols.occupied_slots).where(occupying)):
                 sums[agent_id] = sums.get(agent_id, ResourceSlot()) + slots
-            orphans = s.execute(select(c.id).where(c.session_id.not_in(select(tables.sessions.c.id)))).scalars().all()
-            none = ResourceSlot()
-            drift = {AgentId(a): (slots, sums.get(a, none)) for a, slots in agents if slots != sums.get(a, none)}
-            return model.SlotAudit(drift=drift, orphans=tuple(KernelId(k) for k in orphans))
+            orphans = (
+                conn.execute(select(cols.id).where(cols.session_id.not_in(select(tables.sessions.c.id))))
+                .scalars()
+                .all()
+            )
+            zero = ResourceSlot()
+            drift = {AgentId(a): (slots, sums.get(a, zero)) for a, slots in agents if slots != sums.get(a, zero)}
+            return model.SlotAudit(drift=drift, orphans=tuple(KernelId(kernel_id) for kernel_id in orphans))
 
         return await self._db.run_read(work)

@@ -16,18 +16,18 @@ from ai.backend.manager.agents.model import withheld_slots
 from ai.backend.manager.sessions import tables
 
 
-def check_versions(s: Connection, versions: Mapping[Any, int]) -> None:
-    """Locks sessions that are to change, by id. Raises StaleVersion unless each is at its version."""
-    c = tables.sessions.c
-    for part in chunks(versions):
-        rows = s.execute(select(c.id, c.version).where(c.id.in_(part)).with_for_update())
-        stored = {row.id: row.version for row in rows}
-        for session_id in part:
-            if stored.get(session_id) != versions[session_id]:
+def check_versions(conn: Connection, versions: Mapping[Any, int]) -> None:
+    """Locks sessions in the order of their ids. Raises StaleVersion unless each has its version in ``versions``."""
+    cols = tables.sessions.c
+    for chunk in chunks(versions):
+        rows = conn.execute(select(cols.id, cols.version).where(cols.id.in_(chunk)).with_for_update())
+        stored_versions = {row.id: row.version for row in rows}
+        for session_id in chunk:
+            if stored_versions.get(session_id) != versions[session_id]:
                 raise StaleVersion(f"session {session_id} is not at version {versions[session_id]} any more")
 
 
-def update_many(s: Connection, table: Any, changed: Sequence[tuple[Any, Mapping[str, Any]]]) -> None:
+def update_many(conn: Connection, table: Any, changed: Sequence[tuple[Any, Mapping[str, Any]]]) -> None:
     """Sets columns of rows by their id; rows in which the same columns change share a statement."""
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for row_id, values in changed:
@@ -35,26 +35,26 @@ def update_many(s: Connection, table: Any, changed: Sequence[tuple[Any, Mapping[
         groups.setdefault(tuple(sorted(values)), []).append({**row, "row_id": row_id})
     for names, rows in groups.items():
         values = {name: bindparam(f"new_{name}", type_=table.c[name].type) for name in names}
-        which = table.c.id == bindparam("row_id", type_=table.c.id.type)
-        s.execute(update(table).where(which).values(values), rows)
+        is_row = table.c.id == bindparam("row_id", type_=table.c.id.type)
+        conn.execute(update(table).where(is_row).values(values), rows)
 
 
-def move_slots(s: Connection, deltas: Mapping[AgentId, ResourceSlot]) -> None:
+def move_slots(conn: Connection, deltas: Mapping[AgentId, ResourceSlot]) -> None:
     """Adds to the occupied slots of agents, in the order of their names. Raises InsufficientResource if an agent would
     hold more than it has, failed devices included."""
-    c = agents_tables.agents.c
+    cols = agents_tables.agents.c
     agent_ids = sorted(deltas)
-    changed: list[tuple[Any, Mapping[str, Any]]] = []
-    for part in chunks(agent_ids):
-        query = select(c.id, c.available_slots, c.occupied_slots).where(c.id.in_(part)).order_by(c.id)
-        for agent_id, available, before in s.execute(query.with_for_update()):
+    changed_agents: list[tuple[Any, Mapping[str, Any]]] = []
+    for chunk in chunks(agent_ids):
+        query = select(cols.id, cols.available_slots, cols.occupied_slots).where(cols.id.in_(chunk)).order_by(cols.id)
+        for agent_id, available, old_slots in conn.execute(query.with_for_update()):
             delta = deltas[AgentId(agent_id)]
-            occupied = (before + delta).nonzero()
-            over = [name for name, amount in delta.items() if amount > 0 and occupied[name] > available[name]]
-            if over:  # kernels may still hold slots of failed devices
-                withheld = withheld_slots(s.execute(select(c.devices).where(c.id == agent_id)).scalar_one())
-                over = [name for name in over if occupied[name] > available[name] + withheld[name]]
-            if over:
+            occupied = (old_slots + delta).nonzero()
+            exceeded = [name for name, amount in delta.items() if amount > 0 and occupied[name] > available[name]]
+            if exceeded:  # kernels may still hold slots of failed devices
+                withheld = withheld_slots(conn.execute(select(cols.devices).where(cols.id == agent_id)).scalar_one())
+                exceeded = [name for name in exceeded if occupied[name] > available[name] + withheld[name]]
+            if exceeded:
                 raise InsufficientResource(f"agent {agent_id} does not have as much free")
-            changed.append((agent_id, {"occupied_slots": occupied}))
-    update_many(s, agents_tables.agents, changed)
+            changed_agents.append((agent_id, {"occupied_slots": occupied}))
+    update_many(conn, agents_tables.agents, changed_agents)

@@ -41,17 +41,17 @@ class SessionStore(Protocol):
         ...
 
     async def newest_named(self, access_key: AccessKey, name: str) -> Session | None:
-        """Returns the newest session of that name, live or not."""
+        """Returns the newest session of a name, live or ended."""
         ...
 
     async def by_status(self, statuses: Collection[SessionStatus]) -> list[Session]:
-        """Returns sessions in these statuses, oldest first."""
+        """Returns sessions in any of the statuses, oldest first."""
         ...
 
     async def refreshed(
         self, statuses: Collection[SessionStatus], cached: Callable[[SessionId], Session | None]
     ) -> list[Session]:
-        """Returns as ``by_status``; a session that ``cached`` returns at the stored version is not read again."""
+        """Returns sessions as ``by_status``, but reads none that ``cached`` returns at the stored version."""
         ...
 
     async def of_kernels(self, kernel_ids: Collection[KernelId]) -> list[Session]: ...
@@ -72,7 +72,7 @@ class SessionStore(Protocol):
     async def search(self, query: SessionQuery) -> Page[Session]: ...
 
     async def dependents(self, session_id: SessionId) -> list[Session]:
-        """Returns live sessions that depend on it directly."""
+        """Returns live sessions that depend directly on a session."""
         ...
 
     async def count_live(self, access_keys: Collection[AccessKey] | None = None) -> Mapping[AccessKey, int]: ...
@@ -84,11 +84,11 @@ class SessionStore(Protocol):
         group_id: GroupId | None = None,
         domain_name: DomainName | None = None,
     ) -> ResourceSlot:
-        """Returns the slots that kernels within these bounds occupy."""
+        """Returns the slots that kernels of an access key, group and domain occupy; None does not restrict."""
         ...
 
     async def bump(self, queries: Mapping[SessionId, int], stats: Mapping[KernelId, Mapping[str, Any]]) -> None:
-        """Adds to ``num_queries`` and replaces ``last_stat`` without touching versions."""
+        """Adds to ``num_queries`` of sessions and replaces ``last_stat`` of kernels; versions stay."""
 
     async def put_log(self, kernel_id: KernelId, tail: bytes) -> None: ...
     async def get_log(self, kernel_id: KernelId) -> bytes | None: ...

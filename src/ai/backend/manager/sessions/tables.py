@@ -14,7 +14,7 @@ from ai.backend.manager.db.metadata import metadata, required
 from ai.backend.manager.folders.model import FolderMount
 from ai.backend.manager.sessions.model import SessionNetwork
 
-LIVE = text(f"status NOT IN ({', '.join(repr(s.value) for s in sorted(states.FINAL_SESSION_STATUSES))})")
+LIVE = text(f"status NOT IN ({', '.join(repr(status.value) for status in sorted(states.FINAL_SESSION_STATUSES))})")
 """In these words SQLite sees that the partial index of live sessions answers a query."""
 
 agent_acks = Table(

@@ -43,7 +43,7 @@ RELOCATED_FROM = "relocated_from"
 """Key of a kernel's ``status_data``: the agent of the previous attempt, if it was another one."""
 STARTED_OVER = "started_over"
 """Key of a session's ``status_data``: how often it was preempted and started over, and its attempts by then."""
-_TO_THE_START = frozenset({"enqueued", "scheduled", "preparing", "pulling", "prepared", "creating"})
+_STARTING_EVENTS = frozenset({"enqueued", "scheduled", "preparing", "pulling", "prepared", "creating"})
 
 
 def kernel_state(kernel: Kernel, *, is_main: bool) -> KernelState:
@@ -61,7 +61,7 @@ def kernel_state(kernel: Kernel, *, is_main: bool) -> KernelState:
 def session_state(session: Session) -> SessionState:
     return SessionState(
         session_id=session.id,
-        kernels=tuple(kernel_state(k, is_main=i == 0) for i, k in enumerate(session.kernels)),
+        kernels=tuple(kernel_state(kernel, is_main=index == 0) for index, kernel in enumerate(session.kernels)),
         session_type=session.type,
         phase=SessionPhase.STARTING_OVER if session.starting_over else SessionPhase(session.status.value),
         result=session.result,
@@ -72,20 +72,20 @@ def session_state(session: Session) -> SessionState:
 
 
 def _kernel_of(session: Session, kernel_id: KernelId) -> Kernel:
-    return next(k for k in session.kernels if k.id == kernel_id)
+    return next(kernel for kernel in session.kernels if kernel.id == kernel_id)
 
 
 def _spent(session: Session) -> int:
-    """Returns the number of attempts before the session started over; they do not count."""
+    """Returns the number of attempts before the session started over, which count no more."""
     return int(session.status_data.get(STARTED_OVER, {}).get("attempts", 0))
 
 
 def _start_over(session: Session) -> Session:
     """Resets a preempted session, as if it had not started."""
-    times = int(session.status_data.get(STARTED_OVER, {}).get("times", 0)) + 1
-    counts = {"times": times, "attempts": max(k.attempt for k in session.kernels)}
-    data = {**session.status_data, STARTED_OVER: counts}
-    return replace(session, started_at=None, not_before=None, status_data=data)
+    restart_count = int(session.status_data.get(STARTED_OVER, {}).get("times", 0)) + 1
+    counts = {"times": restart_count, "attempts": max(kernel.attempt for kernel in session.kernels)}
+    status_data = {**session.status_data, STARTED_OVER: counts}
+    return replace(session, started_at=None, not_before=None, status_data=status_data)
 
 
 def _info(old: Session | Kernel, state: SessionState | KernelState) -> str | None:
@@ -97,7 +97,7 @@ def _info(old: Session | Kernel, state: SessionState | KernelState) -> str | Non
 def _merge_kernel(
     kernel: Kernel, state: KernelState, now: datetime, placed: Mapping[str, Any], slots: Mapping[KernelId, ResourceSlot]
 ) -> Kernel:
-    """Returns the kernel after a change; ``slots`` are those that kernels occupy then."""
+    """Returns the kernel with its new state; ``slots`` are the slots that kernels occupy after the change."""
     changes: dict[str, Any] = {
         "status": state.status,
         "reason": state.reason,
@@ -111,8 +111,8 @@ def _merge_kernel(
     if state.status is not kernel.status:
         changes["status_changed"] = now
     if state.status is KernelStatus.SCHEDULED and state.attempt > kernel.attempt:
-        moved = kernel.agent is not None and kernel.agent != state.agent_id
-        changes["status_data"] = {RELOCATED_FROM: kernel.agent} if moved else {}
+        has_moved = kernel.agent is not None and kernel.agent != state.agent_id
+        changes["status_data"] = {RELOCATED_FROM: kernel.agent} if has_moved else {}
     if kernel.id in slots:
         changes["occupied_slots"] = slots[kernel.id]
     if state.status is KernelStatus.RUNNING and kernel.started_at is None:
@@ -127,7 +127,7 @@ def _merge_kernel(
 
 def _reason_of(effect: EmitEvent) -> KernelEventReason:
     """Returns the reason of an event; events of the start without a reason count as requested by the user."""
-    is_start = effect.reason is KernelEventReason.UNKNOWN and effect.name.partition("_")[2] in _TO_THE_START
+    is_start = effect.reason is KernelEventReason.UNKNOWN and effect.name.partition("_")[2] in _STARTING_EVENTS
     return KernelEventReason.USER_REQUESTED if is_start else effect.reason
 
 
@@ -156,8 +156,8 @@ def _draft(session: Session, effect: EmitEvent) -> EventDraft:
 def _merge_session(
     session: Session, state: SessionState, kernels: tuple[Kernel, ...], now: datetime, path: Sequence[Transition]
 ) -> Session:
-    moved = state.status is not session.status
-    passed = [after for before, after in map(_statuses, path) if after is not before]
+    has_moved = state.status is not session.status
+    passed = [new_status for old_status, new_status in map(_statuses, path) if new_status is not old_status]
     changes: dict[str, Any] = {
         "kernels": kernels,
         "status": state.status,
@@ -169,26 +169,26 @@ def _merge_session(
     }
     if passed:
         changes["status_history"] = {**session.status_history, **{status.value: now.isoformat() for status in passed}}
-    if moved:
+    if has_moved:
         changes["status_changed"] = now
-    if state.status is SessionStatus.SCHEDULED and moved:
-        data = {name: value for name, value in session.status_data.items() if name == STARTED_OVER}
-        changes |= {"scheduled_at": now, "status_info": None, "status_data": data, "not_before": None}
+    if state.status is SessionStatus.SCHEDULED and has_moved:
+        kept_data = {name: value for name, value in session.status_data.items() if name == STARTED_OVER}
+        changes |= {"scheduled_at": now, "status_info": None, "status_data": kept_data, "not_before": None}
     if state.status is SessionStatus.RUNNING and session.started_at is None:
         changes |= {"started_at": now, "status_info": None}
     starts_over = False
-    if state.status is SessionStatus.PENDING and moved:
+    if state.status is SessionStatus.PENDING and has_moved:
         changes["status_data"] = _without_devices(session.status_data)
         starts_over = path[-1].before == SessionPhase.STARTING_OVER
         if not starts_over:
-            tried = max(k.attempt for k in kernels) - _spent(session)
-            changes["not_before"] = now + timedelta(seconds=_RETRY_BACKOFF.delay_s(tried - 1))
-    if state.status.is_final and moved:
+            attempts = max(kernel.attempt for kernel in kernels) - _spent(session)
+            changes["not_before"] = now + timedelta(seconds=_RETRY_BACKOFF.delay_s(attempts - 1))
+    if state.status.is_final and has_moved:
         changes["terminated_at"] = now
-    if moved and (state.status.is_final or state.status is SessionStatus.PENDING):
+    if has_moved and (state.status.is_final or state.status is SessionStatus.PENDING):
         changes |= {"vni": None, "network": None}
-    after = replace(session, **changes)
-    return _start_over(after) if starts_over else after
+    new_status = replace(session, **changes)
+    return _start_over(new_status) if starts_over else new_status
 
 
 def _statuses(transition: Transition) -> tuple[SessionStatus, SessionStatus]:
@@ -223,19 +223,21 @@ def advance(
                 commands.append(effect)
             case _:
                 assert_never(effect)
-    places = placed or {}
+    placed_fields = placed or {}
     kernels = tuple(
-        _merge_kernel(kernel, after, now, places.get(kernel.id, {}), slots)
+        _merge_kernel(kernel, after, now, placed_fields.get(kernel.id, {}), slots)
         for kernel, after in zip(session.kernels, state.kernels, strict=True)
     )
     new = _merge_session(session, state, kernels, now, path)
     if new == session and not emitted:
         return Change(old=session, new=session, commands=tuple(commands)) if commands else None
-    return Change(old=session, new=new, events=tuple(_draft(new, e) for e in emitted), commands=tuple(commands))
+    return Change(
+        old=session, new=new, events=tuple(_draft(new, effect) for effect in emitted), commands=tuple(commands)
+    )
 
 
 def deferred(change: Change, retry_after_s: float | None, now: datetime) -> Change:
-    """Returns the change with at least this wait, if it sends the session back to the scheduler."""
+    """Returns the change with a wait of ``retry_after_s`` or more if the session goes back to the scheduler."""
     new = change.new
     if new.status is not SessionStatus.PENDING or change.old.status is SessionStatus.PENDING or not retry_after_s:
         return change
@@ -244,7 +246,7 @@ def deferred(change: Change, retry_after_s: float | None, now: datetime) -> Chan
 
 
 def enqueued_event(session: Session) -> EventDraft:
-    """Returns the first event of a session."""
+    """Returns the event that reports a new session."""
     return _draft(session, EmitEvent(name="session_enqueued", session_id=session.id))
 
 
@@ -257,30 +259,36 @@ def with_health(
     kernel = _kernel_of(session, kernel_id)
     if kernel.status.is_final:
         return session, ()
-    before = {(d["device_name"], d["device_id"]): d for d in kernel.status_data.get(UNHEALTHY, ())}
-    after = {(d.device_name, d.device_id): msgspec.to_builtins(d) for d in failed}
-    if before == after:
+    before = {(device["device_name"], device["device_id"]): device for device in kernel.status_data.get(UNHEALTHY, ())}
+    new_devices = {(device.device_name, device.device_id): msgspec.to_builtins(device) for device in failed}
+    if before == new_devices:
         return session, ()
     data = _without_devices(kernel.status_data)
-    updated = replace(kernel, status_data={**data, UNHEALTHY: list(after.values())} if after else data)
-    kernels = tuple(updated if k.id == kernel_id else k for k in session.kernels)
-    all_devices = [{**d, "kernel_id": str(k.id)} for k in kernels for d in k.status_data.get(UNHEALTHY, ())]
+    updated_kernel = replace(
+        kernel, status_data={**data, UNHEALTHY: list(new_devices.values())} if new_devices else data
+    )
+    kernels = tuple(updated_kernel if kernel.id == kernel_id else kernel for kernel in session.kernels)
+    all_devices = [{**device, "kernel_id": str(k.id)} for k in kernels for device in k.status_data.get(UNHEALTHY, ())]
     data = _without_devices(session.status_data)
     session = replace(session, kernels=kernels, status_data={**data, UNHEALTHY: all_devices} if all_devices else data)
     news = {
-        "unhealthy": [device for key, device in after.items() if before.get(key) != device],
-        "recovered": [device for key, device in before.items() if key not in after],
+        "unhealthy": [device for key, device in new_devices.items() if before.get(key) != device],
+        "recovered": [device for key, device in before.items() if key not in new_devices],
     }
-    return session, tuple(_device_event(session, kernel_id, how, devices) for how, devices in news.items() if devices)
+    return session, tuple(
+        _device_event(session, kernel_id, health, devices) for health, devices in news.items() if devices
+    )
 
 
 def _without_devices(status_data: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in status_data.items() if name != UNHEALTHY}
 
 
-def _device_event(session: Session, kernel_id: KernelId, how: str, devices: Sequence[Mapping[str, Any]]) -> EventDraft:
-    draft = _draft(session, EmitEvent(name=f"session_device_{how}", session_id=session.id, kernel_id=kernel_id))
-    details = {"reason": f"device-{how}", "devices": [dict(device) for device in devices]}
+def _device_event(
+    session: Session, kernel_id: KernelId, health: str, devices: Sequence[Mapping[str, Any]]
+) -> EventDraft:
+    draft = _draft(session, EmitEvent(name=f"session_device_{health}", session_id=session.id, kernel_id=kernel_id))
+    details = {"reason": f"device-{health}", "devices": [dict(device) for device in devices]}
     return replace(draft, payload={**draft.payload, **details})
 
 

@@ -19,7 +19,9 @@ from ai.backend.manager.sessions.schemas import CreatedSession, CreateSessionBod
 _MIB = 1_048_576
 
 
-_COPIED = {f.name for f in fields(CreateSession)} & {*CreateSessionBody.__struct_fields__} - {"dependencies"}
+_COPIED_FIELDS = {field.name for field in fields(CreateSession)} & {*CreateSessionBody.__struct_fields__} - {
+    "dependencies"
+}
 
 
 class SessionArguments(TypedDict):
@@ -31,21 +33,21 @@ class SessionArguments(TypedDict):
 
 
 def session_of(call: Call[Any, Any]) -> SessionArguments:
-    """Returns the session that the path and query of a call name."""
+    """Returns the caller, session reference and owner that the path and query of a call name."""
     return {"caller": caller_of(call), "ref": call.params["s"], "owner_access_key": call.owner_access_key}
 
 
 def creation_of(body: CreateSessionBody) -> CreateSession:
-    """Returns the request that the service takes."""
+    """Returns the creation request in the form that the service takes."""
     config = body.config
-    copied: dict[str, Any] = {name: getattr(body, name) for name in _COPIED}
+    copied: dict[str, Any] = {name: getattr(body, name) for name in _COPIED_FIELDS}
     return CreateSession(
         **copied,
         batch_timeout_s=duration_s(body.batch_timeout),
         exec_timeout_s=body.exec_timeout,
         dependencies=tuple(body.dependencies),
         environ=config.environ,
-        resources=_resources(body),
+        resources=_requested_slots(body),
         variant_requirements=tuple(config.variant_requirements),
         resource_opts={name: str(value) for name, value in config.resource_opts.items()},
         mounts=tuple(config.mounts),
@@ -57,18 +59,20 @@ def creation_of(body: CreateSessionBody) -> CreateSession:
     )
 
 
-def _resources(body: CreateSessionBody) -> Mapping[str, str | int | float] | None:
+def _requested_slots(body: CreateSessionBody) -> Mapping[str, str | int | float] | None:
     """Returns the requested slots, completed by the deprecated fields where a slot is not given."""
     config = body.config
-    legacy: dict[str, str | int | float] = {}
+    legacy_slots: dict[str, str | int | float] = {}
     if config.instanceCores is not None:
-        legacy["cpu"] = config.instanceCores
+        legacy_slots["cpu"] = config.instanceCores
     if config.instanceMemory is not None:
-        legacy["mem"] = config.instanceMemory * _MIB
+        legacy_slots["mem"] = config.instanceMemory * _MIB
     if config.instanceGPUs:
-        total = config.instanceGPUs.is_integer()
-        legacy["cuda.device" if total else "cuda.shares"] = int(config.instanceGPUs) if total else config.instanceGPUs
-    return config.resources if not legacy else {**legacy, **(config.resources or {})}
+        gpu_count = config.instanceGPUs.is_integer()
+        legacy_slots["cuda.device" if gpu_count else "cuda.shares"] = (
+            int(config.instanceGPUs) if gpu_count else config.instanceGPUs
+        )
+    return config.resources if not legacy_slots else {**legacy_slots, **(config.resources or {})}
 
 
 def service_ports(ports: Iterable[Mapping[str, Any]]) -> list[ServicePort]:
@@ -77,7 +81,7 @@ def service_ports(ports: Iterable[Mapping[str, Any]]) -> list[ServicePort]:
         ServicePort(
             name=str(port["name"]),
             protocol=str(port.get("protocol", "tcp")),
-            ports=[int(p) for p in port.get("container_ports") or port.get("ports") or ()],
+            ports=[int(port) for port in port.get("container_ports") or port.get("ports") or ()],
         )
         for port in ports
     ]
@@ -107,16 +111,16 @@ _INFO_TEXTS = (
 
 def session_info(session: Session, *, now: datetime | None = None) -> SessionInfo:
     """Returns the reply of ``GET /session/{s}``; statistics are as fresh as the agent's last report."""
-    end = session.terminated_at or now or datetime.now(UTC)
+    end_time = session.terminated_at or now or datetime.now(UTC)
     stat = session.main.live_stat or session.main.last_stat or {}
     texts: dict[str, Any] = {name: str(getattr(session, name)) for name in _INFO_TEXTS}
     return SessionInfo(
         **texts,
         lang=session.image,
-        age=max(0, int((end - (session.started_at or session.created_at)).total_seconds() * 1000)),
+        age=max(0, int((end_time - (session.started_at or session.created_at)).total_seconds() * 1000)),
         memory_limit=int(session.requested_slots["mem"]) // 1024,
         num_queries_executed=session.num_queries,
-        cpu_credit_used=_metric(stat, "cpu_used"),
+        cpu_credit_used=_current_metric(stat, "cpu_used"),
         session_id=str(session.id),
         tag=session.tag,
         status_info=session.status_info,
@@ -134,7 +138,7 @@ def session_info(session: Session, *, now: datetime | None = None) -> SessionInf
     )
 
 
-def _metric(stat: Mapping[str, Any], name: str) -> int:
+def _current_metric(stat: Mapping[str, Any], name: str) -> int:
     try:
         return int(float(stat[name]["current"]))
     except (KeyError, TypeError, ValueError):

@@ -31,10 +31,10 @@ from ai.backend.manager.topics import CALLBACK, LAUNCH, OUTBOX, SCHEDULE, TERMIN
 from ai.backend.plugin.crash_points import crash_point
 
 log = logging.getLogger(__name__)
-_CACHED = 4096
-_CACHED_RUNNING = 64
-_CACHED_AGENTS = 16_384
-_TRIES = 20
+_MAX_SESSIONS = 4096
+_MAX_RUNNING = 64
+_MAX_PLACES = 16_384
+_MAX_TRIES = 20
 _POLL_S, _POLL_SHARED_S = 5.0, 0.5
 
 Step = Callable[[Session], Change | None]
@@ -61,14 +61,14 @@ class SessionWriter:
         return None if self.is_shared else self.written(session_id)
 
     def written(self, session_id: SessionId) -> Session | None:
-        """Returns the cached session, for changes that state its version."""
+        """Returns the cached session, for changes whose save checks the version."""
         if session_id in self._running:
             self._running.move_to_end(session_id)
         return self._recent.get(session_id) or self._running.get(session_id)
 
     def recent_of_kernel(self, kernel_id: KernelId) -> Session | None:
-        place = self._agents.get(kernel_id)
-        return self.written(place[0]) if place is not None else None
+        session_and_agent = self._agents.get(kernel_id)
+        return self.written(session_and_agent[0]) if session_and_agent is not None else None
 
     def is_on(self, kernel_id: KernelId, agent_id: AgentId) -> bool:
         """Returns True if that agent has the kernel, by the cache."""
@@ -93,12 +93,12 @@ class SessionWriter:
                 self._cache(session)
 
     def _cache(self, session: Session) -> None:
-        self._drop(session.id)
+        self._drop_cached(session.id)
         if session.status.is_final:
             self._drop_kernels(session.kernels)
             return
-        runs = session.status is SessionStatus.RUNNING
-        cache, limit = (self._running, _CACHED_RUNNING) if runs else (self._recent, _CACHED)
+        is_running = session.status is SessionStatus.RUNNING
+        cache, limit = (self._running, _MAX_RUNNING) if is_running else (self._recent, _MAX_SESSIONS)
         cache[session.id] = session
         if len(cache) > limit:
             cache.popitem(last=False)
@@ -106,10 +106,10 @@ class SessionWriter:
             self._agents.pop(kernel.id, None)
             if kernel.agent is not None:
                 self._agents[kernel.id] = session.id, kernel.agent
-        while len(self._agents) > _CACHED_AGENTS:
+        while len(self._agents) > _MAX_PLACES:
             self._agents.popitem(last=False)
 
-    def _drop(self, session_id: SessionId) -> Session | None:
+    def _drop_cached(self, session_id: SessionId) -> Session | None:
         return self._recent.pop(session_id, None) or self._running.pop(session_id, None)
 
     def _drop_kernels(self, kernels: Iterable[Kernel]) -> None:
@@ -117,8 +117,8 @@ class SessionWriter:
             self._agents.pop(kernel.id, None)
 
     def _forget(self, session_id: SessionId) -> None:
-        removed = self._drop(session_id)
-        self._drop_kernels(removed.kernels if removed is not None else ())
+        removed_session = self._drop_cached(session_id)
+        self._drop_kernels(removed_session.kernels if removed_session is not None else ())
 
     # ---- writing ----
 
@@ -182,7 +182,7 @@ class SessionWriter:
     async def transition(self, session_id: SessionId, step: Step, *, point: str) -> Session:
         """Loads a session, applies ``step``, and returns the saved session; repeats while another change was faster.
         Raises SessionNotFound, and whatever ``step`` raises; the story of an InvalidTransition is logged."""
-        for attempt in range(_TRIES):
+        for attempt in range(_MAX_TRIES):
             session = await self.load(session_id, fresh=attempt > 0)
             try:
                 change = step(session)
@@ -202,7 +202,7 @@ class SessionWriter:
 
     async def apply(self, session_id: SessionId, event: SessionEvent, clock: Clock, *, point: str) -> Session:
         """Applies an event to a session; returns and raises as :meth:`transition`."""
-        return await self.transition(session_id, lambda s: advance(s, event, now=clock.now()), point=point)
+        return await self.transition(session_id, lambda session: advance(session, event, now=clock.now()), point=point)
 
     # ---- waiting ----
 

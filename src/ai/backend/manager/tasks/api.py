@@ -35,18 +35,18 @@ class TasksApi:
     @route("GET", "/events/background-task", kind="stream", query=TaskEventsQuery)
     async def task_events(self, call: Call[Nothing, TaskEventsQuery]) -> web.StreamResponse:
         """Stream the progress and the end of a background task; then ``server_close``."""
-        text = either(call.query.task_id, call.query.camel, "task_id", "taskId")
-        if text is None:
+        task_id_text = either(call.query.task_id, call.query.camel, "task_id", "taskId")
+        if task_id_text is None:
             raise refuse({"task_id": "required"})
         try:
-            task_id = TaskId(UUID(text))
+            task_id = TaskId(UUID(task_id_text))
         except ValueError:
             raise refuse({"task_id": "not a UUID"}) from None
         caller = caller_of(call)
         await self._tasks.get(caller, task_id)
-        return await send_events(call.request, self._progress(caller, task_id))
+        return await send_events(call.request, self._progress_events(caller, task_id))
 
-    async def _progress(self, caller: Caller, task_id: TaskId) -> AsyncIterator[SseEvent]:
+    async def _progress_events(self, caller: Caller, task_id: TaskId) -> AsyncIterator[SseEvent]:
         async for task in self._tasks.subscribe(caller, task_id):
             for event in _task_events(task):
                 yield event

@@ -30,7 +30,7 @@ RECHECK_S = 5.0
 
 
 async def wait_for_hint(subscription: Subscription, timeout_s: float) -> None:
-    """Waits for one hint until the timeout, and drops further ones that are waiting."""
+    """Waits for a message until the timeout, and drops further messages that wait."""
     try:
         async with asyncio.timeout(timeout_s):
             await subscription.get()
@@ -47,7 +47,7 @@ class TaskProgress:
     task: Task
 
     async def update(self, current: float, total: float | None = None, message: str | None = None) -> None:
-        """Records the current numbers; None keeps the previous value."""
+        """Records how much of the task is done; None keeps the previous value."""
         await self.service.advance(
             self,
             status=TaskStatus.UPDATED,
@@ -70,9 +70,9 @@ class TaskService:
     """The id of this process, if several managers share the store."""
     _running: dict[TaskId, asyncio.Task[None]] = field(default_factory=dict, init=False)
 
-    async def recover(self, *, but: Collection[str] = ()) -> None:
-        """Marks the unfinished tasks as failed, except those of the managers in ``but``, which are alive."""
-        await self.store.fail_open_tasks(at=self.clock.now(), message="the manager was restarted", but=but)
+    async def recover(self, *, living: Collection[str] = ()) -> None:
+        """Marks the unfinished tasks as failed, except those of the managers in ``living``, which are alive."""
+        await self.store.fail_open_tasks(at=self.clock.now(), message="the manager was restarted", living=living)
 
     async def start(
         self, caller: Caller, name: str, body: Callable[[TaskProgress], Awaitable[str]], *, subject: str = ""
@@ -116,7 +116,7 @@ class TaskService:
             await self._end(progress, TaskStatus.DONE, message)
 
     async def _end(self, progress: TaskProgress, status: TaskStatus, message: str) -> None:
-        """Records the end, retrying while the store is unavailable: an open task blocks its subject."""
+        """Records the end of a task, retrying while the store is unavailable: an open task blocks its subject."""
         while True:
             try:
                 return await self.advance(progress, status=status, message=message)
@@ -125,7 +125,7 @@ class TaskService:
                 await asyncio.sleep(RECHECK_S)
 
     async def advance(self, progress: TaskProgress, **changes: Any) -> None:
-        """Stores a change and notifies the subscribers."""
+        """Stores a change of a task and notifies its subscribers."""
         progress.task = replace(progress.task, updated_at=self.clock.now(), **changes)
         await self.store.put_task(progress.task)
         self.bus.publish(TASKS, progress.task.id)
@@ -138,16 +138,16 @@ class TaskService:
         return task
 
     async def subscribe(self, caller: Caller, task_id: TaskId) -> AsyncIterator[Task]:
-        """Yields the current state and every change, until the final one."""
-        with self.bus.subscribe(TASKS) as hints:
-            last: Task | None = None
-            while last is None or not last.status.is_final:
+        """Yields a task in its current and each later state, until the final state."""
+        with self.bus.subscribe(TASKS) as subscription:
+            last_state: Task | None = None
+            while last_state is None or not last_state.status.is_final:
                 task = await self.get(caller, task_id)
-                if task != last:
-                    last = task
+                if task != last_state:
+                    last_state = task
                     yield task
                     continue
-                await wait_for_hint(hints, RECHECK_S)
+                await wait_for_hint(subscription, RECHECK_S)
 
     async def is_under_way(self, subject: str) -> bool:
         """Returns True if an open task of any manager works on the subject."""
@@ -165,9 +165,9 @@ class TaskService:
 
     async def run(self) -> None:
         """Cancels the tasks of this process that were requested to be cancelled elsewhere; runs until cancelled."""
-        with self.bus.subscribe(CANCEL_REQUESTS) as hints:
+        with self.bus.subscribe(CANCEL_REQUESTS) as subscription:
             while True:
-                await wait_for_hint(hints, RECHECK_S)
+                await wait_for_hint(subscription, RECHECK_S)
                 try:
                     for task_id in await self.store.cancel_requested(list(self._running)) if self._running else ():
                         if (running := self._running.get(task_id)) is not None:

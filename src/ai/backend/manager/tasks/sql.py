@@ -33,7 +33,7 @@ tasks = sa.Table(
 )
 
 
-_OPEN = [status for status in TaskStatus if not status.is_final]
+_OPEN_STATUSES = [status for status in TaskStatus if not status.is_final]
 
 
 class SqlTaskStore:
@@ -43,47 +43,47 @@ class SqlTaskStore:
         self._db = database
 
     async def add_task(self, task: Task) -> None:
-        c = tasks.c
-        busy = sa.select(c.id).where(c.subject == task.subject, c.status.in_(_OPEN))
+        cols = tasks.c
+        busy = sa.select(cols.id).where(cols.subject == task.subject, cols.status.in_(_OPEN_STATUSES))
 
-        def work(s: sa.Connection) -> None:
-            other = s.execute(busy).scalars().first() if task.subject else None
-            if other is not None:
-                raise busy_with(task.subject, other)
-            s.execute(sa.insert(tasks), row_of(task))
+        def work(conn: sa.Connection) -> None:
+            busy_task_id = conn.execute(busy).scalars().first() if task.subject else None
+            if busy_task_id is not None:
+                raise busy_with(task.subject, busy_task_id)
+            conn.execute(sa.insert(tasks), row_of(task))
 
         await self._db.run_write(work)
 
     async def put_task(self, task: Task) -> None:
         query = sa.update(tasks).where(tasks.c.id == task.id).values(row_of(task))
-        await self._db.run_write(lambda s: s.execute(query))
+        await self._db.run_write(lambda conn: conn.execute(query))
 
     async def task(self, task_id: TaskId) -> Task | None:
         return await self._one_task(tasks.c.id == task_id)
 
     async def open_task(self, subject: str) -> Task | None:
-        return await self._one_task((tasks.c.subject == subject) & tasks.c.status.in_(_OPEN))
+        return await self._one_task((tasks.c.subject == subject) & tasks.c.status.in_(_OPEN_STATUSES))
 
-    async def _one_task(self, which: sa.ColumnElement[bool]) -> Task | None:
-        query = sa.select(*(tasks.c[f.name] for f in fields(Task))).where(which)
-        row = await self._db.run_read(lambda s: s.execute(query).first())
+    async def _one_task(self, condition: sa.ColumnElement[bool]) -> Task | None:
+        query = sa.select(*(tasks.c[field.name] for field in fields(Task))).where(condition)
+        row = await self._db.run_read(lambda conn: conn.execute(query).first())
         return Task(**row._mapping) if row is not None else None
 
     async def request_cancel(self, task_id: TaskId) -> None:
         query = sa.update(tasks).where(tasks.c.id == task_id).values(is_unwanted=True)
-        await self._db.run_write(lambda s: s.execute(query))
+        await self._db.run_write(lambda conn: conn.execute(query))
 
     async def cancel_requested(self, task_ids: Collection[TaskId]) -> Collection[TaskId]:
         query = sa.select(tasks.c.id).where(tasks.c.id.in_(task_ids), tasks.c.is_unwanted)
-        return await self._db.run_read(lambda s: [TaskId(i) for i in s.execute(query).scalars()])
+        return await self._db.run_read(lambda conn: [TaskId(task_id) for task_id in conn.execute(query).scalars()])
 
-    async def fail_open_tasks(self, *, at: datetime, message: str, but: Collection[str] = ()) -> int:
-        c = tasks.c
-        unfinished = c.status.in_(_OPEN) & c.manager.not_in(but)
+    async def fail_open_tasks(self, *, at: datetime, message: str, living: Collection[str] = ()) -> int:
+        cols = tasks.c
+        unfinished = cols.status.in_(_OPEN_STATUSES) & cols.manager.not_in(living)
 
-        def work(s: sa.Connection) -> int:
-            values = {"status": TaskStatus.FAILED, "updated_at": at, "message": message}
-            done = s.execute(sa.update(tasks).where(unfinished).values(values))
-            return int(done.rowcount)
+        def work(conn: sa.Connection) -> int:
+            new_values = {"status": TaskStatus.FAILED, "updated_at": at, "message": message}
+            update_result = conn.execute(sa.update(tasks).where(unfinished).values(new_values))
+            return int(update_result.rowcount)
 
         return await self._db.run_write(work)

@@ -28,6 +28,6 @@ class TaskStore(Protocol):
         """Returns those of the tasks that are requested to be cancelled."""
         ...
 
-    async def fail_open_tasks(self, *, at: datetime, message: str, but: Collection[str] = ()) -> int:
-        """Marks the open tasks as failed, except those of the managers in ``but``, and returns their number."""
+    async def fail_open_tasks(self, *, at: datetime, message: str, living: Collection[str] = ()) -> int:
+        """Marks the open tasks as failed, except those of the managers in ``living``, and returns their number."""
         ...

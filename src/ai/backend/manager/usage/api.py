@@ -19,7 +19,7 @@ from ai.backend.manager.usage.model import METRICS, GroupUsage, Timeline, UsedKe
 from ai.backend.manager.usage.service import UsageService
 
 Date = Annotated[str, Meta(max_length=16)]
-_MS = 1_000
+_MS_PER_S = 1_000
 
 
 class MonthQuery(Schema, frozen=True):
@@ -47,87 +47,89 @@ class UsageApi:
     async def month(self, call: Call[Nothing, MonthQuery]) -> list[dict[str, Any]]:
         """Report the usage of groups in a month, for administrators: sums, and the first 10,000 containers."""
         query = call.query
-        ids = [GroupId(group_id) for group_id in query.group_ids or ()] or None
-        usages = await self._usage.of_month(caller_of(call), query.month, ids)
-        return await asyncio.to_thread(lambda: [_group(usage) for usage in usages])
+        group_ids = [GroupId(group_id) for group_id in query.group_ids or ()] or None
+        usages = await self._usage.of_month(caller_of(call), query.month, group_ids)
+        return await asyncio.to_thread(lambda: [_group_report(usage) for usage in usages])
 
     @route("GET", "/resource/usage/period", query=PeriodQuery)
     async def period(self, call: Call[Nothing, PeriodQuery]) -> dict[str, Any]:
         """Report the usage of a group between two days, for administrators; an empty object if there is none."""
         query = call.query
         usage = await self._usage.of_period(caller_of(call), GroupId(query.group_id), query.start_date, query.end_date)
-        return await asyncio.to_thread(_group, usage) if usage is not None else {}
+        return await asyncio.to_thread(_group_report, usage) if usage is not None else {}
 
     @route("GET", "/resource/stats/user/month")
     async def own_statistics(self, call: Call) -> list[dict[str, Any]]:
         """Report the usage of the caller in each quarter of an hour of the last 30 days."""
-        return await asyncio.to_thread(_bins, await self._usage.own_timeline(caller_of(call)))
+        return await asyncio.to_thread(_timeline_report, await self._usage.own_timeline(caller_of(call)))
 
     @route("GET", "/resource/stats/admin/month")
     async def statistics(self, call: Call) -> list[dict[str, Any]]:
         """Report the usage of everybody, or of an administrator's domain, in the same form."""
-        return await asyncio.to_thread(_bins, await self._usage.timeline(caller_of(call)))
+        return await asyncio.to_thread(_timeline_report, await self._usage.timeline(caller_of(call)))
 
 
-def _allocated(slots: ResourceSlot, prefix: str = "") -> dict[str, Any]:
+def _allocated_amounts(slots: ResourceSlot, prefix: str = "") -> dict[str, Any]:
     """Returns the allocated amounts; ``smp`` is processor cores."""
     return {
-        f"{prefix}smp": _number(slots["cpu"]),
-        f"{prefix}cpu_allocated": _number(slots["cpu"]),
+        f"{prefix}smp": _json_number(slots["cpu"]),
+        f"{prefix}cpu_allocated": _json_number(slots["cpu"]),
         f"{prefix}mem_allocated": int(slots["mem"]),
-        f"{prefix}gpu_mem_allocated": int(sum(q for name, q in slots.items() if name.endswith((".mem", ".memory")))),
+        f"{prefix}gpu_mem_allocated": int(
+            sum(amount for name, amount in slots.items() if name.endswith((".mem", ".memory")))
+        ),
     }
 
 
-def _used(metrics: Mapping[str, Decimal], prefix: str = "") -> dict[str, Any]:
+def _used_amounts(metrics: Mapping[str, Decimal], prefix: str = "") -> dict[str, Any]:
     """Returns the used amounts: ``cpu_used`` in seconds of a core, the others in bytes."""
-    used: dict[str, Any] = {f"{prefix}{name}": int(metrics.get(name, 0)) for name in METRICS}
-    return {**used, f"{prefix}cpu_used": round(float(metrics.get("cpu_used", 0)) / _MS, 3)}
+    used_amounts: dict[str, Any] = {f"{prefix}{name}": int(metrics.get(name, 0)) for name in METRICS}
+    return {**used_amounts, f"{prefix}cpu_used": round(float(metrics.get("cpu_used", 0)) / _MS_PER_S, 3)}
 
 
-def _group(usage: GroupUsage) -> dict[str, Any]:
+def _group_report(usage: GroupUsage) -> dict[str, Any]:
     return {
         "g_id": str(usage.group_id),
         "g_name": usage.group_name,
         "domain_name": usage.domain_name,
-        **_allocated(usage.slots, "g_"),
-        **_used(usage.metrics, "g_"),
+        **_allocated_amounts(usage.slots, "g_"),
+        **_used_amounts(usage.metrics, "g_"),
         "g_device_type": usage.device_types,
         "g_slots": usage.slots.to_json(),
         "g_slot_seconds": {name: format_quantity(amount) for name, amount in sorted(usage.slot_seconds.items())},
         "c_count": usage.count,
-        "c_infos": [_container(kernel) for kernel in usage.kernels],
+        "c_infos": [_container_report(kernel) for kernel in usage.kernels],
     }
 
 
-_ATTRIBUTES = (
+_KERNEL_ATTRIBUTES = (
     *("container_id", "domain_name", "group_name", "name", "access_key", "email", "agent", "status_info"),
     "cluster_mode",
 )
 
 
-def _container(kernel: UsedKernel) -> dict[str, Any]:
+def _container_report(kernel: UsedKernel) -> dict[str, Any]:
     """Returns the view of a kernel. ``used_days`` counts begun days. ``created_at`` and ``terminated_at`` are never
     null, since published clients print them."""
-    ended = kernel.terminated_at
-    used = (ended - kernel.started_at) if ended is not None else None
+    ended_at = kernel.terminated_at
+    used_time = (ended_at - kernel.started_at) if ended_at is not None else None
     return {
         "id": str(kernel.kernel_id),
         "session_id": str(kernel.session_id),
         "group_id": str(kernel.group_id),
-        **{name: getattr(kernel, name) for name in _ATTRIBUTES},
-        **_allocated(kernel.slots),
-        **_used({name: kernel.metric(*source) for name, source in METRICS.items()}),
+        **{name: getattr(kernel, name) for name in _KERNEL_ATTRIBUTES},
+        **_allocated_amounts(kernel.slots),
+        **_used_amounts({name: kernel.metric(*source) for name, source in METRICS.items()}),
         "slots": kernel.slots.to_json(),
         "device_type": sorted({name.partition(".")[0] for name in kernel.devices}),
         "nfs": list(kernel.mounts),
         "image_name": split_image(kernel.image)[1],
         "image_id": kernel.image,
-        "used_time": str(used) if used is not None else "",
-        "used_days": used.days + 1 if used is not None else None,
+        "used_time": str(used_time) if used_time is not None else "",
+        "used_days": used_time.days + 1 if used_time is not None else None,
         "created_at": kernel.created_at.isoformat(),
         "started_at": kernel.started_at.isoformat(),
-        "terminated_at": ended.isoformat() if ended is not None else "",
+        "terminated_at": ended_at.isoformat() if ended_at is not None else "",
         "status": kernel.status.value,
     }
 
@@ -144,15 +146,18 @@ _SERIES: Sequence[tuple[str, str, str]] = (
 """Published name, name in the timeline, and unit."""
 
 
-def _bins(timeline: Timeline) -> list[dict[str, Any]]:
+def _timeline_report(timeline: Timeline) -> list[dict[str, Any]]:
     return [
         {
             "date": begin.timestamp(),
-            **{name: {"value": _number(values[key]), "unit_hint": unit} for name, key, unit in _SERIES},
+            **{
+                name: {"value": _json_number(bin_values[value_key]), "unit_hint": unit}
+                for name, value_key, unit in _SERIES
+            },
         }
-        for begin, values in timeline.bins()
+        for begin, bin_values in timeline.bins()
     ]
 
 
-def _number(amount: Decimal) -> int | float:
+def _json_number(amount: Decimal) -> int | float:
     return int(amount) if amount == amount.to_integral_value() else float(amount)

@@ -22,8 +22,8 @@ MAX_LISTED = 10_000
 BIN = timedelta(minutes=15)
 BINS = 2_880
 """Number of bins in the statistics of a month, which are 30 days."""
-_NONE = Decimal(0)
-_COUNTERS = 2**63
+_ZERO = Decimal(0)
+_COUNTER_LIMIT = 2**63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,11 +81,11 @@ class UsedKernel:
         metric = (self.last_stat or {}).get(name)
         try:
             value = (
-                Decimal(str(metric[part])) if isinstance(metric, Mapping) and metric.get(part) is not None else _NONE
+                Decimal(str(metric[part])) if isinstance(metric, Mapping) and metric.get(part) is not None else _ZERO
             )
         except InvalidOperation:
-            return _NONE
-        return value if value.is_finite() and 0 <= value < _COUNTERS else _NONE
+            return _ZERO
+        return value if value.is_finite() and 0 <= value < _COUNTER_LIMIT else _ZERO
 
     @property
     def devices(self) -> ResourceSlot:
@@ -93,9 +93,9 @@ class UsedKernel:
         return ResourceSlot({name: amount for name, amount in self.slots.items() if name not in ("cpu", "mem")})
 
     def seconds_within(self, start: datetime, end: datetime, now: datetime) -> Decimal:
-        """Returns the seconds for which it ran between ``start`` and ``end``."""
-        until = min(self.terminated_at or now, end, now)
-        return max(_NONE, Decimal(str((until - max(self.started_at, start)).total_seconds())))
+        """Returns the seconds for which the kernel ran between ``start`` and ``end``."""
+        ran_until = min(self.terminated_at or now, end, now)
+        return max(_ZERO, Decimal(str((ran_until - max(self.started_at, start)).total_seconds())))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -119,9 +119,9 @@ class GroupUsage:
         self.slots += kernel.slots
         held_s = kernel.seconds_within(query.start, query.end, now)
         for name, amount in kernel.slots.items():
-            self.slot_seconds[name] = self.slot_seconds.get(name, _NONE) + amount * held_s
+            self.slot_seconds[name] = self.slot_seconds.get(name, _ZERO) + amount * held_s
         for name, (metric, part) in METRICS.items():
-            self.metrics[name] = self.metrics.get(name, _NONE) + kernel.metric(metric, part)
+            self.metrics[name] = self.metrics.get(name, _ZERO) + kernel.metric(metric, part)
 
     @property
     def device_types(self) -> list[str]:
@@ -147,27 +147,27 @@ class Timeline:
     def __init__(self, now: datetime) -> None:
         self.now = now
         self.start = now - BINS * BIN
-        self._changes: dict[str, list[Decimal]] = {name: [_NONE] * (BINS + 1) for name in _SERIES}
+        self._changes: dict[str, list[Decimal]] = {name: [_ZERO] * (BINS + 1) for name in _SERIES}
 
     def add(self, kernel: UsedKernel) -> None:
-        first = max(0, (kernel.started_at - self.start) // BIN)
-        last = min(BINS - 1, ((kernel.terminated_at or self.now) - self.start) // BIN)
-        if last < first:
+        first_bin = max(0, (kernel.started_at - self.start) // BIN)
+        last_bin = min(BINS - 1, ((kernel.terminated_at or self.now) - self.start) // BIN)
+        if last_bin < first_bin:
             return
         amounts = {
             "num_sessions": Decimal(kernel.is_main),
             "cpu": kernel.slots["cpu"],
             "mem": kernel.slots["mem"],
-            "devices": sum(kernel.devices.values(), _NONE),
+            "devices": sum(kernel.devices.values(), _ZERO),
             **{name: kernel.metric(*METRICS[name]) for name in ("io_read", "io_write", "disk_used")},
         }
         for name, amount in amounts.items():
-            self._changes[name][first] += amount
-            self._changes[name][last + 1] -= amount
+            self._changes[name][first_bin] += amount
+            self._changes[name][last_bin + 1] -= amount
 
     def bins(self) -> list[tuple[datetime, dict[str, Decimal]]]:
-        """Returns the start and the values of each bin."""
-        running = dict.fromkeys(_SERIES, _NONE)
+        """Returns the start and the amounts of each quarter of an hour."""
+        running = dict.fromkeys(_SERIES, _ZERO)
         bins = []
         for index in range(BINS):
             for name in _SERIES:

@@ -21,7 +21,7 @@ MAX_PERIOD = timedelta(days=100)
 MAX_CONCURRENT = 2
 """Concurrent reports in one manager for administrators, and as many for others; as many again may wait. A caller may
 have one."""
-_PAGE = 1_000
+_PAGE_ROWS = 1_000
 
 
 @dataclass(slots=True)
@@ -53,14 +53,14 @@ class UsageService:
     async def of_month(self, caller: Caller, month: str, group_ids: Sequence[GroupId] | None) -> list[GroupUsage]:
         """Returns the usage of groups in a month (``YYYYMM``, UTC), without those that used nothing; by default of all
         groups that the caller sees. Raises InvalidInput, Forbidden, NotFound and RateLimitExceeded."""
-        start = _day(month + "01", "month")
+        start = _parse_day(month + "01", "month")
         end = (start + timedelta(days=32)).replace(day=1)
         return await self._report(caller, start, end, group_ids)
 
-    async def of_period(self, caller: Caller, group_id: GroupId, first: str, last: str) -> GroupUsage | None:
+    async def of_period(self, caller: Caller, group_id: GroupId, first_day: str, last_day: str) -> GroupUsage | None:
         """Returns the usage of a group between two days (``YYYYMMDD``, UTC), both included; None if there is none.
         Raises as :meth:`of_month`."""
-        start, end = _day(first, "start_date"), _day(last, "end_date") + timedelta(days=1)
+        start, end = _parse_day(first_day, "start_date"), _parse_day(last_day, "end_date") + timedelta(days=1)
         if end <= start:
             raise InvalidInput("The period ends before it begins.", data={"end_date": "before start_date"})
         if end - start > MAX_PERIOD:
@@ -88,9 +88,9 @@ class UsageService:
         self, caller: Caller, start: datetime, end: datetime, group_ids: Sequence[GroupId] | None
     ) -> list[GroupUsage]:
         require_any(caller, Operation.SEE_USAGE)
-        seen = {group.id: group for group in await self._identity.groups(caller)}
+        visible = {group.id: group for group in await self._identity.groups(caller)}
         if group_ids is not None and (
-            unknown := [g for g in group_ids if g not in seen and _domain_of(caller) is not None]
+            unknown := [group for group in group_ids if group not in visible and _domain_of(caller) is not None]
         ):
             raise NotFound(f"There is no group {unknown[0]}.", data={"group_ids": "unknown"})
         query = UsageQuery(
@@ -116,7 +116,7 @@ class UsageService:
         return sorted(usages.values(), key=lambda usage: (usage.domain_name, usage.group_name))
 
     async def _read(self, caller: Caller, query: UsageQuery, add: Callable[[UsedKernel], None]) -> None:
-        """Adds all kernels page by page, which bounds memory and yields to other tasks. Raises RateLimitExceeded."""
+        """Calls ``add`` for all kernels page by page, which bounds memory. Raises RateLimitExceeded."""
         is_administrator = scope_of(caller, Operation.SEE_USAGE) is not Scope.NONE
         limiter = self._administrators if is_administrator else self._others
         if caller.user_id in limiter.users:
@@ -126,11 +126,11 @@ class UsageService:
         limiter.users.add(caller.user_id)
         try:
             async with limiter.slots:
-                page = await self._store.used(query, limit=_PAGE)
+                page = await self._store.used(query, limit=_PAGE_ROWS)
                 while page:
                     for kernel in page:
                         add(kernel)
-                    page = await self._store.used(query, after=page[-1].cursor, limit=_PAGE)
+                    page = await self._store.used(query, after=page[-1].cursor, limit=_PAGE_ROWS)
         finally:
             limiter.users.discard(caller.user_id)
 
@@ -140,11 +140,11 @@ def _domain_of(caller: Caller) -> DomainName | None:
     return None if scope_of(caller, Operation.SEE_USAGE) is Scope.ALL else caller.domain_name
 
 
-def _day(text: str, field: str) -> datetime:
+def _parse_day(text: str, field: str) -> datetime:
     try:
         if not text.isascii() or not text.isdigit() or len(text) != 8 or text[:3] == "999":
             raise ValueError  # the end of a period may lie beyond the last year of the calendar
         return datetime.strptime(text, "%Y%m%d").replace(tzinfo=UTC)
     except ValueError:
-        form = "YYYYMM" if field == "month" else "YYYYMMDD"
-        raise InvalidInput(f"{field} is a date as {form}.", data={field: "malformed"}) from None
+        date_format = "YYYYMM" if field == "month" else "YYYYMMDD"
+        raise InvalidInput(f"{field} is a date as {date_format}.", data={field: "malformed"}) from None

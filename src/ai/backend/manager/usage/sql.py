@@ -22,33 +22,33 @@ class SqlUsageStore:
     async def used(self, query: UsageQuery, *, after: Cursor | None = None, limit: int = 1_000) -> Sequence[UsedKernel]:
         has_ended = after is None or after.terminated_at is not None
 
-        def work(s: Connection) -> list[UsedKernel]:
+        def work(conn: Connection) -> list[UsedKernel]:
             rows: list[Row[Any]] = []
             if has_ended:
-                rows += s.execute(_ended(query, after).limit(limit)).all()
+                rows += conn.execute(_ended(query, after).limit(limit)).all()
             if len(rows) < limit:
-                rows += s.execute(_running(query, None if has_ended else after).limit(limit - len(rows))).all()
+                rows += conn.execute(_running(query, None if has_ended else after).limit(limit - len(rows))).all()
             return [UsedKernel(**row._mapping) for row in rows]
 
         return await self._db.run_read(work)
 
 
-def _select(query: UsageQuery) -> Select[Any]:
+def _kernels(query: UsageQuery) -> Select[Any]:
     k, c = sessions_tables.kernels.c, sessions_tables.sessions.c
-    where: list[ColumnElement[bool]] = [k.started_at < query.end]
+    conditions: list[ColumnElement[bool]] = [k.started_at < query.end]
     if query.group_ids is not None:
-        where.append(c.group_id.in_(query.group_ids))
+        conditions.append(c.group_id.in_(query.group_ids))
     if query.domain_name is not None:
-        where.append(c.domain_name == query.domain_name)
+        conditions.append(c.domain_name == query.domain_name)
     if query.user_id is not None:
-        where.append(c.user_id == query.user_id)
+        conditions.append(c.user_id == query.user_id)
     columns = (
         *(k.id.label("kernel_id"), k.session_id, (k.id == k.session_id).label("is_main"), k.image, k.agent),
         *(k.container_id, k.status, k.status_info, k.requested_slots.label("slots"), k.last_stat, k.created_at),
         *(k.started_at, k.terminated_at, c.name, c.access_key, c.user_id, c.user_email.label("email")),
         *(c.domain_name, c.group_id, c.group_name, c.cluster_mode, c.mounts),
     )
-    return select(*columns).join(sessions_tables.sessions, c.id == k.session_id).where(*where)
+    return select(*columns).join(sessions_tables.sessions, c.id == k.session_id).where(*conditions)
 
 
 def _ended(query: UsageQuery, after: Cursor | None) -> Select[Any]:
@@ -57,10 +57,10 @@ def _ended(query: UsageQuery, after: Cursor | None) -> Select[Any]:
     if after is not None:
         at = after.terminated_at  # written so that the index is used from here
         condition = and_(k.terminated_at >= at, or_(k.terminated_at > at, k.id > after.kernel_id))
-    return _select(query).where(k.terminated_at.is_not(None), condition).order_by(k.terminated_at, k.id)
+    return _kernels(query).where(k.terminated_at.is_not(None), condition).order_by(k.terminated_at, k.id)
 
 
 def _running(query: UsageQuery, after: Cursor | None) -> Select[Any]:
     k = sessions_tables.kernels.c
-    selected = _select(query).where(k.terminated_at.is_(None), k.status != KernelStatus.PENDING).order_by(k.id)
+    selected = _kernels(query).where(k.terminated_at.is_(None), k.status != KernelStatus.PENDING).order_by(k.id)
     return selected.where(k.id > after.kernel_id) if after is not None else selected

@@ -32,7 +32,7 @@ from ai.backend.manager.sessions.settings import SessionSettings
 from ai.backend.manager.sessions.store import SessionStore
 from ai.backend.manager.system.service import ManagerState
 
-_COPIED = (
+_REQUEST_FIELDS = (
     *("type", "tag", "cluster_mode", "cluster_size", "runtime_class", "startup_command"),
     *("batch_timeout_s", "exec_timeout_s"),
 )
@@ -75,9 +75,9 @@ class SessionFactory:
         needs = needs_of(request.cluster_size, request.cluster_mode, "", encrypted=encrypted)
         if needs:
             candidates = replace(candidates, agents=with_networks(candidates.agents, candidates.resource_group, needs))
-        image = await self._image(owner, candidates, request.image, request.architecture)
+        image = await self._chosen_image(owner, candidates, request.image, request.architecture)
         limits = await self._check_policy(owner, request)
-        slots = self._slots(request.resources, image)
+        slots = self._requested_slots(request.resources, image)
         planned = await self._planned_kernels(owner, request, image, slots, candidates)
         if request.runtime_class:
             candidates, planned = feasibility.of_class(request.runtime_class, candidates, planned, self.devices)
@@ -90,7 +90,7 @@ class SessionFactory:
         session = Session(
             id=session_id,
             name=request.name or f"session-{session_id.hex[:10]}",
-            **{name: getattr(request, name) for name in _COPIED},
+            **{name: getattr(request, name) for name in _REQUEST_FIELDS},
             status=SessionStatus.PENDING,
             status_history={SessionStatus.PENDING.value: now.isoformat()},
             status_changed=now,
@@ -105,20 +105,20 @@ class SessionFactory:
             architecture=image.architecture,
             requested_slots=slots,
             variant_requirements=checks.check_requirements(request.variant_requirements),
-            resource_opts=self._options(request, slots),
+            resource_opts=self._checked_options(request, slots),
             environ=checks.check_environ(request.environ, max_bytes=self.settings.max_environ_bytes),
             mounts=tuple(mount.name for mount in mounts),
             vfolder_mounts=mounts,
             bootstrap_script=bootstrap_script,
             callback_url=checks.check_callback(request.callback_url),
             starts_at=checks.parse_start(request.starts_at, now) if request.starts_at else None,
-            dependencies=await self._dependencies(owner, request.dependencies),
+            dependencies=await self._dependency_ids(owner, request.dependencies),
             priority=candidates.priority,
             scaling_group=candidates.resource_group,
             designated_agents=candidates.designated,
             preopen_ports=checks.check_ports(request.preopen_ports),
             created_at=now,
-            kernels=self._kernels(session_id, planned, now),
+            kernels=self._new_kernels(session_id, planned, now),
         )
         return session, limits
 
@@ -137,15 +137,15 @@ class SessionFactory:
     async def _resolve_mounts(self, owner: Caller, request: CreateSession) -> tuple[FolderMount, ...]:
         if self.mounts is not None:
             return await self.mounts.resolve(owner, request.mounts, request.mount_map, request.mount_options)
-        for folder in (*request.mounts, *request.mount_map, *request.mount_options):
-            message = f"The folder {folder[:64]!r} cannot be mounted: this cluster has no folders."
-            raise InvalidInput(message, data={"config.mounts": f"no such folder: {folder[:64]}"})
+        for mount_ref in (*request.mounts, *request.mount_map, *request.mount_options):
+            message = f"The folder {mount_ref[:64]!r} cannot be mounted: this cluster has no folders."
+            raise InvalidInput(message, data={"config.mounts": f"no such folder: {mount_ref[:64]}"})
         return ()
 
-    async def _image(
+    async def _chosen_image(
         self, owner: Caller, candidates: feasibility.Candidates, reference: str, architecture: str | None
     ) -> Image:
-        """Raises as :meth:`ImageService.choose`."""
+        """Returns the image of a name that candidate agents can run. Raises as :meth:`ImageService.choose`."""
         if self.images is None:
             return resolve_image(merge_images(candidates.agents), reference, architecture)
         return await self.images.choose(owner, candidates.domain, candidates.agents, reference, architecture)
@@ -162,21 +162,21 @@ class SessionFactory:
         if not request.roles:
             roles = [("main", 1), ("sub", request.cluster_size - 1)]
             return tuple(
-                feasibility.PlannedKernel(role, i + 1, image, slots) for role, size in roles for i in range(size)
+                feasibility.PlannedKernel(role, rank + 1, image, slots) for role, size in roles for rank in range(size)
             )
         planned: list[feasibility.PlannedKernel] = []
         for role in request.roles:
-            role_image = await self._image(owner, candidates, role.image, role.architecture)
+            role_image = await self._chosen_image(owner, candidates, role.image, role.architecture)
             if role.name == "main" and role_image.name != image.name:
                 role_image = image  # the request names another image
             resources = {**(role.resources or {}), **((request.resources or {}) if role.name == "main" else {})}
-            role_slots = self._slots(resources, role_image)
+            role_slots = self._requested_slots(resources, role_image)
             environ = checks.check_environ(role.environ, max_bytes=self.settings.max_environ_bytes)
             script = checks.check_text(role.bootstrap_script, "bootstrap_script", self.settings.max_script_bytes)
             options = {"environ": environ, **({"bootstrap_script": script} if script else {})}
             planned += [
-                feasibility.PlannedKernel(role.name, i + 1, role_image, role_slots, options)
-                for i in range(role.replicas)
+                feasibility.PlannedKernel(role.name, rank + 1, role_image, role_slots, options)
+                for rank in range(role.replicas)
             ]
         return tuple(planned)
 
@@ -195,7 +195,7 @@ class SessionFactory:
             max_pending_slots=policy.max_pending_session_resource_slots,
         )
 
-    def _slots(self, resources: Mapping[str, str | int | float] | None, image: Image) -> ResourceSlot:
+    def _requested_slots(self, resources: Mapping[str, str | int | float] | None, image: Image) -> ResourceSlot:
         slot_types = self.slots.slot_types
         requested: dict[str, Decimal] = {}
         for name, value in (resources or {}).items():
@@ -216,17 +216,17 @@ class SessionFactory:
             if quantity.is_infinite():
                 raise InvalidQuantity(f"{name} must be finite", data={"config.resources": f"{name}: malformed"})
             requested[name] = quantity
-        minimum = image.min_slots
+        image_minimum = image.min_slots
         for slot in ("cpu", "mem"):
             if slot in slot_types and slot not in requested:
-                requested[slot] = minimum[slot] or feasibility.DEFAULT_SLOTS[SlotName(slot)]
-        for slot, least in minimum.items():
-            if requested.setdefault(slot, least) < least:
-                message = f"The image {image.name} needs at least {least} of {slot}."
+                requested[slot] = image_minimum[slot] or feasibility.DEFAULT_SLOTS[SlotName(slot)]
+        for slot, minimum_amount in image_minimum.items():
+            if requested.setdefault(slot, minimum_amount) < minimum_amount:
+                message = f"The image {image.name} needs at least {minimum_amount} of {slot}."
                 raise InvalidInput(message, data={"config.resources": f"{slot}: below the minimum of the image"})
         return ResourceSlot(requested).nonzero()
 
-    def _options(self, request: CreateSession, slots: ResourceSlot) -> dict[str, str]:
+    def _checked_options(self, request: CreateSession, slots: ResourceSlot) -> dict[str, str]:
         options = dict(request.resource_opts)
         for name in options:
             if name not in checks.OPTIONS:
@@ -245,22 +245,22 @@ class SessionFactory:
             "shmem": str(int(min(Decimal(shmem), slots["mem"] or Decimal(shmem)))),
         }
 
-    async def _dependencies(self, owner: Caller, refs: Sequence[str]) -> tuple[SessionId, ...]:
-        ids: list[SessionId] = []
+    async def _dependency_ids(self, owner: Caller, refs: Sequence[str]) -> tuple[SessionId, ...]:
+        dependency_ids: list[SessionId] = []
         for ref in refs:
             try:
                 session = await self.sessions.get(SessionId(UUID(ref)))
             except ValueError:
                 live = await self.sessions.find_live(owner.access_key, ref)
-                exact = [s for s in live if s.name == ref] or live
+                same_named = [session for session in live if session.name == ref] or live
                 newest = await self.sessions.newest_named(owner.access_key, ref)
-                session = exact[0] if len(exact) == 1 else newest
+                session = same_named[0] if len(same_named) == 1 else newest
             if session is None or session.user_id != owner.user_id:
                 raise InvalidInput(f"There is no session {ref[:64]!r} to depend on.", data={"dependencies": "unknown"})
-            ids.append(session.id)
-        return tuple(dict.fromkeys(ids))
+            dependency_ids.append(session.id)
+        return tuple(dict.fromkeys(dependency_ids))
 
-    def _kernels(
+    def _new_kernels(
         self, session_id: SessionId, planned: Sequence[feasibility.PlannedKernel], now: datetime
     ) -> tuple[Kernel, ...]:
         return tuple(

@@ -35,26 +35,28 @@ def _check_devices(agents: Sequence[Agent], slots: ResourceSlot, devices: Device
     device."""
     if all(name in DEFAULT_SLOTS for name in slots.nonzero()):
         return
-    refusal: errors.ResourceError | None = None
+    placement_error: errors.ResourceError | None = None
     for agent in agents:
         # Failed devices may recover.
-        well = [
-            replace(p, devices=tuple(replace(d, health=DeviceHealth.HEALTHY) for d in p.devices))
-            for p in devices.plugins_of(agent)
+        healthy_plugins = [
+            replace(plugin, devices=tuple(replace(device, health=DeviceHealth.HEALTHY) for device in plugin.devices))
+            for plugin in devices.plugins_of(agent)
         ]
         try:
-            NodeAllocator.from_devices(well).allocate(slots)
+            NodeAllocator.from_devices(healthy_plugins).allocate(slots)
         except errors.ResourceError as e:
-            refusal = e
+            placement_error = e
         else:
             return
-    if refusal is not None:
-        raise refusal
+    if placement_error is not None:
+        raise placement_error
 
 
 def _slot_names(agent: Agent, devices: DeviceReader) -> frozenset[str]:
     """Returns every slot of an agent, also those of unhealthy devices."""
-    return frozenset(s.slot_name for p in devices.plugins_of(agent) for d in p.devices for s in d.slots)
+    return frozenset(
+        slot.slot_name for plugin in devices.plugins_of(agent) for device in plugin.devices for slot in device.slots
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +88,9 @@ def _check_options(caller: Caller, request: CreateSession, group: ResourceGroup)
     """Returns the priority of a request. Raises InvalidInput if the resource group refuses its type or priority."""
     options = read(group.scheduler_opts)
     if request.type not in options.allowed_session_types:
-        allowed = sorted(options.allowed_session_types)
-        message = f"Resource group {group.name} runs sessions of type {', '.join(allowed)} only."
-        raise errors.InvalidInput(message, data={"type": "not allowed", "available": allowed})
+        allowed_types = sorted(options.allowed_session_types)
+        message = f"Resource group {group.name} runs sessions of type {', '.join(allowed_types)} only."
+        raise errors.InvalidInput(message, data={"type": "not allowed", "available": allowed_types})
     if request.priority is None:
         return min(USUAL_PRIORITY, options.max_priority)
     if request.priority > options.max_priority and not is_permitted(caller, Operation.EXCEED_PRIORITY):
@@ -100,7 +102,7 @@ def _check_options(caller: Caller, request: CreateSession, group: ResourceGroup)
 def of_class(
     name: str, candidates: Candidates, planned: Sequence[PlannedKernel], devices: DeviceReader
 ) -> tuple[Candidates, tuple[PlannedKernel, ...]]:
-    """Returns the agents that have the runtime class, and the kernels with its cost. Raises as ``with_class``."""
+    """Returns candidates with agents of a runtime class, and kernels with its cost. Raises as ``with_class``."""
     agents, cost = with_class(
         candidates.agents, name, [kernel.slots for kernel in planned], candidates.resource_group, devices
     )
@@ -130,32 +132,36 @@ class FeasibilityChecker:
         groups = await self.identities.groups(domain_name=domain, user_id=owner.user_id)
         if scope_of(caller, Operation.USE_GROUPS) is not Scope.OWN:
             groups += await self.identities.groups(domain_name=domain)
-        group = next((g for g in groups if name in (g.name, str(g.id))), None)
+        group = next((group for group in groups if name in (group.name, str(group.id))), None)
         if group is None or not group.is_active:
             raise errors.NotFound(f"There is no group {name[:64]!r} for you.", data={"group": "unknown"})
         beneficiaries = (Beneficiary.domain(domain), Beneficiary.group(group.id), Beneficiary.keypair(owner.access_key))
-        allowed = await self.resource_groups.resource_groups(beneficiaries, is_active=True)
-        requested = request.scaling_group
-        chosen = next((r for r in allowed if r.name == requested), None) if requested else next(iter(allowed), None)
-        if chosen is None:
+        allowed_groups = await self.resource_groups.resource_groups(beneficiaries, is_active=True)
+        requested_name = request.scaling_group
+        chosen_group = (
+            next((r for r in allowed_groups if r.name == requested_name), None)
+            if requested_name
+            else next(iter(allowed_groups), None)
+        )
+        if chosen_group is None:
             raise errors.NotFound(
-                f"There is no resource group {requested[:64]!r} for you."
-                if requested
+                f"There is no resource group {requested_name[:64]!r} for you."
+                if requested_name
                 else "No resource group is open to you.",
-                data={"config.scalingGroup": "unknown", "available": [r.name for r in allowed]},
+                data={"config.scalingGroup": "unknown", "available": [group.name for group in allowed_groups]},
             )
-        agents = await self.agents.agents(scaling_group=chosen.name)
-        agents = [a for a in agents if a.status is not AgentStatus.TERMINATED]
+        agents = await self.agents.agents(scaling_group=chosen_group.name)
+        agents = [agent for agent in agents if agent.status is not AgentStatus.TERMINATED]
         if request.agent_list and not is_permitted(caller, Operation.CHOOSE_AGENTS):
             raise errors.Forbidden("Only administrators choose agents.", data={"config.agentList": "not allowed"})
-        agent_ids = {a.id for a in agents}
+        agent_ids = {agent.id for agent in agents}
         for agent in request.agent_list:
             if agent not in agent_ids:
                 raise errors.NotFound(f"There is no agent {agent[:64]!r}.", data={"config.agentList": "unknown"})
-        open_groups = frozenset(r.name for r in allowed)
-        designated = tuple(AgentId(a) for a in request.agent_list)
-        priority = _check_options(caller, request, chosen)
-        return Candidates(domain, group, chosen.name, open_groups, agents, designated, priority)
+        open_groups = frozenset(group.name for group in allowed_groups)
+        designated = tuple(AgentId(agent_id) for agent_id in request.agent_list)
+        priority = _check_options(caller, request, chosen_group)
+        return Candidates(domain, group, chosen_group.name, open_groups, agents, designated, priority)
 
     async def check_fits(
         self, request: CreateSession, planned: Sequence[PlannedKernel], candidates: Candidates
@@ -163,52 +169,56 @@ class FeasibilityChecker:
         """Refuses a request that no agent could hold even if it were empty, as it would wait forever. Raises
         ImageNotFound (no agent has this architecture), UnsupportedResource (no agent has such a slot),
         InsufficientResource, or what the allocator raises."""
-        total = sum((kernel.slots for kernel in planned), ResourceSlot())
-        is_together = request.cluster_mode is ClusterMode.SINGLE_NODE
+        total_slots = sum((kernel.slots for kernel in planned), ResourceSlot())
+        is_single_node = request.cluster_mode is ClusterMode.SINGLE_NODE
         for kernel in {kernel.role: kernel for kernel in planned}.values():
-            await self._check_capacity(kernel.image, kernel.slots, total if is_together else kernel.slots, candidates)
+            await self._check_capacity(
+                kernel.image, kernel.slots, total_slots if is_single_node else kernel.slots, candidates
+            )
 
     async def _check_capacity(
-        self, image: Image, slots: ResourceSlot, total: ResourceSlot, candidates: Candidates
+        self, image: Image, slots: ResourceSlot, total_slots: ResourceSlot, candidates: Candidates
     ) -> None:
         agents = [
-            a
-            for a in candidates.agents
-            if a.architecture == image.architecture and (not candidates.designated or a.id in candidates.designated)
+            agent
+            for agent in candidates.agents
+            if agent.architecture == image.architecture
+            and (not candidates.designated or agent.id in candidates.designated)
         ]
-        large_enough = [a for a in agents if total <= a.capacity]
-        if large_enough:
-            _check_devices(large_enough, slots, self.devices)
+        large_enough_agents = [agent for agent in agents if total_slots <= agent.capacity]
+        if large_enough_agents:
+            _check_devices(large_enough_agents, slots, self.devices)
             return
         if not agents:
             message = f"No agent of {candidates.resource_group} can run {image.name} ({image.architecture})."
             raise errors.ImageNotFound(message)
         await self._check_offered(slots, agents, candidates)
-        shortages = {a.id: total.shortage(a.capacity) for a in agents}
-        closest, lack = min(shortages.items(), key=lambda item: (len(item[1]), sum(item[1].values()), item[0]))
-        lacking = ", ".join(f"{name} ({amount} short)" for name, amount in lack.to_json().items())
+        shortages = {agent.id: total_slots.shortage(agent.capacity) for agent in agents}
+        best_id, missing_slots = min(shortages.items(), key=lambda item: (len(item[1]), sum(item[1].values()), item[0]))
+        missing_text = ", ".join(f"{name} ({amount} short)" for name, amount in missing_slots.to_json().items())
         raise errors.InsufficientResource(
-            f"No agent of {candidates.resource_group} could hold this even if it were empty; {closest} comes closest "
-            f"and lacks {lacking}.",
-            data={"config.resources": "larger than every agent", "shortage": lack.to_json()},
+            f"No agent of {candidates.resource_group} could hold this even if it were empty; {best_id} comes closest "
+            f"and lacks {missing_text}.",
+            data={"config.resources": "larger than every agent", "shortage": missing_slots.to_json()},
         )
 
     async def _check_offered(self, slots: ResourceSlot, agents: Sequence[Agent], candidates: Candidates) -> None:
         """Refuses a slot that these agents lack; the error names other resource groups that the owner may use."""
-        offered = {name for a in agents for name in _slot_names(a, self.devices)}
-        missing = next((name for name in sorted(slots.nonzero()) if name not in offered), None)
+        offered_slots = {name for agent in agents for name in _slot_names(agent, self.devices)}
+        missing = next((name for name in sorted(slots.nonzero()) if name not in offered_slots), None)
         if missing is None:
             return
         other_groups = sorted(
-            {a.scaling_group for a in await self.agents.agents() if missing in a.capacity} & candidates.open_groups
+            {agent.scaling_group for agent in await self.agents.agents() if missing in agent.capacity}
+            & candidates.open_groups
         )
-        where = (
+        group_text = (
             f"agent {', '.join(candidates.designated)}"
             if candidates.designated
             else f"resource group {candidates.resource_group}"
         )
-        hint = f"it is in {', '.join(other_groups)}" if other_groups else "nor has any other that is open to you"
+        where_text = f"it is in {', '.join(other_groups)}" if other_groups else "nor has any other that is open to you"
         raise errors.UnsupportedResource(
-            f"The {where} has no resource slot {missing}; {hint}.",
+            f"The {group_text} has no resource slot {missing}; {where_text}.",
             data={"config.resources": f"not there: {missing}", "slot": missing, "resource_groups": other_groups},
         )

@@ -29,17 +29,17 @@ class SessionMounts:
         folders = await self._folders.resolve(
             owner,
             [mount for mount in mounts if not is_artifact(mount)],
-            _without(mount_map, references),
-            _without(options, references),
+            _without_mounts(mount_map, references),
+            _without_mounts(options, references),
         )
         check_apart((*artifacts, *folders))
         return (*artifacts, *folders)
 
 
-def _without(values: Mapping[str, Any], references: Sequence[str]) -> dict[str, Any]:
-    """Returns the values of other mounts than these; the folders refuse values of mounts that do not exist."""
-    return {name: value for name, value in values.items() if not any(_means(name, mount) for mount in references)}
+def _without_mounts(values: Mapping[str, Any], mounts: Sequence[str]) -> dict[str, Any]:
+    """Returns the entries of other mounts than ``mounts``; folders refuse entries of unknown mounts."""
+    return {name: value for name, value in values.items() if not any(_is_of_mount(name, mount) for mount in mounts)}
 
 
-def _means(name: str, mount: str) -> bool:
+def _is_of_mount(name: str, mount: str) -> bool:
     return name == mount or (mount.startswith(name + ":") and is_artifact(name))

@@ -15,18 +15,18 @@ from ai.backend.manager.agents.capabilities import ENCRYPTION
 from ai.backend.manager.sessions.model import CreateSession
 from ai.backend.manager.sessions.settings import SessionSettings
 
-_DURATION = re.compile(r"\+?(?P<number>\d{1,9}(?:\.\d{1,6})?)\s*(?P<unit>[smhdw])")
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_DURATION_PATTERN = re.compile(r"\+?(?P<number>\d{1,9}(?:\.\d{1,6})?)\s*(?P<unit>[smhdw])")
+_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _MAX_PORTS = 20
 _MAX_REQUIREMENTS = 32
 
 
 def parse_start(text: str, now: datetime) -> datetime:
     """Parses ISO 8601 (UTC by default) or a duration from now, as ``90s`` or ``1.5h``. Raises InvalidInput."""
-    match = _DURATION.fullmatch(text.strip())
+    match = _DURATION_PATTERN.fullmatch(text.strip())
     try:
         if match is not None:
-            return now + timedelta(seconds=float(match["number"]) * _UNITS[match["unit"]])
+            return now + timedelta(seconds=float(match["number"]) * _UNIT_SECONDS[match["unit"]])
         parsed = datetime.fromisoformat(text.strip())
         return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed.astimezone(UTC)
     except (ValueError, OverflowError):
@@ -39,7 +39,7 @@ def check_environ(environ: Mapping[str, str], *, max_bytes: int) -> dict[str, st
         check_env_name(name)
         if "\0" in value:
             raise InvalidInput(f"{name} contains a NUL", data={"config.environ": "malformed"})
-    if sum(len(k.encode()) + len(v.encode()) for k, v in environ.items()) > max_bytes:
+    if sum(len(name.encode()) + len(value.encode()) for name, value in environ.items()) > max_bytes:
         raise InvalidInput(f"environ exceeds {max_bytes} bytes", data={"config.environ": "too large"})
     return dict(environ)
 
@@ -56,17 +56,17 @@ def check_callback(url: str | None) -> str | None:
     if url is None:
         return None
     try:
-        parts = urlsplit(url)
+        url_parts = urlsplit(url)
     except ValueError:
-        parts = urlsplit("")
+        url_parts = urlsplit("")
     # urlsplit drops line breaks silently; the HTTP client would not
     is_text = url.isprintable() and " " not in url
-    if len(url) > 2048 or not is_text or parts.scheme not in ("http", "https") or not parts.hostname:
+    if len(url) > 2048 or not is_text or url_parts.scheme not in ("http", "https") or not url_parts.hostname:
         raise InvalidInput("callback_url is not an http(s) URL", data={"callback_url": "malformed"})
     return url
 
 
-_WORDS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+_BOOLEAN_WORDS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
 def check_flags(request: CreateSession) -> dict[str, str]:
@@ -77,35 +77,35 @@ def check_flags(request: CreateSession) -> dict[str, str]:
     for name in ("preemptible", "restartable", ENCRYPTION):
         if (value := request.resource_opts.get(name)) is None:
             continue
-        flag = _WORDS.get(str(value).strip().lower())
-        if flag is None:
+        parsed_flag = _BOOLEAN_WORDS.get(str(value).strip().lower())
+        if parsed_flag is None:
             raise InvalidInput(f"{name} is true or false", data={"config.resource_opts": f"{name}: malformed"})
-        if flag and name == "restartable" and request.type is not SessionType.BATCH:
+        if parsed_flag and name == "restartable" and request.type is not SessionType.BATCH:
             message = "Only a batch session can start over."
             raise InvalidInput(message, data={"config.resource_opts": "restartable: not a batch session"})
-        flags[name] = str(flag).lower()
+        flags[name] = str(parsed_flag).lower()
     return flags
 
 
-def check_requirements(texts: Sequence[str]) -> tuple[str, ...]:
+def check_requirements(requirement_texts: Sequence[str]) -> tuple[str, ...]:
     """Returns requirements in their canonical form, each once; the scheduler decides if a device meets them. Raises
     InvalidInput for too many, and for one that is not ``namespace::feature::value`` of printable text."""
     field = "config.variant_requirements"
-    if len(texts) > _MAX_REQUIREMENTS:
+    if len(requirement_texts) > _MAX_REQUIREMENTS:
         message = f"a session may have {_MAX_REQUIREMENTS} variant requirements at most"
         raise InvalidInput(message, data={field: "too many"})
-    for text in texts:
+    for text in requirement_texts:
         if not text.isprintable():
             raise InvalidInput(f"{text[:64]!r} has characters that do not print", data={field: "malformed"})
     try:
-        return tuple(dict.fromkeys(str(VariantProperty.parse(text)) for text in texts))
+        return tuple(dict.fromkeys(str(VariantProperty.parse(text)) for text in requirement_texts))
     except InvalidInput as e:
         raise InvalidInput(e.message, data={field: "malformed"}) from None
 
 
 def check_ports(ports: Sequence[int]) -> tuple[int, ...]:
     """Returns the ports if a session may open them at its start. Raises InvalidInput."""
-    if len(ports) > _MAX_PORTS or len(set(ports)) != len(ports) or any(not 1024 <= p <= 65535 for p in ports):
+    if len(ports) > _MAX_PORTS or len(set(ports)) != len(ports) or any(not 1024 <= port <= 65535 for port in ports):
         message = f"preopen_ports takes up to {_MAX_PORTS} different ports of 1024 to 65535"
         raise InvalidInput(message, data={"config.preopen_ports": "out of range"})
     return tuple(ports)
@@ -116,8 +116,8 @@ def check_shape(request: CreateSession, settings: SessionSettings) -> None:
     if request.name is not None:
         check_session_name(request.name)
     if not 1 <= request.cluster_size <= settings.max_cluster_size:
-        limit = settings.max_cluster_size
-        raise InvalidInput(f"clusterSize must be 1 to {limit}", data={"clusterSize": "out of range"})
+        bounds = settings.max_cluster_size
+        raise InvalidInput(f"clusterSize must be 1 to {bounds}", data={"clusterSize": "out of range"})
     if request.max_wait_s < 0:
         raise InvalidInput("maxWaitSeconds must not be negative", data={"maxWaitSeconds": "out of range"})
     if request.type is SessionType.INFERENCE:

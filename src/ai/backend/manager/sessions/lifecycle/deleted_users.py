@@ -15,8 +15,8 @@ from ai.backend.manager.sessions.store import SessionStore
 from ai.backend.manager.sessions.writer import SessionWriter
 
 log = logging.getLogger(__name__)
-_ENDABLE = tuple(status for status in LIVE_SESSION_STATUSES if status is not SessionStatus.TERMINATING)
-_REQUEST = SessionDestroyRequested(
+_ENDABLE_STATUSES = tuple(status for status in LIVE_SESSION_STATUSES if status is not SessionStatus.TERMINATING)
+_DESTROY_REQUEST = SessionDestroyRequested(
     reason=KernelEventReason.FORCE_TERMINATED, forced=True, stimulus_id="deleted users loop"
 )
 
@@ -36,10 +36,10 @@ class DeletedUsersLoop(PeriodicLoop):
     async def once(self) -> None:
         owners = await self._sessions.count_live()
         for access_key in await self._identities.owned_by_deleted(owners.keys()):
-            query = SessionQuery(limit=10_000, access_key=access_key, statuses=_ENDABLE)
+            query = SessionQuery(limit=10_000, access_key=access_key, statuses=_ENDABLE_STATUSES)
             for session in (await self._sessions.search(query)).items:
                 log.info("session %s ends: its owner was deleted", session.id)
                 try:
-                    await self._writer.apply(session.id, _REQUEST, self._clock, point="commit-destroy")
+                    await self._writer.apply(session.id, _DESTROY_REQUEST, self._clock, point="commit-destroy")
                 except BackendError as e:
                     log.warning("session %s could not be ended: %s", session.id, e)

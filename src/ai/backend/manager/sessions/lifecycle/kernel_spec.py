@@ -15,8 +15,8 @@ from ai.backend.manager.sessions.model import Kernel, Session
 from ai.backend.manager.sessions.networks import Derive, no_secret, overlay_info
 from ai.backend.manager.sessions.transitions import RELOCATED_FROM
 
-_NOTHING = InjectedFiles()
-_COPIED = (
+_NO_FILES = InjectedFiles()
+_COPIED_FIELDS = (
     *("attempt", "image", "architecture", "generation", "cluster_role", "cluster_idx", "cluster_hostname"),
     "local_rank",
 )
@@ -28,7 +28,7 @@ def _replicas(session: Session) -> dict[str, int]:
 
 
 def kernel_environ(session: Session, kernel: Kernel) -> dict[str, str]:
-    """Returns the environment of one kernel."""
+    """Returns the environment variables of a kernel's container."""
     environ = {
         **session.environ,
         **kernel.role_options.get("environ", {}),
@@ -39,8 +39,8 @@ def kernel_environ(session: Session, kernel: Kernel) -> dict[str, str]:
         "BACKENDAI_SESSION_NAME": session.name,
         "BACKENDAI_ACCESS_KEY": session.access_key,
         "BACKENDAI_CLUSTER_SIZE": str(session.cluster_size),
-        "BACKENDAI_CLUSTER_REPLICAS": ",".join(f"{role}:{n}" for role, n in _replicas(session).items()),
-        "BACKENDAI_CLUSTER_HOSTS": ",".join(k.cluster_hostname for k in session.kernels),
+        "BACKENDAI_CLUSTER_REPLICAS": ",".join(f"{role}:{count}" for role, count in _replicas(session).items()),
+        "BACKENDAI_CLUSTER_HOSTS": ",".join(kernel.cluster_hostname for kernel in session.kernels),
         "BACKENDAI_KERNEL_ID": str(kernel.id),
         "BACKENDAI_KERNEL_IMAGE": kernel.image,
         "BACKENDAI_CLUSTER_ROLE": kernel.cluster_role,
@@ -54,12 +54,12 @@ def kernel_environ(session: Session, kernel: Kernel) -> dict[str, str]:
 
 
 def kernel_spec(
-    session: Session, kernel: Kernel, files: InjectedFiles = _NOTHING, derive: Derive = no_secret
+    session: Session, kernel: Kernel, files: InjectedFiles = _NO_FILES, derive: Derive = no_secret
 ) -> KernelSpec:
     """Returns what an agent needs to create the kernel's current attempt; ``derive`` is for networks over agents."""
     is_main = kernel.id == session.main.id
     return KernelSpec(
-        **{name: getattr(kernel, name) for name in _COPIED},
+        **{name: getattr(kernel, name) for name in _COPIED_FIELDS},
         kernel_id=str(kernel.id),
         session_id=str(session.id),
         session_name=session.name,
@@ -73,14 +73,14 @@ def kernel_spec(
         shmem_bytes=int(BinarySize.parse(session.resource_opts.get("shmem", "0"))),
         environ=kernel_environ(session, kernel),
         mounts=[
-            MountSpec(name=m.name, source=m.source, target=m.target, read_only=m.read_only)
-            for m in session.vfolder_mounts
+            MountSpec(name=mount.name, source=mount.source, target=mount.target, read_only=mount.read_only)
+            for mount in session.vfolder_mounts
         ],
         cluster=ClusterInfo(
             mode=session.cluster_mode,
             size=session.cluster_size,
             replicas=_replicas(session),
-            hosts=[k.cluster_hostname for k in session.kernels],
+            hosts=[kernel.cluster_hostname for kernel in session.kernels],
             overlay=overlay_info(session, kernel, derive),
         ),
         startup_command=session.startup_command if is_main else None,

@@ -37,7 +37,7 @@ from ai.backend.plugin.crash_points import crash_point
 
 log = logging.getLogger(__name__)
 
-_FOR_GOOD = errors.CreationDenied, errors.UnsupportedResource, errors.InvalidInput, errors.NotFound, errors.PluginError
+_PERMANENT = errors.CreationDenied, errors.UnsupportedResource, errors.InvalidInput, errors.NotFound, errors.PluginError
 """Refusals that another try cannot change. Any other one sends the session back to the scheduler, a few times."""
 _REQUIREMENTS = "requirements"
 """Key in the data of an UnsupportedResource if the slot exists, but no device meets the requirements any more; the
@@ -97,26 +97,26 @@ class LaunchLoop(PeriodicLoop):
         files = await self.dotfiles.injected_files(*owner)
         crash_point("before-agent-create")
         agents = list(by_agent)
-        outcomes = await asyncio.gather(*(self._send(session, a, by_agent[a], files) for a in agents))
+        outcomes = await asyncio.gather(*(self._send(session, agent, by_agent[agent], files) for agent in agents))
         crash_point("after-agent-create")
-        refused = {a: error for a, error in zip(agents, outcomes, strict=True) if error is not None}
-        attempts = {k.id: k.attempt for k in session.kernels}
+        refused = {agent: error for agent, error in zip(agents, outcomes, strict=True) if error is not None}
+        attempts = {kernel.id: kernel.attempt for kernel in session.kernels}
         if not refused:
             await self._mark_dispatched(session.id, attempts)
             return
         if all(isinstance(error, errors.Unavailable) for error in refused.values()):
             # They may have accepted, so the same attempt is sent until they answer or are lost.
             return
-        failed = frozenset(
+        failed_kernel_ids = frozenset(
             k.id for a, error in refused.items() if not isinstance(error, errors.Unavailable) for k in by_agent[a]
         )
-        await self._fail(session.id, attempts, failed, refused)
+        await self._fail(session.id, attempts, failed_kernel_ids, refused)
 
     async def _send(
         self, session: Session, agent_id: AgentId, kernels: Sequence[Kernel], files: InjectedFiles
     ) -> errors.BackendError | None:
         """Sends the kernels to an agent; returns its error, or None if it accepted."""
-        specs = [kernel_spec(session, k, files, self.derive) for k in kernels]
+        specs = [kernel_spec(session, kernel, files, self.derive) for kernel in kernels]
         try:
             request = CreateKernels(kernels=specs)
             if self.image_pulls is not None:
@@ -130,18 +130,18 @@ class LaunchLoop(PeriodicLoop):
     async def _mark_dispatched(self, session_id: SessionId, attempts: Mapping[KernelId, int]) -> None:
         """Moves the session to PREPARING, unless the agents' observations were faster."""
 
-        def make(now: Session) -> Change | None:
-            if now.status is not SessionStatus.SCHEDULED or not _same_attempts(now, attempts):
+        def make_change(session: Session) -> Change | None:
+            if session.status is not SessionStatus.SCHEDULED or not _same_attempts(session, attempts):
                 return None
-            return advance(now, SessionDispatched(stimulus_id=_CAUSE), now=self.clock.now())
+            return advance(session, SessionDispatched(stimulus_id=_CAUSE), now=self.clock.now())
 
         # An agent that starts at once has its observations on the way: one write less on the path to RUNNING.
         for _ in range(3):
             await asyncio.sleep(0.01)
-            recent = self.writer.written(session_id)
-            if recent is None or recent.status is not SessionStatus.SCHEDULED:
+            cached_session = self.writer.written(session_id)
+            if cached_session is None or cached_session.status is not SessionStatus.SCHEDULED:
                 return
-        await self.writer.transition(session_id, make, point="commit-dispatch")
+        await self.writer.transition(session_id, make_change, point="commit-dispatch")
 
     async def _fail(
         self,
@@ -151,45 +151,54 @@ class LaunchLoop(PeriodicLoop):
         refused: Mapping[AgentId, errors.BackendError],
     ) -> None:
         """Records the refusals of agents: the worst on the session, each agent's on its ``failed`` kernels."""
-        for_good = next(
-            (a for a, e in refused.items() if isinstance(e, _FOR_GOOD) and _REQUIREMENTS not in e.data), None
+        denier = next(
+            (agent for agent, e in refused.items() if isinstance(e, _PERMANENT) and _REQUIREMENTS not in e.data),
+            None,
         )
-        agent = for_good or next(a for a, e in refused.items() if not isinstance(e, errors.Unavailable))
-        worst = refused[agent]
-        reason = KernelEventReason.CREATION_DENIED if for_good is not None else KernelEventReason.CREATION_DEFERRED
-        event = SessionCreationFailed(kernel_ids=failed, reason=reason, retryable=for_good is None, stimulus_id=_CAUSE)
+        worst_agent = denier or next(
+            agent for agent, error in refused.items() if not isinstance(error, errors.Unavailable)
+        )
+        worst_error = refused[worst_agent]
+        reason = KernelEventReason.CREATION_DENIED if denier is not None else KernelEventReason.CREATION_DEFERRED
+        event = SessionCreationFailed(kernel_ids=failed, reason=reason, retryable=denier is None, stimulus_id=_CAUSE)
         now = self.clock.now()
 
-        def make(session: Session) -> Change | None:
+        def make_change(session: Session) -> Change | None:
             if not _same_attempts(session, attempts):
                 return None
             change = advance(session, event, now=now)
             if change is None:
                 return None
-            places = {k.id: k.agent for k in session.kernels}
+            agent_of = {kernel.id: kernel.agent for kernel in session.kernels}
             kernels = tuple(
-                replace(k, status_info=e.message[:500], status_data={**k.status_data, **_evidence(a, e)})
-                if k.id in failed and (a := places[k.id]) is not None and (e := refused.get(a)) is not None
-                else k
-                for k in change.new.kernels
+                replace(
+                    kernel,
+                    status_info=error.message[:500],
+                    status_data={**kernel.status_data, **_error_details(agent, error)},
+                )
+                if kernel.id in failed
+                and (agent := agent_of[kernel.id]) is not None
+                and (error := refused.get(agent)) is not None
+                else kernel
+                for kernel in change.new.kernels
             )
             new = replace(
                 change.new,
-                status_data={**session.status_data, **_evidence(agent, worst)},
-                status_info=worst.message[:500],
+                status_data={**session.status_data, **_error_details(worst_agent, worst_error)},
+                status_info=worst_error.message[:500],
                 kernels=kernels,
             )
             if new.status is SessionStatus.PENDING:
-                new = replace(new, not_before=now + timedelta(seconds=self._backoff(new, worst)))
+                new = replace(new, not_before=now + timedelta(seconds=self._backoff(new, worst_error)))
             return replace(change, new=new)
 
-        await self.writer.transition(session_id, make, point="commit-dispatch")
+        await self.writer.transition(session_id, make_change, point="commit-dispatch")
 
     def _backoff(self, session: Session, error: errors.BackendError) -> float:
-        tried = max(k.attempt for k in session.kernels)
+        attempts = max(kernel.attempt for kernel in session.kernels)
         requested_s = error.retry_after if isinstance(error, errors.CreationDeferred) else 0.0
         backoff = Backoff(min(self.settings.retry_backoff_s, MAX_RETRY_AFTER_S), MAX_RETRY_AFTER_S)
-        return min(max(backoff.delay_s(tried - 1), requested_s), MAX_RETRY_AFTER_S)
+        return min(max(backoff.delay_s(attempts - 1), requested_s), MAX_RETRY_AFTER_S)
 
     async def _restart(self, session: Session) -> None:
         for kernel in session.kernels:
@@ -206,10 +215,10 @@ class LaunchLoop(PeriodicLoop):
             crash_point("after-agent-restart")
 
 
-def _evidence(agent: AgentId, error: errors.BackendError) -> dict[str, Any]:
+def _error_details(agent: AgentId, error: errors.BackendError) -> dict[str, Any]:
     return {"error": {"code": error.code, "message": error.message, "agent": agent, "data": error.data}}
 
 
 def _same_attempts(session: Session, attempts: Mapping[KernelId, int]) -> bool:
-    """Returns True if the session is still in these attempts."""
-    return all(k.attempt == attempts.get(k.id) for k in session.kernels)
+    """Returns True if every kernel of the session is still at its attempt in ``attempts``."""
+    return all(kernel.attempt == attempts.get(kernel.id) for kernel in session.kernels)

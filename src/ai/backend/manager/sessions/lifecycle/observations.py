@@ -26,7 +26,7 @@ from ai.backend.manager.sessions.writer import SessionWriter
 log = logging.getLogger(__name__)
 
 _MAX_TRIES = 20
-_STAT_LOADS = 512
+_MAX_STAT_LOADS = 512
 """Maximum number of kernels of one report whose sessions are looked up; the next report has the others."""
 
 
@@ -65,17 +65,19 @@ class ObservationService:
         agent, epoch = AgentId(report.agent_id), report.epoch
         self.registry.record_contact(agent)
         async with self._locks.setdefault(agent, asyncio.Lock()):
-            done = await self._highest(agent, epoch)
-            fresh = sorted((o for o in report.observations if o.seq > done), key=lambda o: o.seq)
+            applied_seq = await self._applied_seq(agent, epoch)
+            fresh = sorted(
+                (o for o in report.observations if o.seq > applied_seq), key=lambda observation: observation.seq
+            )
             if not fresh:
-                return done
+                return applied_seq
             ack = ObservationAck(agent_id=agent, epoch=epoch, seq=fresh[-1].seq)
             await self._store_logs(fresh)  # first: clients may request the log as soon as they see the end
             await self._apply(agent, fresh, ack)
             self._acked[agent] = (epoch, ack.seq)
             return ack.seq
 
-    async def _highest(self, agent: AgentId, epoch: int) -> int:
+    async def _applied_seq(self, agent: AgentId, epoch: int) -> int:
         acked = self._acked.get(agent)
         if acked is not None and acked[0] == epoch and not self.is_shared:
             return acked[1]
@@ -85,26 +87,30 @@ class ObservationService:
         for attempt in range(_MAX_TRIES):
             sessions = await self._sessions_of(fresh, reload=attempt > 0)
             changes = self._decide(agent, fresh, sessions)
-            ends = any(c.new.status.is_final for c in changes)
-            point = "commit-terminate" if ends else "commit-observe"
+            ends_session = any(change.new.status.is_final for change in changes)
+            crash_point_name = "commit-terminate" if ends_session else "commit-observe"
             try:
-                await self.writer.commit(changes, point=point, ack=ack)
+                await self.writer.commit(changes, point=crash_point_name, ack=ack)
             except StaleVersion:
                 continue
             return
         raise StaleVersion("the observed sessions change too fast")
 
     async def _sessions_of(self, fresh: Sequence[KernelObservation], *, reload: bool) -> dict[KernelId, Session]:
-        kernel_ids = {k for o in fresh if (k := _as_kernel_id(o.kernel_id)) is not None}
+        kernel_ids = {
+            kernel_id for observation in fresh if (kernel_id := _as_kernel_id(observation.kernel_id)) is not None
+        }
         sessions: dict[KernelId, Session] = {}
         if not reload and not self.is_shared:  # with several managers, cached copies may be stale
-            recent = {kernel_id: self.writer.recent_of_kernel(kernel_id) for kernel_id in kernel_ids}
-            sessions = {kernel_id: session for kernel_id, session in recent.items() if session is not None}
-        missing = kernel_ids - sessions.keys()
-        if missing:
-            loaded = await self.sessions.of_kernels(missing)
+            cached_sessions = {kernel_id: self.writer.recent_of_kernel(kernel_id) for kernel_id in kernel_ids}
+            sessions = {kernel_id: session for kernel_id, session in cached_sessions.items() if session is not None}
+        uncached_ids = kernel_ids - sessions.keys()
+        if uncached_ids:
+            loaded = await self.sessions.of_kernels(uncached_ids)
             self.writer.cache(loaded)
-            sessions.update((k.id, s) for s in loaded for k in s.kernels if k.id in missing)
+            sessions.update(
+                (kernel.id, session) for session in loaded for kernel in session.kernels if kernel.id in uncached_ids
+            )
         return sessions
 
     def _decide(
@@ -117,11 +123,11 @@ class ObservationService:
             session = sessions.get(kernel_id) if kernel_id is not None else None
             if kernel_id is None or session is None:
                 continue
-            before = changes.get(session.id)
-            current = before.new if before is not None else session
-            change = _observed(agent, kernel_id, observation, current, now)
+            earlier_change = changes.get(session.id)
+            current_session = earlier_change.new if earlier_change is not None else session
+            change = _observed_change(agent, kernel_id, observation, current_session, now)
             if change is not None:
-                changes[session.id] = fold(before, change) if before is not None else change
+                changes[session.id] = fold(earlier_change, change) if earlier_change is not None else change
         return list(changes.values())
 
     async def _store_logs(self, fresh: Sequence[KernelObservation]) -> None:
@@ -138,18 +144,18 @@ class ObservationService:
     async def report_stats(self, report: StatReport) -> None:
         """Holds the latest statistics in memory; those of kernels that are not on the agent are ignored."""
         agent = AgentId(report.agent_id)
-        named = {text: kernel_id for text in report.kernels if (kernel_id := _as_kernel_id(text)) is not None}
-        unknown = [k for k in named.values() if not self.writer.is_on(k, agent)]
-        if unknown:  # not cached: this process has just started, evicted them, or another manager placed them
-            self.writer.cache(await self.sessions.of_kernels(unknown[:_STAT_LOADS]))
-        own = {text: kernel_id for text, kernel_id in named.items() if self.writer.is_on(kernel_id, agent)}
-        self.stats.put(report, own)
+        by_name = {name: kernel_id for name in report.kernels if (kernel_id := _as_kernel_id(name)) is not None}
+        unknown_ids = [kernel_id for kernel_id in by_name.values() if not self.writer.is_on(kernel_id, agent)]
+        if unknown_ids:  # not cached: this process has just started, evicted them, or another manager placed them
+            self.writer.cache(await self.sessions.of_kernels(unknown_ids[:_MAX_STAT_LOADS]))
+        own_kernel_ids = {name: kernel_id for name, kernel_id in by_name.items() if self.writer.is_on(kernel_id, agent)}
+        self.stats.put(report, own_kernel_ids)
 
 
-def _observed(
+def _observed_change(
     agent: AgentId, kernel_id: KernelId, observed: KernelObservation, session: Session, now: datetime
 ) -> Change | None:
-    kernel = next((k for k in session.kernels if k.id == kernel_id), None)
+    kernel = next((kernel for kernel in session.kernels if kernel.id == kernel_id), None)
     if kernel is None or kernel.agent != agent or kernel.attempt != observed.attempt:
         return None
     detailed = _with_details(session, kernel, observed)
@@ -171,7 +177,7 @@ def _observed(
     return deferred(complete, observed.retry_after_s, now)
 
 
-def _troubles(observed: KernelObservation) -> dict[str, dict[str, Any]]:
+def _hook_troubles(observed: KernelObservation) -> dict[str, dict[str, Any]]:
     """Returns the latest trouble of each hook, by plugin and method."""
     return {
         f"{t.plugin}.{t.method}"[:200]: {"state": t.state, "message": t.message[:500], "since": t.since}
@@ -180,7 +186,7 @@ def _troubles(observed: KernelObservation) -> dict[str, dict[str, Any]]:
 
 
 def _with_details(session: Session, kernel: Kernel, observed: KernelObservation) -> Session:
-    """Returns the session with the details of the observation besides the status."""
+    """Returns the session with the observed details of a kernel other than its status."""
     details: dict[str, Any] = {
         "container_id": observed.workload_id,
         "devices": observed.devices,
@@ -188,17 +194,17 @@ def _with_details(session: Session, kernel: Kernel, observed: KernelObservation)
         "service_ports": tuple(observed.service_ports) if observed.service_ports is not None else None,
         "last_stat": observed.last_stat,
     }
-    data = dict(kernel.status_data)
+    status_data = dict(kernel.status_data)
     if observed.message:
-        data["message"] = observed.message[:2000]
+        status_data["message"] = observed.message[:2000]
     if observed.hook_troubles:
-        data["hooks"] = {**data.get("hooks", {}), **_troubles(observed)}
-    details["status_data"] = data
+        status_data["hooks"] = {**status_data.get("hooks", {}), **_hook_troubles(observed)}
+    details["status_data"] = status_data
     changed = {name: value for name, value in details.items() if value is not None and getattr(kernel, name) != value}
     if not changed:
         return session
-    after = replace(kernel, **changed)
-    detailed = replace(session, kernels=tuple(after if k.id == kernel.id else k for k in session.kernels))
+    changed_kernel = replace(kernel, **changed)
+    detailed = replace(session, kernels=tuple(changed_kernel if k.id == kernel.id else k for k in session.kernels))
     if observed.message and (observed.status.is_final or observed.status == "PENDING"):
         error = {"kernel": str(kernel.id), "reason": observed.reason.value, "message": observed.message[:2000]}
         detailed = replace(detailed, status_data={**session.status_data, "error": error})

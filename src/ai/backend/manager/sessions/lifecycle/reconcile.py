@@ -1,4 +1,4 @@
-"""Compares the kernels of an agent with those that it should have.
+"""Compares the kernels that an agent reports with the kernels that the agent should have.
 
 Kernels that only the agent has are orphans, which it must end; kernels that only the manager has are missing. Commands
 and observations may be on their way, so a kernel counts as missing after two heartbeats in a row and a grace period.
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class KernelReconciler:
-    """Compares kernels at each heartbeat; remembers those that were missing at the last one."""
+    """Compares an agent's kernels with the stored kernels at each heartbeat; a kernel missing twice is lost."""
 
     def __init__(self, store: SessionStore, writer: SessionWriter, clock: Clock, settings: AgentSettings) -> None:
         self._store = store
@@ -39,53 +39,65 @@ class KernelReconciler:
         self._missing: dict[AgentId, set[tuple[KernelId, int]]] = {}
 
     async def compare(self, agent_id: AgentId, reported: Sequence[KernelPresence]) -> list[KernelPresence]:
-        """Handles missing kernels and returns the orphans."""
-        expected = {str(h.kernel_id): h for h in await self._store.held([agent_id])}
-        present = {p.kernel_id for p in reported}
-        missing = {(h.kernel_id, h.attempt) for text, h in expected.items() if text not in present and self._is_due(h)}
-        confirmed = missing & self._missing.get(agent_id, set())
-        self._missing[agent_id] = missing
-        removed: dict[SessionId, dict[KernelId, int]] = {}
-        for holding in expected.values():
-            if (holding.kernel_id, holding.attempt) in confirmed:
-                removed.setdefault(holding.session_id, {})[holding.kernel_id] = holding.attempt
-        for session_id, attempts in removed.items():
-            await self._handle(session_id, agent_id, attempts)
-        suspects = [p for p in reported if not p.status.is_final and not _is_due_there(expected.get(p.kernel_id), p)]
+        """Fails kernels that two reports lacked; returns reported kernels that the agent should not have."""
+        expected = {str(occupancy.kernel_id): occupancy for occupancy in await self._store.held([agent_id])}
+        present_ids = {presence.kernel_id for presence in reported}
+        missing_attempts = {
+            (h.kernel_id, h.attempt)
+            for name, h in expected.items()
+            if name not in present_ids and self._should_exist(h)
+        }
+        twice_missing = missing_attempts & self._missing.get(agent_id, set())
+        self._missing[agent_id] = missing_attempts
+        removed_attempts: dict[SessionId, dict[KernelId, int]] = {}
+        for occupancy in expected.values():
+            if (occupancy.kernel_id, occupancy.attempt) in twice_missing:
+                removed_attempts.setdefault(occupancy.session_id, {})[occupancy.kernel_id] = occupancy.attempt
+        for session_id, attempts in removed_attempts.items():
+            await self._fail_missing(session_id, agent_id, attempts)
+        suspects = [
+            p for p in reported if not p.status.is_final and not _should_exist_there(expected.get(p.kernel_id), p)
+        ]
         return await self._orphans(agent_id, suspects) if suspects else []
 
     def forget(self) -> None:
         """Forgets missing kernels, so that a kernel must be missing twice again."""
         self._missing.clear()
 
-    def _is_due(self, holding: KernelOccupancy) -> bool:
+    def _should_exist(self, occupancy: KernelOccupancy) -> bool:
         """Returns True if the agent should have the kernel by now; SCHEDULED kernels belong to the launch loop."""
         # An age below zero means that the wall clock was set back.
-        grace, age = timedelta(seconds=self._settings.presence_grace_s), self._clock.now() - holding.status_changed
-        return holding.status is not KernelStatus.SCHEDULED and not timedelta() <= age <= grace
+        grace, age = timedelta(seconds=self._settings.presence_grace_s), self._clock.now() - occupancy.status_changed
+        return occupancy.status is not KernelStatus.SCHEDULED and not timedelta() <= age <= grace
 
     async def _orphans(self, agent_id: AgentId, suspects: Sequence[KernelPresence]) -> list[KernelPresence]:
-        """Returns the orphans by the newest rows: a session may have been placed since the first read."""
-        ids = [k for p in suspects if (k := _kernel_id(p)) is not None]
-        kernels = {str(k.id): k for s in await self._store.of_kernels(ids) for k in s.kernels}
-        return [p for p in suspects if _is_orphan(kernels.get(p.kernel_id), agent_id, p.attempt)]
+        """Returns the suspects that no session has by the newest rows: a session may have been placed meanwhile."""
+        kernel_ids = [kernel_id for presence in suspects if (kernel_id := _kernel_id(presence)) is not None]
+        kernels = {
+            str(kernel.id): kernel for session in await self._store.of_kernels(kernel_ids) for kernel in session.kernels
+        }
+        return [
+            presence for presence in suspects if _is_orphan(kernels.get(presence.kernel_id), agent_id, presence.attempt)
+        ]
 
-    async def _handle(self, session_id: SessionId, agent_id: AgentId, attempts: Mapping[KernelId, int]) -> None:
+    async def _fail_missing(self, session_id: SessionId, agent_id: AgentId, attempts: Mapping[KernelId, int]) -> None:
         log.warning("agent %s does not have %d kernels of session %s any more", agent_id, len(attempts), session_id)
         reason, cause = KernelEventReason.WORKLOAD_NOT_FOUND, f"presence report of {agent_id}"
 
-        def make(session: Session) -> Change | None:
-            current = [k for k in session.kernels if attempts.get(k.id) == k.attempt and k.agent == agent_id]
-            ids = frozenset(k.id for k in current if len(k.holds))
-            if not ids:
+        def make_change(session: Session) -> Change | None:
+            current_kernels = [k for k in session.kernels if attempts.get(k.id) == k.attempt and k.agent == agent_id]
+            lost_ids = frozenset(kernel.id for kernel in current_kernels if len(kernel.holds))
+            if not lost_ids:
                 return None
             now = self._clock.now()
-            if all(k.status in PROGRESS for k in session.kernels if k.id in ids):
-                failed = SessionCreationFailed(kernel_ids=ids, reason=reason, retryable=True, stimulus_id=cause)
-                return advance(session, failed, now=now)
-            return advance(session, KernelsAbandoned(kernel_ids=ids, reason=reason, stimulus_id=cause), now=now)
+            if all(kernel.status in PROGRESS for kernel in session.kernels if kernel.id in lost_ids):
+                failure_event = SessionCreationFailed(
+                    kernel_ids=lost_ids, reason=reason, retryable=True, stimulus_id=cause
+                )
+                return advance(session, failure_event, now=now)
+            return advance(session, KernelsAbandoned(kernel_ids=lost_ids, reason=reason, stimulus_id=cause), now=now)
 
-        await self._writer.transition(session_id, make, point="commit-abandon")
+        await self._writer.transition(session_id, make_change, point="commit-abandon")
 
 
 def _kernel_id(presence: KernelPresence) -> KernelId | None:
@@ -95,10 +107,10 @@ def _kernel_id(presence: KernelPresence) -> KernelId | None:
         return None
 
 
-def _is_due_there(holding: KernelOccupancy | None, presence: KernelPresence) -> bool:
-    return holding is not None and holding.attempt <= presence.attempt
+def _should_exist_there(occupancy: KernelOccupancy | None, presence: KernelPresence) -> bool:
+    return occupancy is not None and occupancy.attempt <= presence.attempt
 
 
 def _is_orphan(kernel: Kernel | None, agent_id: AgentId, attempt: int) -> bool:
-    state = kernel_state(kernel, is_main=True) if kernel is not None else None
-    return is_orphan(state, agent_id=agent_id, attempt=attempt)
+    machine_state = kernel_state(kernel, is_main=True) if kernel is not None else None
+    return is_orphan(machine_state, agent_id=agent_id, attempt=attempt)

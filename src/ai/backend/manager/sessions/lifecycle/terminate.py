@@ -27,7 +27,7 @@ from ai.backend.manager.sessions.writer import SessionWriter
 from ai.backend.plugin.crash_points import crash_point
 
 log = logging.getLogger(__name__)
-_AGAIN_S = 1.0
+_RESEND_S = 1.0
 """Minimum time before a round sends a request again."""
 
 
@@ -61,33 +61,33 @@ class TerminateLoop(PeriodicLoop):
         await cancel_all(*self._tasks)
 
     async def once(self) -> None:
-        lately = self.clock.monotonic() - _AGAIN_S
-        self._sent = {target: at for target, at in self._sent.items() if at > lately}
+        resend_before_s = self.clock.monotonic() - _RESEND_S
+        self._sent = {target: sent_at_s for target, sent_at_s in self._sent.items() if sent_at_s > resend_before_s}
         sessions = await self.store.by_status([SessionStatus.TERMINATING])
         if not sessions:
             return
-        agents = {a.id: a for a in await self.agents.agents()}
+        agents = {agent.id: agent for agent in await self.agents.agents()}
         self._ages.next_round()
         requests: list[Awaitable[None]] = []
         for session in sessions:
-            age = self._ages.of(session.id, session.status_changed)
-            overdue = age > self.sessions.terminate_timeout_s
-            hopeless = age > 3 * self.sessions.terminate_timeout_s
-            given_up: set[KernelId] = set()
+            age_s = self._ages.of(session.id, session.status_changed)
+            is_overdue = age_s > self.sessions.terminate_timeout_s
+            is_hopeless = age_s > 3 * self.sessions.terminate_timeout_s
+            given_up_ids: set[KernelId] = set()
             for kernel in session.kernels:
                 if kernel.status is not KernelStatus.TERMINATING or kernel.agent is None:
                     continue
                 agent = agents.get(kernel.agent)
                 is_lost = agent is None or agent.status is not AgentStatus.ALIVE
-                if hopeless or (is_lost and age > self.agent_settings.abandon_terminating_s):
-                    given_up.add(kernel.id)
+                if is_hopeless or (is_lost and age_s > self.agent_settings.abandon_terminating_s):
+                    given_up_ids.add(kernel.id)
                     continue
                 target = KernelTarget(kernel_id=kernel.id, agent_id=kernel.agent, attempt=kernel.attempt)
                 if not is_lost and target not in self._sent:
                     self._record_sent([target])
-                    requests.append(self._destroy([target], session.reason, forced=overdue))
-            if given_up:
-                requests.append(self._abandon(session.id, frozenset(given_up)))
+                    requests.append(self._destroy([target], session.reason, forced=is_overdue))
+            if given_up_ids:
+                requests.append(self._abandon(session.id, frozenset(given_up_ids)))
         await asyncio.gather(*requests)
 
     def _record_sent(self, targets: Iterable[KernelTarget]) -> None:

@@ -28,7 +28,7 @@ from ai.backend.manager.sessions.writer import SessionWriter
 log = logging.getLogger(__name__)
 
 S = states.SessionStatus
-_TRANSIENT = (*states.STARTING_SESSION_STATUSES, S.RUNNING_DEGRADED, S.RESTARTING)
+_TRANSIENT_STATUSES = (*states.STARTING_SESSION_STATUSES, S.RUNNING_DEGRADED, S.RESTARTING)
 """Statuses that every round checks. PENDING is added where there is a limit, RUNNING while an agent is lost."""
 
 
@@ -54,15 +54,15 @@ class WatchdogLoop(PeriodicLoop):
     async def once(self) -> None:
         self._ages.next_round()
         self._notice_sleep()
-        agents = {a.id: a for a in [await self._watch(a) for a in await self.agents.agents()]}
+        agents = {agent.id: agent for agent in [await self._watched(agent) for agent in await self.agents.agents()]}
         pending_limits = await self._pending_limits()
-        watched = set(_TRANSIENT)
+        watched_statuses = set(_TRANSIENT_STATUSES)
         if pending_limits:
-            watched.add(S.PENDING)
-        if any(_is_lost(a) for a in agents.values()):
-            watched.add(S.RUNNING)
-        for session in await self.sessions.by_status(watched):
-            event = self._due(session, agents, pending_limits)
+            watched_statuses.add(S.PENDING)
+        if any(_is_lost(agent) for agent in agents.values()):
+            watched_statuses.add(S.RUNNING)
+        for session in await self.sessions.by_status(watched_statuses):
+            event = self._due_event(session, agents, pending_limits)
             if event is not None:
                 await self._advance(session, event, agents, pending_limits)
 
@@ -75,12 +75,12 @@ class WatchdogLoop(PeriodicLoop):
             self._resumed_at = now
         self._last_round_at = now
 
-    def _silence(self, agent_id: AgentId) -> float:
+    def _silence_s(self, agent_id: AgentId) -> float:
         """Returns the seconds since the last heartbeat, without time in which this process was suspended."""
         return self.clock.monotonic() - max(self.registry.last_seen.get(agent_id, 0.0), self._resumed_at)
 
-    async def _watch(self, agent: Agent) -> Agent:
-        is_silent = self._silence(agent.id) > self.agent_settings.heartbeat_timeout_s
+    async def _watched(self, agent: Agent) -> Agent:
+        is_silent = self._silence_s(agent.id) > self.agent_settings.heartbeat_timeout_s
         if agent.status is states.AgentStatus.LOST and not is_silent:
             # A slow transaction has stored LOST after a heartbeat; the next heartbeat registers the agent again.
             self.registry.mark_lost(agent.id)
@@ -96,68 +96,80 @@ class WatchdogLoop(PeriodicLoop):
     async def _pending_limits(self) -> dict[str, float]:
         """Returns resource group -> limit of the waiting time in seconds; groups without a limit are left out."""
         groups = await self.resource_groups.resource_groups()
-        limits = {group.name: read(group.scheduler_opts).pending_timeout_s for group in groups}
-        return {name: limit for name, limit in limits.items() if limit > 0}
+        limits_s = {group.name: read(group.scheduler_opts).pending_timeout_s for group in groups}
+        return {name: limit_s for name, limit_s in limits_s.items() if limit_s > 0}
 
-    def _due(
-        self, session: Session, agents: dict[AgentId, Agent], pending: dict[str, float]
+    def _due_event(
+        self, session: Session, agents: dict[AgentId, Agent], pending_limits: dict[str, float]
     ) -> events.SessionEvent | None:
         """Returns the event that is due for a session, or None."""
-        age = self._ages.of(session.id, session.status_changed)
+        age_s = self._ages.of(session.id, session.status_changed)
         if session.status is S.PENDING:
-            since = max(session.created_at, session.starts_at or session.created_at)
+            waiting_since = max(session.created_at, session.starts_at or session.created_at)
             if STARTED_OVER in session.status_data:
-                since = max(since, session.status_changed)
-            limit = pending.get(session.scaling_group)
-            if limit is not None and self._ages.of(session.id, since) > limit:
+                waiting_since = max(waiting_since, session.status_changed)
+            limit_s = pending_limits.get(session.scaling_group)
+            if limit_s is not None and self._ages.of(session.id, waiting_since) > limit_s:
                 return events.SessionDestroyRequested(reason=states.KernelEventReason.PENDING_TIMEOUT)
             return None
-        lost = [k for k in session.kernels if k.agent is not None and _is_lost(agents.get(k.agent))]
+        lost = [kernel for kernel in session.kernels if kernel.agent is not None and _is_lost(agents.get(kernel.agent))]
         if session.status in states.STARTING_SESSION_STATUSES:
-            return self._starting(session, age, frozenset(k.id for k in lost))
-        if session.status is S.RESTARTING and age > self.session_settings.restart_timeout_s:
+            return self._late_start_event(session, age_s, frozenset(kernel.id for kernel in lost))
+        if session.status is S.RESTARTING and age_s > self.session_settings.restart_timeout_s:
             return events.SessionDestroyRequested(reason=states.KernelEventReason.RESTART_TIMEOUT)
-        given_up = frozenset(
-            k.id
-            for k in lost
-            if k.agent is not None and self._lost_for(agents.get(k.agent)) > self.agent_settings.abandon_s
+        given_up_ids = frozenset(
+            kernel.id
+            for kernel in lost
+            if kernel.agent is not None and self._lost_s(agents.get(kernel.agent)) > self.agent_settings.abandon_s
         )
-        if given_up:
-            return events.KernelsAbandoned(kernel_ids=given_up)
+        if given_up_ids:
+            return events.KernelsAbandoned(kernel_ids=given_up_ids)
         if session.status is S.RUNNING and lost:
             return events.SessionDegraded()
         if session.status is S.RUNNING_DEGRADED and not lost:
             return events.SessionRecovered()
         return None
 
-    def _starting(self, session: Session, age: float, lost: frozenset[KernelId]) -> events.SessionEvent | None:
+    def _late_start_event(
+        self, session: Session, age_s: float, lost: frozenset[KernelId]
+    ) -> events.SessionEvent | None:
         if lost:
             return events.SessionCreationFailed(
                 kernel_ids=lost, reason=states.KernelEventReason.AGENT_LOST, retryable=True
             )
-        limits = self.session_settings
-        if age > (limits.pull_timeout_s if session.status is S.PULLING else limits.start_timeout_s):
-            late = frozenset(k.id for k in session.kernels if k.status is not states.KernelStatus.RUNNING)
+        limits_s = self.session_settings
+        if age_s > (limits_s.pull_timeout_s if session.status is S.PULLING else limits_s.start_timeout_s):
+            late_kernel_ids = frozenset(
+                kernel.id for kernel in session.kernels if kernel.status is not states.KernelStatus.RUNNING
+            )
             reason = states.KernelEventReason.FAILED_TO_START
-            return events.SessionCreationFailed(kernel_ids=late, reason=reason, retryable=False)
+            return events.SessionCreationFailed(kernel_ids=late_kernel_ids, reason=reason, retryable=False)
         return None
 
-    def _lost_for(self, agent: Agent | None) -> float:
+    def _lost_s(self, agent: Agent | None) -> float:
         if agent is None:
             return math.inf
         return self._ages.of(agent.id, agent.lost_at) if agent.lost_at is not None else 0.0
 
     async def _advance(
-        self, session: Session, event: events.SessionEvent, agents: dict[AgentId, Agent], pending: dict[str, float]
+        self,
+        session: Session,
+        event: events.SessionEvent,
+        agents: dict[AgentId, Agent],
+        pending_limits: dict[str, float],
     ) -> None:
         log.info("session %s is %s: %s", session.id, session.status, type(event).__name__)
 
-        def make(now: Session) -> Change | None:
-            due = self._due(now, agents, pending)
-            return advance(now, replace(due, stimulus_id="watchdog"), now=self.clock.now()) if due is not None else None
+        def make_change(session: Session) -> Change | None:
+            due = self._due_event(session, agents, pending_limits)
+            return (
+                advance(session, replace(due, stimulus_id="watchdog"), now=self.clock.now())
+                if due is not None
+                else None
+            )
 
         try:
-            await self.writer.transition(session.id, make, point="commit-abandon")
+            await self.writer.transition(session.id, make_change, point="commit-abandon")
         except BackendError as e:
             log.warning("the watchdog could not change session %s: %s", session.id, e)
 
