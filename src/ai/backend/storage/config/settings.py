@@ -133,7 +133,7 @@ class DebugSettings(Settings):
 
 
 class StorageSettings(Settings):
-    """All settings of the proxy. ``etcd`` of the published proxy is read and not used: this file is the configuration."""
+    """All the settings. ``etcd`` of the published proxy is read and not used: this file is the configuration."""
 
     storage_proxy: ProxySettings
     api: ApiSettings
