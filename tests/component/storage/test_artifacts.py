@@ -61,7 +61,7 @@ async def caller(tmp_path: Path, http: aiohttp.ClientSession) -> AsyncIterator[A
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "_FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(pipeline, "_FIRST_RETRY_PAUSE_S", 0.01)
 
 
 def content_below(path: Path) -> dict[str, bytes]:

@@ -61,17 +61,17 @@ class TestS3(ObjectStorageContract):
     async def test_a_multipart_upload_that_never_got_a_part(self, storage: ObjectStorage) -> None:
         assert isinstance(storage, S3Storage)
         for data in (b"", b"abc"):
-            await storage.call("create_multipart_upload", Key=storage.full("object"))
+            await storage.call("create_multipart_upload", Key=storage.full_key("object"))
             await storage.put("object", data)
             assert await content_of(storage, "object") == data
-        assert "Uploads" not in await storage.call("list_multipart_uploads", Prefix=storage.full("object"))
+        assert "Uploads" not in await storage.call("list_multipart_uploads", Prefix=storage.full_key("object"))
 
     async def test_what_is_larger_than_one_copy_is_copied_in_parts(
         self, storage: ObjectStorage, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         data = os.urandom(3 * MIB)
         await storage.put("object", data)
-        monkeypatch.setattr(module, "_MAX_COPY", 2 * MIB)
+        monkeypatch.setattr(module, "_MAX_COPY_BYTES", 2 * MIB)
         await storage.move("object", "moved")
         assert await content_of(storage, "moved") == data
         with pytest.raises(NoSuchFile):

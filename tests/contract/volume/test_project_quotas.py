@@ -216,7 +216,7 @@ class TestXfs(VolumeContract):
         """The proxy may die between the note of a limit and the file system's."""
         assert isinstance(volume, XfsVolume)
         await volume.set_scope_limit(folder.scope, MIB)
-        volume._quotas.limit(volume._claim(folder.scope.id.hex), None)
+        volume._quotas.limit(volume._claim_project_id(folder.scope.id.hex), None)
         again = self.make(volume.path)
         await again.start()
         with pytest.raises(StorageFull):
@@ -226,11 +226,11 @@ class TestXfs(VolumeContract):
     async def test_no_two_scopes_share_a_project(self, volume: AbstractVolume, monkeypatch: pytest.MonkeyPatch) -> None:
         """Their hashes may meet."""
         assert isinstance(volume, XfsVolume)
-        monkeypatch.setattr(xfs_volume, "_PROJECTS", 3)
+        monkeypatch.setattr(xfs_volume, "_PROJECT_ID_COUNT", 3)
         scopes = [some_folder().scope for _ in range(3)]
         for scope in scopes:
             await volume.create_scope(scope)
-        assert len({volume._claim(scope.id.hex) for scope in scopes}) == 3
+        assert len({volume._claim_project_id(scope.id.hex) for scope in scopes}) == 3
 
 
 def _start_half(volume: AbstractVolume) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from ai.backend.common.errors import AuthenticationFailed
 from ai.backend.common.signing import (
-    HASHES,
+    HASH_NAMES,
     MAX_SKEW,
     Credential,
     SignedParts,
@@ -57,7 +57,7 @@ def by_hand(parts: SignedParts, body: bytes, hash_name: str = "sha256") -> str:
     return mac(signing_key, "\n".join(lines)).hex()
 
 
-@pytest.mark.parametrize("hash_name", HASHES)
+@pytest.mark.parametrize("hash_name", HASH_NAMES)
 @pytest.mark.parametrize("body", [b"", b'{"a": 1}'])
 def test_the_algorithm_of_the_spec(hash_name: str, body: bytes) -> None:
     assert sign(PARTS, SECRET, hash_name=hash_name, body=body) == by_hand(PARTS, body, hash_name)
@@ -91,7 +91,7 @@ def test_the_host_is_signed_in_lower_case() -> None:
     assert sign(replace(PARTS, host="Your.Sorna.API.endpoint"), SECRET) == sign(PARTS, SECRET)
 
 
-@pytest.mark.parametrize("hash_name", HASHES)
+@pytest.mark.parametrize("hash_name", HASH_NAMES)
 def test_the_header_is_read_as_it_is_written(hash_name: str) -> None:
     assert parse_authorization(authorization("AK", "abc123", hash_name=hash_name)) == Credential(
         hash_name=hash_name, access_key="AK", signature="abc123"

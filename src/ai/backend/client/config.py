@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ai.backend.client.exceptions import BackendClientError, MissingCredentials
-from ai.backend.common.signing import HASHES
+from ai.backend.common.signing import HASH_NAMES
 
 if TYPE_CHECKING:
     from yarl import URL
@@ -146,8 +146,8 @@ class APIConfig:
         self._secret_key: str = choose("secret_key", secret_key)
         if self.endpoint_type != "api":
             raise BackendClientError(f"BACKEND_ENDPOINT_TYPE is {self.endpoint_type!r}: only 'api' is supported yet")
-        if self.hash_type not in HASHES:
-            raise BackendClientError(f"hash_type is {self.hash_type!r}: known are {', '.join(HASHES)}")
+        if self.hash_type not in HASH_NAMES:
+            raise BackendClientError(f"hash_type is {self.hash_type!r}: known are {', '.join(HASH_NAMES)}")
         self._current = 0
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-REFERENCE = "artifact:"
+REFERENCE_PREFIX = "artifact:"
 """What a mount begins with that means an artifact: ``artifact:NAME[@VERSION]``."""
 
 

@@ -15,7 +15,7 @@ from ai.backend.common.states import SlotType
 
 
 class LinkKind(StrEnum):
-    """How two devices reach each other, best first."""
+    """The kind of path between two devices, best first."""
 
     DIRECT = "direct"
     """A vendor's own link (NVLink, XGMI, ...)."""
@@ -96,7 +96,7 @@ class VariantProperty:
 
 
 class VariantMatchMode(StrEnum):
-    """How a device's value is compared with a required one (BEP-1000)."""
+    """The comparison of a device's value with a required value (BEP-1000)."""
 
     EXACT = "exact"
     MINIMUM = "minimum"
@@ -191,7 +191,7 @@ class DeviceAllocation:
         return sum(self.slots.get(slot_name, {}).values(), Decimal(0))
 
     def device_ids(self) -> frozenset[DeviceId]:
-        return frozenset(d for per_device in self.slots.values() for d in per_device)
+        return frozenset(device_id for per_device in self.slots.values() for device_id in per_device)
 
 
 class AllocationStrategy(StrEnum):
@@ -201,7 +201,7 @@ class AllocationStrategy(StrEnum):
 
 
 class AffinityPolicy(StrEnum):
-    """How the devices of a request are distributed over NUMA nodes."""
+    """The distribution of a request's devices over NUMA nodes."""
 
     PREFER_SINGLE_NODE = "prefer-single-node"
     """All from one node if possible, else from as few as possible."""

@@ -136,7 +136,7 @@ class Conflict(
 class SessionAlreadyExists(
     Conflict, code="session-already-exists", title="A live session with this name already exists."
 ):
-    """``data.existingSessionId`` names the one that is there."""
+    """``data.existingSessionId`` is the id of the existing session."""
 
 
 class TooManySessionsMatched(
@@ -276,7 +276,7 @@ class BucketNotFound(PeerRefused, code="bucket-not-found", title="The object sto
 class NotSupported(
     BackendError, code="not-supported", title="This server does not offer that operation.", blame=Blame.CALLER
 ):
-    """An operation that this server, or what it is set up with, does not offer."""
+    """The server or its configuration does not offer the requested operation."""
 
 
 class Unavailable(
@@ -330,17 +330,17 @@ class CreationDeferred(
         return waiting_time(self.data.get("retry_after"))
 
 
-def _classes(cls: type[BackendError]) -> dict[str, type[BackendError]]:
+def _classes_by_code(cls: type[BackendError]) -> dict[str, type[BackendError]]:
     """Returns an error class and its subclasses by code, without those that inherit their code."""
     classes = {cls.code: cls} if "code" in vars(cls) else {}
     for subclass in cls.__subclasses__():
-        classes |= _classes(subclass)
+        classes |= _classes_by_code(subclass)
     return classes
 
 
 def from_wire(code: str, message: str, data: Mapping[str, Any] | None = None) -> BackendError:
     """Rebuilds an error that another daemon raised; an unknown code becomes :class:`InternalError`."""
-    cls = _classes(BackendError).get(code, InternalError)
+    cls = _classes_by_code(BackendError).get(code, InternalError)
     error = cls.__new__(cls)
     BackendError.__init__(error, message, data=data)
     return error

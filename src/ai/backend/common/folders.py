@@ -101,9 +101,9 @@ class FolderKey:
         return f"{self.quota_scope}/{self.folder_id.hex}"
 
 
-_WORD = re.compile(r"[\w.](?:[\w .()+@-]*[\w.()+@-])?")
-_RESERVED = re.compile(r"\.[a-z0-9]+(?:rc|_profile)|\.terminfo|\.jupyter|\.tmux\.conf|\.logout|\.{1,2}")
-_IDS = re.compile(r"[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}")
+_NAME_PATTERN = re.compile(r"[\w.](?:[\w .()+@-]*[\w.()+@-])?")
+_RESERVED_NAME_PATTERN = re.compile(r"\.[a-z0-9]+(?:rc|_profile)|\.terminfo|\.jupyter|\.tmux\.conf|\.logout|\.{1,2}")
+_FOLDER_ID_PATTERN = re.compile(r"[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}")
 
 
 def check_folder_name(name: str) -> str:
@@ -113,20 +113,20 @@ def check_folder_name(name: str) -> str:
     start; a leading dot mounts the folder into every session of its owner.
     """
     composed = unicodedata.normalize("NFC", name)
-    if not 1 <= len(composed) <= 64 or len(composed.encode()) > 255 or _WORD.fullmatch(composed) is None:
+    if not 1 <= len(composed) <= 64 or len(composed.encode()) > 255 or _NAME_PATTERN.fullmatch(composed) is None:
         raise InvalidName(
             "A folder's name is 1 to 64 letters, digits, blanks and _ . - ( ) + @, with no blank at either end and no "
             "mark but the dot and the underscore at its beginning.",
             data={"name": "malformed"},
         )
-    if _RESERVED.fullmatch(composed) or _IDS.fullmatch(composed):
+    if _RESERVED_NAME_PATTERN.fullmatch(composed) or _FOLDER_ID_PATTERN.fullmatch(composed):
         raise InvalidName(f"{composed!r} may not name a folder.", data={"name": "reserved"})
     return composed
 
 
 def parse_folder_id(text: str) -> FolderId | None:
-    """Parses a folder id with or without dashes; None if it is none."""
-    return FolderId(UUID(text)) if _IDS.fullmatch(text) else None
+    """Parses a folder id with or without dashes; None if the text is no id."""
+    return FolderId(UUID(text)) if _FOLDER_ID_PATTERN.fullmatch(text) else None
 
 
 def parse_host(host: str) -> tuple[str, str]:

@@ -10,29 +10,29 @@ from ai.backend.common.errors import InvalidInput, InvalidQuantity
 from ai.backend.common.service_ports import declared_services
 from ai.backend.common.slots import ResourceSlot
 
-KERNELSPEC = "1"
-MAX_NAME = 512
-MIN_PREFIX = "ai.backend.resource.min."
+KERNELSPEC_VERSION = "1"
+MAX_NAME_LENGTH = 512
+MIN_RESOURCE_PREFIX = "ai.backend.resource.min."
 DEFAULT_TAG = "latest"
-ROLES = ("COMPUTE", "INFERENCE", "SYSTEM")
-CUSTOMIZED_OWNER = "ai.backend.customized-image.owner"
+IMAGE_ROLES = ("COMPUTE", "INFERENCE", "SYSTEM")
+CUSTOMIZED_OWNER_LABEL = "ai.backend.customized-image.owner"
 """Whose image it is that was committed from a session: `user:<uuid>`. Others do not see it."""
-CUSTOMIZED_NAME = "ai.backend.customized-image.name"
+CUSTOMIZED_NAME_LABEL = "ai.backend.customized-image.name"
 _ARCHITECTURES = {"amd64": "x86_64", "x86-64": "x86_64", "arm64": "aarch64"}
 _VANILLA = {
-    "ai.backend.kernelspec": KERNELSPEC,
+    "ai.backend.kernelspec": KERNELSPEC_VERSION,
     "ai.backend.role": "COMPUTE",
     "ai.backend.features": "batch query uid-match user-input",
     "ai.backend.resource.min.cpu": "1",
     "ai.backend.resource.min.mem": "64m",
 }
-_REGISTRY = re.compile(
+_REGISTRY_PATTERN = re.compile(
     r"(?=.{1,255}\Z)(?:localhost|[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?"
 )
-_PATH = re.compile(r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*)*")
-_TAG = re.compile(r"\w[\w.-]{0,127}", re.ASCII)
-_DIGEST = re.compile(r"[a-z0-9]+(?:[.+_-][a-z0-9]+)*:[0-9a-fA-F]{32,128}")
-_ALIAS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+-]{0,127}", re.ASCII)
+_PATH_PATTERN = re.compile(r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*)*")
+_TAG_PATTERN = re.compile(r"\w[\w.-]{0,127}", re.ASCII)
+_DIGEST_PATTERN = re.compile(r"[a-z0-9]+(?:[.+_-][a-z0-9]+)*:[0-9a-fA-F]{32,128}")
+_ALIAS_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+-]{0,127}", re.ASCII)
 
 
 def architecture_name(name: str) -> str:
@@ -67,8 +67,8 @@ class ImageName:
         registry, rest = _split_registry(text)
         path, colon, tag = rest.partition(":")
         tag = tag if colon else DEFAULT_TAG
-        fits = len(text) <= MAX_NAME and _PATH.fullmatch(path) and _TAG.fullmatch(tag)
-        if not fits or (registry and not _REGISTRY.fullmatch(registry)):
+        is_valid = len(text) <= MAX_NAME_LENGTH and _PATH_PATTERN.fullmatch(path) and _TAG_PATTERN.fullmatch(tag)
+        if not is_valid or (registry and not _REGISTRY_PATTERN.fullmatch(registry)):
             raise InvalidInput(f"{text[:128]!r} is no name of an image.", data={"image": "malformed"})
         return cls(registry, path, tag)
 
@@ -90,28 +90,28 @@ def registry_of(name: str) -> str:
 
 
 def is_tag(text: str) -> bool:
-    return _TAG.fullmatch(text) is not None
+    return _TAG_PATTERN.fullmatch(text) is not None
 
 
 def is_path(text: str) -> bool:
     """Returns True if the path is a valid repository name in a registry."""
-    return len(text) <= 255 and _PATH.fullmatch(text) is not None
+    return len(text) <= 255 and _PATH_PATTERN.fullmatch(text) is not None
 
 
 def is_digest(text: str) -> bool:
-    return _DIGEST.fullmatch(text) is not None
+    return _DIGEST_PATTERN.fullmatch(text) is not None
 
 
 def check_registry_name(name: str) -> str:
-    """Returns the host of a registry. Raises InvalidInput for an invalid one."""
-    if not _REGISTRY.fullmatch(name):
+    """Returns the host of a registry. Raises InvalidInput for an invalid name."""
+    if not _REGISTRY_PATTERN.fullmatch(name):
         raise InvalidInput(f"{name[:128]!r} is no name of a registry: a host, and perhaps :PORT.")
     return name
 
 
 def check_alias(alias: str) -> str:
     """Returns the alias of an image. Raises InvalidInput for characters that image names do not allow."""
-    if not _ALIAS.fullmatch(alias):
+    if not _ALIAS_PATTERN.fullmatch(alias):
         raise InvalidInput(f"{alias[:128]!r} is no alias of an image.", data={"alias": "malformed"})
     return alias
 
@@ -123,15 +123,15 @@ def standard_labels(labels: Mapping[str, str]) -> dict[str, str]:
 
 def label_problem(labels: Mapping[str, str]) -> str | None:
     """Returns why sessions cannot use an image with these labels; None if they can. A missing label is no problem."""
-    spec = labels.get("ai.backend.kernelspec", KERNELSPEC)
-    if spec != KERNELSPEC:
-        return f"ai.backend.kernelspec is {spec[:32]!r}, and only {KERNELSPEC} is known"
+    kernelspec = labels.get("ai.backend.kernelspec", KERNELSPEC_VERSION)
+    if kernelspec != KERNELSPEC_VERSION:
+        return f"ai.backend.kernelspec is {kernelspec[:32]!r}, and only {KERNELSPEC_VERSION} is known"
     for name, text in labels.items():
-        if name.startswith(MIN_PREFIX) and (problem := _minimum_problem(name, text)):
+        if name.startswith(MIN_RESOURCE_PREFIX) and (problem := _minimum_problem(name, text)):
             return problem
-    role = labels.get("ai.backend.role", ROLES[0])
-    if role not in ROLES:
-        return f"ai.backend.role is {role[:32]!r}, and not one of {', '.join(ROLES)}"
+    role = labels.get("ai.backend.role", IMAGE_ROLES[0])
+    if role not in IMAGE_ROLES:
+        return f"ai.backend.role is {role[:32]!r}, and not one of {', '.join(IMAGE_ROLES)}"
     try:
         declared_services(labels)
     except InvalidInput as e:
@@ -141,7 +141,7 @@ def label_problem(labels: Mapping[str, str]) -> str | None:
 
 def _minimum_problem(name: str, text: str) -> str | None:
     try:
-        quantity = ResourceSlot.parse({name.removeprefix(MIN_PREFIX): text})
+        quantity = ResourceSlot.parse({name.removeprefix(MIN_RESOURCE_PREFIX): text})
     except (InvalidQuantity, InvalidInput):
         return f"{name[:64]} is {text[:32]!r}, which is no quantity"
     if any(value < 0 or value.is_infinite() for value in quantity.values()):
@@ -156,6 +156,6 @@ def split_image(canonical: str) -> tuple[str, str, str]:
     ('cr.example.org:5000', 'stable/python', '3.11')
     """
     registry, rest = _split_registry(canonical)
-    head, _, last = rest.rpartition("/")
-    name, _, tag = last.partition(":")
-    return registry, f"{head}/{name}" if head else name, tag
+    parent_path, _, last_part = rest.rpartition("/")
+    name, _, tag = last_part.partition(":")
+    return registry, f"{parent_path}/{name}" if parent_path else name, tag

@@ -16,10 +16,10 @@ PROTOCOLS = frozenset({"tcp", "http", "pty", "preopen", "internal", "vnc", "rdp"
 RESERVED_PORTS = frozenset({2000, 2001, 2002, 2003, 2200, 7681})
 SSHD, TTYD = "sshd", "ttyd"
 
-_PORT = re.compile(
+_DECLARATION_PATTERN = re.compile(
     r"(?P<name>[A-Za-z0-9][\w-]{0,63}):(?P<protocol>[a-z]{1,16}):(?P<ports>\d{1,5}|\[\d{1,5}(?:,\d{1,5})*\])", re.ASCII
 )
-_LONGEST = 8_192
+_MAX_TEXT_LENGTH = 8_192
 _BETWEEN_PORTS = re.compile(r",(?![^\[]*\])")
 
 
@@ -47,7 +47,7 @@ class ServicePort:
         }
 
 
-INTRINSIC = (
+INTRINSIC_SERVICES = (
     ServicePort(name=SSHD, protocol="tcp", ports=(2200,)),
     ServicePort(name=TTYD, protocol="http", ports=(7681,)),
 )
@@ -56,57 +56,57 @@ INTRINSIC = (
 def parse_declarations(text: str) -> tuple[ServicePort, ...]:
     """Parses ``NAME:PROTOCOL:PORT,NAME:PROTOCOL:[PORT,PORT]``. Raises InvalidInput, also for reserved ports and
     duplicates."""
-    if len(text) > _LONGEST:
-        raise InvalidInput(f"service ports are longer than {_LONGEST} characters")
+    if len(text) > _MAX_TEXT_LENGTH:
+        raise InvalidInput(f"service ports are longer than {_MAX_TEXT_LENGTH} characters")
     services: list[ServicePort] = []
     for part in filter(None, (part.strip() for part in _BETWEEN_PORTS.split(text))):
-        match = _PORT.fullmatch(part)
+        match = _DECLARATION_PATTERN.fullmatch(part)
         if match is None:
             raise InvalidInput(f"{part[:64]!r} is not NAME:PROTOCOL:PORT")
         ports = tuple(int(number) for number in match["ports"].strip("[]").split(","))
         services.append(ServicePort(name=match["name"], protocol=match["protocol"], ports=ports))
-    _check(services)
+    _check_services(services)
     return tuple(services)
 
 
-def _check(ports: Sequence[ServicePort]) -> None:
-    names: set[str] = {port.name for port in INTRINSIC}
-    numbers: set[int] = set()
+def _check_services(ports: Sequence[ServicePort]) -> None:
+    taken_names: set[str] = {port.name for port in INTRINSIC_SERVICES}
+    taken_numbers: set[int] = set()
     for service in ports:
         if service.protocol not in PROTOCOLS:
             raise InvalidInput(f"{service.protocol!r} is no protocol of services: {', '.join(sorted(PROTOCOLS))}")
-        if service.name in names:
+        if service.name in taken_names:
             raise InvalidInput(f"the service {service.name!r} is declared twice, or is one that every session has")
-        names.add(service.name)
+        taken_names.add(service.name)
         for number in service.ports:
             if not 1 <= number <= 65_535:
                 raise InvalidInput(f"{service.name} is not NAME:PROTOCOL:PORT: {number} is no port")
             if number in RESERVED_PORTS:
                 raise InvalidInput(f"the port {number} is reserved for the platform")
-            if number in numbers:
+            if number in taken_numbers:
                 raise InvalidInput(f"the port {number} is declared twice")
-            numbers.add(number)
+            taken_numbers.add(number)
 
 
 def declared_services(labels: Mapping[str, str]) -> tuple[ServicePort, ...]:
     """Returns the services of an image; those of endpoints are marked. Raises InvalidInput."""
     services = parse_declarations(labels.get(PORTS_LABEL, ""))
     endpoints = {name for name in (part.strip() for part in labels.get(ENDPOINTS_LABEL, "").split(",")) if name}
-    missing = endpoints - {service.name for service in services}
-    if missing:
-        raise InvalidInput(f"{ENDPOINTS_LABEL} names {min(missing)[:64]!r}, which is no service port")
+    missing_names = endpoints - {service.name for service in services}
+    if missing_names:
+        raise InvalidInput(f"{ENDPOINTS_LABEL} names {min(missing_names)[:64]!r}, which is no service port")
     return tuple(replace(service, is_endpoint=service.name in endpoints) for service in services)
 
 
 def kernel_services(
-    labels: Mapping[str, str], preopen: Iterable[int] = (), *, intrinsic: Iterable[ServicePort] = INTRINSIC
+    labels: Mapping[str, str], preopen: Iterable[int] = (), *, intrinsic: Iterable[ServicePort] = INTRINSIC_SERVICES
 ) -> tuple[ServicePort, ...]:
     """Returns the image's services, the user's preopened ports, and the platform's own services. Raises
     InvalidInput."""
     services = [*declared_services(labels)]
-    taken = {number for service in services for number in service.ports} | RESERVED_PORTS
+    taken_ports = {number for service in services for number in service.ports} | RESERVED_PORTS
     for port in preopen:
-        if port in taken:
+        if port in taken_ports:
             raise InvalidInput(f"the port {port} cannot be preopened: it is a service's", data={"port": port})
         services.append(ServicePort(name=str(port), protocol="preopen", ports=(port,)))
     return (*services, *intrinsic)

@@ -16,11 +16,11 @@ from email.utils import parsedate_to_datetime
 from ai.backend.common.errors import AuthenticationFailed
 
 MAX_SKEW = timedelta(minutes=15)
-HASHES = ("sha256", "sha384", "sha512", "sha3_256", "sha3_512")
+HASH_NAMES = ("sha256", "sha384", "sha512", "sha3_256", "sha3_512")
 DEFAULT_CONTENT_TYPE = "application/octet-stream"
 _SCHEME = "BackendAI"
-_USUAL = re.compile(rf"{_SCHEME} signMethod=HMAC-SHA256, credential=([A-Za-z0-9]+):([0-9a-f]{{64}})")
-_EMPTY_DIGESTS = {name: hashlib.new(name, b"").hexdigest() for name in HASHES}
+_USUAL_HEADER_PATTERN = re.compile(rf"{_SCHEME} signMethod=HMAC-SHA256, credential=([A-Za-z0-9]+):([0-9a-f]{{64}})")
+_EMPTY_DIGESTS = {name: hashlib.new(name, b"").hexdigest() for name in HASH_NAMES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,15 +56,15 @@ class SignedParts:
 def parse_authorization(header: str) -> Credential:
     """Parses ``BackendAI signMethod=HMAC-SHA256, credential=<access key>:<hex signature>``. Raises
     AuthenticationFailed."""
-    usual = _USUAL.fullmatch(header)
-    if usual is not None:
-        return Credential(hash_name="sha256", access_key=usual[1], signature=usual[2])
+    usual_match = _USUAL_HEADER_PATTERN.fullmatch(header)
+    if usual_match is not None:
+        return Credential(hash_name="sha256", access_key=usual_match[1], signature=usual_match[2])
     scheme, _, rest = header.partition(" ")
     params = dict(part.strip().partition("=")[::2] for part in rest.split(","))
     access_key, _, signature = params.get("credential", "").partition(":")
     family, _, hash_name = params.get("signMethod", "").partition("-")
     hash_name = hash_name.lower().replace("-", "_")
-    if scheme != _SCHEME or family != "HMAC" or hash_name not in HASHES or not access_key or not signature:
+    if scheme != _SCHEME or family != "HMAC" or hash_name not in HASH_NAMES or not access_key or not signature:
         raise AuthenticationFailed("The Authorization header is malformed.")
     return Credential(hash_name=hash_name, access_key=access_key, signature=signature)
 
@@ -91,13 +91,13 @@ def media_type(content_type: str | None) -> str:
     return (content_type or DEFAULT_CONTENT_TYPE).partition(";")[0].strip().lower()
 
 
-def _digest(key: bytes, message: str, hash_name: str) -> bytes:
+def _hmac_digest(key: bytes, message: str, hash_name: str) -> bytes:
     return hmac.digest(key, message.encode(), hash_name)
 
 
 def derive_key(secret_key: str, day: str, host: str, hash_name: str = "sha256") -> bytes:
     """Derives the signing key of one UTC day (``YYYYmmdd``) and one authority; a verifier may cache it for the day."""
-    return _digest(_digest(secret_key.encode(), day, hash_name), host.strip().lower(), hash_name)
+    return _hmac_digest(_hmac_digest(secret_key.encode(), day, hash_name), host.strip().lower(), hash_name)
 
 
 def sign_with_key(parts: SignedParts, key: bytes, *, hash_name: str = "sha256", body: bytes = b"") -> str:
@@ -107,7 +107,7 @@ def sign_with_key(parts: SignedParts, key: bytes, *, hash_name: str = "sha256", 
         f"content-type:{parts.content_type}\nx-backendai-version:{parts.version}\n"
         f"{hashlib.new(hash_name, body).hexdigest() if body else _EMPTY_DIGESTS[hash_name]}"
     )
-    return _digest(key, text, hash_name).hex()
+    return _hmac_digest(key, text, hash_name).hex()
 
 
 def sign(parts: SignedParts, secret_key: str, *, hash_name: str = "sha256", body: bytes = b"") -> str:

@@ -9,10 +9,10 @@ from typing import Self
 
 from ai.backend.common.errors import InvalidQuantity
 
-_SUFFIXES = {"": 0, "b": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5, "e": 6, "z": 7, "y": 8}
-_BINARY_SIZE = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<scale>[kmgtpezy])?(?:i?b|bytes?)?", re.IGNORECASE)
-_MAX_TEXT = 64
-_EXACT = Context(prec=60, traps=[Inexact])
+_SUFFIX_EXPONENTS = {"": 0, "b": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5, "e": 6, "z": 7, "y": 8}
+_SIZE_PATTERN = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<scale>[kmgtpezy])?(?:i?b|bytes?)?", re.IGNORECASE)
+_MAX_TEXT_LENGTH = 64
+_EXACT_CONTEXT = Context(prec=60, traps=[Inexact])
 _ZERO = Decimal(0)
 INFINITY = Decimal("Infinity")
 
@@ -33,10 +33,10 @@ class BinarySize(int):
             if isinstance(text, bool) or text < 0:
                 raise InvalidQuantity(f"not a size: {text!r}")
             return cls(text)
-        match = _BINARY_SIZE.fullmatch(text.strip().replace("_", "")) if len(text) <= _MAX_TEXT else None
+        match = _SIZE_PATTERN.fullmatch(text.strip().replace("_", "")) if len(text) <= _MAX_TEXT_LENGTH else None
         if match is None:
-            raise InvalidQuantity(f"not a size: {text[:_MAX_TEXT]!r}; write bytes or a suffix, as 512m or 2g")
-        value = Decimal(match["number"]) * (1024 ** _SUFFIXES[(match["scale"] or "").lower()])
+            raise InvalidQuantity(f"not a size: {text[:_MAX_TEXT_LENGTH]!r}; write bytes or a suffix, as 512m or 2g")
+        value = Decimal(match["number"]) * (1024 ** _SUFFIX_EXPONENTS[(match["scale"] or "").lower()])
         if value != value.to_integral_value():
             raise InvalidQuantity(f"{text!r} is not a whole number of bytes")
         return cls(int(value))
@@ -44,7 +44,7 @@ class BinarySize(int):
     def __str__(self) -> str:
         """Returns the shortest exact form with at most two decimals, else plain bytes."""
         for suffix in "yzeptgmk":
-            unit = 1024 ** _SUFFIXES[suffix]
+            unit = 1024 ** _SUFFIX_EXPONENTS[suffix]
             if self >= unit and (int(self) * 100) % unit == 0:
                 return f"{(Decimal(int(self)) / unit).normalize():f}{suffix}"
         return int.__repr__(self)
@@ -62,25 +62,25 @@ def parse_quantity(value: str | float | Decimal, *, is_bytes: bool = False) -> D
     if isinstance(value, bool):
         raise InvalidQuantity(f"not a quantity: {value!r}")
     text = str(value).strip() if not isinstance(value, BinarySize) else str(int(value))
-    if not text or len(text) > _MAX_TEXT:
-        raise InvalidQuantity(f"not a quantity: {text[:_MAX_TEXT]!r}")
+    if not text or len(text) > _MAX_TEXT_LENGTH:
+        raise InvalidQuantity(f"not a quantity: {text[:_MAX_TEXT_LENGTH]!r}")
     if text.lower() in ("infinity", "inf"):
         return INFINITY
     if text[-1].isalpha():
         number = Decimal(int(BinarySize.parse(text)))
     else:
         try:
-            number = _EXACT.create_decimal(text)
+            number = _EXACT_CONTEXT.create_decimal(text)
         except DecimalException:
             raise InvalidQuantity(f"not a quantity: {text!r}") from None
-    if not number.is_finite() or number < 0 or not _fits(number):
+    if not number.is_finite() or number < 0 or not _fits_exactly(number):
         raise InvalidQuantity(f"quantity out of range: {text!r}")
     if is_bytes and number != number.to_integral_value():
         raise InvalidQuantity(f"{text!r} is not a whole number of bytes")
     return number
 
 
-def _fits(number: Decimal) -> bool:
+def _fits_exactly(number: Decimal) -> bool:
     """Returns True for at most 20 digits before and 6 after the point: sums of a hundred such numbers are never
     rounded."""
     exponent = number.as_tuple().exponent
@@ -120,10 +120,10 @@ class ResourceSlot(Mapping[str, Decimal]):
                 result[name] = parse_quantity(value, is_bytes=name == "mem")
             except InvalidQuantity as e:
                 raise InvalidQuantity(f"{name}: {e}") from None
-        return cls._adopt(result)
+        return cls._unchecked(result)
 
     @classmethod
-    def _adopt(cls, data: dict[str, Decimal]) -> Self:
+    def _unchecked(cls, data: dict[str, Decimal]) -> Self:
         self = cls.__new__(cls)
         self._data = data
         return self
@@ -145,22 +145,22 @@ class ResourceSlot(Mapping[str, Decimal]):
         return len(self._data)
 
     def __repr__(self) -> str:
-        return f"ResourceSlot({', '.join(f'{k}={format_quantity(v)}' for k, v in self._data.items())})"
+        return f"ResourceSlot({', '.join(f'{name}={format_quantity(value)}' for name, value in self._data.items())})"
 
     def __add__(self, other: ResourceSlot) -> ResourceSlot:
         data = self._data.copy()
         for name, value in other._data.items():
             data[name] = data[name] + value if name in data else value
-        return ResourceSlot._adopt(data)
+        return ResourceSlot._unchecked(data)
 
     def __sub__(self, other: ResourceSlot) -> ResourceSlot:
         data = self._data.copy()
         for name, value in other._data.items():
             data[name] = data[name] - value if name in data else -value
-        return ResourceSlot._adopt(data)
+        return ResourceSlot._unchecked(data)
 
     def __mul__(self, factor: int) -> ResourceSlot:
-        return ResourceSlot._adopt({name: value * factor for name, value in self._data.items()})
+        return ResourceSlot._unchecked({name: value * factor for name, value in self._data.items()})
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ResourceSlot):
@@ -171,19 +171,19 @@ class ResourceSlot(Mapping[str, Decimal]):
         return own.keys() != theirs.keys() and self.nonzero()._data == other.nonzero()._data
 
     def __hash__(self) -> int:
-        return hash(frozenset((k, v) for k, v in self._data.items() if v))
+        return hash(frozenset((name, quantity) for name, quantity in self._data.items() if quantity))
 
     def __le__(self, other: ResourceSlot) -> bool:
         own, theirs = self._data, other._data
-        shared = 0
+        shared_count = 0
         for name, value in own.items():
             if name in theirs:
                 if value > theirs[name]:
                     return False
-                shared += 1
+                shared_count += 1
             elif value > 0:
                 return False
-        return shared == len(theirs) or all(v >= 0 for k, v in theirs.items() if k not in own)
+        return shared_count == len(theirs) or all(quantity >= 0 for slot, quantity in theirs.items() if slot not in own)
 
     def __lt__(self, other: ResourceSlot) -> bool:
         """Returns True if the map is smaller or equal in every slot and smaller in at least one."""
@@ -196,8 +196,8 @@ class ResourceSlot(Mapping[str, Decimal]):
         return other < self
 
     def shortage(self, available: ResourceSlot) -> ResourceSlot:
-        """Returns what of this request ``available`` lacks, by slot; empty if it fits."""
-        return ResourceSlot._adopt({k: v - available[k] for k, v in self._data.items() if v > available[k]})
+        """Returns the amount that ``available`` lacks for this request, by slot; empty if it fits."""
+        return ResourceSlot._unchecked({k: v - available[k] for k, v in self._data.items() if v > available[k]})
 
     def nonzero(self) -> ResourceSlot:
-        return ResourceSlot._adopt({k: v for k, v in self._data.items() if v})
+        return ResourceSlot._unchecked({name: quantity for name, quantity in self._data.items() if quantity})

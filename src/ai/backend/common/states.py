@@ -107,7 +107,7 @@ class UserRole(StrEnum):
 
 
 class UserStatus(StrEnum):
-    """Only active users can sign in. Deleted ones are kept until they are purged."""
+    """The status of a user. Only active users can sign in; deleted users are kept until purged."""
 
     ACTIVE = "active"
     INACTIVE = "inactive"
@@ -116,7 +116,7 @@ class UserStatus(StrEnum):
 
 
 class GroupType(StrEnum):
-    """Everybody can read a model store and clone its models (spec 03-18, "Model Store")."""
+    """The kind of a project. Everybody can read a model store and clone its models (spec 03-18, "Model Store")."""
 
     GENERAL = "GENERAL"
     MODEL_STORE = "MODEL_STORE"

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import structs
 
 _MAX_CHOICES = 12
-_MAX_TEXT = 200
+_MAX_TEXT_LENGTH = 200
 """The maximum characters of a message of msgspec, which quotes the input."""
 
 
@@ -20,17 +20,17 @@ def split_message(error: msgspec.ValidationError, annotation: Any = None) -> tup
     ``annotation`` is the type of the value, from which the message for a wrong enumeration value lists the choices.
     """
     text = str(error)
-    what, _, path = text.rpartition(" - at `$") if " - at `$" in text else (text, "", "")
-    path = path.removesuffix("`")[:_MAX_TEXT]
-    if what.startswith("Invalid enum value"):
+    problem, _, path = text.rpartition(" - at `$") if " - at `$" in text else (text, "", "")
+    path = path.removesuffix("`")[:_MAX_TEXT_LENGTH]
+    if problem.startswith("Invalid enum value"):
         fields = [part for part in path.replace("[", ".[").split(".") if part and part[0] != "["]
-        choices = [str(choice) for choice in _choices(annotation, fields)]
+        choices = [str(choice) for choice in _allowed_values(annotation, fields)]
         if choices:
-            what = f"Expected one of {', '.join(choices[:_MAX_CHOICES])}{', ...' if choices[_MAX_CHOICES:] else ''}"
-    return path, what[:_MAX_TEXT]
+            problem = f"Expected one of {', '.join(choices[:_MAX_CHOICES])}{', ...' if choices[_MAX_CHOICES:] else ''}"
+    return path, problem[:_MAX_TEXT_LENGTH]
 
 
-def _choices(annotation: Any, fields: list[str]) -> Iterator[Any]:
+def _allowed_values(annotation: Any, fields: list[str]) -> Iterator[Any]:
     if get_origin(annotation) is Literal:
         yield from get_args(annotation)
     elif isinstance(annotation, type) and issubclass(annotation, Enum):
@@ -38,7 +38,7 @@ def _choices(annotation: Any, fields: list[str]) -> Iterator[Any]:
     elif isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
         for field in structs.fields(annotation):
             if fields and field.encode_name == fields[0]:
-                yield from _choices(field.type, fields[1:])
+                yield from _allowed_values(field.type, fields[1:])
     else:
         for part in get_args(annotation):
-            yield from _choices(part, fields)
+            yield from _allowed_values(part, fields)

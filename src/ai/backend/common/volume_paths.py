@@ -8,8 +8,8 @@ from uuid import UUID
 
 from ai.backend.common.errors import InvalidInput, InvalidPath
 
-MAX_PART = 255
-MAX_PATH = 4095
+MAX_PART_BYTES = 255
+MAX_PATH_BYTES = 4095
 
 
 class QuotaScopeKind(StrEnum):
@@ -75,8 +75,8 @@ class FolderPath:
             raise InvalidPath("A path is UTF-8.") from None
         if ".." in parts or "\0" in text:
             raise InvalidPath("A path inside a folder has no '..' and no NUL.", data={"path": text[:256]})
-        if max(sizes, default=0) > MAX_PART or sum(sizes) + len(sizes) > MAX_PATH:
-            raise InvalidPath(f"A path has at most {MAX_PATH} bytes, and {MAX_PART} in each part.")
+        if max(sizes, default=0) > MAX_PART_BYTES or sum(sizes) + len(sizes) > MAX_PATH_BYTES:
+            raise InvalidPath(f"A path has at most {MAX_PATH_BYTES} bytes, and {MAX_PART_BYTES} in each part.")
         return cls(parts)
 
     @classmethod

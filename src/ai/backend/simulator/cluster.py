@@ -49,7 +49,7 @@ AGENT_SETTINGS: dict[str, Any] = {
     },
     "intervals": {"heartbeat": 3.0, "statistics": 30.0, "inventory": 15.0, "images": 60.0, "sync": 7.0},
 }
-RESTING = frozenset(s for s in SessionStatus if s.is_final) | {SessionStatus.RUNNING, SessionStatus.PENDING}
+RESTING_STATUSES = frozenset(s for s in SessionStatus if s.is_final) | {SessionStatus.RUNNING, SessionStatus.PENDING}
 _LONGEST_REST_S = 900.0
 _ROUND_S = 2.5
 _WELL_S = 120.0
@@ -70,8 +70,8 @@ class Plan:
     policy: Policy = field(default_factory=Policy)
 
 
-def _agent_settings(n: int) -> AgentSettings:
-    node = {"id": f"i-{n}", "location": ["zone", f"rack-{n % 2}"]}
+def _agent_settings(number: int) -> AgentSettings:
+    node = {"id": f"i-{number}", "location": ["zone", f"rack-{number % 2}"]}
     return AgentSettings.model_validate({"agent": node, **AGENT_SETTINGS})
 
 
@@ -89,16 +89,16 @@ class Cluster:
         self.caller: Caller | None = None
         self.rested: set[SessionStatus] = set()
         settings = ManagerSettings.model_validate(MANAGER_SETTINGS)
-        self.nodes = [Node(world, f"node-{n}") for n in range(plan.agents)]
+        self.nodes = [Node(world, f"node-{number}") for number in range(plan.agents)]
         self.invariants = Invariants(world, self.memory, self.nodes)
         stores = with_faults(world, self.stores, self.invariants.committed)
         self.managers = {
             name: ManagerDaemon(world, name, stores, settings, self.inbox, self._clock())
-            for name in [f"m-{n}" for n in range(plan.managers)]
+            for name in [f"m-{number}" for number in range(plan.managers)]
         }
         self.agents = [
-            AgentDaemon(world, node, self.managers, _agent_settings(n), self._clock())
-            for n, node in enumerate(self.nodes)
+            AgentDaemon(world, node, self.managers, _agent_settings(number), self._clock())
+            for number, node in enumerate(self.nodes)
         ]
 
     def _clock(self) -> WrongClock:
@@ -109,14 +109,14 @@ class Cluster:
     # ---- running
 
     async def begin(self) -> None:
-        """Fills the database and start every daemon."""
+        """Fills the database and starts every daemon."""
         clock, policy = WrongClock(self.world), self.plan.policy
         stores = self.stores
-        ids = SeededIds(self.seed)
-        identity = IdentityService(stores.identities, stores.sessions, clock, ids)
-        made = await Bootstrap(stores.identities, stores.resource_groups, identity, clock, ids).run()
-        assert made.user is not None
-        credentials = await stores.identities.credentials(made.user.access_key)
+        id_generator = SeededIds(self.seed)
+        identity = IdentityService(stores.identities, stores.sessions, clock, id_generator)
+        bootstrapped = await Bootstrap(stores.identities, stores.resource_groups, identity, clock, id_generator).run()
+        assert bootstrapped.user is not None
+        credentials = await stores.identities.credentials(bootstrapped.user.access_key)
         assert credentials is not None
         self.caller = credentials.caller
         options = {"preemption": {"enabled": policy.preempts}, "placement": policy.placement}
@@ -132,29 +132,29 @@ class Cluster:
         return list(self.memory.sessions.values())
 
     def serving(self) -> list[ManagerDaemon]:
-        return [m for m in self.managers.values() if m.is_up and m.manager is not None]
+        return [daemon for daemon in self.managers.values() if daemon.is_up and daemon.manager is not None]
 
     # ---- what users do
 
     def request(self, number: int) -> CreateSession:
         """Returns a random request for a session."""
-        users = self.users
-        multi = users.random() < 0.3
-        kind = users.choice([SessionType.INTERACTIVE, SessionType.BATCH, SessionType.INTERACTIVE])
-        batch = kind is SessionType.BATCH
+        users_rng = self.users
+        is_multi_node = users_rng.random() < 0.3
+        session_type = users_rng.choice([SessionType.INTERACTIVE, SessionType.BATCH, SessionType.INTERACTIVE])
+        is_batch = session_type is SessionType.BATCH
         return CreateSession(
             image="python",
-            name=f"session-{number}" if users.random() < 0.7 else None,
-            type=kind,
+            name=f"session-{number}" if users_rng.random() < 0.7 else None,
+            type=session_type,
             enqueue_only=True,
-            cluster_size=users.randint(2, 3) if multi else 1,
-            cluster_mode=users.choice(list(ClusterMode)) if multi else ClusterMode.SINGLE_NODE,
-            startup_command=users.choice(["sleep 3", "sleep 20", "exit 3", "echo hello"]) if batch else None,
-            resources={"cpu": users.randint(1, 5), "mock.shares": users.choice(["0", "0.3", "0.5", "1"])},
-            priority=users.choice([None, None, 1]),
-            starts_at=users.choice([None, None, None, "30s"]),
-            callback_url=f"https://callbacks.example/{number}" if users.random() < 0.7 else None,
-            batch_timeout_s=users.choice([None, 10.0]) if batch else None,
+            cluster_size=users_rng.randint(2, 3) if is_multi_node else 1,
+            cluster_mode=users_rng.choice(list(ClusterMode)) if is_multi_node else ClusterMode.SINGLE_NODE,
+            startup_command=users_rng.choice(["sleep 3", "sleep 20", "exit 3", "echo hello"]) if is_batch else None,
+            resources={"cpu": users_rng.randint(1, 5), "mock.shares": users_rng.choice(["0", "0.3", "0.5", "1"])},
+            priority=users_rng.choice([None, None, 1]),
+            starts_at=users_rng.choice([None, None, None, "30s"]),
+            callback_url=f"https://callbacks.example/{number}" if users_rng.random() < 0.7 else None,
+            batch_timeout_s=users_rng.choice([None, 10.0]) if is_batch else None,
         )
 
     async def create(self, request: CreateSession, token: str) -> Session | None:
@@ -167,7 +167,7 @@ class Cluster:
                 try:
                     async with asyncio.timeout(15.0):
                         reply = await manager.ask(
-                            lambda m: m.services.sessions.create(self._who(), request, call_id=call_id)
+                            lambda live: live.services.sessions.create(self._caller(), request, call_id=call_id)
                         )
                     self.invariants.promise(reply.session.id, token)
                     return reply.session  # type: ignore[no-any-return]  # of a manager
@@ -176,55 +176,55 @@ class Cluster:
             await asyncio.sleep(self.users.uniform(0.5, 3.0))
         return None
 
-    def _who(self) -> Caller:
+    def _caller(self) -> Caller:
         assert self.caller is not None
         return self.caller
 
-    async def change(self, session_id: SessionId, what: str) -> None:
+    async def change(self, session_id: SessionId, action: str) -> None:
         """Asks once to end or to restart a session."""
         managers = self.serving()
         if not managers:
             return
-        manager, who = self.users.choice(managers), self._who()
-        self.world.trace("user", what, session_id)
+        manager, caller = self.users.choice(managers), self._caller()
+        self.world.trace("user", action, session_id)
         try:
             async with asyncio.timeout(60.0):
-                if what == "restart":
-                    await manager.ask(lambda m: m.services.sessions.restart(who, str(session_id)))
+                if action == "restart":
+                    await manager.ask(lambda live: live.services.sessions.restart(caller, str(session_id)))
                 else:
                     await manager.ask(
-                        lambda m: m.services.sessions.destroy(who, str(session_id), forced=what == "force")
+                        lambda live: live.services.sessions.destroy(caller, str(session_id), forced=action == "force")
                     )
         except (BackendError, TimeoutError) as e:
-            self.world.trace("user", what, type(e).__name__)
+            self.world.trace("user", action, type(e).__name__)
 
     async def act(self) -> None:
         """Lets users create, end and restart sessions for as long as the plan says."""
-        users, plan = self.users, self.plan
+        users_rng, plan = self.users, self.plan
         tasks = []
         for number in range(plan.requests):
-            await asyncio.sleep(users.expovariate(plan.requests / plan.busy_s))
+            await asyncio.sleep(users_rng.expovariate(plan.requests / plan.busy_s))
             tasks.append(self.world.spawn(None, self.create(self.request(number), f"token-{number}")))
-            known = [s.id for s in self.sessions() if not s.status.is_final]
-            if known and users.random() < 0.5:
-                what = users.choice(["destroy", "destroy", "force", "restart"])
-                tasks.append(self.world.spawn(None, self.change(users.choice(known), what)))
+            live_ids = [session.id for session in self.sessions() if not session.status.is_final]
+            if live_ids and users_rng.random() < 0.5:
+                action = users_rng.choice(["destroy", "destroy", "force", "restart"])
+                tasks.append(self.world.spawn(None, self.change(users_rng.choice(live_ids), action)))
         await asyncio.wait(tasks)
 
     # ---- what befalls the daemons besides
 
     async def befall(self) -> None:
-        """Stops processes, fill disks, reboot nodes, fail devices and set clocks, until cancelled."""
+        """Stops processes, fills disks, reboots nodes, fails devices and sets clocks, until cancelled."""
         dice = self.world.rng
         while True:
             await asyncio.sleep(dice.expovariate(1 / 8.0))
             agent = dice.choice(self.agents)
             manager = dice.choice(list(self.managers.values()))
-            kind = dice.choice(
+            fault = dice.choice(
                 ["stop manager", "stop agent", "full", "reboot", "device", "clock", "away", "plugin", "exits"]
             )
-            self.world.trace("befalls", kind, agent.name, manager.name)
-            match kind:
+            self.world.trace("befalls", fault, agent.name, manager.name)
+            match fault:
                 case "stop manager":
                     self._pause(manager, dice.uniform(1.0, 20.0))
                 case "stop agent":
@@ -236,9 +236,9 @@ class Cluster:
                     agent.process.kill()
                     agent.node.reboot()
                 case "device":
-                    place = dice.choice([("mock", "0"), ("mock", "1"), ("cpu", "3")])
-                    agent.node.unhealthy.add(place)
-                    self.world.later(dice.uniform(5.0, 30.0), agent.node.unhealthy.discard, place)
+                    device = dice.choice([("mock", "0"), ("mock", "1"), ("cpu", "3")])
+                    agent.node.unhealthy.add(device)
+                    self.world.later(dice.uniform(5.0, 30.0), agent.node.unhealthy.discard, device)
                 case "plugin":
                     agent.node.is_plugin_broken = True
                     self.world.later(dice.uniform(1.0, 20.0), setattr, agent.node, "is_plugin_broken", False)
@@ -264,38 +264,38 @@ class Cluster:
             daemon.process.fuse = None
             daemon.process.go_on()
         deadline = self.world.now + _LONGEST_REST_S
-        why, rests = "", 0
+        unrest, quiet_rounds = "", 0
         while self.world.now < deadline:
             await asyncio.sleep(_ROUND_S)
             self.world.loop.sweep()
             self.invariants.watch()
-            why = self._unrest() or await self._waiting_in_vain() or self._unrest()
-            rests = rests + 1 if not why else 0
-            if rests >= 2:
+            unrest = self._unrest_reason() or await self._waiting_in_vain() or self._unrest_reason()
+            quiet_rounds = quiet_rounds + 1 if not unrest else 0
+            if quiet_rounds >= 2:
                 return
-        raise AssertionError(f"no rest after {_LONGEST_REST_S:.0f} s: {why}")
+        raise AssertionError(f"no rest after {_LONGEST_REST_S:.0f} s: {unrest}")
 
-    def _unrest(self) -> str:
-        awake = [f"{s.name} is {s.status}" for s in self.sessions() if s.status not in RESTING]
+    def _unrest_reason(self) -> str:
+        awake = [f"{s.name} is {s.status}" for s in self.sessions() if s.status not in RESTING_STATUSES]
         if awake:
             return "; ".join(awake)
-        leader = next((m for m in self.managers.values() if m.leads), None)
+        leader = next((candidate for candidate in self.managers.values() if candidate.leads), None)
         if leader is None or leader.manager is None:
             return "no manager leads"
         if not all(agent.is_up and agent.agent is not None for agent in self.agents):
             return "an agent is down"
         for session in self.sessions():
-            due = session.not_before or session.starts_at
-            left_s = (due - leader.clock.now()).total_seconds() if due is not None else 0.0
+            due_at = session.not_before or session.starts_at
+            left_s = (due_at - leader.clock.now()).total_seconds() if due_at is not None else 0.0
             if session.status is SessionStatus.PENDING and 0.0 < left_s < 3600.0:
                 return f"{session.name} waits for its time"
-        if left := left_over(self.memory, self.agents):
-            return left
+        if leftover := left_over(self.memory, self.agents):
+            return leftover
         return ""
 
     async def _waiting_in_vain(self) -> str:
-        """Returns the number of sessions that wait although they fit; empty if there are none."""
-        leader = next(m for m in self.managers.values() if m.leads)
+        """Returns as text the number of sessions that wait although they fit; empty if there are none."""
+        leader = next(candidate for candidate in self.managers.values() if candidate.leads)
         snapshot, policy = await self.world.call(leader.process, lambda: leader.manager.scheduling("default"))  # type: ignore[union-attr]  # it leads
         plan = decide(snapshot, policy, now=leader.clock.now(), rng=random.Random(0))
         if plan.placements or plan.evictions:
@@ -305,9 +305,9 @@ class Cluster:
     async def fill(self) -> None:
         """Checks that no slot is occupied by running a session of a whole node on each. Raises AssertionError."""
         request = CreateSession(image="python", enqueue_only=True, resources={"cpu": 8, "mock.shares": "2"})
-        made = [await self.create(request, f"whole-{n}") for n in range(len(self.agents))]
+        created = [await self.create(request, f"whole-{number}") for number in range(len(self.agents))]
         deadline = self.world.now + _WELL_S
-        while (states := self._statuses(made)) != {SessionStatus.RUNNING}:
+        while (states := self._statuses(created)) != {SessionStatus.RUNNING}:
             if self.world.now > deadline:
                 raise AssertionError(f"sessions of whole nodes are {sorted(states)}")
             await asyncio.sleep(_ROUND_S)

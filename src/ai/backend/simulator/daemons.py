@@ -27,7 +27,7 @@ from ai.backend.simulator.virtual_time import Process
 from ai.backend.simulator.world import SeededIds, World, WrongClock
 
 log = logging.getLogger(__name__)
-_START_S = 60.0
+_START_TIMEOUT_S = 60.0
 
 
 class Daemon:
@@ -46,34 +46,34 @@ class Daemon:
 
     def start(self) -> None:
         """Starts a new process of the daemon."""
-        self.process = Process(self.name, self._died)
+        self.process = Process(self.name, self._on_death)
         if self.mean_steps is not None:
             self.process.fuse = 1 + int(self.world.rng.expovariate(1.0 / self.mean_steps))
         self.world.trace(self.name, "starts")
-        self.world.spawn(self.process, self._begin(), f"{self.name} starts")
+        self.world.spawn(self.process, self._start_in_time(), f"{self.name} starts")
 
-    async def _begin(self) -> None:
+    async def _start_in_time(self) -> None:
         try:
-            async with asyncio.timeout(_START_S):
+            async with asyncio.timeout(_START_TIMEOUT_S):
                 await self.run()
         except Exception as e:  # noqa: BLE001  # whatever it is, a service manager starts it again
             self.world.trace(self.name, "could not start", type(e).__name__)
             self.process.kill()
 
-    def _died(self) -> None:
+    def _on_death(self) -> None:
         self.world.trace(self.name, "dies")
-        self.dead()
-        self.world.later(self.world.rng.uniform(0.2, 8.0), self._again, self.process)
+        self.disconnect()
+        self.world.later(self.world.rng.uniform(0.2, 8.0), self._restart_if_dead, self.process)
 
-    def _again(self, process: Process) -> None:
+    def _restart_if_dead(self, process: Process) -> None:
         if self.process is process and not process.is_alive:
             self.start()
 
     async def run(self) -> None:
         raise NotImplementedError
 
-    def dead(self) -> None:
-        """Break the connections of the dead process."""
+    def disconnect(self) -> None:
+        """Breaks the connections of the dead process."""
 
 
 class ManagerDaemon(Daemon):
@@ -108,7 +108,7 @@ class ManagerDaemon(Daemon):
         self.link.manager_started(self.process, manager.reports)
         self.manager = manager
 
-    def dead(self) -> None:
+    def disconnect(self) -> None:
         self.manager = None
         self.link.manager_died(self.process)
 
@@ -137,8 +137,8 @@ class Inbox:
         await asyncio.sleep(dice.uniform(0.01, 0.1))
         if world.chance(world.faults.misbehave):
             raise WebhookFailed("refused")
-        ids = self.received.setdefault(url, [])
-        ids.append(callback_id)
+        received_ids = self.received.setdefault(url, [])
+        received_ids.append(callback_id)
         self.bodies[callback_id] = body
         world.trace("callback", callback_id)
         await asyncio.sleep(dice.uniform(0.01, 0.1))
@@ -192,7 +192,7 @@ class AgentDaemon(Daemon):
         number = int(self.agent_id.rpartition("-")[2])
         return OverlayReport(address=f"10.0.0.{number + 1}", port=4789, mtu=1500, why_plain="it is simulated")
 
-    def dead(self) -> None:
+    def disconnect(self) -> None:
         self.agent = None
         for daemon in self._managers.values():
             daemon.link.agent_died(self.agent_id, self.process)

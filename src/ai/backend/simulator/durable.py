@@ -13,13 +13,13 @@ from ai.backend.common.errors import Conflict
 from ai.backend.common.ids import KernelId
 from ai.backend.common.wire.reports import KernelObservation
 from ai.backend.core.lifecycle.kernel_phase import Phase
-from ai.backend.simulator.virtual_time import PROCESS, Process, ProcessDied
+from ai.backend.simulator.virtual_time import CURRENT_PROCESS, Process, ProcessDied
 from ai.backend.simulator.world import World
 
 _encode = msgspec.msgpack.encode
-_record = msgspec.msgpack.Decoder(KernelRecord).decode
-_runs = msgspec.msgpack.Decoder(RunsRecord).decode
-_observation = msgspec.msgpack.Decoder(KernelObservation).decode
+_decode_record = msgspec.msgpack.Decoder(KernelRecord).decode
+_decode_runs = msgspec.msgpack.Decoder(RunsRecord).decode
+_decode_observation = msgspec.msgpack.Decoder(KernelObservation).decode
 
 
 class Disk:
@@ -35,50 +35,50 @@ class Disk:
         self.user: Process | None = None
         self._world = world
 
-    def begin(self, what: str) -> None:
+    def begin(self, written_name: str) -> None:
         """Begins a write. Raises OSError if the disk is full, ProcessDied if the process is dead from here on."""
-        process, world = PROCESS.get(), self._world
+        process, world = CURRENT_PROCESS.get(), self._world
         if process is None or not process.is_alive or process is not self.user:
             raise ProcessDied
         if self.is_full:
             raise OSError(errno.ENOSPC, "No space left on device")
         if world.chance(world.faults.write_fails / 2):
-            world.trace("killed before writing", what)
+            world.trace("killed before writing", written_name)
             process.kill()
             raise ProcessDied
 
-    def end(self, what: str) -> None:
+    def end(self, written_name: str) -> None:
         """Ends a write. Raises ProcessDied."""
-        process, world = PROCESS.get(), self._world
+        process, world = CURRENT_PROCESS.get(), self._world
         if process is not None and world.chance(world.faults.write_fails / 2):
-            world.trace("killed after writing", what)
+            world.trace("killed after writing", written_name)
             process.kill()
             raise ProcessDied
 
     def has_news(self, acknowledged: tuple[int, int]) -> bool:
         """Returns True if there are observations after the acknowledged epoch and number."""
         seq = acknowledged[1] if acknowledged[0] == self.epoch else 0
-        return any(_observation(value).seq > seq for value in self.outbox)
+        return any(_decode_observation(value).seq > seq for value in self.outbox)
 
     def live_kernels(self) -> list[tuple[KernelId, int]]:
         """Returns the kernel and the attempt of each record that is no tombstone."""
-        records = [_record(value) for value in self.kernels.values()]
-        return [(r.kernel_id, r.spec.attempt) for r in records if r.phase is not Phase.ENDED]
+        records = [_decode_record(value) for value in self.kernels.values()]
+        return [(record.kernel_id, record.spec.attempt) for record in records if record.phase is not Phase.ENDED]
 
     def owes(self) -> bool:
         """Returns True if plugins must still be called for removed workloads."""
-        return any(_record(value).owed for value in self.leftovers.values())
+        return any(_decode_record(value).owed for value in self.leftovers.values())
 
-    def put(self, kind: dict[str, bytes], key: str, value: bytes) -> None:
-        if kind.get(key) != value:
+    def put(self, values: dict[str, bytes], key: str, value: bytes) -> None:
+        if values.get(key) != value:
             self.begin(key)
-            kind[key] = value
+            values[key] = value
             self.end(key)
 
-    def forget(self, kind: dict[str, bytes], key: str) -> None:
-        if key in kind:
+    def forget(self, values: dict[str, bytes], key: str) -> None:
+        if key in values:
             self.begin(key)
-            del kind[key]
+            del values[key]
             self.end(key)
 
 
@@ -93,7 +93,7 @@ class MemoryState:
         user = self._disk.user
         if user is not None and user.is_alive:
             raise Conflict("another agent uses this disk")
-        self._disk.user = PROCESS.get()
+        self._disk.user = CURRENT_PROCESS.get()
 
     def close(self) -> None:
         self._disk.user = None
@@ -120,11 +120,11 @@ class _Records:
         self._disk = disk
 
     def load(self) -> list[KernelRecord]:
-        return [_record(value) for value in self._disk.kernels.values()]
+        return [_decode_record(value) for value in self._disk.kernels.values()]
 
     def get(self, kernel_id: str) -> KernelRecord | None:
         value = self._disk.kernels.get(kernel_id)
-        return _record(value) if value is not None else None
+        return _decode_record(value) if value is not None else None
 
     def put(self, record: KernelRecord) -> None:
         self._disk.put(self._disk.kernels, record.spec.kernel_id, _encode(record))
@@ -138,7 +138,7 @@ class _Records:
 
     def load_runs(self, kernel_id: str) -> RunsRecord | None:
         value = self._disk.runs.get(kernel_id)
-        return _runs(value) if value is not None else None
+        return _decode_runs(value) if value is not None else None
 
     def put_runs(self, kernel_id: str, runs: RunsRecord) -> None:
         self._disk.put(self._disk.runs, kernel_id, _encode(runs))
@@ -149,7 +149,7 @@ class _Leftovers:
         self._disk = disk
 
     def load(self) -> list[KernelRecord]:
-        return [_record(value) for value in self._disk.leftovers.values()]
+        return [_decode_record(value) for value in self._disk.leftovers.values()]
 
     def put(self, record: KernelRecord) -> None:
         self._disk.put(self._disk.leftovers, self._name(record), _encode(record))
@@ -167,7 +167,7 @@ class _Outbox:
         self._disk = disk
 
     def load(self) -> list[KernelObservation]:
-        return [_observation(value) for value in self._disk.outbox]
+        return [_decode_observation(value) for value in self._disk.outbox]
 
     def append(self, observation: KernelObservation) -> None:
         self._disk.begin("an observation")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ai.backend.simulator.cluster import Cluster
     from ai.backend.simulator.daemons import AgentDaemon
 
-_LASTING = (SessionStatus.PENDING, SessionStatus.RUNNING)
+_LASTING_STATUSES = (SessionStatus.PENDING, SessionStatus.RUNNING)
 _TRANSIENT_S = 170.0
 """Below the deadlines after which a manager gives up what it does not understand."""
 
@@ -49,12 +49,12 @@ class Invariants:
         memory = self._memory
         changed = {key: session for key, session in memory.sessions.items() if self._seen.get(key) is not session}
         for session_id, session in changed.items():
-            before = self._seen.get(session_id)
+            previous = self._seen.get(session_id)
             self._seen[session_id] = session
             self.broken += [f"{session.name}: {text}" for text in machine.check(session_state(session))]
             self._check_kernels(session)
-            if before is not None and before.status.is_final and session.status is not before.status:
-                self.broken.append(f"{session.name} left {before.status}, which is final")
+            if previous is not None and previous.status.is_final and session.status is not previous.status:
+                self.broken.append(f"{session.name} left {previous.status}, which is final")
         if self._seen.keys() != memory.sessions.keys():
             self.broken.append("a session is lost")
         if changed:
@@ -68,8 +68,8 @@ class Invariants:
         for kernel in session.kernels:
             if kernel.reason is KernelEventReason.NOT_FOUND_IN_MANAGER:
                 self.broken.append(f"{session.name} was ended as unknown, and is not")
-            holds = kernel.requested_slots if kernel.status in HOLDING else ResourceSlot()
-            if kernel.occupied_slots.nonzero() != holds.nonzero():
+            held_slots = kernel.requested_slots if kernel.status in HOLDING else ResourceSlot()
+            if kernel.occupied_slots.nonzero() != held_slots.nonzero():
                 self.broken.append(f"{session.name}: a kernel in {kernel.status} occupies {kernel.occupied_slots!r}")
 
     def watch(self) -> None:
@@ -78,7 +78,11 @@ class Invariants:
             status, since = self._since.get(session.id, (None, 0.0))
             if status is not session.status:
                 self._since[session.id] = session.status, self._world.now
-            elif session.status not in _LASTING and not status.is_final and self._world.now - since > _TRANSIENT_S:
+            elif (
+                session.status not in _LASTING_STATUSES
+                and not status.is_final
+                and self._world.now - since > _TRANSIENT_S
+            ):
                 self.broken.append(f"{session.name} is {session.status} for {self._world.now - since:.0f} s")
                 self._since[session.id] = session.status, self._world.now
 
@@ -94,9 +98,9 @@ class Invariants:
                 if kernel.agent is None or kernel.status not in HOLDING:
                     continue
                 held[kernel.agent] = held.get(kernel.agent, ResourceSlot()) + kernel.requested_slots
-                reported = kernel.devices if kernel.status is KernelStatus.RUNNING else {}
-                for slot, its in reported.items():
-                    for device, quantity in its.items():
+                reported_devices = kernel.devices if kernel.status is KernelStatus.RUNNING else {}
+                for slot, quantities in reported_devices.items():
+                    for device, quantity in quantities.items():
                         place = kernel.agent, slot, device
                         devices[place] = devices.get(place, Decimal(0)) + Decimal(quantity)
         for agent in memory.agents.values():
@@ -119,29 +123,29 @@ class Invariants:
 
     def _check_callbacks(self, cluster: Cluster) -> None:
         """Checks that callbacks arrived in order for each session, and at least once."""
-        received = {one for ids in cluster.inbox.received.values() for one in ids}
-        lost = cluster.memory.callback_id - len(received)
-        if lost:
-            self.broken.append(f"{lost} callbacks never came")
-        for url, ids in cluster.inbox.received.items():
-            first = list(dict.fromkeys(ids))
-            if first != sorted(first):
-                self.broken.append(f"callbacks to {url} came in the order {ids}")
+        received = {callback_id for callback_ids in cluster.inbox.received.values() for callback_id in callback_ids}
+        lost_count = cluster.memory.callback_id - len(received)
+        if lost_count:
+            self.broken.append(f"{lost_count} callbacks never came")
+        for url, callback_ids in cluster.inbox.received.items():
+            first_arrivals = list(dict.fromkeys(callback_ids))
+            if first_arrivals != sorted(first_arrivals):
+                self.broken.append(f"callbacks to {url} came in the order {callback_ids}")
 
     def _check_events(self, cluster: Cluster) -> None:
         """Checks that the last event of each session fits its row."""
-        last: dict[SessionId, str] = {}
+        last_events: dict[SessionId, str] = {}
         for event in cluster.memory.events:
             if event.session_id is not None and event.kernel_id is None:
-                last[event.session_id] = event.name
+                last_events[event.session_id] = event.name
         for session in cluster.sessions():
-            event_name = last.get(session.id, "")
+            event_name = last_events.get(session.id, "")
             if session.status is SessionStatus.RUNNING and event_name not in ("session_started", "session_recovered"):
                 self.broken.append(f"{session.name} is RUNNING, and {event_name} was its last event")
 
     @staticmethod
     def _wrong_result(session: Session) -> str:
-        """Returns why the result of a batch session contradicts the end of its program; empty if it does not."""
+        """Returns how the result of a batch session contradicts the end of its program, or an empty text."""
         if session.type is not SessionType.BATCH or session.status is not SessionStatus.TERMINATED:
             return ""
         expected = {
@@ -170,29 +174,29 @@ class Invariants:
 
 
 def left_over(memory: Memory, agents: Sequence[AgentDaemon]) -> str:
-    """Returns the first thing that agents still hold or have not reported; empty for nothing."""
-    counted: set[tuple[KernelId, int]] = {
+    """Returns a description of the first workload, report or debt that agents still hold; empty for none."""
+    known: set[tuple[KernelId, int]] = {
         (k.id, k.attempt) for s in memory.sessions.values() for k in s.kernels if k.status in HOLDING
     }
     for daemon in agents:
-        strangers = [key for key in daemon.node.fake.workloads if (key.kernel_id, key.attempt) not in counted]
-        if strangers:
-            return f"{daemon.name} has {len(strangers)} workloads that nobody counts on"
-        if any(place not in counted for place in daemon.disk.live_kernels()):
+        unknown = [key for key in daemon.node.fake.workloads if (key.kernel_id, key.attempt) not in known]
+        if unknown:
+            return f"{daemon.name} has {len(unknown)} workloads that nobody counts on"
+        if any(attempt not in known for attempt in daemon.disk.live_kernels()):
             return f"{daemon.name} has kernels that nobody counts on"
         if daemon.disk.has_news(memory.acks.get(AgentId(daemon.agent_id), (0, 0))):
             return f"{daemon.name} has observations to tell"
         if daemon.disk.owes():
             return f"{daemon.name} owes calls of plugins"
-    running = {
+    expected = {
         (k.agent, k.id, k.attempt)
         for s in memory.sessions.values()
         if s.status is SessionStatus.RUNNING
         for k in s.kernels
     }
-    there = {(daemon.agent_id, key.kernel_id, key.attempt) for daemon in agents for key in daemon.node.live()}
-    if running != there:
-        return f"{len(running - there)} kernels that run have no workload, {len(there - running)} none that runs"
+    present = {(daemon.agent_id, key.kernel_id, key.attempt) for daemon in agents for key in daemon.node.live()}
+    if expected != present:
+        return f"{len(expected - present)} kernels that run have no workload, {len(present - expected)} none that runs"
     if memory.callbacks:
         return f"{len(memory.callbacks)} callbacks are not told"
     return ""

@@ -8,7 +8,7 @@ from ai.backend.infra.rpc.frames import Kind, decode
 from ai.backend.infra.rpc.memory import MemoryAgentEndpoint, MemoryConnection, MemoryLink
 from ai.backend.infra.rpc.methods import MAX_MESSAGE_BYTES, commands_service, reports_service
 from ai.backend.infra.rpc.multiplexer import Multiplexer
-from ai.backend.simulator.virtual_time import PROCESS, Process
+from ai.backend.simulator.virtual_time import CURRENT_PROCESS, Process
 from ai.backend.simulator.world import World
 
 _NOTICED_S = 3.0
@@ -33,7 +33,7 @@ class SimulatedLink(MemoryLink):
 
     def manager_started(self, process: Process, reports: ManagerReports) -> None:
         for agent_id in list(self._connections):
-            self._break(agent_id)
+            self._break_connection(agent_id)
         self._manager, self.reports = process, reports
 
     def manager_died(self, process: Process) -> None:
@@ -41,25 +41,25 @@ class SimulatedLink(MemoryLink):
             if self._manager is process:
                 self.reports = None
                 for agent_id in list(self._connections):
-                    self._break(agent_id)
+                    self._break_connection(agent_id)
 
         self._world.later(self._world.rng.uniform(0.0, _NOTICED_S), notice)
 
     def agent_started(self, agent_id: str, commands: AgentCommands) -> None:
-        process = PROCESS.get()
+        process = CURRENT_PROCESS.get()
         assert process is not None
-        self._break(agent_id)
+        self._break_connection(agent_id)
         self._agents[agent_id], self.commands[agent_id] = process, commands
 
     def agent_died(self, agent_id: str, process: Process) -> None:
         def notice() -> None:
             if self._agents.get(agent_id) is process:
                 self.commands.pop(agent_id, None)
-                self._break(agent_id)
+                self._break_connection(agent_id)
 
         self._world.later(self._world.rng.uniform(0.0, _NOTICED_S), notice)
 
-    def _break(self, agent_id: str) -> None:
+    def _break_connection(self, agent_id: str) -> None:
         """Fails the pending calls of both ends. Messages in transit still arrive."""
         connection = self._connections.pop(agent_id, None)
         if connection is not None:
@@ -87,23 +87,23 @@ class SimulatedLink(MemoryLink):
         )
         return MemoryConnection(manager, agent)
 
-    def _send(self, data: bytes, receiver: Process, end: Multiplexer, way: str) -> None:
+    def _send(self, data: bytes, receiver: Process, end: Multiplexer, label: str) -> None:
         world, faults = self._world, self._world.faults
         envelope = decode(data)
-        way = f"{Kind(envelope.kind).name} {envelope.name or envelope.id} {way}"
+        label = f"{Kind(envelope.kind).name} {envelope.name or envelope.id} {label}"
         if world.chance(faults.lose):
-            world.trace("lost", way)
+            world.trace("lost", label)
         else:
-            world.later(self._transit_s(), self._deliver, data, receiver, end, way)
+            world.later(self._transit_s(), self._deliver, data, receiver, end, label)
         if world.chance(faults.repeat):
-            world.later(world.rng.uniform(0.0, _LATEST_S), self._deliver, data, receiver, end, f"{way} again")
+            world.later(world.rng.uniform(0.0, _LATEST_S), self._deliver, data, receiver, end, f"{label} again")
 
     def _transit_s(self) -> float:
         world = self._world
         return world.rng.uniform(0.1, _LATEST_S) if world.chance(world.faults.late) else world.rng.uniform(0.001, 0.02)
 
-    def _deliver(self, data: bytes, receiver: Process, end: Multiplexer, way: str) -> None:
-        self._world.trace(way, "arrives" if receiver.is_alive else "finds nobody")
+    def _deliver(self, data: bytes, receiver: Process, end: Multiplexer, label: str) -> None:
+        self._world.trace(label, "arrives" if receiver.is_alive else "finds nobody")
         if receiver.is_alive:
             self._world.loop.call_soon(end.feed, decode(data), context=receiver.context.copy())
 

@@ -46,13 +46,13 @@ from ai.backend.simulator.virtual_time import Process
 from ai.backend.simulator.world import World
 
 T = TypeVar("T")
-KINDS = {
+DEVICE_KINDS = {
     "cpu": ("cpu", 8, Decimal(1), "discrete"),
     "mock": ("mock.shares", 2, Decimal("0.1"), "fractional"),
 }
 """Device name -> slot, number of devices with one unit each, quantum, kind of the allocation map."""
-HOOKS = frozenset({"pre_create", "post_create", "pre_terminate", "post_terminate"})
-_HANG_S = 45.0
+HOOK_NAMES = frozenset({"pre_create", "post_create", "pre_terminate", "post_terminate"})
+_MAX_HANG_S = 45.0
 
 
 class Node:
@@ -85,7 +85,7 @@ class Node:
         return SimulatedRuntime(self)
 
     def sources(self) -> list[PluginSource]:
-        return [PluginSource(key, partial(_plugin, self, key)) for key in KINDS]
+        return [PluginSource(key, partial(_plugin, self, key)) for key in DEVICE_KINDS]
 
     def reboot(self) -> None:
         """Removes every workload and every network; the agent must have died before."""
@@ -104,20 +104,22 @@ class Node:
 
     def check(self) -> list[str]:
         """Returns the kernels with two live workloads and the devices that workloads share."""
-        taken: dict[tuple[str, str], Decimal] = {}
-        broken = []
+        amounts: dict[tuple[str, str], Decimal] = {}
+        violations = []
         kernels: dict[KernelId, int] = {}
         for key in self.live():
             if key.kernel_id in kernels:
-                broken.append(f"{self.name} runs attempts {kernels[key.kernel_id]} and {key.attempt} of one kernel")
+                violations.append(f"{self.name} runs attempts {kernels[key.kernel_id]} and {key.attempt} of one kernel")
             kernels[key.kernel_id] = key.attempt
             for allocation in self.allocations.get((key.kernel_id, key.attempt), {}).values():
                 for slot, devices in allocation.slots.items():
                     for device, quantity in devices.items():
                         place = str(slot), str(device)
-                        taken[place] = taken.get(place, Decimal(0)) + quantity
-        broken += [f"{self.name} shares device {place}: {amount}" for place, amount in taken.items() if amount > 1]
-        return broken
+                        amounts[place] = amounts.get(place, Decimal(0)) + quantity
+        violations += [
+            f"{self.name} shares device {place}: {amount}" for place, amount in amounts.items() if amount > 1
+        ]
+        return violations
 
 
 # ---- the runtime
@@ -127,33 +129,33 @@ class SimulatedRuntime(FakeRuntime):
     """The runtime of one agent process. Its operations go on if the agent dies meanwhile."""
 
     def __init__(self, node: Node) -> None:
-        super().__init__(node.fake, behave=self._dice)
+        super().__init__(node.fake, behave=self._random_behaviour)
         self._node = node
         self._world = node.world
 
-    def _dice(self, spec: WorkloadSpec) -> FakeBehaviour:
+    def _random_behaviour(self, spec: WorkloadSpec) -> FakeBehaviour:
         world = self._world
-        wrong = world.faults.misbehave
+        fault_probability = world.faults.misbehave
         return FakeBehaviour(
             create_delay_s=world.rng.uniform(0.01, 1.0),
-            is_ready=not world.chance(wrong),
-            dies_after_s=world.rng.uniform(0.0, 60.0) if world.chance(5 * wrong) else None,
-            stubborn=world.chance(5 * wrong),
+            is_ready=not world.chance(fault_probability),
+            dies_after_s=world.rng.uniform(0.0, 60.0) if world.chance(5 * fault_probability) else None,
+            stubborn=world.chance(5 * fault_probability),
         )
 
-    async def _do(self, what: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def _run_operation(self, operation: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         world, dice = self._world, self._world.rng
         await asyncio.sleep(dice.uniform(0.0005, 0.02))
         if world.chance(world.faults.misbehave):
-            how = dice.randrange(3)
-            world.trace("runtime", what, ("fails", "fails late", "hangs")[how])
-            if how == 0:
-                raise WorkloadError(f"{what} failed")
-            if how == 2:
-                await asyncio.sleep(dice.uniform(1.0, _HANG_S))
+            failure = dice.randrange(3)
+            world.trace("runtime", operation, ("fails", "fails late", "hangs")[failure])
+            if failure == 0:
+                raise WorkloadError(f"{operation} failed")
+            if failure == 2:
+                await asyncio.sleep(dice.uniform(1.0, _MAX_HANG_S))
             result = await world.call(self._node.process, work)
-            if how == 1:
-                raise Unavailable(f"nobody knows whether {what} was done")
+            if failure == 1:
+                raise Unavailable(f"nobody knows whether {operation} was done")
             return result
         return await world.call(self._node.process, work)
 
@@ -168,27 +170,27 @@ class SimulatedRuntime(FakeRuntime):
         )
 
     async def create(self, spec: WorkloadSpec) -> WorkloadView:
-        make, node = super().create, self._node
+        make_workload, node = super().create, self._node
 
         async def work() -> WorkloadView:
-            view = await make(spec)
+            view = await make_workload(spec)
             self._world.trace("runs", spec.key)
             if spec.key in node.removed:
                 node.broken.append(f"{node.name} runs {spec.key} once more after its end")
             node.broken += node.check()
             return view
 
-        return await self._do("create", work)
+        return await self._run_operation("create", work)
 
     async def stop(self, key: WorkloadKey, *, grace_s: float) -> WorkloadExit | None:
-        end, node = super().stop, self._node
+        stop_workload, node = super().stop, self._node
 
         async def work() -> WorkloadExit | None:
             if key in node.live():
                 node.ended_alive.add(key)
-            return await end(key, grace_s=grace_s)
+            return await stop_workload(key, grace_s=grace_s)
 
-        return await self._do("stop", work)
+        return await self._run_operation("stop", work)
 
     async def remove(self, key: WorkloadKey, *, keep_home: bool = False) -> None:
         remove, node = super().remove, self._node
@@ -200,48 +202,48 @@ class SimulatedRuntime(FakeRuntime):
             await remove(key, keep_home=keep_home)
             self._world.trace("removed", key)
 
-        await self._do("remove", work)
+        await self._run_operation("remove", work)
 
     async def inspect(self, key: WorkloadKey) -> WorkloadView | None:
         inspect = super().inspect
-        return await self._do("inspect", lambda: inspect(key))
+        return await self._run_operation("inspect", lambda: inspect(key))
 
     async def list_workloads(self) -> Sequence[WorkloadView]:
-        return await self._do("list", super().list_workloads)
+        return await self._run_operation("list", super().list_workloads)
 
     async def create_network(
         self, session_id: SessionId, hosts: Sequence[str], overlay: Overlay | None = None
     ) -> NetworkView:
-        make = super().create_network
-        return await self._do("create_network", lambda: make(session_id, hosts))
+        make_network = super().create_network
+        return await self._run_operation("create_network", lambda: make_network(session_id, hosts))
 
     async def remove_network(self, session_id: SessionId) -> None:
         remove, node = super().remove_network, self._node
 
         async def work() -> None:
-            used = {
-                w.spec.session_id
-                for key, w in node.fake.workloads.items()
-                if w.exit is None and key not in node.unwanted
+            used_networks = {
+                workload.spec.session_id
+                for key, workload in node.fake.workloads.items()
+                if workload.exit is None and key not in node.unwanted
             }
-            if session_id in used:
+            if session_id in used_networks:
                 node.broken.append(f"{node.name} removes the network of {session_id}, which is in use")
             await remove(session_id)
 
-        await self._do("remove_network", work)
+        await self._run_operation("remove_network", work)
 
     async def broken_networks(self) -> Sequence[SessionId]:
         return ()
 
     async def events(self) -> AsyncIterator[WorkloadExited]:
-        """Yields the events, and loses some."""
+        """Yields the exits of workloads, and loses some exits."""
         async for event in super().events():
             if not self._world.chance(5 * self._world.faults.misbehave):
                 yield event
 
     async def open_channel(self, key: WorkloadKey, *, epoch: int, last_seq: int = 0) -> RunnerChannel:
-        make = super().open_channel
-        channel = await self._do("open_channel", lambda: make(key, epoch=epoch, last_seq=last_seq))
+        make_channel = super().open_channel
+        channel = await self._run_operation("open_channel", lambda: make_channel(key, epoch=epoch, last_seq=last_seq))
         return _Channel(self._world, self._node.process, channel)
 
 
@@ -274,29 +276,29 @@ def _plugin(node: Node, kind: str) -> type[SimulatedPlugin]:
 
 
 class SimulatedPlugin(AbstractComputePlugin):
-    """The devices of one kind on one node; the class has both as attributes."""
+    """The devices of one kind on one node; ``key`` and ``node`` are class attributes."""
 
     key: ClassVar[DeviceName]
     node: ClassVar[Node]
     version = "1.0"
 
-    async def _misbehave(self, what: str) -> bool:
-        """Fail, hang, or return whether the caller returns a wrong value."""
+    async def _misbehave(self, hook: str) -> bool:
+        """Fails, hangs, or returns True if the caller must return a wrong value."""
         world = self.node.world
-        if self.node.is_plugin_broken and world.faults.misbehave and what in HOOKS:
-            raise RuntimeError(f"{what} is broken")
+        if self.node.is_plugin_broken and world.faults.misbehave and hook in HOOK_NAMES:
+            raise RuntimeError(f"{hook} is broken")
         if not world.chance(world.faults.misbehave):
             return False
-        how = world.rng.randrange(3)
-        world.trace(self.node.name, "plugin", self.key, what, ("fails", "hangs", "lies")[how])
-        if how == 0:
-            raise RuntimeError(f"{what} failed")
-        if how == 1:
-            await asyncio.sleep(_HANG_S)
-        return how == 2
+        failure = world.rng.randrange(3)
+        world.trace(self.node.name, "plugin", self.key, hook, ("fails", "hangs", "lies")[failure])
+        if failure == 0:
+            raise RuntimeError(f"{hook} failed")
+        if failure == 1:
+            await asyncio.sleep(_MAX_HANG_S)
+        return failure == 2
 
     def _devices(self) -> list[ComputeDevice]:
-        slot, count, quantum, _ = KINDS[self.key]
+        slot, count, quantum, _ = DEVICE_KINDS[self.key]
         return [
             ComputeDevice(
                 device_name=self.key,
@@ -316,23 +318,23 @@ class SimulatedPlugin(AbstractComputePlugin):
         return devices[1:] if await self._misbehave("list_devices") else devices
 
     async def configurable_slots(self) -> Sequence[SlotDisplay]:
-        return [SlotDisplay(slot_name=SlotName(KINDS[self.key][0]), slot_type=SlotType.COUNT)]
+        return [SlotDisplay(slot_name=SlotName(DEVICE_KINDS[self.key][0]), slot_type=SlotType.COUNT)]
 
     async def available_slots(self) -> Mapping[SlotName, Any]:
-        slot, count, _, _ = KINDS[self.key]
+        slot, count, _, _ = DEVICE_KINDS[self.key]
         failed = sum(name == self.key for name, _ in self.node.unhealthy)
         return {SlotName(slot): Decimal(count - failed)}
 
     def alloc_map_spec(self) -> AllocMapSpec | None:
-        return AllocMapSpec(kind=KINDS[self.key][3])
+        return AllocMapSpec(kind=DEVICE_KINDS[self.key][3])
 
     async def create_alloc_map(self) -> AbstractAllocMap:
-        return build_alloc_map(AllocMapSpec(kind=KINDS[self.key][3]), self._devices())
+        return build_alloc_map(AllocMapSpec(kind=DEVICE_KINDS[self.key][3]), self._devices())
 
     async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:
         if await self._misbehave("alloc_to_devices"):
             return [AttachedDevice(device_id=DeviceId("of-nobody"), model_name="Lie")]
-        return [AttachedDevice(device_id=d, model_name="Simulated") for d in sorted(device_alloc.device_ids())]
+        return [AttachedDevice(device_id=id_, model_name="Simulated") for id_ in sorted(device_alloc.device_ids())]
 
     def create_lifecycle_hook(self, workload: Any, device_alloc: Any, context: Any) -> AbstractLifecycleHook:
         return _Hook(self, workload, device_alloc, context)

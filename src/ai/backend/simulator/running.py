@@ -30,7 +30,7 @@ async def story(cluster: Cluster) -> None:
         agent.node.is_plugin_broken = False
     await cluster.come_to_rest()
     cluster.invariants.at_rest(cluster)
-    cluster.rested = {s.status for s in cluster.sessions()}
+    cluster.rested = {session.status for session in cluster.sessions()}
     await cluster.destroy_all()
     await cluster.come_to_rest()
     cluster.invariants.at_the_end(cluster)
@@ -58,7 +58,7 @@ def undisturbed(errors: list[str]) -> Iterator[None]:
             gc.enable()
 
 
-_FORESEEN = (BackendError, OSError, TimeoutError, asyncio.CancelledError, RuntimeError)
+_EXPECTED_ERRORS = (BackendError, OSError, TimeoutError, asyncio.CancelledError, RuntimeError)
 
 
 class _Errors(logging.Handler):
@@ -70,12 +70,12 @@ class _Errors(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
-        if error is not None and not isinstance(error, _FORESEEN):
+        if error is not None and not isinstance(error, _EXPECTED_ERRORS):
             self._errors.append(f"{record.getMessage()}: {type(error).__name__}: {error}")
 
 
 def run(cluster: Cluster, tale: Callable[[], Coroutine[Any, Any, None]] | None = None) -> str:
-    """Runs the story of a cluster, or another tale of it; returns the digest of its trace. Raises AssertionError."""
+    """Runs the story of a cluster, or another ``tale``; returns the digest of its trace. Raises AssertionError."""
     world, errors = cluster.world, list[str]()
     world.trace("seed", cluster.seed)
     with undisturbed(errors):

@@ -25,7 +25,7 @@ from ai.backend.manager.templates.sql import SqlTemplateStore
 from ai.backend.simulator.database import InlineDatabase
 from ai.backend.simulator.world import World
 
-_TABLES = frozenset(
+_TABLE_NAMES = frozenset(
     {"domains", "groups", "users", "memberships", "keypairs", "keypair_resource_policies", "storage_policies"}
     | {"dotfiles", "bootstrap_scripts", "session_templates", "error_logs", "audit_logs", "background_tasks"}
     | {"scaling_groups", "scaling_group_links", "resource_presets", "share_histories", "kept_answers"}
@@ -34,7 +34,7 @@ _TABLES = frozenset(
 
 def make_stores(memory: Memory, now: Callable[[], datetime]) -> Stores:
     """Returns the stores without faults, for the invariants and for tests; ``now`` is the time of the leases."""
-    database = InlineDatabase(_TABLES)
+    database = InlineDatabase(_TABLE_NAMES)
     return Stores(
         sessions=MemorySessionStore(memory),
         agents=MemoryAgentStore(memory.agents),
@@ -63,7 +63,7 @@ def with_faults(world: World, stores: Stores, committed: Callable[[], None]) -> 
     return replace(stores, **wrapped)
 
 
-_CHANGES = frozenset({"insert", "save", "put_agent", "set_status"})
+_WRITING_METHODS = frozenset({"insert", "save", "put_agent", "set_status"})
 
 
 class FaultyStore:
@@ -76,16 +76,16 @@ class FaultyStore:
         self._committed = committed
 
     def __getattr__(self, method: str) -> Any:
-        target = getattr(self._store, method)
-        if not inspect.iscoroutinefunction(target):
-            return target
+        store_method = getattr(self._store, method)
+        if not inspect.iscoroutinefunction(store_method):
+            return store_method
         world, committed, name = self._world, self._committed, f"{self._name}.{method}"
-        changes = method in _CHANGES
+        is_write = method in _WRITING_METHODS
 
         async def call(*args: Any, **kwargs: Any) -> Any:
             async def work() -> Any:
-                result = await target(*args, **kwargs)
-                if changes:
+                result = await store_method(*args, **kwargs)
+                if is_write:
                     committed()
                 return result
 

@@ -50,7 +50,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(slots=True)
 class Outcome:
-    """The result; ``waits`` are the seconds from the last request of each session that ran to its start."""
+    """The result of a replay; ``waits`` are the seconds from the last request of each session that ran to its start."""
 
     waits: list[float] = field(default_factory=list)
     done: int = 0
@@ -61,13 +61,13 @@ class Outcome:
 
     def as_dict(self) -> dict[str, float]:
         waits = sorted(self.waits)
-        middle = waits[len(waits) // 2] if waits else 0.0
+        median_wait_s = waits[len(waits) // 2] if waits else 0.0
         return {
             "done": self.done,
             "killed": self.killed,
             "failures": self.failures,
             "stuck": self.stuck,
-            "median wait, s": middle,
+            "median wait, s": median_wait_s,
             "longest wait, s": waits[-1] if waits else 0.0,
             "simulated, s": self.ended_at,
         }
@@ -96,45 +96,49 @@ class Replay:
         self._waiting: dict[SessionId, tuple[PendingSession, Job, float]] = {}
         self._used: dict[str, ResourceSlot] = {}
         self._amounts: dict[tuple[str, str, str], Decimal] = {
-            (a.agent_id, str(s.slot_name), str(d.device_id)): s.amount
-            for a in cluster.agents
-            for p in a.plugins
-            for d in p.devices
-            for s in d.slots
+            (agent.agent_id, str(slot.slot_name), str(device.device_id)): slot.amount
+            for agent in cluster.agents
+            for plugin in agent.plugins
+            for device in plugin.devices
+            for slot in device.slots
         }
         self._node_classes = NodeClassCache()
         self._scheduler = self._new_scheduler()
         self.outcome = Outcome()
 
-    def _at(self, time: float, what: str, value: Any) -> None:
+    def _schedule_event(self, time: float, event_kind: str, value: Any) -> None:
         self._count += 1
-        heapq.heappush(self._events, (time, self._count, what, value))
+        heapq.heappush(self._events, (time, self._count, event_kind, value))
 
     def _new_scheduler(self) -> IncrementalScheduler:
         """Returns the scheduler after agents have joined or left."""
         held: dict[AgentId, list[HeldKernel]] = {}
-        for r in self._running.values():
-            held.setdefault(r.agent_id, []).append(r.held)
+        for running in self._running.values():
+            held.setdefault(running.agent_id, []).append(running.held)
         agents = tuple(
-            replace(a, held=(*a.held, *held.get(a.agent_id, ())), is_schedulable=a.agent_id not in self._down)
-            for a in self._cluster.agents
+            replace(
+                agent,
+                held=(*agent.held, *held.get(agent.agent_id, ())),
+                is_schedulable=agent.agent_id not in self._down,
+            )
+            for agent in self._cluster.agents
         )
         pending = tuple(session for session, _, _ in self._waiting.values())
         return IncrementalScheduler(replace(self._cluster, agents=agents, pending=pending), self._node_classes)
 
     def run(self, trace: Sequence[Job]) -> Outcome:
-        """Runs until all have run, or nothing can change. Raises AssertionError if an agent would hold too much."""
+        """Runs a trace until nothing can change any more. Raises AssertionError if an agent would hold too much."""
         for job in trace:
-            self._at(job.at, "arrive", job)
+            self._schedule_event(job.at, "arrive", job)
         if self._fail_every_s:
-            self._at(self._rng.expovariate(1 / self._fail_every_s), "fail", None)
-        arriving, last = len(trace), 0.0
+            self._schedule_event(self._rng.expovariate(1 / self._fail_every_s), "fail", None)
+        arriving, last_time = len(trace), 0.0
         while self._events and (arriving or self._running or (self._waiting and self._down)):
-            now, _, what, value = heapq.heappop(self._events)
-            held = occupied((r.session.scope, r.session.total) for r in self._running.values())
-            self._used = decayed(self._used, held, elapsed_s=now - last, half_life_s=_HALF_LIFE_S)
-            arriving, last = arriving - (what == "arrive"), now
-            match what:
+            now, _, event_kind, value = heapq.heappop(self._events)
+            usage = occupied((running.session.scope, running.session.total) for running in self._running.values())
+            self._used = decayed(self._used, usage, elapsed_s=now - last_time, half_life_s=_HALF_LIFE_S)
+            arriving, last_time = arriving - (event_kind == "arrive"), now
+            match event_kind:
                 case "arrive":
                     self._request(now, value)
                 case "end":
@@ -145,7 +149,7 @@ class Replay:
                     self._down.discard(value)
                     self._scheduler = self._new_scheduler()
             self._decide(now)
-        self.outcome.stuck, self.outcome.ended_at = len(self._waiting), last
+        self.outcome.stuck, self.outcome.ended_at = len(self._waiting), last_time
         return self.outcome
 
     def _request(self, now: float, job: Job) -> None:
@@ -163,54 +167,54 @@ class Replay:
         self._scheduler.enqueue(session)
 
     def _end(self, session_id: SessionId) -> None:
-        ended = self._running.pop(session_id, None)
-        if ended is not None:
-            self._scheduler.release(ended.agent_id, ended.held.kernel_id)
+        ended_session = self._running.pop(session_id, None)
+        if ended_session is not None:
+            self._scheduler.release(ended_session.agent_id, ended_session.held.kernel_id)
             self.outcome.done += 1
 
     def _fail(self, now: float) -> None:
-        self._at(now + self._rng.expovariate(1 / self._fail_every_s), "fail", None)
-        up = [a.agent_id for a in self._cluster.agents if a.agent_id not in self._down]
-        if not up:
+        self._schedule_event(now + self._rng.expovariate(1 / self._fail_every_s), "fail", None)
+        live_agent_ids = [agent.agent_id for agent in self._cluster.agents if agent.agent_id not in self._down]
+        if not live_agent_ids:
             return
-        failed = up[int(self._rng.random() * len(up))]
-        self._down.add(failed)
-        self._at(now + _REPAIR_S, "repair", failed)
+        failed_id = live_agent_ids[int(self._rng.random() * len(live_agent_ids))]
+        self._down.add(failed_id)
+        self._schedule_event(now + _REPAIR_S, "repair", failed_id)
         self.outcome.failures += 1
-        lost = [r for r in self._running.values() if r.agent_id == failed]
-        for r in lost:
-            del self._running[r.session.session_id]
+        lost_sessions = [running for running in self._running.values() if running.agent_id == failed_id]
+        for running in lost_sessions:
+            del self._running[running.session.session_id]
         self._scheduler = self._new_scheduler()
-        self.outcome.killed += len(lost)
-        for r in lost:
-            self._request(now, r.job)
+        self.outcome.killed += len(lost_sessions)
+        for running in lost_sessions:
+            self._request(now, running.job)
 
     def _decide(self, now: float) -> None:
         if self._policy.order in SHARED_ORDERS:
-            held = occupied((r.session.scope, r.session.total) for r in self._running.values())
-            self._scheduler.account(held, self._used)
+            usage = occupied((running.session.scope, running.session.total) for running in self._running.values())
+            self._scheduler.account(usage, self._used)
         plan = decide(self._scheduler, self._policy, now=EPOCH + timedelta(seconds=now), rng=self._rng)
         for placement in plan.placements:
-            session, job, since = self._waiting.pop(placement.session_id)
+            session, job, waiting_since = self._waiting.pop(placement.session_id)
             (kernel,) = placement.kernels
             if kernel.agent_id in self._down:
                 raise AssertionError(f"{session.name} was placed on {kernel.agent_id}, which is down")
             held_kernel = HeldKernel(kernel_id=kernel.kernel_id, slots=session.total, devices=kernel.devices)
             self._running[session.session_id] = _Running(session, job, kernel.agent_id, held_kernel)
-            self.outcome.waits.append(now - since)
-            self._at(now + job.runs, "end", session.session_id)
+            self.outcome.waits.append(now - waiting_since)
+            self._schedule_event(now + job.runs, "end", session.session_id)
         self._check()
 
     def _check(self) -> None:
-        taken: dict[tuple[str, str, str], Decimal] = {}
-        for r in self._running.values():
-            for slot, devices in r.held.devices.slots.items():
+        taken_amounts: dict[tuple[str, str, str], Decimal] = {}
+        for running in self._running.values():
+            for slot, devices in running.held.devices.slots.items():
                 for device, quantity in devices.items():
-                    key = r.agent_id, slot, device
-                    taken[key] = taken.get(key, Decimal(0)) + quantity
-        over = [key for key, quantity in taken.items() if quantity > self._amounts[key]]
-        if over:
-            raise AssertionError(f"{over[0]} gives more than it has")
+                    key = running.agent_id, slot, device
+                    taken_amounts[key] = taken_amounts.get(key, Decimal(0)) + quantity
+        overfull = [key for key, quantity in taken_amounts.items() if quantity > self._amounts[key]]
+        if overfull:
+            raise AssertionError(f"{overfull[0]} gives more than it has")
 
 
 def read_trace(data: bytes) -> list[Job]:

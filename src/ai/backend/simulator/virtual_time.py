@@ -15,8 +15,8 @@ from collections.abc import Callable
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, Self
 
-PROCESS: ContextVar[Process | None] = ContextVar("simulated_process", default=None)
-_MOST_STEPS = 100_000
+CURRENT_PROCESS: ContextVar[Process | None] = ContextVar("simulated_process", default=None)
+_MAX_STEPS = 100_000
 """The number of steps at one point in time that counts as an endless loop."""
 
 
@@ -36,10 +36,10 @@ class Process:
         self._held: list[events.Handle] = []
         self._loop: VirtualLoop | None = None
         self.context: Context = copy_context()
-        self.context.run(PROCESS.set, self)
+        self.context.run(CURRENT_PROCESS.set, self)
 
     def enter(self, handle: events.Handle, loop: VirtualLoop) -> bool:
-        """Returns True if this step is run now."""
+        """Returns True if the process may run this step of the loop now."""
         if not self.is_alive:
             return False
         if self._is_stopped:
@@ -64,9 +64,9 @@ class Process:
 
     def go_on(self) -> None:
         self._is_stopped = False
-        held, self._held = self._held, []
+        held_handles, self._held = self._held, []
         if self._loop is not None:
-            self._loop.run_soon(held)
+            self._loop.run_soon(held_handles)
 
 
 class _Future(asyncio.Future[Any]):
@@ -126,7 +126,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Does nothing: the timer is dropped when it is due."""
 
     def _advance(self) -> None:
-        """Lets the time pass until something is to be done."""
+        """Advances the time to the next timer that is due."""
         timers = self._timers
         while timers and timers[0][2].cancelled():
             heapq.heappop(timers)
@@ -152,12 +152,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
             handle = ready.popleft()
             if handle._cancelled:
                 continue
-            process = handle._context.get(PROCESS)  # type: ignore[attr-defined]  # typeshed hides it
+            process = handle._context.get(CURRENT_PROCESS)  # type: ignore[attr-defined]  # typeshed hides it
             if process is not None and not process.enter(handle, self):
                 continue
             self.steps += 1
             self._steps_now += 1
-            if self._steps_now > _MOST_STEPS:
+            if self._steps_now > _MAX_STEPS:
                 raise RuntimeError(f"an endless loop at {self._now:.3f} s: {handle!r}")
             handle._run()
 
@@ -185,7 +185,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Does nothing: the loop has no selector."""
 
     def _check_closed(self) -> None:
-        """Accept calls after the end, which :meth:`tear_down` causes; they are not run."""
+        """Accepts calls after the end, which :meth:`tear_down` causes; they are not run."""
 
     def _process_events(self, event_list: Any) -> None:
         """Does nothing: there are no events of sockets."""

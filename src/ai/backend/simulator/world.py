@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from ai.backend.common.errors import Unavailable
-from ai.backend.simulator.virtual_time import PROCESS, Process, VirtualLoop
+from ai.backend.simulator.virtual_time import CURRENT_PROCESS, Process, VirtualLoop
 
 T = TypeVar("T")
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
@@ -23,7 +23,7 @@ _LATENCIES_S = (0.0, 0.0, 0.0002, 0.003)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """Probabilities, each for one event of its kind.
+    """Probabilities of the faults, each for one event.
 
     Attributes:
         lose, repeat, late: of a message between a manager and an agent, either way.
@@ -58,7 +58,7 @@ class World:
         self.faults = faults
         self.loop = VirtualLoop()
         self.context = copy_context()
-        self.context.run(PROCESS.set, None)
+        self.context.run(CURRENT_PROCESS.set, None)
         self.lines: list[str] | None = None
         """The full trace; None unless requested."""
         self._digest = blake2b(digest_size=16)
@@ -72,7 +72,7 @@ class World:
         return probability > 0 and self.rng.random() < probability
 
     def trace(self, *words: object) -> None:
-        process = PROCESS.get()
+        process = CURRENT_PROCESS.get()
         line = f"{self.loop.time():.6f} {process.name if process else '-'} {' '.join(map(str, words))}\n"
         self._digest.update(line.encode())
         if self.lines is not None:
@@ -84,7 +84,7 @@ class World:
     # ---- processes
 
     def spawn(self, process: Process | None, work: Coroutine[Any, Any, T], name: str = "") -> asyncio.Task[T]:
-        """Runs it in a process; without one, where nothing ever fails."""
+        """Runs work in a process; without a process, where nothing ever fails."""
         context = (process.context if process is not None else self.context).copy()
         task: asyncio.Task[T] = self.loop.create_task(work, name=name or None, context=context)
         return task

@@ -19,9 +19,9 @@ from ai.backend.standalone.instance import ClusterFile
 from ai.backend.standalone.layout import Layout
 from ai.backend.standalone.options import DEFAULT_MOCK, agent_place
 
-PLUGIN_CONFIGURATION = "config/plugins/accelerator"
+PLUGIN_CONFIGURATION_PREFIX = "config/plugins/accelerator"
 DEFAULT_RESOURCE_GROUP = "default"
-VXLAN_PORT, ENCRYPTED_PORT = 4789, 5789
+VXLAN_PORT, ENCRYPTED_OVERLAY_PORT = 4789, 5789
 """Of the first agent. They are on one node, so each has its own, and they reach each other on its loopback."""
 
 
@@ -37,11 +37,13 @@ class AgentDaemon:
 
     async def start(self) -> None:
         data_dir = self.layout.agent(self.agent_id)
-        shared = await plugin_configuration(self.layout, self.agent_id)
-        base = agent_settings(
-            self.agent_id, data_dir, runtime=self.cluster.runtime, mock=self.cluster.mock, shared=shared
+        shared_configuration = await plugin_configuration(self.layout, self.agent_id)
+        base_settings = agent_settings(
+            self.agent_id, data_dir, runtime=self.cluster.runtime, mock=self.cluster.mock, shared=shared_configuration
         )
-        settings = AgentSettings.model_validate(merged(base, own_settings(self.cluster.agent_config, self.agent_id)))
+        settings = AgentSettings.model_validate(
+            merged(base_settings, own_settings(self.cluster.agent_config, self.agent_id))
+        )
         self._agent = Agent(settings, load_runtime(settings), self.endpoint.reports)
         await self._agent.start()
         await self.endpoint.start(self._agent.commands)
@@ -66,12 +68,12 @@ async def plugin_configuration(layout: Layout, agent_id: str) -> dict[str, dict[
             ConfigScope(ScopeKind.RESOURCE_GROUP, DEFAULT_RESOURCE_GROUP),
             ConfigScope(ScopeKind.NODE, agent_id),
         )
-        entries = await store.get_prefix(PLUGIN_CONFIGURATION, scopes=scopes)
+        entries = await store.get_prefix(PLUGIN_CONFIGURATION_PREFIX, scopes=scopes)
     finally:
         await database.close()
     configuration: dict[str, dict[str, str]] = {}
     for path, value in entries.items():
-        name, _, key = path.removeprefix(PLUGIN_CONFIGURATION + "/").partition("/")
+        name, _, key = path.removeprefix(PLUGIN_CONFIGURATION_PREFIX + "/").partition("/")
         if name and key and "/" not in key:
             configuration.setdefault(name, {})[key.replace("_", "-")] = value
     return configuration
@@ -86,25 +88,25 @@ def agent_settings(
     name that the file declares. ``shared`` comes from :func:`plugin_configuration`.
     """
     plugins: dict[str, Any] = {name: dict(settings) for name, settings in shared.items()}
-    allowed: list[str] = []
+    allowed_plugins: list[str] = []
     if mock is not None:
-        allowed.append("ai.backend.accelerator.mock")
-        own: dict[str, Any] = {"state-path": str(data_dir / "mock-hardware.json")}
-        default = {"default-devices": 2, "control-path": str(data_dir / "mock-control.toml")}
-        own |= default if mock == DEFAULT_MOCK else {"config-path": mock}
-        plugins["mock"] = {**shared.get("mock", {}), **shared.get(_declared_slot(mock), {}), **own}
+        allowed_plugins.append("ai.backend.accelerator.mock")
+        own_plugin_settings: dict[str, Any] = {"state-path": str(data_dir / "mock-hardware.json")}
+        default_mock = {"default-devices": 2, "control-path": str(data_dir / "mock-control.toml")}
+        own_plugin_settings |= default_mock if mock == DEFAULT_MOCK else {"config-path": mock}
+        plugins["mock"] = {**shared.get("mock", {}), **shared.get(_declared_slot(mock), {}), **own_plugin_settings}
     return {
         "agent": {
             "id": agent_id,
             "resource-group": DEFAULT_RESOURCE_GROUP,
             "data-dir": str(data_dir),
             "runtime": runtime,
-            "allow-compute-plugins": allowed,
+            "allow-compute-plugins": allowed_plugins,
         },
         "underlay": {
             "address": "127.0.0.1",
             "port": VXLAN_PORT + agent_place(agent_id),
-            "encrypted-port": ENCRYPTED_PORT + agent_place(agent_id),
+            "encrypted-port": ENCRYPTED_OVERLAY_PORT + agent_place(agent_id),
         },
         "plugins": plugins,
     }

@@ -11,46 +11,46 @@ from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.common.errors import InvalidInput
 from ai.backend.infra.settings import load_settings
 
-_OURS = (("agent", "id"), ("agent", "data-dir"), ("agent", "data_dir"))
-_ALLOWED = ("allow-compute-plugins", "allowed-compute-plugins", "allow_compute_plugins")
+_RESERVED_SETTINGS = (("agent", "id"), ("agent", "data-dir"), ("agent", "data_dir"))
+_ALLOWED_PLUGINS_KEYS = ("allow-compute-plugins", "allowed-compute-plugins", "allow_compute_plugins")
 
 
-def own_settings(place: str | None, agent_id: str) -> dict[str, Any]:
+def own_settings(given_path: str | None, agent_id: str) -> dict[str, Any]:
     """Returns the settings of this agent from a file for all, or ``AGENT.toml`` in a folder. Raises InvalidInput."""
-    path = Path(place or "")
-    if path.is_dir() and place is not None:
+    path = Path(given_path or "")
+    if path.is_dir() and given_path is not None:
         path = path / f"{agent_id}.toml"
-        place = str(path) if path.exists() else None
-    if place is None:
+        given_path = str(path) if path.exists() else None
+    if given_path is None:
         return {}
     load_settings(AgentSettings, name="agent", path=path)
     settings = tomllib.loads(path.read_text(encoding="utf-8"))
-    for table, key in _OURS:
+    for table, key in _RESERVED_SETTINGS:
         if key in settings.get(table, {}):
             raise InvalidInput(f"{path}: {table}.{key} is what `up` says; leave it out", data={f"{table}.{key}": "set"})
     return settings
 
 
-def check(place: str | None, agents: Iterable[str], *, is_new: bool) -> None:
-    """Raises InvalidInput for a file that cannot be used; for a new folder also for a file of no agent."""
-    names = list(agents)
-    for name in names:
-        own_settings(place, name)
-    if is_new and place is not None and Path(place).is_dir():
-        for file in sorted(Path(place).glob("*.toml")):
-            if file.stem not in names:
-                raise InvalidInput(f"{file} is for no agent of this cluster; it has {', '.join(names)}.")
+def check(given_path: str | None, agents: Iterable[str], *, is_new: bool) -> None:
+    """Raises InvalidInput for an unusable settings file; for a new folder also for a file of no agent."""
+    agent_ids = list(agents)
+    for agent_id in agent_ids:
+        own_settings(given_path, agent_id)
+    if is_new and given_path is not None and Path(given_path).is_dir():
+        for file in sorted(Path(given_path).glob("*.toml")):
+            if file.stem not in agent_ids:
+                raise InvalidInput(f"{file} is for no agent of this cluster; it has {', '.join(agent_ids)}.")
 
 
 def merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """Merges ``own`` over ``base``: tables key by key, anything else as a whole. Allowed plugins are added up."""
     result = dict(base)
     for key, value in own.items():
-        old = result.get(key)
-        if key in _ALLOWED:
-            result[_ALLOWED[0]] = [*result.get(_ALLOWED[0], ()), *value]
-        elif isinstance(value, dict) and isinstance(old, dict):
-            result[key] = merged(old, value)
+        base_value = result.get(key)
+        if key in _ALLOWED_PLUGINS_KEYS:
+            result[_ALLOWED_PLUGINS_KEYS[0]] = [*result.get(_ALLOWED_PLUGINS_KEYS[0], ()), *value]
+        elif isinstance(value, dict) and isinstance(base_value, dict):
+            result[key] = merged(base_value, value)
         else:
             result[key] = value
     return result

@@ -19,7 +19,7 @@ from ai.backend.standalone.agent_files import check as check_agent_files
 from ai.backend.standalone.instance import ClusterFile, read_cluster_file, write_cluster_file
 from ai.backend.standalone.layout import Layout
 from ai.backend.standalone.manager_daemon import ManagerDaemon, keys_of, listen
-from ai.backend.standalone.options import DEFAULT_PORT, SESSIONS_GO_ON, UpOptions, agent_ids
+from ai.backend.standalone.options import DEFAULT_PORT, SESSIONS_GO_ON_MESSAGE, UpOptions, agent_ids
 from ai.backend.standalone.storage_daemon import StorageDaemon
 
 log = logging.getLogger(__name__)
@@ -27,15 +27,15 @@ _READY_TIMEOUT_S = 30.0
 
 
 async def run_cluster(layout: Layout, options: UpOptions, *, ready_fd: int | None, started: float) -> None:
-    """Starts everything, prints how to use it, and waits for SIGINT or SIGTERM. The caller holds the lock of the
+    """Starts all daemons, prints how to use them, and waits for SIGINT or SIGTERM. The caller holds the lock of the
     directory.
 
     ``ready_fd`` replaces standard output for a detached cluster.
     """
     configure_logging("up", file=layout.logs / "up.log")
     stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
     async with AsyncExitStack() as stack:
         cluster, sockets = prepare(layout, options)
         for sock in sockets:
@@ -55,7 +55,7 @@ async def run_cluster(layout: Layout, options: UpOptions, *, ready_fd: int | Non
         await stop.wait()
         log.info("stopping")
     if ready_fd is None:
-        sys.stdout.write(f"\nStopped. {SESSIONS_GO_ON}\n")
+        sys.stdout.write(f"\nStopped. {SESSIONS_GO_ON_MESSAGE}\n")
 
 
 class Sockets(NamedTuple):
@@ -68,8 +68,8 @@ class Sockets(NamedTuple):
 
 def prepare(layout: Layout, options: UpOptions) -> tuple[ClusterFile, Sockets]:
     """Chooses the ports and writes the cluster file. A requested port must be free (0: any); else another is chosen."""
-    last = read_cluster_file(layout.cluster) or ClusterFile()
-    stored_port = last.port or DEFAULT_PORT
+    previous = read_cluster_file(layout.cluster) or ClusterFile()
+    stored_port = previous.port or DEFAULT_PORT
     try:
         sock = listen(options.host, stored_port if options.port is None else options.port)
     except Conflict:
@@ -78,32 +78,32 @@ def prepare(layout: Layout, options: UpOptions) -> tuple[ClusterFile, Sockets]:
         sock = listen(options.host, 0)
     sockets = Sockets(
         sock,
-        _listen_again(options.host, last.storage_port),
-        _listen_again("127.0.0.1", last.storage_manager_port),
+        _listen_again(options.host, previous.storage_port),
+        _listen_again("127.0.0.1", previous.storage_manager_port),
     )
     cluster = ClusterFile(
         host=options.host,
-        port=_port(sockets.api),
-        storage_port=_port(sockets.storage),
-        storage_manager_port=_port(sockets.storage_manager),
-        rpc_port=_rpc_port(last) if options.separate else 0,
-        agents=options.agents or last.agents,
-        runtime=options.runtime or last.runtime,
+        port=_bound_port(sockets.api),
+        storage_port=_bound_port(sockets.storage),
+        storage_manager_port=_bound_port(sockets.storage_manager),
+        rpc_port=_rpc_port(previous) if options.separate else 0,
+        agents=options.agents or previous.agents,
+        runtime=options.runtime or previous.runtime,
         separate=options.separate,
-        mock=options.mock_devices(last.mock),
-        agent_config=options.agent_files(last.agent_config),
+        mock=options.mock_devices(previous.mock),
+        agent_config=options.agent_files(previous.agent_config),
     )
     try:
         check_agent_files(cluster.agent_config, agent_ids(cluster.agents), is_new=options.agent_config is not None)
     except InvalidInput:
-        for made in sockets:
-            made.close()
+        for opened_socket in sockets:
+            opened_socket.close()
         raise
     write_cluster_file(layout.cluster, cluster)
     return cluster, sockets
 
 
-def _port(sock: socket.socket) -> int:
+def _bound_port(sock: socket.socket) -> int:
     port: int = sock.getsockname()[1]
     return port
 
@@ -116,9 +116,9 @@ def _listen_again(host: str, port: int) -> socket.socket:
         return listen(host, 0)
 
 
-def _rpc_port(last: ClusterFile) -> int:
-    with _listen_again("127.0.0.1", last.rpc_port) as sock:
-        return _port(sock)
+def _rpc_port(previous: ClusterFile) -> int:
+    with _listen_again("127.0.0.1", previous.rpc_port) as sock:
+        return _bound_port(sock)
 
 
 async def _start_embedded(stack: AsyncExitStack, layout: Layout, cluster: ClusterFile, sockets: Sockets) -> None:
@@ -166,10 +166,12 @@ async def _wait_ready(layout: Layout, cluster: ClusterFile, stop: asyncio.Event)
 
 
 async def _is_ready(cluster: ClusterFile) -> bool:
-    return await _answers(cluster.host, cluster.port) and await _answers("127.0.0.1", cluster.storage_manager_port)
+    return await _answers_http(cluster.host, cluster.port) and await _answers_http(
+        "127.0.0.1", cluster.storage_manager_port
+    )
 
 
-async def _answers(host: str, port: int) -> bool:
+async def _answers_http(host: str, port: int) -> bool:
     try:
         reader, writer = await asyncio.open_connection(host, port)
     except OSError:
@@ -186,10 +188,10 @@ async def _answers(host: str, port: int) -> bool:
 
 def _announcement(layout: Layout, cluster: ClusterFile, took_s: float) -> str:
     user, admin = keys_of(layout)
-    what = "one process" if not cluster.separate else "a process for each daemon"
+    process_layout = "one process" if not cluster.separate else "a process for each daemon"
     agents = ", ".join(agent_ids(cluster.agents))
     return (
-        f"The cluster serves {cluster.endpoint} ({what}, agents: {agents}; ready in {took_s:.1f} s).\n"
+        f"The cluster serves {cluster.endpoint} ({process_layout}, agents: {agents}; ready in {took_s:.1f} s).\n"
         f"\n"
         f"  user   access key {user.access_key}   secret key {user.secret_key}\n"
         f"  admin  access key {admin.access_key}   secret key {admin.secret_key}\n"

@@ -38,9 +38,9 @@ def make_keys(layout: Layout, agents: Sequence[str]) -> None:
         secret(layout, name)
     load_or_generate_keypair(layout.keys / "manager")
     directory = AgentKeyDirectory(layout.keys / "agents")
-    for stale in (layout.keys / "agents").glob("*.pub"):
-        if stale.stem not in agents:
-            directory.revoke(stale.stem)
+    for stale_files in (layout.keys / "agents").glob("*.pub"):
+        if stale_files.stem not in agents:
+            directory.revoke(stale_files.stem)
     for agent_id in agents:
         directory.allow(agent_id, load_or_generate_keypair(layout.keys / f"agent-{agent_id}").public)
 
@@ -73,10 +73,10 @@ def make_agent(layout: Layout, cluster: ClusterFile, agent_id: str) -> Daemon:
 
 
 async def run(daemon: Daemon) -> None:
-    """Runs until SIGINT, SIGTERM, or the death of the supervisor that is named in the environment."""
+    """Runs a daemon until SIGINT, SIGTERM, or the death of the supervisor that is named in the environment."""
     stop = Signal()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
     supervisor = int(os.environ.get("BACKENDAI_SUPERVISOR", "0"))
     try:
         await daemon.start()
@@ -89,16 +89,16 @@ async def run(daemon: Daemon) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    make: Callable[[Layout, ClusterFile], Daemon]
+    make_daemon: Callable[[Layout, ClusterFile], Daemon]
     match arguments:
         case [data_dir, "manager"]:
-            name, make = "manager", make_manager
+            name, make_daemon = "manager", make_manager
         case [data_dir, "storage"]:
             from ai.backend.standalone.storage_daemon import StorageDaemon
 
-            name, make = "storage", StorageDaemon
+            name, make_daemon = "storage", StorageDaemon
         case [data_dir, "agent", agent_id]:
-            name, make = f"agent-{agent_id}", partial(make_agent, agent_id=agent_id)
+            name, make_daemon = f"agent-{agent_id}", partial(make_agent, agent_id=agent_id)
         case _:
             sys.stderr.write(f"{__doc__}\n")
             return 2
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str]) -> int:
         if cluster is None:
             raise InvalidInput(f"There is no cluster on {layout.root}.")
         with InstanceLock(layout.root / f"{name}.lock"):
-            asyncio.run(run(make(layout, cluster)))
+            asyncio.run(run(make_daemon(layout, cluster)))
     except BackendError as e:
         sys.stderr.write(f"{name}: {e.message}\n")
         return 1

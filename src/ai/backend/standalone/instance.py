@@ -126,7 +126,7 @@ class Keys:
     secret_key: str = field(repr=False)
 
 
-def write_env_file(path: Path, *, endpoint: str, keys: Keys, who: str) -> None:
+def write_env_file(path: Path, *, endpoint: str, keys: Keys, role: str) -> None:
     """Writes the endpoint and one keypair, readable by this user alone."""
     variables = {
         "BACKEND_ENDPOINT": endpoint,
@@ -134,7 +134,7 @@ def write_env_file(path: Path, *, endpoint: str, keys: Keys, who: str) -> None:
         "BACKEND_ACCESS_KEY": keys.access_key,
         "BACKEND_SECRET_KEY": keys.secret_key,
     }
-    lines = [f"# Keys of the {who} of this cluster. Use: source {shlex.quote(str(path))}"]
+    lines = [f"# Keys of the {role} of this cluster. Use: source {shlex.quote(str(path))}"]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
     write_atomically(path, ("\n".join(lines) + "\n").encode())
 

@@ -17,7 +17,7 @@ from ai.backend.common.errors import BackendError, InvalidInput, Unavailable
 from ai.backend.infra.files import default_data_dir
 from ai.backend.standalone.instance import InstanceLock, already_runs, has_ended, running_pid
 from ai.backend.standalone.layout import Layout
-from ai.backend.standalone.options import SESSIONS_GO_ON, UpOptions
+from ai.backend.standalone.options import SESSIONS_GO_ON_MESSAGE, UpOptions
 
 _STOP_TIMEOUT_S = 30.0
 
@@ -152,7 +152,7 @@ def down(data_dir: Path | None) -> None:
         if time.monotonic() > deadline:
             _fail(Unavailable(f"The cluster (process {pid}) does not stop; see {layout.logs}."))
         time.sleep(0.05)
-    click.echo(f"Stopped the cluster on {layout.root}. {SESSIONS_GO_ON}")
+    click.echo(f"Stopped the cluster on {layout.root}. {SESSIONS_GO_ON_MESSAGE}")
 
 
 def _serve_detached(data_dir: str, options: str, ready_fd: int) -> int:

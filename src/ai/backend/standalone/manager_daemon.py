@@ -18,7 +18,7 @@ from ai.backend.manager.composition.manager import Manager
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.standalone.instance import ClusterFile, Keys, read_env_file, write_env_file
 from ai.backend.standalone.layout import Layout
-from ai.backend.standalone.storage_daemon import HOST, shared_configuration
+from ai.backend.standalone.storage_daemon import FOLDER_HOST, shared_configuration
 
 log = logging.getLogger(__name__)
 _DEFAULT_USERS = {"admin@local": "administrator", "user@local": "user"}
@@ -70,12 +70,12 @@ class ManagerDaemon:
         await store.setup()
         await store.put_many(entries)
         if await store.get("volumes/default_host") is None:
-            await store.put_many({"volumes/default_host": HOST})
+            await store.put_many({"volumes/default_host": FOLDER_HOST})
 
     async def _bootstrap(self) -> None:
         """Creates default identities, and env files with their keys again if they were lost."""
         bootstrap = self.manager.bootstrap
-        await bootstrap.run(vfolder_hosts=[HOST] if self._cluster.storage_port else [])
+        await bootstrap.run(vfolder_hosts=[FOLDER_HOST] if self._cluster.storage_port else [])
         files = {"admin@local": self._layout.admin_env, "user@local": self._layout.user_env}
         for email, path in files.items():
             pair = await bootstrap.main_keypair(email)
@@ -83,7 +83,7 @@ class ManagerDaemon:
                 log.warning("%s has no active keypair any more; %s is left as it is", email, path)
                 continue
             keys = Keys(access_key=pair.access_key, secret_key=pair.secret_key)
-            write_env_file(path, endpoint=self._cluster.endpoint, keys=keys, who=_DEFAULT_USERS[email])
+            write_env_file(path, endpoint=self._cluster.endpoint, keys=keys, role=_DEFAULT_USERS[email])
 
     async def _readiness(self) -> Mapping[str, bool]:
         # The devices of an agent that is only connected are not known yet.

@@ -10,8 +10,8 @@ from ai.backend.common.errors import InvalidInput
 
 DEFAULT_PORT = 8091
 DEFAULT_MOCK = "default"
-NONE = "none"
-SESSIONS_GO_ON = "Sessions go on running; the next `backend.ai up` finds them again."
+NONE_WORD = "none"
+SESSIONS_GO_ON_MESSAGE = "Sessions go on running; the next `backend.ai up` finds them again."
 
 
 class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,22 +32,22 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     def checked(self) -> UpOptions:
         """Returns the options with absolute paths, since a detached cluster runs in another directory. Raises
         InvalidInput."""
-        mock = _place(self.mock, (DEFAULT_MOCK, NONE), "mock accelerator file")
-        if mock not in (None, DEFAULT_MOCK, NONE):
+        mock = _absolute_path(self.mock, (DEFAULT_MOCK, NONE_WORD), "mock accelerator file")
+        if mock not in (None, DEFAULT_MOCK, NONE_WORD):
             _check_declaration(Path(mock))
-        agent_config = _place(self.agent_config, (NONE,), "agent configuration")
+        agent_config = _absolute_path(self.agent_config, (NONE_WORD,), "agent configuration")
         return msgspec.structs.replace(self, mock=mock, agent_config=agent_config)
 
     def to_json(self) -> str:
         return msgspec.json.encode(self).decode()
 
-    def mock_devices(self, last: str | None) -> str | None:
-        """Returns the path of the mock declaration, ``default``, or None; ``last`` is the previous one."""
-        return last if self.mock is None else None if self.mock == NONE else self.mock
+    def mock_devices(self, previous: str | None) -> str | None:
+        """Returns the path of the mock declaration, ``default``, or None; ``previous`` is that of the last ``up``."""
+        return previous if self.mock is None else None if self.mock == NONE_WORD else self.mock
 
-    def agent_files(self, last: str | None) -> str | None:
-        """Returns the path of agents' settings, or None; ``last`` is the previous one."""
-        return last if self.agent_config is None else None if self.agent_config == NONE else self.agent_config
+    def agent_files(self, previous: str | None) -> str | None:
+        """Returns the path of agents' settings, or None; ``previous`` is that of the last ``up``."""
+        return previous if self.agent_config is None else None if self.agent_config == NONE_WORD else self.agent_config
 
 
 def _check_declaration(path: Path) -> None:
@@ -58,20 +58,20 @@ def _check_declaration(path: Path) -> None:
     read_table(path, Declaration)
 
 
-def _place(path: str | None, words: tuple[str, ...], what: str) -> str | None:
+def _absolute_path(path: str | None, words: tuple[str, ...], file_kind: str) -> str | None:
     if path is None or path in words:
         return path
     if not Path(path).exists():
-        raise InvalidInput(f"There is no {what} {path}.")
+        raise InvalidInput(f"There is no {file_kind} {path}.")
     return str(Path(path).absolute())
 
 
 def agent_ids(count: int) -> list[str]:
     """Returns stable ids, so that the next ``up`` starts the same agents."""
-    return ["i-local"] if count == 1 else ["i-local", *(f"i-local-{n}" for n in range(2, count + 1))]
+    return ["i-local"] if count == 1 else ["i-local", *(f"i-local-{number}" for number in range(2, count + 1))]
 
 
 def agent_place(agent_id: str) -> int:
-    """Returns the index in :func:`agent_ids`; 0 for any other id."""
+    """Returns the index of an agent in :func:`agent_ids`; 0 for any other id."""
     number = agent_id.removeprefix("i-local-")
     return int(number) - 1 if number.isdecimal() else 0

@@ -16,9 +16,9 @@ from ai.backend.standalone.layout import Layout
 from ai.backend.storage.config.settings import StorageSettings
 from ai.backend.storage.main import StorageProxy
 
-PROXY = "local"
-VOLUME = "volume1"
-HOST = f"{PROXY}:{VOLUME}"
+PROXY_NAME = "local"
+VOLUME_NAME = "volume1"
+FOLDER_HOST = f"{PROXY_NAME}:{VOLUME_NAME}"
 """How users name the volume."""
 _SECRET_BYTES = 32
 
@@ -35,12 +35,12 @@ def shared_configuration(layout: Layout, cluster: ClusterFile) -> dict[str, str]
     """Returns the configuration by which the manager reaches the proxy (spec 03-02); empty if the cluster has none."""
     if not cluster.storage_port:
         return {}
-    place = f"volumes/proxies/{PROXY}"
+    key_prefix = f"volumes/proxies/{PROXY_NAME}"
     return {
-        f"{place}/client_api": cluster.storage_url,
-        f"{place}/manager_api": f"http://127.0.0.1:{cluster.storage_manager_port}",
-        f"{place}/secret": secret(layout, "manager"),
-        f"{place}/ssl_verify": "false",
+        f"{key_prefix}/client_api": cluster.storage_url,
+        f"{key_prefix}/manager_api": f"http://127.0.0.1:{cluster.storage_manager_port}",
+        f"{key_prefix}/secret": secret(layout, "manager"),
+        f"{key_prefix}/ssl_verify": "false",
     }
 
 
@@ -51,8 +51,8 @@ def settings(layout: Layout, cluster: ClusterFile) -> StorageSettings:
     """
     runtime = ProcessRuntimeSettings.model_validate({})
     owner = {"user": runtime.kernel_uid, "group": runtime.kernel_gid} if os.geteuid() == 0 else {}
-    own = {
-        "storage-proxy": {"node-id": PROXY, "secret": secret(layout, "tokens"), **owner},
+    proxy_settings = {
+        "storage-proxy": {"node-id": PROXY_NAME, "secret": secret(layout, "tokens"), **owner},
         "api": {
             "client": {
                 "service-addr": {"host": cluster.host, "port": cluster.storage_port},
@@ -63,16 +63,16 @@ def settings(layout: Layout, cluster: ClusterFile) -> StorageSettings:
                 "secret": secret(layout, "manager"),
             },
         },
-        "volume": {VOLUME: {"backend": "vfs", "path": str(volume_path(layout))}},
+        "volume": {VOLUME_NAME: {"backend": "vfs", "path": str(volume_path(layout))}},
     }
     file = layout.root / "storage-proxy.toml"
     if file.exists():
-        return load_settings(StorageSettings, name="storage-proxy", path=file, fixed=own)
-    return StorageSettings.model_validate(own)
+        return load_settings(StorageSettings, name="storage-proxy", path=file, fixed=proxy_settings)
+    return StorageSettings.model_validate(proxy_settings)
 
 
 def volume_path(layout: Layout) -> Path:
-    return layout.root / "volumes" / VOLUME
+    return layout.root / "volumes" / VOLUME_NAME
 
 
 @dataclass(eq=False)

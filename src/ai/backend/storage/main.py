@@ -45,10 +45,10 @@ from ai.backend.storage.volumes.quotas import QuotaAccounting
 from ai.backend.storage.volumes.registry import Volumes
 
 log = logging.getLogger(__name__)
-MIN_SECRET = 32
+MIN_SECRET_LENGTH = 32
 """Characters: HMAC-SHA256 requires a key as long as its digest (RFC 7518, 3.2)."""
-_COMMAND = "from ai.backend.storage.main import main; main()"
-Where = socket.socket | tuple[str, int]
+_WORKER_CODE = "from ai.backend.storage.main import main; main()"
+Address = socket.socket | tuple[str, int]
 
 
 class StorageProxy:
@@ -58,19 +58,19 @@ class StorageProxy:
     def __init__(self, settings: StorageSettings, *, is_worker: bool = False) -> None:
         self.settings = settings
         self._is_worker = is_worker
-        own = settings.storage_proxy
-        secret, manager_secret = own.secret.get_secret_value(), settings.api.manager.secret.get_secret_value()
+        proxy = settings.storage_proxy
+        secret, manager_secret = proxy.secret.get_secret_value(), settings.api.manager.secret.get_secret_value()
         for key, value in (("storage-proxy.secret", secret), ("api.manager.secret", manager_secret)):
-            if len(value) < MIN_SECRET:
-                raise InvalidInput(f"{key} must have at least {MIN_SECRET} characters.")
+            if len(value) < MIN_SECRET_LENGTH:
+                raise InvalidInput(f"{key} must have at least {MIN_SECRET_LENGTH} characters.")
         self.metrics = metrics = Metrics("storage-proxy")
-        self.volumes = Volumes(settings.volume, owner=own.owner, waypoint=crash_point)
-        self._quota = QuotaAccounting(scan_interval_s=own.quota_scan_interval)
+        self.volumes = Volumes(settings.volume, owner=proxy.owner, waypoint=crash_point)
+        self._quota = QuotaAccounting(scan_interval_s=proxy.quota_scan_interval)
         self._tasks = Tasks()
-        self._uploads = Uploads(self.volumes, self._quota, max_size=own.max_upload_size)
+        self._uploads = Uploads(self.volumes, self._quota, max_size=proxy.max_upload_size)
         self._folders = Folders(self.volumes, self._quota, self._tasks)
-        self._tokens = tokens = Tokens(secret, own.session_expire)
-        self._client = ClientApi(self.volumes, self._uploads, tokens, upload_expiry_s=own.upload_expiry)
+        self._tokens = tokens = Tokens(secret, proxy.session_expire)
+        self._client = ClientApi(self.volumes, self._uploads, tokens, upload_expiry_s=proxy.upload_expiry)
         artifacts = settings.artifacts
         self._storages = Storages(settings, self.volumes)
         self._fetcher = Fetcher(artifacts.allowed_hosts)
@@ -83,9 +83,9 @@ class StorageProxy:
             parallel=artifacts.parallel,
         )
         manager_apis = (
-            VolumeApi(self.volumes, self._quota, own.node_id),
+            VolumeApi(self.volumes, self._quota, proxy.node_id),
             FolderApi(self._folders),
-            FileApi(self._folders, self._uploads, tokens, own.scandir_limit),
+            FileApi(self._folders, self._uploads, tokens, proxy.scandir_limit),
             ArtifactApi(self._imports, self._archive, tokens),
             HealthApi(metrics, self._readiness),
         )
@@ -99,26 +99,26 @@ class StorageProxy:
         self._client_runner = make_runner(client_app)
         self._loops: list[asyncio.Task[None]] = []
 
-    async def start(self, *, client: Where | None = None, manager: Where | None = None) -> None:
+    async def start(self, *, client: Address | None = None, manager: Address | None = None) -> None:
         """Serves both APIs and resumes interrupted clones. ``client``, ``manager``: addresses that replace those of the
         settings."""
-        api, own = self.settings.api, self.settings.storage_proxy
-        if own.user not in (None, os.geteuid()) and os.geteuid() != 0:
+        api, proxy = self.settings.api, self.settings.storage_proxy
+        if proxy.user not in (None, os.geteuid()) and os.geteuid() != 0:
             log.warning(
-                "new files in folders belong to uid %d, not %d: only root can change owners", os.geteuid(), own.user
+                "new files in folders belong to uid %d, not %d: only root can change owners", os.geteuid(), proxy.user
             )
-        client_tls, manager_tls = _tls(api.client), _tls(api.manager)
+        client_tls, manager_tls = _tls_context(api.client), _tls_context(api.manager)
         await self.volumes.start()
         await self._storages.start()
-        where = client or (api.client.service_addr.host, api.client.service_addr.port)
-        self.client_url = await _serve(self._client_runner, where, client_tls, shares=own.num_proc > 1)
+        address = client or (api.client.service_addr.host, api.client.service_addr.port)
+        self.client_url = await _serve(self._client_runner, address, client_tls, shares=proxy.num_proc > 1)
         if self._is_worker:
             return
         await self._folders.resume()
-        self._loops.append(asyncio.create_task(self._uploads.keep_expiring(after_s=own.upload_expiry)))
+        self._loops.append(asyncio.create_task(self._uploads.keep_expiring(after_s=proxy.upload_expiry)))
         self._tokens.client_url = (api.client.public_url or self.client_url).rstrip("/")
-        where = manager or (api.manager.service_addr.host, api.manager.service_addr.port)
-        self.manager_url = await _serve(self._manager_runner, where, manager_tls)
+        address = manager or (api.manager.service_addr.host, api.manager.service_addr.port)
+        self.manager_url = await _serve(self._manager_runner, address, manager_tls)
 
     async def _readiness(self) -> Mapping[str, bool]:
         return {volume.name: await volume.check() is None for volume in self.volumes}
@@ -138,30 +138,30 @@ class StorageProxy:
         await self.volumes.stop()
 
 
-def _tls(api: ClientApiSettings | ManagerApiSettings) -> ssl.SSLContext | None:
+def _tls_context(api: ClientApiSettings | ManagerApiSettings) -> ssl.SSLContext | None:
     if api.ssl_cert is None or api.ssl_privkey is None or not api.ssl_enabled:
         return None
     return tls_of(api.ssl_cert, api.ssl_privkey)
 
 
-async def _serve(runner: web.AppRunner, where: Where, tls: ssl.SSLContext | None, *, shares: bool = False) -> str:
+async def _serve(runner: web.AppRunner, address: Address, tls: ssl.SSLContext | None, *, shares: bool = False) -> str:
     try:
-        host, port = await serve_on(runner, where, tls=tls, shares=shares)
+        host, port = await serve_on(runner, address, tls=tls, shares=shares)
     except OSError as e:
-        raise InvalidInput(f"Cannot listen on {where}: {e.strerror}.") from None
+        raise InvalidInput(f"Cannot listen on {address}: {e.strerror}.") from None
     return f"http{'s' if tls else ''}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 async def serve(settings: StorageSettings, stop: asyncio.Event, *, ready: Callable[[str], None] = log.info) -> None:
     """Runs a storage proxy until ``stop`` is set. Raises InvalidInput: a volume or an address cannot be used."""
-    async with _running(StorageProxy(settings)) as proxy:
+    async with _running_proxy(StorageProxy(settings)) as proxy:
         volumes = ", ".join(volume.name for volume in proxy.volumes) or "no volumes"
         ready(f"the storage proxy serves {volumes}: managers at {proxy.manager_url}, clients at {proxy.client_url}")
         await stop.wait()
 
 
 @asynccontextmanager
-async def _running(proxy: StorageProxy) -> AsyncIterator[StorageProxy]:
+async def _running_proxy(proxy: StorageProxy) -> AsyncIterator[StorageProxy]:
     try:
         await proxy.start()
         yield proxy
@@ -180,17 +180,17 @@ def main() -> None:
 @click.option("--worker", type=int, default=0, hidden=True, help="The number of a process that the first one starts.")
 def start_server(config: Path | None, log_level: str | None, worker: int) -> None:
     """Serve folders to managers and clients."""
-    settings = _load(config)
+    settings = _load_settings(config)
     level = log_level or ("DEBUG" if settings.debug.enabled else None)
     try:
         log_as_configured("storage-proxy", settings.logging, level=level, number=worker)
     except BackendError as e:
         raise click.ClickException(str(e)) from e
     arguments = [*(("-f", str(config)) if config else ()), *(("--log-level", log_level) if log_level else ())]
-    command = [sys.executable, "-c", _COMMAND, "start-server", *arguments, "--worker"]
+    command = [sys.executable, "-c", _WORKER_CODE, "start-server", *arguments, "--worker"]
     run_daemon(
         lambda stop: (
-            _transfer(settings)
+            _run_worker(settings)
             if worker
             else _serve_with_workers(settings, stop, lambda number: [*command, str(number)])
         ),
@@ -199,7 +199,7 @@ def start_server(config: Path | None, log_level: str | None, worker: int) -> Non
     )
 
 
-def _load(config: Path | None) -> StorageSettings:
+def _load_settings(config: Path | None) -> StorageSettings:
     try:
         return load_settings(StorageSettings, name="storage-proxy", path=config, env_prefix="BACKEND_STORAGE_")
     except BackendError as e:
@@ -216,19 +216,19 @@ def migrate_volume(config: Path | None, name: str, folders: TextIO) -> None:
     NAME is the volume's, as in the settings; no storage proxy may use it meanwhile. FOLDERS is a file with one folder a
     line, as `user:<uuid>/<folder id>` or `project:<uuid>/<folder id>`.
     """
-    settings = _load(config)
+    settings = _load_settings(config)
     try:
         folder_ids = [VFolderId.parse(line.strip()) for line in folders if line.strip()]
-        unowned = asyncio.run(_migrate(settings, name, folder_ids))
+        unowned = asyncio.run(_migrate_folders(settings, name, folder_ids))
     except (BackendError, OSError) as e:
         raise click.ClickException(str(e)) from e
     if unowned:
-        names = ", ".join(unowned[:5])
-        raise click.ClickException(f"{len(unowned)} folders are nobody's, so the layout stays old: {names}")
+        shown_ids = ", ".join(unowned[:5])
+        raise click.ClickException(f"{len(unowned)} folders are nobody's, so the layout stays old: {shown_ids}")
     click.echo(f"{name} has today's layout.")
 
 
-async def _migrate(settings: StorageSettings, name: str, folders: Sequence[VFolderId]) -> Sequence[str]:
+async def _migrate_folders(settings: StorageSettings, name: str, folders: Sequence[VFolderId]) -> Sequence[str]:
     volumes = Volumes(settings.volume, owner=settings.storage_proxy.owner, waypoint=crash_point)
     volume = volumes.get(name)
     try:
@@ -240,9 +240,9 @@ async def _migrate(settings: StorageSettings, name: str, folders: Sequence[VFold
 async def _serve_with_workers(
     settings: StorageSettings, stop: asyncio.Event, worker: Callable[[int], Sequence[str]]
 ) -> None:
-    own = settings.storage_proxy
-    with PidFile(own.pid_file):
-        workers = ProcessSupervisor({f"worker {n}": worker(n) for n in range(1, own.num_proc)})
+    proxy = settings.storage_proxy
+    with PidFile(proxy.pid_file):
+        workers = ProcessSupervisor({f"worker {number}": worker(number) for number in range(1, proxy.num_proc)})
         workers.start()
         try:
             await serve(settings, stop)
@@ -250,9 +250,9 @@ async def _serve_with_workers(
             await workers.stop()
 
 
-async def _transfer(settings: StorageSettings) -> None:
+async def _run_worker(settings: StorageSettings) -> None:
     """Runs a worker until the first process ends; ignores signals of the terminal."""
-    async with _running(StorageProxy(settings, is_worker=True)):
+    async with _running_proxy(StorageProxy(settings, is_worker=True)):
         await first_has_ended()
 
 

@@ -8,7 +8,7 @@ import sys
 def main() -> None:
     from ai.backend.storage.main import main as group
 
-    arguments = ["--config" if one == "--config-path" else one for one in sys.argv[1:]]
+    arguments = ["--config" if argument == "--config-path" else argument for argument in sys.argv[1:]]
     group.main(args=["start-server", *arguments], prog_name="python -m ai.backend.storage.server")
 
 

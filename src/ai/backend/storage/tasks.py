@@ -14,7 +14,7 @@ from ai.backend.common.ids import TaskId
 from ai.backend.plugin.volume import Progress
 
 log = logging.getLogger(__name__)
-_MAX_ENDED = 1000
+_MAX_ENDED_TASKS = 1000
 
 
 class TaskStatus(StrEnum):
@@ -46,12 +46,14 @@ class Tasks:
 
     def start(self, kind: str, key: str, work: Callable[[Progress], Awaitable[None]]) -> Task:
         """Starts a task, or returns the running one of the same key."""
-        if (running := self._running.get(key)) is not None:
-            return running
+        if (running_task := self._running.get(key)) is not None:
+            return running_task
         task = Task(id=TaskId(uuid4()), kind=kind, key=key, progress=Progress())
         self._tasks[task.id] = self._running[key] = task
-        for old in [t for t in self._tasks.values() if t.status != TaskStatus.RUNNING][:-_MAX_ENDED]:
-            del self._tasks[old.id]
+        for old_task in [ended_task for ended_task in self._tasks.values() if ended_task.status != TaskStatus.RUNNING][
+            :-_MAX_ENDED_TASKS
+        ]:
+            del self._tasks[old_task.id]
         self._works[task.id] = asyncio.create_task(self._run(task, work), name=f"{kind} {key}")
         return task
 
@@ -70,7 +72,7 @@ class Tasks:
             del self._works[task.id]
 
     def get(self, task_id: TaskId) -> Task:
-        """Returns a task. Raises NotFound."""
+        """Returns a task by its id. Raises NotFound."""
         if (task := self._tasks.get(task_id)) is None:
             raise NotFound("There is no such task, or it ended long ago.")
         return task
@@ -81,7 +83,7 @@ class Tasks:
             task.progress.cancel()
 
     async def stop(self) -> None:
-        """Abandons all tasks; resumable ones have their state on the volume."""
+        """Abandons all tasks; resumable tasks have their state on the volume."""
         for task in self._running.values():
             task.progress.abandon()
         await asyncio.gather(*self._works.values(), return_exceptions=True)

@@ -12,7 +12,7 @@ from ai.backend.agent.channel.channel import KernelChannel
 from ai.backend.agent.config.settings import RunSettings, ServiceSettings
 from ai.backend.agent.kernels.kernel import Kernel
 from ai.backend.common.errors import BackendError, CreationDenied, Forbidden, InvalidInput, NotFound, RunError
-from ai.backend.common.service_ports import INTRINSIC, SSHD, ServicePort, kernel_services
+from ai.backend.common.service_ports import INTRINSIC_SERVICES, SSHD, ServicePort, kernel_services
 from ai.backend.common.wire.agent import KernelSpec
 from ai.backend.common.wire.execution import ServiceState, StartService
 from ai.backend.common.wire.link import ByteStream
@@ -25,7 +25,7 @@ KIT_MOUNT_TARGET = "/opt/backend.ai/kit"
 START_TIMEOUT_S = 35.0
 """As the published platform waits (peer facts 3.4)."""
 _STOP_TIMEOUT_S = 12.0
-_INTRINSIC_NAMES = frozenset(service.name for service in INTRINSIC)
+_INTRINSIC_NAMES = frozenset(service.name for service in INTRINSIC_SERVICES)
 
 
 class Kits(Protocol):
@@ -111,7 +111,7 @@ class ServiceManager:
         if not self._serves:
             return []
         available = self._kits.services
-        intrinsic = [service for service in INTRINSIC if service.name in available]
+        intrinsic = [service for service in INTRINSIC_SERVICES if service.name in available]
         labels = await self._labels_of(spec.image)
         try:
             kernel_services(labels)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from ai.backend.cli.framework.params import options, pair
-from ai.backend.common.artifacts import REFERENCE
+from ai.backend.common.artifacts import REFERENCE_PREFIX
 
 if TYPE_CHECKING:
     from ai.backend.client.func.creation import CreateOptions
@@ -22,7 +22,7 @@ def parse_mount(text: str) -> tuple[str, str, str]:
     An artifact, ``artifact:NAME[@VERSION]``, may stand in the place of the folder.
     """
     if "=" not in text:
-        scheme = REFERENCE if text.startswith(REFERENCE) else ""
+        scheme = REFERENCE_PREFIX if text.startswith(REFERENCE_PREFIX) else ""
         folder, _, target_and_permission = text.removeprefix(scheme).partition(":")
         folder = folder and scheme + folder
         target, _, permission = target_and_permission.partition(":")

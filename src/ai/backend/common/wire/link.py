@@ -34,7 +34,7 @@ class ByteStream(Protocol):
         cut."""
 
     async def write(self, data: bytes) -> None:
-        """Returns once more may be written. Raises Unavailable if it is cut."""
+        """Writes bytes and returns once the stream takes more. Raises Unavailable if the stream is cut."""
 
     async def write_eof(self) -> None:
         """Ends this direction; the other one can still be read."""
@@ -57,11 +57,11 @@ class AgentCommands(Protocol):
 
     @remote("repeatable")
     async def destroy_kernel(self, req: agent.DestroyKernel) -> None:
-        """Accepts at once; TERMINATED is reported when nothing is left. A missing kernel is reported as gone."""
+        """Accepts the end of a kernel at once; TERMINATED is reported when nothing is left, also if it is missing."""
 
     @remote("repeatable")
     async def restart_kernel(self, req: agent.RestartKernel) -> None:
-        """Accepts at once; RESTARTING and RUNNING are reported.
+        """Accepts a restart at once; RESTARTING and RUNNING are reported.
 
         Raises:
             NotFound: the agent holds no such kernel. Conflict: it does not run, or the attempt is old.
@@ -69,7 +69,7 @@ class AgentCommands(Protocol):
 
     @remote("once", wait_field="flush_timeout_s", abandonable=True)
     async def execute(self, req: execution.Execute) -> execution.RunResult:
-        """Takes one step of a run and returns what it has printed so far."""
+        """Takes one step of a run and returns the output so far."""
 
     @remote("once")
     async def interrupt(self, req: execution.KernelRef) -> None:
@@ -109,7 +109,7 @@ class AgentCommands(Protocol):
 
     @remote("read", deadline_s=60.0)
     async def device_options(self, req: agent.DeviceOptionsOf) -> agent.DeviceOptions:
-        """Returns what can be done with the devices of a plugin now."""
+        """Returns the operations that are possible now on the devices of a plugin."""
 
     @remote("repeatable", deadline_s=60.0)
     async def start_service(self, req: execution.StartService) -> execution.ServiceState:
@@ -153,7 +153,7 @@ class ManagerReports(Protocol):
 
     @remote("repeatable")
     async def heartbeat(self, report: AgentReport) -> HeartbeatReply:
-        """Reports that the agent lives and what it has; returns when to send the next one."""
+        """Reports the state of an agent; returns when to send the next heartbeat."""
 
     @remote("repeatable")
     async def observe(self, report: ObservationReport) -> int:

@@ -18,8 +18,8 @@ from typing import Any, Literal, TypeVar, get_type_hints
 Repetition = Literal["read", "repeatable", "once"]
 """``read`` changes nothing. ``repeatable``: the same request twice has the effect of one. ``once``: each call acts."""
 StreamKind = Literal["frames", "bytes"]
-F = TypeVar("F", bound=Callable[..., Any])
-_ATTRIBUTE = "__remote__"
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+_METHOD_ATTRIBUTE = "__remote__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def remote(
     wait_field: str | None = None,
     stream: StreamKind | None = None,
     abandonable: bool = False,
-) -> Callable[[F], F]:
+) -> Callable[[FunctionT], FunctionT]:
     """Marks a method of an interface as a remote call.
 
     Args:
@@ -63,8 +63,8 @@ def remote(
         abandonable: cancels the handler when its caller has gone; a ``read`` always is.
     """
 
-    def declare(function: F) -> F:
-        make = partial(
+    def declare(function: FunctionT) -> FunctionT:
+        make_method = partial(
             Method,
             repetition=repetition,
             deadline_s=deadline_s,
@@ -72,24 +72,24 @@ def remote(
             stream=stream,
             abandonable=abandonable or repetition == "read",
         )
-        setattr(function, _ATTRIBUTE, make)
+        setattr(function, _METHOD_ATTRIBUTE, make_method)
         return function
 
     return declare
 
 
 def methods_of(interface: type) -> dict[str, Method]:
-    """Returns the remote calls of an interface by name, in their order. Raises TypeError for a method that is none."""
+    """Returns the remote calls of an interface by name, in their order. Raises TypeError for any other method."""
     methods: dict[str, Method] = {}
     for name, function in vars(interface).items():
         if name.startswith("_"):
             continue
-        make = getattr(function, _ATTRIBUTE, None)
-        hints = get_type_hints(function) if make is not None else {}
+        make_method = getattr(function, _METHOD_ATTRIBUTE, None)
+        hints = get_type_hints(function) if make_method is not None else {}
         reply = hints.pop("return", None)
-        if make is None or len(hints) != 1:
+        if make_method is None or len(hints) != 1:
             raise TypeError(f"{interface.__name__}.{name} is no remote call with one argument")
-        method: Method = make(
+        method: Method = make_method(
             name=name,
             request=next(iter(hints.values())),
             reply=reply,

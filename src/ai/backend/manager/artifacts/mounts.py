@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from ai.backend.common.artifacts import REFERENCE
+from ai.backend.common.artifacts import REFERENCE_PREFIX
 from ai.backend.common.errors import BackendError, Conflict, InvalidInput, NotFound, Unavailable
 from ai.backend.common.ids import FolderId
 from ai.backend.manager.access.caller import Caller
@@ -25,7 +25,7 @@ _POLL_PAUSE_S = 0.2
 
 
 def is_artifact(mount: str) -> bool:
-    return mount.startswith(REFERENCE)
+    return mount.startswith(REFERENCE_PREFIX)
 
 
 @contextmanager
@@ -36,7 +36,7 @@ def _with_artifact_name(ref: str) -> Iterator[None]:
     except BackendError as e:
         kind = InvalidInput if isinstance(e, NotFound | Conflict | InvalidInput) else type(e)
         message = f"The artifact {ref[:256]!r} cannot be mounted: {e.message}"
-        raise kind(message, data={"config.mounts": f"{REFERENCE}{ref[:256]}: {e.code}"}) from None
+        raise kind(message, data={"config.mounts": f"{REFERENCE_PREFIX}{ref[:256]}: {e.code}"}) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +59,8 @@ class ArtifactMounts:
         """
         resolved: dict[str, FolderMount] = {}
         for mount in mounts:
-            ref, _, alias = mount.removeprefix(REFERENCE).partition(":")
-            key = REFERENCE + ref
+            ref, _, alias = mount.removeprefix(REFERENCE_PREFIX).partition(":")
+            key = REFERENCE_PREFIX + ref
             target = mount_map.get(mount) or mount_map.get(key) or alias
             permission = (options.get(key) or options.get(mount) or {}).get("permission")
             with _with_artifact_name(ref):
@@ -73,7 +73,7 @@ class ArtifactMounts:
                 default = row.artifact.name.rpartition("/")[2]
                 resolved[key] = FolderMount(
                     folder_id=FolderId(row.revision.id),
-                    name=REFERENCE + row.ref,
+                    name=REFERENCE_PREFIX + row.ref,
                     source=await self._directory(row),
                     target=check_target(ref, target or default),
                     read_only=True,

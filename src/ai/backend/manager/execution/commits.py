@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ai.backend.common.errors import Conflict, Forbidden, InvalidInput, NotSupported, Unavailable
 from ai.backend.common.ids import TaskId
-from ai.backend.common.images import CUSTOMIZED_NAME, CUSTOMIZED_OWNER, ImageName
+from ai.backend.common.images import CUSTOMIZED_NAME_LABEL, CUSTOMIZED_OWNER_LABEL, ImageName
 from ai.backend.common.states import SessionStatus
 from ai.backend.common.wire.agent import ImageJob, ImageJobState, RegistryAccess
 from ai.backend.infra.clock import Clock, IdGenerator
@@ -95,7 +95,7 @@ class CommitService:
             kernel_id=str(session.main.id),
             folder="push",
             filename=str(session.id),
-            labels={CUSTOMIZED_OWNER: f"user:{session.user_id}", CUSTOMIZED_NAME: name},
+            labels={CUSTOMIZED_OWNER_LABEL: f"user:{session.user_id}", CUSTOMIZED_NAME_LABEL: name},
             access=registry_access if registry.username else None,
             wait_s=0.5,
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ai.backend.common.errors import Conflict, Forbidden, ImageNotFound, InvalidInput, NotFound
 from ai.backend.common.ids import DomainName
 from ai.backend.common.images import (
-    CUSTOMIZED_OWNER,
+    CUSTOMIZED_OWNER_LABEL,
     ImageName,
     architecture_name,
     check_alias,
@@ -173,7 +173,7 @@ class ImageService:
         arch = architecture_name(architecture) if architecture else None
         chosen = [image for image in matches if arch in (None, image.architecture)]
         if not is_permitted(caller, Operation.CHANGE_IMAGES):
-            chosen = [image for image in chosen if image.labels.get(CUSTOMIZED_OWNER) == f"user:{caller.user_id}"]
+            chosen = [image for image in chosen if image.labels.get(CUSTOMIZED_OWNER_LABEL) == f"user:{caller.user_id}"]
             if not chosen:
                 require(caller, Operation.CHANGE_IMAGES)
         names = {image.name for image in chosen}
@@ -191,7 +191,7 @@ class ImageService:
 
 def _is_usable(image: Image, caller: Caller) -> bool:
     """Returns whether the image is no customized image of another user."""
-    return image.labels.get(CUSTOMIZED_OWNER) in (None, f"user:{caller.user_id}")
+    return image.labels.get(CUSTOMIZED_OWNER_LABEL) in (None, f"user:{caller.user_id}")
 
 
 def _is_in(image: Image, allowed: Collection[str] | None) -> bool:

@@ -22,10 +22,10 @@ from ai.backend.storage.artifacts.model import files_of, plan_key
 from ai.backend.storage.transfers.file_response import send_file
 from ai.backend.storage.transfers.tokens import ArtifactClaims, ObjectClaims, PutObjectClaims, Tokens
 
-IDLE_S = 60.0
+UPLOAD_IDLE_TIMEOUT_S = 60.0
 """Seconds without a byte after which an upload ends."""
-_REDIRECT_S = 3600
-_MAX_BODY = 16 << 20
+_REDIRECT_EXPIRY_S = 3600
+_MAX_BODY_BYTES = 16 << 20
 """The largest list of files to be uploaded, in bytes."""
 
 
@@ -74,7 +74,7 @@ class ArtifactApi:
         """Cancels an import and removes the fetched files."""
         await self.imports.cancel(call.body)
 
-    @route("POST", "/artifacts/upload", body=wire.UploadRequest, reply=wire.UploadAnswer, max_body=_MAX_BODY)
+    @route("POST", "/artifacts/upload", body=wire.UploadRequest, reply=wire.UploadAnswer, max_body=_MAX_BODY_BYTES)
     async def upload(self, call: Call[wire.UploadRequest]) -> wire.UploadAnswer:
         """Returns URLs to upload the files of a revision."""
         revision = call.body.revision_id
@@ -169,7 +169,7 @@ class ArtifactClientApi:
                 return await send_file(request, await storage.open_file(key), key.rpartition("/")[2])
             if ObjectCapability.PRESIGN in storage.capabilities:
                 await storage.stat(key)
-                url = await storage.presign(key, expires_s=_REDIRECT_S)
+                url = await storage.presign(key, expires_s=_REDIRECT_EXPIRY_S)
                 return web.Response(status=307, headers={"Location": url})
         except NoSuchFile:
             raise ArtifactNotFound("The revision has no such file, or it was removed.") from None
@@ -187,7 +187,7 @@ class ArtifactClientApi:
             raise InvalidInput(f"Send exactly {claims.size} bytes, and their number in Content-Length.")
         storage = self.archive.storages.get(claims.storage)
         await _check_upload(storage, claims)
-        await storage.put(claims.key, _parts(call.request, claims.size), size=claims.size)
+        await storage.put(claims.key, _body_parts(call.request, claims.size), size=claims.size)
         try:
             await _check_upload(storage, claims)
         except ArtifactNotFound:
@@ -204,11 +204,11 @@ async def _check_upload(storage: ObjectStorage, claims: PutObjectClaims) -> None
         raise ArtifactNotFound("Nothing is uploaded to this revision any more.") from None
 
 
-async def _parts(request: web.Request, size: int) -> AsyncIterator[bytes]:
+async def _body_parts(request: web.Request, size: int) -> AsyncIterator[bytes]:
     remaining = size
     while remaining > 0:
         try:
-            async with asyncio.timeout(IDLE_S):
+            async with asyncio.timeout(UPLOAD_IDLE_TIMEOUT_S):
                 part = await request.content.readany()
         except TimeoutError:
             raise BodyTooSlow from None

@@ -28,12 +28,12 @@ from ai.backend.common.errors import (
 )
 from ai.backend.common.wire.artifacts import ArtifactPlace, FilesAnswer, FilesRequest, Manifest, MountState
 from ai.backend.plugin.object_storage import ObjectCapability, ObjectStorage, ObjectUpload, StorageContext
-from ai.backend.storage.artifacts.model import MAX_RECORD, area, files_of, manifest_key
+from ai.backend.storage.artifacts.model import MAX_RECORD_BYTES, area, files_of, manifest_key
 from ai.backend.storage.config.settings import StorageSettings
 from ai.backend.storage.volumes.registry import Backends, Volumes, load_backend
 from ai.backend.volume.object.directory import DirectoryStorage
 
-ON_VOLUMES = ".artifacts"
+VOLUME_ARTIFACTS_DIRECTORY = ".artifacts"
 
 
 class Storages(Backends[ObjectStorage]):
@@ -43,7 +43,7 @@ class Storages(Backends[ObjectStorage]):
     def __init__(self, settings: StorageSettings, volumes: Volumes) -> None:
         context = StorageContext(owner=settings.storage_proxy.owner)
         storages: dict[str, ObjectStorage] = {
-            volume.name: DirectoryStorage(volume.name, {"path": volume.path / ON_VOLUMES}, context)
+            volume.name: DirectoryStorage(volume.name, {"path": volume.path / VOLUME_ARTIFACTS_DIRECTORY}, context)
             for volume in volumes
         }
         self._own = settings.object_storage
@@ -52,11 +52,11 @@ class Storages(Backends[ObjectStorage]):
                 raise InvalidInput(f"{name!r} names both a volume and an object storage.")
             storages[name] = load_backend(storage.backend, ObjectStorage)(name, storage.options, context)
         super().__init__(storages)
-        stages = settings.artifacts
-        archive = stages.archive or next(iter(storages), "")
-        download = stages.download or archive
-        self.defaults = {"download": download, "verify": stages.verify or download, "archive": archive}
-        self.mount_cache = stages.mount_cache
+        artifact_settings = settings.artifacts
+        archive = artifact_settings.archive or next(iter(storages), "")
+        download = artifact_settings.download or archive
+        self.defaults = {"download": download, "verify": artifact_settings.verify or download, "archive": archive}
+        self.mount_cache = artifact_settings.mount_cache
         for name in {*self.defaults.values(), self.mount_cache} - {""}:
             if name not in storages:
                 raise InvalidInput(f"artifacts: there is no storage {name!r}.")
@@ -86,21 +86,21 @@ class Storages(Backends[ObjectStorage]):
 T = TypeVar("T")
 
 
-async def load_record(storage: ObjectStorage, key: str, kind: type[T]) -> T | None:
-    """Returns a record of a revision, or None if there is no readable one."""
+async def load_record(storage: ObjectStorage, key: str, record_type: type[T]) -> T | None:
+    """Returns a record of a revision, or None if no record is readable."""
     try:
-        return msgspec.json.decode(await storage.get(key, limit=MAX_RECORD), type=kind)
+        return msgspec.json.decode(await storage.get(key, limit=MAX_RECORD_BYTES), type=record_type)
     except (NoSuchFile, InvalidPath, msgspec.MsgspecError):
         return None
 
 
 async def load_manifest(storage: ObjectStorage, revision: UUID) -> Manifest | None:
-    """Returns the manifest of a revision, or None if it is not archived there."""
+    """Returns the manifest of a revision, or None if the storage has no archive of it."""
     return await load_record(storage, manifest_key(revision), Manifest)
 
 
 async def sizes_below(storage: ObjectStorage, prefix: str) -> dict[str, int]:
-    """Returns path below the prefix -> bytes."""
+    """Returns the size in bytes of each object below a prefix, by path."""
     sizes: dict[str, int] = {}
     cursor: str | None = None
     while True:
@@ -131,7 +131,7 @@ async def transfer(
 
 
 async def upload_of(storage: ObjectStorage, key: str, size: int) -> ObjectUpload:
-    """Opens an upload of ``size`` bytes; discards a longer partial one, which is of another file."""
+    """Opens an upload of ``size`` bytes; discards a longer partial upload, which is of another file."""
     upload = await storage.open_upload(key, size=size)
     if upload.offset > size:
         await upload.abort()
@@ -141,10 +141,10 @@ async def upload_of(storage: ObjectStorage, key: str, size: int) -> ObjectUpload
 
 async def drop_other_attempts(storage: ObjectStorage, revision: UUID, attempt: int) -> None:
     """Removes the objects of other attempts, except the manifest."""
-    top = area("artifacts", revision)
-    current = (files_of("artifacts", revision, attempt), manifest_key(revision))
+    root = area("artifacts", revision)
+    kept = (files_of("artifacts", revision, attempt), manifest_key(revision))
     await storage.delete(
-        [top + path for path in await sizes_below(storage, top) if not (top + path).startswith(current)]
+        [root + path for path in await sizes_below(storage, root) if not (root + path).startswith(kept)]
     )
 
 
@@ -154,14 +154,14 @@ UrlOf: TypeAlias = Callable[[ObjectStorage, str, int, int | None], Awaitable[str
 
 
 @dataclass(slots=True)
-class _Copy:
+class _MountCopy:
     total: int
     current: int = 0
     error: BackendError | None = None
-    work: asyncio.Task[None] | None = None
+    task: asyncio.Task[None] | None = None
 
-    def add(self, count: int) -> None:
-        self.current += count
+    def add(self, byte_count: int) -> None:
+        self.current += byte_count
 
 
 @dataclass(slots=True)
@@ -169,7 +169,7 @@ class Archive:
     """Finds and mounts archived revisions on all storages."""
 
     storages: Storages
-    _copies: dict[UUID, _Copy] = field(default_factory=dict, init=False)
+    _copies: dict[UUID, _MountCopy] = field(default_factory=dict, init=False)
 
     async def find_all(self, revision: UUID) -> list[tuple[ObjectStorage, Manifest]]:
         """Returns the storages that have the revision: one, and perhaps the mount cache or that of an earlier import. A
@@ -200,17 +200,17 @@ class Archive:
         archived = await self.find_all(place.revision_id)
         if not archived:
             raise ArtifactNotFound("The revision is not archived here.")
-        return max(archived, key=lambda pair: (pair[1].attempt, ObjectCapability.MOUNT in pair[0].capabilities))
+        return max(archived, key=lambda found: (found[1].attempt, ObjectCapability.MOUNT in found[0].capabilities))
 
     async def files(self, request: FilesRequest) -> FilesAnswer:
         """Returns a page of a revision's files. Raises as :meth:`find` does."""
         storage, manifest = await self.find(request)
-        after = (request.cursor or "").encode()
-        rest = [file for file in manifest.files if file.path.encode() > after]
-        page = rest[: request.limit]
+        cursor_key = (request.cursor or "").encode()
+        remaining_files = [file for file in manifest.files if file.path.encode() > cursor_key]
+        page = remaining_files[: request.limit]
         return FilesAnswer(
             files=tuple(page),
-            cursor=page[-1].path if len(rest) > len(page) else None,
+            cursor=page[-1].path if len(remaining_files) > len(page) else None,
             file_count=len(manifest.files),
             size=manifest.size,
             storage=storage.name,
@@ -235,24 +235,24 @@ class Archive:
             cache = self.storages.get(self.storages.mount_cache)
             copied = await load_manifest(cache, manifest.revision_id)
             if copied is None or copied.attempt != manifest.attempt:
-                return self._copying(storage, cache, manifest)
+                return self._copy_progress(storage, cache, manifest)
             storage = cache
         path = await storage.mount_path(files_of("artifacts", manifest.revision_id, manifest.attempt))
         return MountState(path=str(path), current=manifest.size, total=manifest.size)
 
-    def _copying(self, source: ObjectStorage, cache: ObjectStorage, manifest: Manifest) -> MountState:
+    def _copy_progress(self, source: ObjectStorage, cache: ObjectStorage, manifest: Manifest) -> MountState:
         copy = self._copies.get(manifest.revision_id)
-        if copy is not None and copy.work is None:
+        if copy is not None and copy.task is None:
             del self._copies[manifest.revision_id]
             if copy.error is not None:
                 raise copy.error  # to one request; the next one starts the copy again
             copy = None
         if copy is None:
-            copy = self._copies[manifest.revision_id] = _Copy(total=manifest.size)
-            copy.work = asyncio.create_task(self._copy(source, cache, manifest, copy))
+            copy = self._copies[manifest.revision_id] = _MountCopy(total=manifest.size)
+            copy.task = asyncio.create_task(self._copy(source, cache, manifest, copy))
         return MountState(path=None, current=copy.current, total=copy.total)
 
-    async def _copy(self, source: ObjectStorage, cache: ObjectStorage, manifest: Manifest, copy: _Copy) -> None:
+    async def _copy(self, source: ObjectStorage, cache: ObjectStorage, manifest: Manifest, copy: _MountCopy) -> None:
         prefix = files_of("artifacts", manifest.revision_id, manifest.attempt)
         try:
             sizes = await sizes_below(cache, prefix)
@@ -273,14 +273,14 @@ class Archive:
             copy.error = InternalError()
             log.exception("%s could not be copied to %s", manifest.revision_id, cache.name)
         finally:
-            copy.work = None
+            copy.task = None
 
     async def cancel_copy(self, revision: UUID) -> None:
         """Cancels the copy of a revision; copied objects stay."""
         copy = self._copies.pop(revision, None)
-        if copy is not None and (work := copy.work) is not None:
-            work.cancel()
-            await asyncio.gather(work, return_exceptions=True)
+        if copy is not None and (task := copy.task) is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     async def stop(self) -> None:
         for revision in list(self._copies):

@@ -65,9 +65,9 @@ class Fetcher:
 
     async def read(self, url: str | URL, headers: Mapping[str, str], *, limit: int, follow: bool = True) -> Response:
         """Returns a whole response, whose body has at most ``limit`` bytes. Raises as :meth:`get` does."""
-        target, redirects = parse_url(str(url)), MAX_REDIRECTS if follow else 0
+        next_url, redirects = parse_url(str(url)), MAX_REDIRECTS if follow else 0
         try:
-            return await self._client.read("GET", target, headers=headers, limit=limit, max_redirects=redirects)
+            return await self._client.read("GET", next_url, headers=headers, limit=limit, max_redirects=redirects)
         except OutboundFailed as e:
             raise RegistryUnavailable(str(e)) from None
 

@@ -36,24 +36,24 @@ from ai.backend.common.wire.artifacts import (
 )
 from ai.backend.infra.http.outbound import parse_url
 from ai.backend.storage.artifacts.fetcher import Fetcher, raise_for
-from ai.backend.storage.artifacts.model import MAX_RECORD, Plan, PlannedFile
+from ai.backend.storage.artifacts.model import MAX_RECORD_BYTES, Plan, PlannedFile
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
     from huggingface_hub.hf_api import ModelInfo
 
 T = TypeVar("T")
-_MAX_ANSWER = 32 << 20
-_MAX_README = 1 << 20
+_MAX_RESPONSE_BYTES = 32 << 20
+_MAX_README_BYTES = 1 << 20
 _MAX_REFS = 100
 _MAX_REQUESTS = 300
-MAX_DIGEST = 128
+MAX_DIGEST_LENGTH = 128
 """The largest number of characters of a digest."""
-_MAX_NAME = 256
-_MAX_ITEMS = 200
-_MAX_SIZE = 2**63 - 1
-_FRAMING = ("transfer-encoding", "content-length")
-_EXTRA = ("author", "downloads", "likes", "tags", "pipeline_tag", "library_name", "gated")
+_MAX_NAME_LENGTH = 256
+_MAX_LIST_ITEMS = 200
+_MAX_FILE_BYTES = 2**63 - 1
+_FRAMING_HEADERS = ("transfer-encoding", "content-length")
+_EXTRA_FIELDS = ("author", "downloads", "likes", "tags", "pipeline_tag", "library_name", "gated")
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class _Outbound:
 
     fetcher: Fetcher
     loop: asyncio.AbstractEventLoop
-    remaining: int = _MAX_REQUESTS
+    remaining_requests: int = _MAX_REQUESTS
 
 
 _outbound: ContextVar[_Outbound] = ContextVar("outbound requests of the hub's library")
@@ -79,16 +79,16 @@ def _install_transport() -> None:
     class Transport(httpx2.BaseTransport):
         def handle_request(self, request: httpx2.Request) -> httpx2.Response:
             outbound = _outbound.get()
-            outbound.remaining -= 1
-            if request.method != "GET" or outbound.remaining < 0:
+            outbound.remaining_requests -= 1
+            if request.method != "GET" or outbound.remaining_requests < 0:
                 raise RegistryUnavailable("The hub wants more than a few questions.")
             headers = {
                 name: request.headers[name] for name in ("authorization", "user-agent") if name in request.headers
             }
-            work = outbound.fetcher.read(str(request.url), headers, limit=_MAX_ANSWER, follow=False)
-            reply = asyncio.run_coroutine_threadsafe(work, outbound.loop).result()
-            passed = {k: v for k, v in reply.headers.items() if k.lower() not in _FRAMING}
-            return httpx2.Response(reply.status, headers=passed, content=reply.body, request=request)
+            reading = outbound.fetcher.read(str(request.url), headers, limit=_MAX_RESPONSE_BYTES, follow=False)
+            reply = asyncio.run_coroutine_threadsafe(reading, outbound.loop).result()
+            kept_headers = {k: v for k, v in reply.headers.items() if k.lower() not in _FRAMING_HEADERS}
+            return httpx2.Response(reply.status, headers=kept_headers, content=reply.body, request=request)
 
     set_client_factory(lambda: httpx2.Client(transport=Transport(), follow_redirects=True, max_redirects=5))
 
@@ -101,51 +101,51 @@ class Hub:
         self._url = url.rstrip("/")
         self._token = token
 
-    async def _run(self, work: Callable[[HfApi], T]) -> T:
+    async def _run(self, library_call: Callable[[HfApi], T]) -> T:
         """Runs calls of the library in a thread. Raises ArtifactNotFound, ArtifactRejected, RegistryRefused,
         RegistryUnavailable, AddressRefused, NotSupported."""
         _install_transport()
         from huggingface_hub import HfApi
 
         api = HfApi(endpoint=self._url, token=self._token or False)
-        reset = _outbound.set(_Outbound(self._fetcher, asyncio.get_running_loop()))
+        context_token = _outbound.set(_Outbound(self._fetcher, asyncio.get_running_loop()))
         try:
-            return await asyncio.to_thread(_with_own_errors, work, api)
+            return await asyncio.to_thread(_with_own_errors, library_call, api)
         finally:
-            _outbound.reset(reset)
+            _outbound.reset(context_token)
 
     async def scan(self, request: ScanRequest) -> ScanAnswer:
         """Lists models, or describes the named ones. Raises as :meth:`_run` does, except for missing names."""
         if not request.names:
             options: dict[str, Any] = {"search": request.search, "author": request.author, "limit": request.limit}
             models = await self._run(lambda api: list(api.list_models(**options, sort="downloads", full=True)))
-            listed = [_artifact(info, (_revision("main", info),)) for info in models if _is_name(info.id)]
+            listed = [_to_artifact(info, (_to_revision("main", info),)) for info in models if _is_name(info.id)]
             return ScanAnswer(artifacts=tuple(listed))
         artifacts = await asyncio.gather(*(self._describe(name, request.version) for name in request.names))
-        missing = tuple(name for name, one in zip(request.names, artifacts, strict=True) if one is None)
-        return ScanAnswer(artifacts=tuple(one for one in artifacts if one is not None), missing=missing)
+        missing = tuple(name for name, artifact in zip(request.names, artifacts, strict=True) if artifact is None)
+        return ScanAnswer(artifacts=tuple(artifact for artifact in artifacts if artifact is not None), missing=missing)
 
     async def _describe(self, name: str, version: str | None) -> ScannedArtifact | None:
         """Returns a model with its revisions and README, or None if it is missing or not shown to this account."""
 
         def read(api: HfApi) -> list[tuple[str, ModelInfo]]:
             versions = [version] if version else _versions(api, name)
-            return [(one, api.model_info(name, revision=one, files_metadata=True)) for one in versions]
+            return [(ref, api.model_info(name, revision=ref, files_metadata=True)) for ref in versions]
 
         try:
             models = await self._run(read)
         except (ArtifactNotFound, RegistryRefused):
             return None
-        revisions = tuple(_revision(version, info) for version, info in models)
+        revisions = tuple(_to_revision(version, info) for version, info in models)
         newest = models[0][1]
-        return _artifact(newest, revisions, readme=await self._readme(name, newest))
+        return _to_artifact(newest, revisions, readme=await self._readme(name, newest))
 
     async def _readme(self, name: str, info: ModelInfo) -> str | None:
         if not any(file.rfilename == "README.md" for file in info.siblings or ()):
             return None
         url = self._file_url(name, str(info.sha), "README.md")
         try:
-            reply = await self._fetcher.read(url, self._headers(), limit=_MAX_README)
+            reply = await self._fetcher.read(url, self._headers(), limit=_MAX_README_BYTES)
         except BackendError:
             return None
         return reply.body.decode(errors="replace") if reply.status == 200 else None
@@ -154,10 +154,10 @@ class Hub:
         """Returns the commit of a version and its files. Raises ArtifactChanged: it has another commit or size than the
         source says."""
         info = await self._run(lambda api: api.model_info(source.name, revision=source.version, files_metadata=True))
-        commit = str(info.sha or "")[:MAX_DIGEST]
+        commit = str(info.sha or "")[:MAX_DIGEST_LENGTH]
         if source.digest is not None and source.digest != commit:
             raise ArtifactChanged(f"{source.version[:64]} is at another commit by now.", data={"digest": commit[:64]})
-        files = tuple(_planned(file) for file in info.siblings or ())
+        files = tuple(_to_planned_file(file) for file in info.siblings or ())
         size = sum(file.size for file in files)
         if source.size is not None and source.size != size:
             raise ArtifactChanged(f"{source.version[:64]} has {size} bytes by now.", data={"size": size})
@@ -177,11 +177,11 @@ class Hub:
         return {"Authorization": f"Bearer {self._token}"} if self._token else {}
 
 
-def _with_own_errors(work: Callable[[HfApi], T], api: HfApi) -> T:
+def _with_own_errors(library_call: Callable[[HfApi], T], api: HfApi) -> T:
     from huggingface_hub import errors as hub
 
     try:
-        return work(api)
+        return library_call(api)
     except BackendError:
         raise
     except hub.GatedRepoError:
@@ -205,42 +205,42 @@ def _with_own_errors(work: Callable[[HfApi], T], api: HfApi) -> T:
 
 def _versions(api: HfApi, name: str) -> list[str]:
     refs = api.list_repo_refs(name)
-    names = [ref.name for ref in (*refs.branches, *refs.tags) if _is_name(ref.name)]
-    return sorted(dict.fromkeys(names), key=lambda one: one != "main")[:_MAX_REFS]
+    ref_names = [ref.name for ref in (*refs.branches, *refs.tags) if _is_name(ref.name)]
+    return sorted(dict.fromkeys(ref_names), key=lambda ref_name: ref_name != "main")[:_MAX_REFS]
 
 
 def _is_name(text: object) -> bool:
-    return isinstance(text, str) and 0 < len(text) <= _MAX_NAME and text.isprintable()
+    return isinstance(text, str) and 0 < len(text) <= _MAX_NAME_LENGTH and text.isprintable()
 
 
-def _short(value: object) -> object:
+def _bounded_value(value: object) -> object:
     """Returns a text, number or list of texts within bounds, or None for any other value."""
     if isinstance(value, str):
-        return value[:_MAX_NAME]
+        return value[:_MAX_NAME_LENGTH]
     if isinstance(value, list):
-        return [item[:_MAX_NAME] for item in value[:_MAX_ITEMS] if isinstance(item, str)]
-    return value if isinstance(value, bool) or (isinstance(value, int) and abs(value) <= _MAX_SIZE) else None
+        return [item[:_MAX_NAME_LENGTH] for item in value[:_MAX_LIST_ITEMS] if isinstance(item, str)]
+    return value if isinstance(value, bool) or (isinstance(value, int) and abs(value) <= _MAX_FILE_BYTES) else None
 
 
-def _artifact(info: ModelInfo, revisions: tuple[ScannedRevision, ...], readme: str | None = None) -> ScannedArtifact:
-    extra: dict[str, Any] = {key: value for key in _EXTRA if (value := _short(getattr(info, key, None)))}
+def _to_artifact(info: ModelInfo, revisions: tuple[ScannedRevision, ...], readme: str | None = None) -> ScannedArtifact:
+    extra: dict[str, Any] = {key: value for key in _EXTRA_FIELDS if (value := _bounded_value(getattr(info, key, None)))}
     return ScannedArtifact(type=ArtifactType.MODEL, name=str(info.id), readme=readme, extra=extra, revisions=revisions)
 
 
-def _revision(version: str, info: ModelInfo) -> ScannedRevision:
+def _to_revision(version: str, info: ModelInfo) -> ScannedRevision:
     sizes = [file.size for file in info.siblings or ()]
-    has_sizes = bool(sizes) and all(isinstance(size, int) and 0 <= size <= _MAX_SIZE for size in sizes)
-    size = sum(size or 0 for size in sizes) if has_sizes else _MAX_SIZE + 1
+    has_sizes = bool(sizes) and all(isinstance(size, int) and 0 <= size <= _MAX_FILE_BYTES for size in sizes)
+    size = sum(size or 0 for size in sizes) if has_sizes else _MAX_FILE_BYTES + 1
     return ScannedRevision(
         version=version,
-        digest=str(info.sha)[:MAX_DIGEST] if info.sha else None,
-        size=size if size <= _MAX_SIZE else None,
+        digest=str(info.sha)[:MAX_DIGEST_LENGTH] if info.sha else None,
+        size=size if size <= _MAX_FILE_BYTES else None,
         file_count=len(sizes) if has_sizes else None,
         modified=info.last_modified.timestamp() if info.last_modified else None,
     )
 
 
-def _planned(file: Any) -> PlannedFile:
+def _to_planned_file(file: Any) -> PlannedFile:
     path, size = str(file.rfilename), file.size
     if not isinstance(size, int):
         raise ArtifactRejected("The hub does not tell how large a file is.", data={"path": path[:256]})
@@ -256,8 +256,8 @@ def _planned(file: Any) -> PlannedFile:
 class FileSource(Protocol):
     """Reads one revision from a registry. Calls raise the errors of :class:`Fetcher` and :class:`Hub`."""
 
-    async def plan(self, attempt: int, begun: str | None) -> Plan:
-        """Returns the files of the revision; an import that ``begun`` with that digest keeps it if the branch moves."""
+    async def plan(self, attempt: int, begun_digest: str | None) -> Plan:
+        """Returns the files of the revision; a begun import keeps its ``begun_digest`` if the branch moves."""
 
     def fetch(self, plan: Plan, file: PlannedFile, offset: int) -> AsyncGenerator[bytes, None]:
         """Yields the bytes from ``offset`` on. Raises RangeIgnored if the source only sends whole files."""
@@ -270,10 +270,10 @@ class FromHub:
         self._source = source
         self._hub = Hub(fetcher, source.url, source.token)
 
-    async def plan(self, attempt: int, begun: str | None) -> Plan:
+    async def plan(self, attempt: int, begun_digest: str | None) -> Plan:
         source = self._source
-        if begun is not None and begun == source.digest:
-            source = msgspec.structs.replace(source, version=begun)
+        if begun_digest is not None and begun_digest == source.digest:
+            source = msgspec.structs.replace(source, version=begun_digest)
         digest, files = await self._hub.plan(source)
         return Plan(attempt=attempt, digest=digest, origin=f"{self._source.url}/{self._source.name}", files=files)
 
@@ -294,9 +294,9 @@ class FromReservoir:
             raise ArtifactRejected("That is no ticket of a revision.")
         return url
 
-    async def plan(self, attempt: int, begun: str | None) -> Plan:
+    async def plan(self, attempt: int, begun_digest: str | None) -> Plan:
         url = self._ticket()
-        response = await self._fetcher.read(url, {}, limit=MAX_RECORD)
+        response = await self._fetcher.read(url, {}, limit=MAX_RECORD_BYTES)
         raise_for(response.status, url.host)
         try:
             manifest = msgspec.json.decode(response.body, type=Manifest)
@@ -304,7 +304,7 @@ class FromReservoir:
             raise RegistryUnavailable(f"{url.host} answers something that is no manifest.") from None
         files = tuple(PlannedFile(path=f.path, size=f.size, sha256=f.sha256 or None) for f in manifest.files)
         origin = f"{url.origin()}/{manifest.revision_id}"
-        return Plan(attempt=attempt, digest=manifest.digest[:MAX_DIGEST], origin=origin, files=files)
+        return Plan(attempt=attempt, digest=manifest.digest[:MAX_DIGEST_LENGTH], origin=origin, files=files)
 
     def fetch(self, plan: Plan, file: PlannedFile, offset: int) -> AsyncGenerator[bytes, None]:
         ticket = self._ticket()

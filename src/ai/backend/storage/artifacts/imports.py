@@ -35,11 +35,11 @@ from ai.backend.storage.artifacts.model import (
 from ai.backend.storage.artifacts.pipeline import Pipeline
 
 log = logging.getLogger(__name__)
-_MAX_ENDED = 1000
+_MAX_ENDED_JOBS = 1000
 
 
 @dataclass(slots=True)
-class _Job:
+class _ImportJob:
     request: wire.ImportRequest
     storage: str
     source: FileSource | None
@@ -49,17 +49,17 @@ class _Job:
     files: int = 0
     manifest: wire.Manifest | None = None
     error: BackendError | None = None
-    work: asyncio.Task[None] | None = field(default=None, repr=False)
+    task: asyncio.Task[None] | None = field(default=None, repr=False)
 
     def begin(self, phase: ImportPhase, *, current: int, total: int, files: int) -> None:
         self.phase, self.current, self.total, self.files = phase, current, total, files
 
-    def add(self, count: int) -> None:
-        self.current += count
+    def add(self, byte_count: int) -> None:
+        self.current += byte_count
 
     def state(self) -> ImportState:
         if self.manifest is not None:
-            return _done(self.manifest, self.storage)
+            return _done_state(self.manifest, self.storage)
         return ImportState(
             revision_id=self.request.revision_id,
             attempt=self.request.attempt,
@@ -72,7 +72,7 @@ class _Job:
         )
 
 
-def _done(manifest: wire.Manifest, storage: str) -> ImportState:
+def _done_state(manifest: wire.Manifest, storage: str) -> ImportState:
     return ImportState(
         revision_id=manifest.revision_id,
         attempt=manifest.attempt,
@@ -96,11 +96,11 @@ class Imports:
     fetcher: Fetcher
     limits: Limits
     parallel: int
-    _jobs: dict[UUID, _Job] = field(default_factory=dict, init=False)
+    _jobs: dict[UUID, _ImportJob] = field(default_factory=dict, init=False)
     _locks: WeakValueDictionary[UUID, asyncio.Lock] = field(default_factory=WeakValueDictionary, init=False)
 
     @asynccontextmanager
-    async def _alone(self, revision: UUID) -> AsyncIterator[None]:
+    async def _revision_lock(self, revision: UUID) -> AsyncIterator[None]:
         lock = self._locks.setdefault(revision, asyncio.Lock())
         async with lock:
             yield
@@ -110,15 +110,15 @@ class Imports:
         and the errors of a storage."""
         revision, stages = request.revision_id, request.stages
         archive = self.storages.of_stage("archive", stages.archive)
-        async with self._alone(revision):
+        async with self._revision_lock(revision):
             job = self._jobs.get(revision)
             _check_attempt(request, job)
-            if job is not None and job.work is not None and job.request.attempt == request.attempt:
+            if job is not None and job.task is not None and job.request.attempt == request.attempt:
                 if isinstance(job.source, FromReservoir) and isinstance(request.source, wire.ReservoirSource):
                     job.source.ticket = request.source.ticket
                 return job.state()
-            await self._end(job)
-            job = _Job(request, archive.name, self._source(request))
+            await self._stop_job(job)
+            job = _ImportJob(request, archive.name, self._source(request))
             pipeline = Pipeline(
                 request,
                 job.source,
@@ -133,12 +133,12 @@ class Imports:
             _check_attempt(request, None, manifest)
             if manifest is not None and manifest.attempt == request.attempt:
                 await pipeline.clean_up()
-                return _done(manifest, archive.name)
-            ended = [other for other, job in self._jobs.items() if job.work is None]
-            for other in ended[:-_MAX_ENDED]:
-                del self._jobs[other]
+                return _done_state(manifest, archive.name)
+            ended_revisions = [old_revision for old_revision, job in self._jobs.items() if job.task is None]
+            for old_revision in ended_revisions[:-_MAX_ENDED_JOBS]:
+                del self._jobs[old_revision]
             self._jobs[revision] = job
-            job.work = asyncio.create_task(self._run(job, pipeline), name=f"import {revision}")
+            job.task = asyncio.create_task(self._run(job, pipeline), name=f"import {revision}")
             return job.state()
 
     def _source(self, request: wire.ImportRequest) -> FileSource | None:
@@ -148,7 +148,7 @@ class Imports:
             return FromReservoir(self.fetcher, request.source)
         return None
 
-    async def _run(self, job: _Job, pipeline: Pipeline) -> None:
+    async def _run(self, job: _ImportJob, pipeline: Pipeline) -> None:
         revision = job.request.revision_id
         try:
             job.manifest = await pipeline.run()
@@ -164,16 +164,16 @@ class Imports:
             job.phase, job.error = ImportPhase.FAILED, InternalError()
             log.exception("the import of %s failed", revision)
         finally:
-            job.work = None
+            job.task = None
 
     @staticmethod
-    async def _end(job: _Job | None) -> None:
+    async def _stop_job(job: _ImportJob | None) -> None:
         """Stops a job; the fetched files stay."""
-        if job is not None and (work := job.work) is not None:
-            work.cancel()
-            await asyncio.gather(work, return_exceptions=True)
+        if job is not None and (task := job.task) is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
             if not job.phase.has_ended:  # it was cancelled before its first step
-                job.phase, job.work = ImportPhase.CANCELLED, None
+                job.phase, job.task = ImportPhase.CANCELLED, None
 
     async def state(self, key: wire.ImportKey) -> ImportState:
         """Returns the state of an import. Raises ArtifactNotFound, or StaleAttempt if there is a newer attempt."""
@@ -183,25 +183,25 @@ class Imports:
         archived = await self.archive.find_all(key.revision_id)
         for storage, manifest in archived:
             if manifest.attempt == key.attempt:
-                return _done(manifest, storage.name)
+                return _done_state(manifest, storage.name)
         _check_attempt(key, job, *(manifest for _, manifest in archived))
         raise ArtifactNotFound("No such import is known here: ask for it again.")
 
     async def cancel(self, key: wire.ImportKey) -> None:
         """Ends an import and removes the fetched files; does nothing if it has ended or is unknown. Raises
         StaleAttempt: a newer one is under way."""
-        async with self._alone(key.revision_id):
+        async with self._revision_lock(key.revision_id):
             job = self._jobs.get(key.revision_id)
             _check_attempt(key, job)
-            await self._end(job)
+            await self._stop_job(job)
             _raise_first(await self._wipe(key.revision_id, [name for name in AREAS if name != "artifacts"]))
 
     async def delete(self, revision: UUID) -> None:
         """Ends all work on a revision and removes its files from every storage."""
-        async with self._alone(revision):
-            await self._end(self._jobs.pop(revision, None))
+        async with self._revision_lock(revision):
+            await self._stop_job(self._jobs.pop(revision, None))
             await self.archive.cancel_copy(revision)
-            failures = await self._everywhere(lambda storage: storage.delete([manifest_key(revision)]))
+            failures = await self._on_all_storages(lambda storage: storage.delete([manifest_key(revision)]))
             crash_point("artifact.deleting")  # from here on there is no such revision
             _raise_first(failures + await self._wipe(revision, AREAS))
 
@@ -210,13 +210,13 @@ class Imports:
             for name in areas:
                 await storage.delete_prefix(area(name, revision))
 
-        return await self._everywhere(wipe)
+        return await self._on_all_storages(wipe)
 
-    async def _everywhere(self, work: Callable[[ObjectStorage], Awaitable[None]]) -> list[BackendError]:
+    async def _on_all_storages(self, storage_action: Callable[[ObjectStorage], Awaitable[None]]) -> list[BackendError]:
         failures = []
         for storage in self.storages:
             try:
-                await work(storage)
+                await storage_action(storage)
             except BackendError as e:
                 failures.append(e)
         return failures
@@ -229,12 +229,12 @@ class Imports:
         files = tuple(PlannedFile(path=f.path, size=f.size, sha256=f.sha256) for f in request.files)
         files = check_files(files, self.limits)
         plan = Plan(attempt=request.attempt, digest=f"upload-{request.attempt}", origin="upload", files=files)
-        async with self._alone(revision):
+        async with self._revision_lock(revision):
             job = self._jobs.get(revision)
-            old = await load_record(storage, plan_key(revision), Plan)
-            _check_attempt(request, job, old)
-            if old != plan:
-                await self._end(job)
+            stored_plan = await load_record(storage, plan_key(revision), Plan)
+            _check_attempt(request, job, stored_plan)
+            if stored_plan != plan:
+                await self._stop_job(job)
                 for name in ("pulling", "incoming"):
                     await storage.delete_prefix(area(name, revision))
                 await storage.put(plan_key(revision), msgspec.json.encode(plan))
@@ -244,12 +244,12 @@ class Imports:
         return wire.UploadAnswer(files=tuple(wire.PresignedFile(path=file.path, url=url) for file, url in pairs))
 
     async def stop(self) -> None:
-        """Stops all imports; managers request them again."""
-        await asyncio.gather(*(self._end(job) for job in list(self._jobs.values())))
+        """Stops all imports; managers request the imports again."""
+        await asyncio.gather(*(self._stop_job(job) for job in list(self._jobs.values())))
 
 
 def _check_attempt(
-    key: wire.ImportKey | wire.UploadRequest, job: _Job | None, *records: wire.Manifest | Plan | None
+    key: wire.ImportKey | wire.UploadRequest, job: _ImportJob | None, *records: wire.Manifest | Plan | None
 ) -> None:
     newest = max((r.attempt for r in (job.request if job else None, *records) if r is not None), default=-1)
     if newest > key.attempt:

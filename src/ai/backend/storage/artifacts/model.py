@@ -21,7 +21,7 @@ from ai.backend.common.errors import ArtifactRejected, InvalidPath
 from ai.backend.common.volume_paths import FolderPath
 from ai.backend.plugin.object_storage import check_key
 
-MAX_RECORD = 64 << 20
+MAX_RECORD_BYTES = 64 << 20
 """Bytes of a plan or manifest."""
 AREAS = ("incoming", "pulling", "verifying", "artifacts")
 
@@ -114,7 +114,7 @@ def check_files(files: Sequence[PlannedFile], limits: Limits) -> tuple[PlannedFi
         raise ArtifactRejected(f"The artifact has {total} bytes; at most {limits.size} are taken.")
     for name in names:
         parts = FolderPath.parse(name).parts
-        if any("/".join(parts[:count]) in names for count in range(1, len(parts))):
+        if any("/".join(parts[:depth]) in names for depth in range(1, len(parts))):
             raise ArtifactRejected("A file lies below another file.", data={"path": name[:256]})
     return tuple(sorted(files, key=lambda file: file.path.encode()))
 

@@ -39,21 +39,21 @@ from ai.backend.storage.artifacts.model import (
 )
 
 log = logging.getLogger(__name__)
-_TRIES = 4
-_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.5, 10.0
-_NAMED_FILES = 10
-_HASH_BYTES = 1 << 20
-_PICKLES = (".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth", ".joblib")
+_MAX_FETCH_TRIES = 4
+_FIRST_RETRY_PAUSE_S, _MAX_RETRY_PAUSE_S = 0.5, 10.0
+_MAX_NAMED_FILES = 10
+_HASH_CHUNK_BYTES = 1 << 20
+_PICKLE_SUFFIXES = (".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth", ".joblib")
 
 
 class Progress(Protocol):
     """Receives the progress of an import, in bytes."""
 
     def begin(self, phase: ImportPhase, *, current: int, total: int, files: int) -> None: ...
-    def add(self, count: int) -> None: ...
+    def add(self, byte_count: int) -> None: ...
 
 
-class _Place(NamedTuple):
+class _Stage(NamedTuple):
     storage: ObjectStorage
     prefix: str
 
@@ -62,7 +62,7 @@ class _Place(NamedTuple):
 
 
 class Pipeline:
-    """One import. ``source``: None for uploaded files. ``download``, ``verify``, ``archive``: the storage of each
+    """Runs one import. ``source``: None for uploaded files. ``download``, ``verify``, ``archive``: the storage of each
     stage. ``parallel``: the number of files that are handled at once."""
 
     def __init__(
@@ -80,10 +80,10 @@ class Pipeline:
         self._request, self._source, self._limits = request, source, limits
         self._parallel, self._progress = parallel, progress
         self._revision = revision = request.revision_id
-        self._download = _Place(download, files_of("pulling", revision))
+        self._download = _Stage(download, files_of("pulling", revision))
         self._has_verify = verify is not download
-        self._verify = _Place(verify, files_of("verifying", revision)) if self._has_verify else self._download
-        self._archive = _Place(archive, files_of("artifacts", revision, request.attempt))
+        self._verify = _Stage(verify, files_of("verifying", revision)) if self._has_verify else self._download
+        self._archive = _Stage(archive, files_of("artifacts", revision, request.attempt))
 
     async def run(self) -> Manifest:
         """Runs all stages. Correct files stay for the next try.
@@ -91,14 +91,14 @@ class Pipeline:
         Raises ArtifactChanged, ArtifactRejected, ArtifactIncomplete, ArtifactDamaged, ArtifactNotFound, StaleAttempt;
         BackendError: a registry or a storage fails.
         """
-        plan = await self._planned()
+        plan = await self._load_plan()
         verified = await self._load_verified(plan)
         if verified is None:
             await self._fetch(plan)
-            verified = await self._check(plan)
+            verified = await self._check_contents(plan)
         return await self._publish(plan, verified)
 
-    async def _planned(self) -> Plan:
+    async def _load_plan(self) -> Plan:
         storage, key = self._download.storage, plan_key(self._revision)
         old = await load_record(storage, key, Plan)
         if old is not None and old.attempt > self._request.attempt:
@@ -123,28 +123,28 @@ class Pipeline:
         sizes = await self._download.sizes()
         if self._has_verify:
             sizes |= await self._verify.sizes()
-        missing = [file for file in plan.files if sizes.get(file.path) != file.size]
-        current = plan.size - sum(file.size for file in missing)
-        self._progress.begin(ImportPhase.DOWNLOADING, current=current, total=plan.size, files=len(plan.files))
+        missing_files = [file for file in plan.files if sizes.get(file.path) != file.size]
+        present_bytes = plan.size - sum(file.size for file in missing_files)
+        self._progress.begin(ImportPhase.DOWNLOADING, current=present_bytes, total=plan.size, files=len(plan.files))
         if self._source is None:
-            await self._accept_uploads(missing)
+            await self._accept_uploads(missing_files)
         else:
             source = self._source
-            async for _ in bounded(missing, lambda file: self._fetch_file(source, plan, file), self._parallel):
+            async for _ in bounded(missing_files, lambda file: self._fetch_file(source, plan, file), self._parallel):
                 pass
         crash_point("artifact.downloaded")
 
-    async def _accept_uploads(self, missing: Sequence[PlannedFile]) -> None:
-        """Moves uploaded files to a place where the URLs of the upload cannot change them."""
-        incoming = _Place(self._download.storage, files_of("incoming", self._revision))
+    async def _accept_uploads(self, missing_files: Sequence[PlannedFile]) -> None:
+        """Moves uploaded files to a place where the URLs of the upload cannot change the files."""
+        incoming = _Stage(self._download.storage, files_of("incoming", self._revision))
         sizes = await incoming.sizes()
-        lacking = [file.path for file in missing if sizes.get(file.path) != file.size]
-        if lacking:
+        lacking_paths = [file.path for file in missing_files if sizes.get(file.path) != file.size]
+        if lacking_paths:
             raise ArtifactIncomplete(
-                f"{len(lacking)} files were not uploaded, or with another size.",
-                data={"missing": lacking[:_NAMED_FILES], "count": len(lacking)},
+                f"{len(lacking_paths)} files were not uploaded, or with another size.",
+                data={"missing": lacking_paths[:_MAX_NAMED_FILES], "count": len(lacking_paths)},
             )
-        for file in missing:
+        for file in missing_files:
             await incoming.storage.move(incoming.prefix + file.path, self._download.prefix + file.path)
             self._progress.add(file.size)
             crash_point("artifact.file")
@@ -153,28 +153,28 @@ class Pipeline:
         """Fetches a file in some tries, each from the byte where the previous one ended."""
         key = self._download.prefix + file.path
         upload = await upload_of(self._download.storage, key, file.size)
-        reported = 0
-        backoff = Backoff(_FIRST_PAUSE_S, _MAX_PAUSE_S)
+        reported_bytes = 0
+        backoff = Backoff(_FIRST_RETRY_PAUSE_S, _MAX_RETRY_PAUSE_S)
         try:
             while True:
-                self._progress.add(upload.offset - reported)
-                reported = begun = upload.offset
+                self._progress.add(upload.offset - reported_bytes)
+                reported_bytes = first_offset = upload.offset
                 try:
                     if upload.offset < file.size or not file.size:
                         async with aclosing(source.fetch(plan, file, upload.offset)) as parts:
                             async for part in parts:
                                 await upload.write(part)
                                 self._progress.add(len(part))
-                                reported += len(part)
+                                reported_bytes += len(part)
                                 crash_point("artifact.part")
                     break
                 except RangeIgnored:
                     await upload.abort()
                     upload = await upload_of(self._download.storage, key, file.size)
                 except RegistryUnavailable:
-                    if upload.offset > begun:
+                    if upload.offset > first_offset:
                         backoff.reset()
-                    if backoff.failures + 1 == _TRIES:
+                    if backoff.failures + 1 == _MAX_FETCH_TRIES:
                         raise
                     await backoff.wait()
             await upload.publish()
@@ -188,31 +188,31 @@ class Pipeline:
             return None
         return verified
 
-    async def _check(self, plan: Plan) -> Verified:
-        """Compares the files with the plan; removes wrong ones, so that they are fetched again. Raises
+    async def _check_contents(self, plan: Plan) -> Verified:
+        """Compares the files with the plan; removes wrong files, so that they are fetched again. Raises
         ArtifactDamaged."""
-        passes = self._has_verify + self._request.verify
-        self._progress.begin(ImportPhase.VERIFYING, current=0, total=plan.size * passes, files=len(plan.files))
+        pass_count = self._has_verify + self._request.verify
+        self._progress.begin(ImportPhase.VERIFYING, current=0, total=plan.size * pass_count, files=len(plan.files))
         if self._has_verify:
             await self._move_all(plan, self._download, self._verify, lambda: crash_point("artifact.transferred"))
         digests: dict[str, str] = {}
-        wrong: list[str] = []
+        wrong_paths: list[str] = []
 
         async def check(file: PlannedFile) -> None:
             digest = await self._digest_of(file) if self._request.verify else file.sha256 or ""
             if digest is None:
-                wrong.append(file.path)
+                wrong_paths.append(file.path)
             else:
                 digests[file.path] = digest
 
         async for _ in bounded(plan.files, check, self._parallel):
             pass
-        if wrong:
-            wrong.sort()
-            await self._verify.storage.delete([self._verify.prefix + path for path in wrong])
+        if wrong_paths:
+            wrong_paths.sort()
+            await self._verify.storage.delete([self._verify.prefix + path for path in wrong_paths])
             raise ArtifactDamaged(
-                f"{len(wrong)} files are not what the source announced: {wrong[0][:256]!r} ...",
-                data={"files": wrong[:_NAMED_FILES], "count": len(wrong)},
+                f"{len(wrong_paths)} files are not what the source announced: {wrong_paths[0][:256]!r} ...",
+                data={"files": wrong_paths[:_MAX_NAMED_FILES], "count": len(wrong_paths)},
             )
         verified = Verified(attempt=plan.attempt, fingerprint=plan.fingerprint, sha256=digests)
         await self._download.storage.put(verified_key(self._revision), msgspec.json.encode(verified))
@@ -222,16 +222,16 @@ class Pipeline:
     async def _digest_of(self, file: PlannedFile) -> str | None:
         """Returns the SHA-256, or None if the content differs from the announced one."""
         sha256 = hashlib.sha256()
-        git = hashlib.sha1(b"blob %d\0" % file.size, usedforsecurity=False)
-        digests = [sha256, git] if file.git_sha1 else [sha256]
-        count = 0
+        git_hash = hashlib.sha1(b"blob %d\0" % file.size, usedforsecurity=False)
+        digests = [sha256, git_hash] if file.git_sha1 else [sha256]
+        read_bytes = 0
         async with aclosing(self._verify.storage.read(self._verify.prefix + file.path)) as parts:
-            async for data in _gathered(parts):
+            async for data in _gather_parts(parts):
                 for digest in digests:
                     await asyncio.to_thread(digest.update, data)
-                count += len(data)
+                read_bytes += len(data)
                 self._progress.add(len(data))
-        if count != file.size or (file.git_sha1 and git.hexdigest() != file.git_sha1):
+        if read_bytes != file.size or (file.git_sha1 and git_hash.hexdigest() != file.git_sha1):
             return None
         return sha256.hexdigest() if file.sha256 in (None, sha256.hexdigest()) else None
 
@@ -266,7 +266,7 @@ class Pipeline:
                 await storage.delete_prefix(area(name, self._revision))
         await drop_other_attempts(self._archive.storage, self._revision, self._request.attempt)
 
-    async def _move_all(self, plan: Plan, source: _Place, target: _Place, on_moved: Callable[[], None]) -> None:
+    async def _move_all(self, plan: Plan, source: _Stage, target: _Stage, on_moved: Callable[[], None]) -> None:
         async def move(file: PlannedFile) -> None:
             key, target_key = source.prefix + file.path, target.prefix + file.path
             try:
@@ -289,20 +289,20 @@ class Pipeline:
 def notes_on(files: Iterable[PlannedFile], *, is_verified: bool) -> tuple[str, ...]:
     """Returns warnings for the users of these files."""
     notes = []
-    pickles = sorted(file.path for file in files if file.path.lower().endswith(_PICKLES))
-    if pickles:
-        notes.append(f"{len(pickles)} files may run code when they are loaded, such as {pickles[0][:256]}.")
+    pickle_names = sorted(file.path for file in files if file.path.lower().endswith(_PICKLE_SUFFIXES))
+    if pickle_names:
+        notes.append(f"{len(pickle_names)} files may run code when they are loaded, such as {pickle_names[0][:256]}.")
     if not is_verified:
         notes.append("The contents were not verified.")
     return tuple(notes)
 
 
-async def _gathered(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _gather_parts(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Yields the same bytes in larger pieces, since each piece goes to a thread and back."""
     buffer = bytearray()
     async for part in parts:
         buffer += part
-        if len(buffer) >= _HASH_BYTES:
+        if len(buffer) >= _HASH_CHUNK_BYTES:
             yield bytes(buffer)
             buffer.clear()
     if buffer:

@@ -12,15 +12,15 @@ from ai.backend.infra.settings import Settings
 from ai.backend.infra.settings.tables import LoggingSettings, TlsSettings
 from ai.backend.plugin.settings import Size
 
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
-def _seconds(value: object) -> object:
+def _parse_seconds(value: object) -> object:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw])", value.strip()) if isinstance(value, str) else None
-    return float(match[1]) * _UNITS[match[2]] if match else value
+    return float(match[1]) * _UNIT_SECONDS[match[2]] if match else value
 
 
-Duration = Annotated[float, BeforeValidator(_seconds)]
+Duration = Annotated[float, BeforeValidator(_parse_seconds)]
 """Seconds, as a number or with a unit: 1d."""
 
 
@@ -133,7 +133,7 @@ class DebugSettings(Settings):
 
 
 class StorageSettings(Settings):
-    """The whole file. ``etcd`` of the published proxy is read and not used: the configuration is this file alone."""
+    """All the settings. ``etcd`` of the published proxy is read and not used: this file is the configuration."""
 
     storage_proxy: ProxySettings
     api: ApiSettings

@@ -172,7 +172,7 @@ class FileApi:
         volume, folder = self.folders.volumes.locate(call.body.volume, call.body.vfid)
         path, limit = FolderPath.parse(call.body.relpath), call.body.limit or self.page_size
         page = await volume.list_directory(folder, path, limit=limit, cursor=call.body.cursor)
-        return {"items": [_item(entry) for entry in page.entries], "cursor": page.cursor}
+        return {"items": [_entry_fields(entry) for entry in page.entries], "cursor": page.cursor}
 
     @route("POST", "/folder/file/mkdir", body=MkdirBody)
     async def mkdir(self, call: Call[MkdirBody]) -> Reply:
@@ -182,11 +182,11 @@ class FileApi:
         if isinstance(body.relpath, str):
             path = FolderPath.parse(body.relpath)
             await volume.make_directory(folder, path, parents=body.parents, exist_ok=body.exist_ok)
-            return Reply({"results": {"success": _results([(body.relpath, "made")]), "failed": []}})
+            return Reply({"results": {"success": _result_items([(body.relpath, "made")]), "failed": []}})
         created, failed = await self.folders.make_directories(
             volume, folder, body.relpath, parents=body.parents, exist_ok=body.exist_ok
         )
-        results = {"success": _results(created), "failed": _results(failed)}
+        results = {"success": _result_items(created), "failed": _result_items(failed)}
         return Reply({"results": results}, 200 if not failed else 207 if created else 422)
 
     @route("POST", "/folder/file/rename", body=RenameBody)
@@ -204,20 +204,20 @@ class FileApi:
     @route("POST", "/folder/file/delete", body=DeleteBody)
     async def delete(self, call: Call[DeleteBody]) -> None:
         """Deletes files, or with 'recursive' directories."""
-        volume, folder, paths = self._targets(call.body)
+        volume, folder, paths = self._delete_targets(call.body)
         await self.folders.delete_files(volume, folder, paths, recursive=call.body.recursive)
 
     @route("POST", "/folder/file/delete-async", body=DeleteBody, status=202)
     async def delete_async(self, call: Call[DeleteBody]) -> dict[str, str]:
         """Deletes files as a task; directories are always removed in the background."""
-        volume, folder, paths = self._targets(call.body)
+        volume, folder, paths = self._delete_targets(call.body)
 
         def delete(_: Progress) -> Awaitable[None]:
             return self.folders.delete_files(volume, folder, paths, recursive=call.body.recursive)
 
         return {"bgtask_id": str(self.folders.tasks.start("delete", f"delete {call.request_id}", delete).id)}
 
-    def _targets(self, body: DeleteBody) -> tuple[AbstractVolume, VFolderId, list[FolderPath]]:
+    def _delete_targets(self, body: DeleteBody) -> tuple[AbstractVolume, VFolderId, list[FolderPath]]:
         return *self.folders.volumes.locate(body.volume, body.vfid), [FolderPath.parse(text) for text in body.relpaths]
 
     @route("POST", "/folder/file/fetch", body=FileBody, kind="json")
@@ -262,11 +262,11 @@ class FileApi:
         return {"token": self.tokens.issue(claims), "url": f"{self.tokens.client_url}/{route}"}
 
 
-def _results(pairs: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
-    return [{"item": item, "msg": message} for item, message in pairs]
+def _result_items(items_with_messages: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
+    return [{"item": item, "msg": message} for item, message in items_with_messages]
 
 
-def _item(entry: FileEntry) -> dict[str, Any]:
+def _entry_fields(entry: FileEntry) -> dict[str, Any]:
     return {
         "name": entry.name,
         "type": entry.kind.value,

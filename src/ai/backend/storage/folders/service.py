@@ -15,7 +15,7 @@ from ai.backend.storage.volumes.registry import Volumes
 log = logging.getLogger(__name__)
 
 
-def _key(volume: AbstractVolume, folder: VFolderId) -> str:
+def _task_key(volume: AbstractVolume, folder: VFolderId) -> str:
     return f"{volume.name}:{folder}"
 
 
@@ -57,11 +57,11 @@ class Folders:
             finally:
                 self.quota.end_reservation(target_volume, target.scope, size, published=published)
 
-        return self.tasks.start("clone", _key(target_volume, target), work)
+        return self.tasks.start("clone", _task_key(target_volume, target), work)
 
     async def delete(self, volume: AbstractVolume, folder: VFolderId) -> None:
         """Deletes a folder and cancels a clone into it."""
-        self.tasks.cancel(_key(volume, folder))
+        self.tasks.cancel(_task_key(volume, folder))
         await volume.delete_folder(folder)
         self.quota.touch(volume, folder.scope)
 
@@ -77,7 +77,7 @@ class Folders:
         self, volume: AbstractVolume, folder: VFolderId, texts: list[str], *, parents: bool, exist_ok: bool
     ) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
         """Returns the created directories and the failed ones, each with a message."""
-        made: list[tuple[str, str]] = []
+        created: list[tuple[str, str]] = []
         failed: list[tuple[str, str]] = []
         for text in texts:
             try:
@@ -85,5 +85,5 @@ class Folders:
             except BackendError as e:
                 failed.append((text, e.message))
             else:
-                made.append((text, "made"))
-        return made, failed
+                created.append((text, "made"))
+        return created, failed

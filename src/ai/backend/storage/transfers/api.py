@@ -22,13 +22,13 @@ from ai.backend.storage.transfers.archive import stream_zip
 from ai.backend.storage.transfers.file_response import send_archive, send_file
 from ai.backend.storage.transfers.request_body import body_of
 from ai.backend.storage.transfers.tokens import ArchiveClaims, DownloadClaims, Tokens, UploadClaims
-from ai.backend.storage.transfers.uploads import CHECKSUMS, Checksum, Chunk, Uploads
+from ai.backend.storage.transfers.uploads import CHECKSUM_ALGORITHMS, Checksum, Chunk, Uploads
 from ai.backend.storage.volumes.registry import Volumes
 
 TUS_VERSION = "1.0.0"
 CHUNK_TYPE = "application/offset+octet-stream"
 _CHECKSUM_STATUS = 460
-_CORS = {
+_CORS_HEADERS = {
     "Access-Control-Allow-Origin": "*",
     "Access-Control-Allow-Methods": "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS",
     "Access-Control-Allow-Headers": (
@@ -45,7 +45,7 @@ _CORS = {
 
 async def allow_all_origins(_: web.Request, response: web.StreamResponse) -> None:
     """Allows requests from all origins: only the token authorizes them."""
-    response.headers.update(_CORS)
+    response.headers.update(_CORS_HEADERS)
 
 
 class UploadQuery(Schema, frozen=True, kw_only=True):
@@ -64,7 +64,7 @@ class PreflightQuery(DownloadQuery, frozen=True, kw_only=True):
     token: str = ""
 
 
-def _directory(query: UploadQuery) -> FolderPath | None:
+def _target_directory(query: UploadQuery) -> FolderPath | None:
     return FolderPath.parse(query.dst_dir) if query.dst_dir else None
 
 
@@ -125,7 +125,7 @@ class ClientApi:
                 "Tus-Version": TUS_VERSION,
                 "Tus-Max-Size": str(self._uploads.max_size),
                 "Tus-Extension": "creation,expiration,checksum,termination",
-                "Tus-Checksum-Algorithm": ",".join(CHECKSUMS),
+                "Tus-Checksum-Algorithm": ",".join(CHECKSUM_ALGORITHMS),
             },
         )
 
@@ -135,10 +135,10 @@ class ClientApi:
         if (refusal := _wrong_version(call.request)) is not None:
             return refusal
         claims = self._tokens.read(call.query.token, UploadClaims)
-        if _number(call.request, "Upload-Length") != claims.size:
+        if _header_number(call.request, "Upload-Length") != claims.size:
             raise InvalidInput(f"Upload-Length must be {claims.size}, as the token says.")
         await self._uploads.progress(claims)
-        return web.Response(status=201, headers={**self._headers(), "Location": call.request.path_qs})
+        return web.Response(status=201, headers={**self._tus_headers(), "Location": call.request.path_qs})
 
     @route("GET", "/upload", query=UploadQuery, auth=False, limited=False)
     async def tus_head(self, call: Call[Any, UploadQuery]) -> web.Response:
@@ -146,9 +146,9 @@ class ClientApi:
         if (refusal := _wrong_version(call.request)) is not None:
             return refusal
         claims = self._tokens.read(call.query.token, UploadClaims)
-        offset = await self._uploads.progress(claims, directory=_directory(call.query))
+        offset = await self._uploads.progress(claims, directory=_target_directory(call.query))
         state = {"Upload-Offset": str(offset), "Upload-Length": str(claims.size), "Cache-Control": "no-store"}
-        return web.Response(headers={**self._headers(), **state})
+        return web.Response(headers={**self._tus_headers(), **state})
 
     @route("PATCH", "/upload", query=UploadQuery, auth=False, limited=False, kind="upload", audited=False)
     async def tus_patch(self, call: Call[Any, UploadQuery]) -> web.Response:
@@ -160,9 +160,9 @@ class ClientApi:
         if request.content_type != CHUNK_TYPE:
             raise UnsupportedMediaType(f"Send {CHUNK_TYPE}.")
         body = body_of(request)
-        chunk = Chunk(_number(request, "Upload-Offset"), request.content_length, body, _checksum(request))
+        chunk = Chunk(_header_number(request, "Upload-Offset"), request.content_length, body, _parse_checksum(request))
         try:
-            offset = await self._uploads.receive(claims, chunk, directory=_directory(call.query))
+            offset = await self._uploads.receive(claims, chunk, directory=_target_directory(call.query))
         except BackendError as error:
             if body.is_whole and not isinstance(error, ChecksumMismatch):
                 raise
@@ -172,7 +172,7 @@ class ClientApi:
             if not body.is_whole:
                 response.force_close()
             return response
-        return web.Response(status=204, headers={**self._headers(), "Upload-Offset": str(offset)})
+        return web.Response(status=204, headers={**self._tus_headers(), "Upload-Offset": str(offset)})
 
     @route("DELETE", "/upload", query=UploadQuery, auth=False, limited=False, audited=False)
     async def tus_delete(self, call: Call[Any, UploadQuery]) -> web.Response:
@@ -180,9 +180,9 @@ class ClientApi:
         if (refusal := _wrong_version(call.request)) is not None:
             return refusal
         await self._uploads.drop(self._tokens.read(call.query.token, UploadClaims))
-        return web.Response(status=204, headers=self._headers())
+        return web.Response(status=204, headers=self._tus_headers())
 
-    def _headers(self) -> dict[str, str]:
+    def _tus_headers(self) -> dict[str, str]:
         return {"Tus-Resumable": TUS_VERSION, "Upload-Expires": formatdate(time() + self._expiry_s, usegmt=True)}
 
     def stop(self) -> None:
@@ -199,21 +199,23 @@ def _wrong_version(request: web.Request) -> web.Response | None:
     return response
 
 
-def _number(request: web.Request, header: str) -> int:
+def _header_number(request: web.Request, header: str) -> int:
     text = request.headers.get(header, "")
     if not (text.isascii() and text.isdigit() and len(text) < 20):
         raise InvalidInput(f"The header {header} must be a number.", data={header: "missing or malformed"})
     return int(text)
 
 
-def _checksum(request: web.Request) -> Checksum | None:
+def _parse_checksum(request: web.Request) -> Checksum | None:
     text = request.headers.get("Upload-Checksum")
     if text is None:
         return None
     algorithm, _, value = text.strip().partition(" ")
     try:
-        if algorithm in CHECKSUMS:
+        if algorithm in CHECKSUM_ALGORITHMS:
             return Checksum(algorithm, base64.b64decode(value, validate=True))
     except binascii.Error:
         pass
-    raise InvalidInput(f"Upload-Checksum is one of {', '.join(CHECKSUMS)}, a blank, and the digest in Base64.")
+    raise InvalidInput(
+        f"Upload-Checksum is one of {', '.join(CHECKSUM_ALGORITHMS)}, a blank, and the digest in Base64."
+    )

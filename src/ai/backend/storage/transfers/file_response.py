@@ -14,37 +14,37 @@ from aiohttp import web
 from ai.backend.plugin.volume import OpenFile
 
 _READ_BYTES = 1 << 20
-_NUMBER = re.compile(r"[0-9]{0,19}")
-_LAST_S = 253_402_300_799  # the end of the year 9999; users may set any time on their files
+_DIGITS = re.compile(r"[0-9]{0,19}")
+_MAX_TIME_S = 253_402_300_799  # the end of the year 9999; users may set any time on their files
 
 
 def disposition(filename: str) -> str:
     """Returns the Content-Disposition of an attachment (RFC 6266)."""
-    plain = "".join(c if c.isascii() and c.isprintable() and c not in '"\\%' else "_" for c in filename)
-    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(filename, safe='')}"
+    ascii_name = "".join(c if c.isascii() and c.isprintable() and c not in '"\\%' else "_" for c in filename)
+    return f"attachment; filename=\"{ascii_name}\"; filename*=UTF-8''{quote(filename, safe='')}"
 
 
-class _Unsatisfiable(Exception):
+class _UnsatisfiableRange(Exception):
     pass
 
 
-def _range(request: web.Request, size: int) -> tuple[int, int] | None:
+def _requested_range(request: web.Request, size: int) -> tuple[int, int] | None:
     """Returns the requested range as (first byte, length), or None for the whole file, also for several ranges."""
     text = request.headers.get("Range", "").strip()
-    unit, _, spec = text.partition("=")
-    first, dash, last = spec.strip().partition("-")
-    if unit != "bytes" or not dash or not (first or last) or not all(_NUMBER.fullmatch(p) for p in (first, last)):
+    unit, _, range_text = text.partition("=")
+    first, dash, last = range_text.strip().partition("-")
+    if unit != "bytes" or not dash or not (first or last) or not all(_DIGITS.fullmatch(p) for p in (first, last)):
         return None
     if first == "":
-        count = min(int(last), size)
-        if count == 0:
-            raise _Unsatisfiable
-        return size - count, count
+        length = min(int(last), size)
+        if length == 0:
+            raise _UnsatisfiableRange
+        return size - length, length
     begin, end = int(first), min(int(last) if last else size - 1, size - 1)
     if last and int(last) < int(first):
         return None
     if begin >= size:
-        raise _Unsatisfiable
+        raise _UnsatisfiableRange
     return begin, end - begin + 1
 
 
@@ -61,15 +61,15 @@ def _is_unchanged(request: web.Request, etag: str, modified: datetime) -> bool:
     if condition is not None:
         tags = {tag.strip().removeprefix("W/") for tag in condition.split(",")}
         return "*" in tags or etag in tags
-    since = request.if_modified_since
-    return since is not None and modified <= since
+    modified_since = request.if_modified_since
+    return modified_since is not None and modified <= modified_since
 
 
 async def send_file(request: web.Request, file: OpenFile, filename: str) -> web.StreamResponse:
-    """Sends a file or a range of it, and closes it."""
+    """Sends a file or a range of a file, and closes the file."""
     try:
         etag = f'"{file.modified_ns:x}-{file.size:x}"'
-        modified = datetime.fromtimestamp(min(max(0, file.modified_ns // 1_000_000_000), _LAST_S), UTC)
+        modified = datetime.fromtimestamp(min(max(0, file.modified_ns // 1_000_000_000), _MAX_TIME_S), UTC)
         headers = {
             "ETag": etag,
             "Accept-Ranges": "bytes",
@@ -81,37 +81,37 @@ async def send_file(request: web.Request, file: OpenFile, filename: str) -> web.
         response.last_modified = modified
         if _is_unchanged(request, etag, modified):
             response.set_status(304)
-            return await _finish(request, response)
-        offset, count = 0, file.size
+            return await _finish_response(request, response)
+        offset, byte_count = 0, file.size
         try:
-            part = _range(request, file.size) if _is_current(request, etag, modified) else None
-        except _Unsatisfiable:
+            part = _requested_range(request, file.size) if _is_current(request, etag, modified) else None
+        except _UnsatisfiableRange:
             response.set_status(416)
             response.headers["Content-Range"] = f"bytes */{file.size}"
             response.content_length = 0
-            return await _finish(request, response)
+            return await _finish_response(request, response)
         if part is not None:
-            offset, count = part
+            offset, byte_count = part
             response.set_status(206)
-            response.headers["Content-Range"] = f"bytes {offset}-{offset + count - 1}/{file.size}"
-        response.content_length = count
+            response.headers["Content-Range"] = f"bytes {offset}-{offset + byte_count - 1}/{file.size}"
+        response.content_length = byte_count
         await response.prepare(request)
-        if request.method != "HEAD" and count:
-            await _send(request, response, file.fd, offset, count)
+        if request.method != "HEAD" and byte_count:
+            await _send(request, response, file.fd, offset, byte_count)
         await response.write_eof()
         return response
     finally:
         file.close()
 
 
-async def _finish(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
+async def _finish_response(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
     await response.prepare(request)
     await response.write_eof()
     return response
 
 
-async def _send(request: web.Request, response: web.StreamResponse, fd: int, offset: int, count: int) -> None:
-    """Sends by sendfile(2) if the event loop and the transport can, else in parts. Raises ConnectionError: the client
+async def _send(request: web.Request, response: web.StreamResponse, fd: int, offset: int, byte_count: int) -> None:
+    """Sends bytes of a file by sendfile(2) if loop and transport can, else in parts. Raises ConnectionError: the client
     has disconnected, or the file is shorter than announced."""
     loop, transport = asyncio.get_running_loop(), request.transport
     if transport is None:
@@ -121,29 +121,29 @@ async def _send(request: web.Request, response: web.StreamResponse, fd: int, off
         if transport.get_extra_info("sslcontext") is not None:
             raise asyncio.SendfileNotAvailableError
         with os.fdopen(fd, "rb", buffering=0, closefd=False) as reader:
-            sent = await loop.sendfile(transport, reader, offset, count, fallback=False)
+            sent = await loop.sendfile(transport, reader, offset, byte_count, fallback=False)
     except (NotImplementedError, asyncio.SendfileNotAvailableError):
-        while sent < count:
-            data = await loop.run_in_executor(None, os.pread, fd, min(_READ_BYTES, count - sent), offset + sent)
+        while sent < byte_count:
+            data = await loop.run_in_executor(None, os.pread, fd, min(_READ_BYTES, byte_count - sent), offset + sent)
             if not data:
                 break
             await response.write(data)
             sent += len(data)
-    if sent < count:
+    if sent < byte_count:
         transport.abort()
         raise ConnectionResetError
 
 
 async def send_archive(request: web.Request, parts: AsyncIterator[bytes], filename: str) -> web.StreamResponse:
     """Sends a stream of unknown length; closes the connection if the stream fails."""
-    first = await anext(parts)
+    first_part = await anext(parts)
     response = web.StreamResponse(
         headers={"Content-Type": "application/zip", "Content-Disposition": disposition(filename)}
     )
     await response.prepare(request)
     if request.method != "HEAD":
         try:
-            await response.write(first)
+            await response.write(first_part)
             async for part in parts:
                 await response.write(part)
         except BaseException:

@@ -22,13 +22,13 @@ from aiohttp.http_parser import HttpRequestParser
 from ai.backend.infra.http.errors import BodyTooSlow
 from ai.backend.storage.transfers.uploads import Sink, to_the_end
 
-IDLE_S = 60.0
+BODY_IDLE_TIMEOUT_S = 60.0
 """Seconds without a byte after which an upload's request ends; received bytes are stored."""
-_WRITE_BYTES = 1 << 18
-_DIRECT_BYTES = 1 << 18
+_WRITE_CHUNK_BYTES = 1 << 18
+_MIN_DIRECT_BYTES = 1 << 18
 """The smallest remainder of a body that is read from the socket directly."""
-_BURST_BYTES = 1 << 26
-_LINGER_MS = 3
+_MAX_BURST_BYTES = 1 << 26
+_POLL_LINGER_MS = 3
 
 
 def body_of(request: web.Request) -> DirectBody | StreamBody:
@@ -42,7 +42,7 @@ def body_of(request: web.Request) -> DirectBody | StreamBody:
         and "Transfer-Encoding" not in request.headers
         and "Content-Encoding" not in request.headers
         and type(parser) is HttpRequestParser
-        and length - request.content.total_bytes >= _DIRECT_BYTES
+        and length - request.content.total_bytes >= _MIN_DIRECT_BYTES
     ):
         return DirectBody(request, length)
     return StreamBody(request)
@@ -63,7 +63,7 @@ class StreamBody:
 
     async def whole(self) -> bytes | None:
         """Returns all bytes of a small body, or None if it is large or interrupted, which :meth:`pour` raises."""
-        if self._length is None or self._length > _WRITE_BYTES:
+        if self._length is None or self._length > _WRITE_CHUNK_BYTES:
             return None
         try:
             async for part in self._parts():
@@ -73,22 +73,22 @@ class StreamBody:
         return b"".join(self._waiting)
 
     async def pour(self, sink: Sink, threads: Executor) -> None:
-        """Writes all bytes, or the received ones if the body is interrupted. Raises BodyTooSlow: no bytes are received
-        for :data:`IDLE_S`; ConnectionError, and the errors of the sink."""
+        """Writes all bytes, or the received part of an interrupted body. Raises BodyTooSlow: no bytes are received
+        for :data:`BODY_IDLE_TIMEOUT_S`; ConnectionError, and the errors of the sink."""
         try:
             async for part in self._parts():
                 self._waiting.append(part)
                 self._waiting_bytes += len(part)
-                if self._waiting_bytes >= _WRITE_BYTES:
+                if self._waiting_bytes >= _WRITE_CHUNK_BYTES:
                     await self._write(sink, threads)
         finally:
             await self._write(sink, threads)
-            await self._written()
+            await self._wait_for_write()
 
     async def _parts(self) -> AsyncIterator[bytes]:
         while True:
             try:
-                async with asyncio.timeout(IDLE_S):
+                async with asyncio.timeout(BODY_IDLE_TIMEOUT_S):
                     part = await self._content.readany()
             except TimeoutError:
                 raise BodyTooSlow from None
@@ -97,13 +97,13 @@ class StreamBody:
             yield part
 
     async def _write(self, sink: Sink, threads: Executor) -> None:
-        await self._written()
+        await self._wait_for_write()
         if self._waiting:
             parts, self._waiting, self._waiting_bytes = self._waiting, [], 0
             data = parts[0] if len(parts) == 1 else b"".join(parts)
             self._writing = asyncio.get_running_loop().run_in_executor(threads, sink.put, data)
 
-    async def _written(self) -> None:
+    async def _wait_for_write(self) -> None:
         if self._writing is not None:
             writing, self._writing = self._writing, None
             try:
@@ -127,57 +127,59 @@ class DirectBody:
 
     async def pour(self, sink: Sink, threads: Executor) -> None:
         """Writes all bytes, as :meth:`StreamBody.pour` does."""
-        with self._taken_over() as (connection, first):
+        with self._take_over_socket() as (connection, buffered_parts):
             while self._remaining:
-                if not first:
-                    await _readable(connection)
-                work = asyncio.get_running_loop().run_in_executor(threads, self._burst, connection, first, sink)
-                await to_the_end(work)
-                first = []
+                if not buffered_parts:
+                    await _wait_readable(connection)
+                burst = asyncio.get_running_loop().run_in_executor(
+                    threads, self._receive_burst, connection, buffered_parts, sink
+                )
+                await to_the_end(burst)
+                buffered_parts = []
 
     @contextmanager
-    def _taken_over(self) -> Iterator[tuple[socket.socket, list[bytes]]]:
-        """Yields the socket, which aiohttp does not read meanwhile, and the bytes of the body it has read before."""
+    def _take_over_socket(self) -> Iterator[tuple[socket.socket, list[bytes]]]:
+        """Yields the socket, which aiohttp does not read meanwhile, and the bytes of the body that aiohttp has read."""
         content, transport = self._request.content, self._request.transport
         if transport is None:
             raise ConnectionResetError
-        first: list[bytes] = []
+        buffered_parts: list[bytes] = []
         while part := content.read_nowait():  # the parser also continues with its buffered bytes
-            first.append(part)
+            buffered_parts.append(part)
         if content.is_eof():
-            with socket.socket() as nothing:
-                yield nothing, first
+            with socket.socket() as placeholder_socket:
+                yield placeholder_socket, buffered_parts
             return
         self.is_whole = False
         transport.pause_reading()
         try:
             fd = os.dup(transport.get_extra_info("socket").fileno())
             with socket.socket(fileno=fd) as connection:  # stays open for its reader when the transport closes
-                yield connection, first
+                yield connection, buffered_parts
             _forget_body(self._request)
             self.is_whole = True
         finally:
             if not transport.is_closing():
                 transport.resume_reading()
 
-    def _burst(self, connection: socket.socket, first: list[bytes], sink: Sink) -> None:
+    def _receive_burst(self, connection: socket.socket, buffered_parts: list[bytes], sink: Sink) -> None:
         """Writes the bytes available now, so that a slow sender occupies no thread."""
-        for part in first:
+        for part in buffered_parts:
             self._remaining -= len(part)
             sink.put(part)
         poll = select.poll()
         poll.register(connection, select.POLLIN)
-        goal = max(0, self._remaining - _BURST_BYTES)
-        while self._remaining > goal:
+        kept_bytes = max(0, self._remaining - _MAX_BURST_BYTES)
+        while self._remaining > kept_bytes:
             try:
                 self._remaining -= sink.take(connection, self._remaining)
             except BlockingIOError:
-                if not poll.poll(_LINGER_MS):
+                if not poll.poll(_POLL_LINGER_MS):
                     return
 
 
 def _forget_body(request: web.Request) -> None:
-    """Ends the body for aiohttp, which has not seen its bytes, so that it parses the next request."""
+    """Ends the body for aiohttp, which has not seen its bytes, so that aiohttp parses the next request."""
     protocol: Any = request.protocol
     protocol._parser = HttpRequestParser(  # as RequestHandler makes it
         protocol, asyncio.get_running_loop(), protocol._read_bufsize, payload_exception=web.RequestPayloadError
@@ -185,7 +187,7 @@ def _forget_body(request: web.Request) -> None:
     request.content.feed_eof()
 
 
-async def _readable(connection: socket.socket) -> None:
+async def _wait_readable(connection: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     ready = loop.create_future()
 
@@ -195,7 +197,7 @@ async def _readable(connection: socket.socket) -> None:
 
     loop.add_reader(connection.fileno(), wake)
     try:
-        async with asyncio.timeout(IDLE_S):
+        async with asyncio.timeout(BODY_IDLE_TIMEOUT_S):
             await ready
     except TimeoutError:
         raise BodyTooSlow from None

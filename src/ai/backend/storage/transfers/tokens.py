@@ -70,7 +70,7 @@ class PutObjectClaims(ObjectClaims, frozen=True, kw_only=True):
     size: int
 
 
-C = TypeVar("C", bound=Claims)
+ClaimsT = TypeVar("ClaimsT", bound=Claims)
 
 
 class Tokens:
@@ -91,14 +91,14 @@ class Tokens:
         payload = {**msgspec.to_builtins(claims), "op": claims.op, "exp": expires_at}
         return jwt.encode(payload, self._secret, algorithm=_ALGORITHM)
 
-    def read(self, token: str, kind: type[C]) -> C:
+    def read(self, token: str, claims_type: type[ClaimsT]) -> ClaimsT:
         """Returns the claims of a token. Raises AuthenticationFailed: it is forged, expired, not valid yet, or for
         another operation or audience."""
         try:
             payload = jwt.decode(token, self._secret, algorithms=[_ALGORITHM], options={"require": ["exp", "op"]})
-            if payload["op"] != kind.op:
+            if payload["op"] != claims_type.op:
                 raise AuthenticationFailed("The token is for another operation.")
-            return msgspec.convert(payload, kind)
+            return msgspec.convert(payload, claims_type)
         except jwt.ExpiredSignatureError:
             raise AuthenticationFailed("The token has expired: ask for another one.") from None
         except (jwt.InvalidTokenError, msgspec.ValidationError, UnicodeEncodeError):

@@ -36,10 +36,10 @@ from ai.backend.storage.volumes.registry import Volumes
 
 log = logging.getLogger(__name__)
 R = TypeVar("R")
-CHECKSUMS = ("sha1", "sha256", "md5")
-_THREADS = 8
+CHECKSUM_ALGORITHMS = ("sha1", "sha256", "md5")
+_THREAD_COUNT = 8
 _EXPIRY_PERIOD_S = 600.0
-_READ_BYTES = 1 << 18
+_READ_CHUNK_BYTES = 1 << 18
 
 
 class Body(Protocol):
@@ -49,7 +49,7 @@ class Body(Protocol):
         """Returns all bytes of a small body, or None if :meth:`pour` must be called."""
 
     async def pour(self, sink: Sink, threads: Executor) -> None:
-        """Passes the bytes to the sink in threads, one call at a time; none is running when this returns."""
+        """Passes the bytes to the sink in threads, one call at a time; no call is running when this returns."""
 
 
 class _Digest(Protocol):
@@ -73,23 +73,23 @@ class Sink:
             self._digest.update(data)
         self._upload.write(data)
 
-    def take(self, connection: socket.socket, count: int) -> int:
-        """Writes up to ``count`` bytes from a connection and returns their number. Raises BlockingIOError: no bytes are
-        available now; ConnectionError: the connection has ended; StorageFull."""
+    def take(self, connection: socket.socket, max_bytes: int) -> int:
+        """Writes up to ``max_bytes`` bytes from a connection and returns their number. Raises BlockingIOError: no bytes
+        are available now; ConnectionError: the connection has ended; StorageFull."""
         if self._digest is None:
-            taken = self._upload.receive(connection.fileno(), count)
+            taken_bytes = self._upload.receive(connection.fileno(), max_bytes)
         else:
-            data = connection.recv(min(count, _READ_BYTES))
+            data = connection.recv(min(max_bytes, _READ_CHUNK_BYTES))
             self.put(data)
-            taken = len(data)
-        if not taken:
+            taken_bytes = len(data)
+        if not taken_bytes:
             raise ConnectionResetError
-        return taken
+        return taken_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Checksum:
-    """The announced checksum of a chunk; ``algorithm`` is one of :data:`CHECKSUMS`."""
+    """The announced checksum of a chunk; ``algorithm`` is one of :data:`CHECKSUM_ALGORITHMS`."""
 
     algorithm: str
     value: bytes
@@ -112,7 +112,7 @@ class Uploads:
         self._volumes = volumes
         self._quota = quota
         self.max_size = max_size
-        self._threads = ThreadPoolExecutor(_THREADS, "upload")
+        self._threads = ThreadPoolExecutor(_THREAD_COUNT, "upload")
 
     async def request(self, volume: AbstractVolume, folder: VFolderId, path: FolderPath, size: int) -> UploadClaims:
         """Reserves space for an upload and returns its claims; an empty file is published at once. Raises
@@ -136,7 +136,7 @@ class Uploads:
     async def progress(self, claims: UploadClaims, *, directory: FolderPath | None = None) -> int:
         """Returns the offset of an upload. Raises UploadNotFound and the errors of :meth:`receive`. Publishes the file
         if the proxy was killed between the last byte and the publication, since the client sends nothing more."""
-        volume, folder = self._place(claims)
+        volume, folder = self._locate_folder(claims)
         record, offset = await volume.find_upload(folder, claims.session)
         if offset == record.size and record.state != UploadState.DONE:
             with suppress(UploadIsBeingWritten):
@@ -145,7 +145,7 @@ class Uploads:
 
     async def drop(self, claims: UploadClaims) -> None:
         """Discards an upload. Raises UploadNotFound, UploadIsBeingWritten."""
-        volume, folder = self._place(claims)
+        volume, folder = self._locate_folder(claims)
         record, _ = await volume.find_upload(folder, claims.session)
         await volume.drop_upload(folder, claims.session)
         if record.state != UploadState.DONE:
@@ -159,7 +159,7 @@ class Uploads:
         InvalidPath, WrongKindOfFile, ConnectionError, BodyTooSlow: received bytes are stored unless the checksum is
         wrong.
         """
-        volume, folder = self._place(claims)
+        volume, folder = self._locate_folder(claims)
         path = FolderPath.parse(claims.relpath)
         if directory is not None:
             path = FolderPath.parse(str(FolderPath((*directory.parts, *path.parts))))
@@ -179,11 +179,11 @@ class Uploads:
     async def _receive_slowly(
         self, open_upload: Callable[[], Upload], chunk: Chunk, path: FolderPath
     ) -> tuple[int, bool]:
-        upload = await self._run(_open, open_upload, chunk)
+        upload = await self._run(_open_for_chunk, open_upload, chunk)
         try:
             if upload.offset < upload.record.size:
                 await self._append(upload, chunk)
-            return upload.offset, await self._run(_finish, upload, path)
+            return upload.offset, await self._run(_publish_if_complete, upload, path)
         finally:
             upload.close()
 
@@ -196,21 +196,21 @@ class Uploads:
         digest = hashlib.new(chunk.checksum.algorithm, usedforsecurity=False)
         await self._run(upload.hold)
         await chunk.body.pour(Sink(upload, digest), self._threads)
-        _check(digest, chunk.checksum)
+        _check_digest(digest, chunk.checksum)
         await self._run(upload.count)
 
     async def _run(self, work: Callable[..., R], *arguments: Any) -> R:
         """Runs work in a thread to its end, also when cancelled, since the upload is closed afterwards."""
         return await to_the_end(asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments))
 
-    def _place(self, claims: UploadClaims) -> tuple[AbstractVolume, VFolderId]:
+    def _locate_folder(self, claims: UploadClaims) -> tuple[AbstractVolume, VFolderId]:
         try:
             return self._volumes.get(claims.volume), VFolderId.parse(claims.vfid)
         except InvalidInput:
             raise UploadNotFound from None
 
     async def keep_expiring(self, *, after_s: float) -> None:
-        """Removes uploads without progress for that time from all volumes periodically, until cancelled."""
+        """Removes uploads without progress for ``after_s`` seconds from all volumes periodically, until cancelled."""
         while True:
             for volume in self._volumes:
                 try:
@@ -236,12 +236,12 @@ async def to_the_end(work: asyncio.Future[R]) -> R:
         raise
 
 
-def _check(digest: _Digest, checksum: Checksum) -> None:
+def _check_digest(digest: _Digest, checksum: Checksum) -> None:
     if digest.digest() != checksum.value:
         raise ChecksumMismatch
 
 
-def _open(open_upload: Callable[[], Upload], chunk: Chunk) -> Upload:
+def _open_for_chunk(open_upload: Callable[[], Upload], chunk: Chunk) -> Upload:
     upload = open_upload()
     try:
         size = upload.record.size
@@ -257,7 +257,7 @@ def _open(open_upload: Callable[[], Upload], chunk: Chunk) -> Upload:
     return upload
 
 
-def _finish(upload: Upload, path: FolderPath) -> bool:
+def _publish_if_complete(upload: Upload, path: FolderPath) -> bool:
     if upload.offset < upload.record.size or upload.record.state == UploadState.DONE:
         return False
     upload.publish(path)
@@ -267,12 +267,12 @@ def _finish(upload: Upload, path: FolderPath) -> bool:
 def _receive_at_once(
     open_upload: Callable[[], Upload], chunk: Chunk, data: bytes, path: FolderPath
 ) -> tuple[int, bool]:
-    upload = _open(open_upload, chunk)
+    upload = _open_for_chunk(open_upload, chunk)
     try:
         if chunk.checksum is not None:
-            _check(hashlib.new(chunk.checksum.algorithm, data, usedforsecurity=False), chunk.checksum)
+            _check_digest(hashlib.new(chunk.checksum.algorithm, data, usedforsecurity=False), chunk.checksum)
         if data:
             upload.write(data)
-        return upload.offset, _finish(upload, path)
+        return upload.offset, _publish_if_complete(upload, path)
     finally:
         upload.close()

@@ -67,7 +67,7 @@ class VolumeApi:
 
     @route("GET", "/volume/mounts", query=SomeVolumeParams)
     async def mounts(self, call: Call[Any, SomeVolumeParams]) -> dict[str, Any]:
-        """Lists the file systems under all volumes, or under one."""
+        """Lists the file systems under all volumes, or under the named volume."""
         name = call.query.volume
         volumes = self.registry if name is None else [self.registry.get(name)]
         mounts = [(volume, await volume.mount()) for volume in volumes]

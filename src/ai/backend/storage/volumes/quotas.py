@@ -17,19 +17,19 @@ from ai.backend.common.volume_paths import QuotaScopeId
 from ai.backend.plugin.volume import AbstractVolume, UploadState, VolumeCapability
 
 log = logging.getLogger(__name__)
-FRESH_S = 5.0
+USAGE_FRESH_S = 5.0
 """The largest age of the walk before a refusal, in seconds."""
-_NEARLY_FULL = 1 << 22  # a file system may need more space than was written
+_NEARLY_FULL_BYTES = 1 << 22  # a file system may need more space than was written
 
 
 @dataclass(slots=True)
-class _Account:
+class _ScopeAccount:
     used: int = 0
     files: int = 0
-    grown: int = 0
-    reserved: int | None = None
+    grown_bytes: int = 0
+    reserved_bytes: int | None = None
     scanned_at: float | None = None
-    stale: bool = True
+    is_stale: bool = True
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     refresh: asyncio.Task[None] | None = None
 
@@ -49,7 +49,7 @@ class QuotaAccounting:
 
     def __init__(self, *, scan_interval_s: float) -> None:
         self._interval_s = scan_interval_s
-        self._accounts: dict[tuple[str, QuotaScopeId], _Account] = {}
+        self._accounts: dict[tuple[str, QuotaScopeId], _ScopeAccount] = {}
 
     async def describe(self, volume: AbstractVolume, scope: QuotaScopeId) -> ScopeState:
         """Returns usage and limit of a scope. Raises QuotaScopeNotFound."""
@@ -58,8 +58,8 @@ class QuotaAccounting:
             usage = await volume.scope_usage(scope)
             return ScopeState(usage.used_bytes, usage.file_count, limit, "hard")
         account = self._account(volume, scope)
-        await self._scan(volume, scope, account, older_than_s=FRESH_S)
-        return ScopeState(account.used + account.grown, account.files, limit, "soft")
+        await self._scan(volume, scope, account, older_than_s=USAGE_FRESH_S)
+        return ScopeState(account.used + account.grown_bytes, account.files, limit, "soft")
 
     async def reserve(self, volume: AbstractVolume, scope: QuotaScopeId, size: int) -> None:
         """Reserves ``size`` bytes until :meth:`end_reservation`. Raises QuotaExceeded if they do not fit. Where the
@@ -70,89 +70,89 @@ class QuotaAccounting:
         except QuotaScopeNotFound:
             limit = None
         if limit is not None and VolumeCapability.QUOTA in volume.capabilities:
-            used = (await volume.scope_usage(scope)).used_bytes
-            if used + size > limit:
-                raise QuotaExceeded(data={"limit_bytes": limit, "used_bytes": used, "wanted_bytes": size})
+            used_bytes = (await volume.scope_usage(scope)).used_bytes
+            if used_bytes + size > limit:
+                raise QuotaExceeded(data={"limit_bytes": limit, "used_bytes": used_bytes, "wanted_bytes": size})
         elif limit is not None:
             await self._scan(volume, scope, account, older_than_s=None)
-            if self._total(account) + size > limit:
-                await self._scan(volume, scope, account, older_than_s=FRESH_S)
+            if self._total_bytes(account) + size > limit:
+                await self._scan(volume, scope, account, older_than_s=USAGE_FRESH_S)
             elif time.monotonic() - (account.scanned_at or 0.0) > self._interval_s:
                 self._refresh(volume, scope, account)
-            total = self._total(account)
-            if total + size > limit:
-                raise QuotaExceeded(data={"limit_bytes": limit, "used_bytes": total, "wanted_bytes": size})
-        if account.reserved is not None:
-            account.reserved += size
+            total_bytes = self._total_bytes(account)
+            if total_bytes + size > limit:
+                raise QuotaExceeded(data={"limit_bytes": limit, "used_bytes": total_bytes, "wanted_bytes": size})
+        if account.reserved_bytes is not None:
+            account.reserved_bytes += size
 
     async def reason(self, volume: AbstractVolume, scope: QuotaScopeId, error: StorageFull) -> BackendError:
         """Returns QuotaExceeded if a limit that the volume enforces caused the error, else the error itself."""
         if VolumeCapability.QUOTA not in volume.capabilities or (limit := await volume.scope_limit(scope)) is None:
             return error
-        used = (await volume.scope_usage(scope)).used_bytes
-        if limit - used > _NEARLY_FULL:
+        used_bytes = (await volume.scope_usage(scope)).used_bytes
+        if limit - used_bytes > _NEARLY_FULL_BYTES:
             return error
-        return QuotaExceeded(data={"limit_bytes": limit, "used_bytes": used})
+        return QuotaExceeded(data={"limit_bytes": limit, "used_bytes": used_bytes})
 
     def end_reservation(self, volume: AbstractVolume, scope: QuotaScopeId, reserved: int, *, published: bool) -> None:
         """Ends a reservation, whose bytes were published or dropped."""
         account = self._account(volume, scope)
-        if account.reserved is not None:
-            account.reserved = max(0, account.reserved - reserved)
+        if account.reserved_bytes is not None:
+            account.reserved_bytes = max(0, account.reserved_bytes - reserved)
         if published:
-            account.grown += reserved
+            account.grown_bytes += reserved
 
     def touch(self, volume: AbstractVolume, scope: QuotaScopeId) -> None:
         """Marks the usage of a scope as outdated after a removal."""
-        self._account(volume, scope).stale = True
+        self._account(volume, scope).is_stale = True
 
     def recount(self) -> None:
         """Recomputes all reservations when needed, after uploads have expired."""
         for account in self._accounts.values():
-            account.reserved = None
+            account.reserved_bytes = None
 
-    def _account(self, volume: AbstractVolume, scope: QuotaScopeId) -> _Account:
-        return self._accounts.setdefault((volume.name, scope), _Account())
+    def _account(self, volume: AbstractVolume, scope: QuotaScopeId) -> _ScopeAccount:
+        return self._accounts.setdefault((volume.name, scope), _ScopeAccount())
 
     @staticmethod
-    def _total(account: _Account) -> int:
-        return account.used + account.grown + (account.reserved or 0)
+    def _total_bytes(account: _ScopeAccount) -> int:
+        return account.used + account.grown_bytes + (account.reserved_bytes or 0)
 
     async def _scan(
-        self, volume: AbstractVolume, scope: QuotaScopeId, account: _Account, *, older_than_s: float | None
+        self, volume: AbstractVolume, scope: QuotaScopeId, account: _ScopeAccount, *, older_than_s: float | None
     ) -> None:
-        """Walks the scope unless the last walk is younger than that; None accepts any."""
+        """Walks a scope unless the last walk is younger than ``older_than_s``; None accepts every age."""
         async with account.lock:
-            if account.reserved is None:
-                account.reserved = await self._open_uploads(volume, scope)
-            age = None if account.scanned_at is None else time.monotonic() - account.scanned_at
-            if age is not None and (older_than_s is None or (age < older_than_s and not account.stale)):
+            if account.reserved_bytes is None:
+                account.reserved_bytes = await self._open_upload_bytes(volume, scope)
+            age_s = None if account.scanned_at is None else time.monotonic() - account.scanned_at
+            if age_s is not None and (older_than_s is None or (age_s < older_than_s and not account.is_stale)):
                 return
-            before, began = account.grown, time.monotonic()
-            account.reserved = await self._open_uploads(volume, scope)  # other processes end uploads too
-            account.stale = False
+            grown_before, began_at = account.grown_bytes, time.monotonic()
+            account.reserved_bytes = await self._open_upload_bytes(volume, scope)  # other processes end uploads too
+            account.is_stale = False
             usage = await volume.scope_usage(scope)
             account.used, account.files = usage.used_bytes, usage.file_count
-            account.grown -= before
-            account.scanned_at = began
+            account.grown_bytes -= grown_before
+            account.scanned_at = began_at
 
     @staticmethod
-    async def _open_uploads(volume: AbstractVolume, scope: QuotaScopeId) -> int:
+    async def _open_upload_bytes(volume: AbstractVolume, scope: QuotaScopeId) -> int:
         uploads = await volume.uploads(scope)
         return sum(upload.size for upload in uploads if upload.state != UploadState.DONE)
 
-    def _refresh(self, volume: AbstractVolume, scope: QuotaScopeId, account: _Account) -> None:
+    def _refresh(self, volume: AbstractVolume, scope: QuotaScopeId, account: _ScopeAccount) -> None:
         if account.refresh is None or account.refresh.done():
             account.refresh = asyncio.create_task(self._refresh_quietly(volume, scope, account))
 
-    async def _refresh_quietly(self, volume: AbstractVolume, scope: QuotaScopeId, account: _Account) -> None:
+    async def _refresh_quietly(self, volume: AbstractVolume, scope: QuotaScopeId, account: _ScopeAccount) -> None:
         try:
-            await self._scan(volume, scope, account, older_than_s=FRESH_S)
+            await self._scan(volume, scope, account, older_than_s=USAGE_FRESH_S)
         except BackendError as e:
             log.warning("%s on %s cannot be measured: %s", scope, volume.name, e.message)
 
     async def stop(self) -> None:
-        refreshes = [a.refresh for a in self._accounts.values() if a.refresh is not None]
+        refreshes = [account.refresh for account in self._accounts.values() if account.refresh is not None]
         for refresh in refreshes:
             refresh.cancel()
         await asyncio.gather(*refreshes, return_exceptions=True)

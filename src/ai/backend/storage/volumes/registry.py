@@ -14,8 +14,8 @@ from ai.backend.plugin.object_storage import ObjectStorage
 from ai.backend.plugin.volume import AbstractVolume, VolumeContext
 from ai.backend.storage.config.settings import VolumeSettings
 
-B = TypeVar("B", bound=AbstractVolume | ObjectStorage)
-_BUILT_IN: Mapping[Any, tuple[str, Mapping[str, str]]] = {
+BackendT = TypeVar("BackendT", bound=AbstractVolume | ObjectStorage)
+_BUILT_IN_BACKENDS: Mapping[Any, tuple[str, Mapping[str, str]]] = {
     AbstractVolume: (
         "volume",
         {"vfs": "ai.backend.volume.vfs.volume:VfsVolume", "xfs": "ai.backend.volume.xfs.volume:XfsVolume"},
@@ -37,26 +37,26 @@ def load_backend(name: str, base: Any) -> Any:
     Raises InvalidInput: the backend does not exist; PluginError: it is no subclass of ``base``, or written for another
     ``spi_version``.
     """
-    kind, built_in = _BUILT_IN[base]
+    kind_name, built_in = _BUILT_IN_BACKENDS[base]
     module, colon, attribute = built_in.get(name, name).partition(":")
     if not colon:
-        raise InvalidInput(f"There is no {kind} backend {name!r}; built in are {', '.join(built_in)}.")
+        raise InvalidInput(f"There is no {kind_name} backend {name!r}; built in are {', '.join(built_in)}.")
     try:
         backend: Any = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as e:
-        raise InvalidInput(f"The {kind} backend {name!r} cannot be loaded: {e}.") from None
+        raise InvalidInput(f"The {kind_name} backend {name!r} cannot be loaded: {e}.") from None
     is_backend = inspect.isclass(backend) and issubclass(backend, base)
     if not is_backend:
-        raise PluginError(f"{name!r} is no {kind} backend.")
+        raise PluginError(f"{name!r} is no {kind_name} backend.")
     if backend.spi_version != base.spi_version:
         raise PluginError(f"{name!r} is written for version {backend.spi_version} of the SPI, not {base.spi_version}.")
     return backend
 
 
-class Backends(Generic[B]):
+class Backends(Generic[BackendT]):
     """Starts, stops and finds backends by name."""
 
-    def __init__(self, backends: Mapping[str, B]) -> None:
+    def __init__(self, backends: Mapping[str, BackendT]) -> None:
         self._backends = backends
         self._stack = AsyncExitStack()
 
@@ -69,10 +69,10 @@ class Backends(Generic[B]):
     async def stop(self) -> None:
         await self._stack.aclose()
 
-    def __iter__(self) -> Iterator[B]:
+    def __iter__(self) -> Iterator[BackendT]:
         return iter(self._backends.values())
 
-    def get(self, name: str) -> B:
+    def get(self, name: str) -> BackendT:
         """Returns a backend. Raises VolumeNotFound."""
         try:
             return self._backends[name]

@@ -42,17 +42,17 @@ from ai.backend.plugin.object_storage import (
     check_prefix,
 )
 from ai.backend.plugin.volume import OpenFile
-from ai.backend.volume.vfs.open_directory import READ_DIRECTORY, open_fd
+from ai.backend.volume.vfs.open_directory import READ_DIRECTORY_FLAGS, open_fd
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_UPLOADS = ".uploads"
-_THREADS = 8
-_MISSING = (errno.ENOENT, errno.ENOTDIR)
+_UPLOADS_DIRECTORY = ".uploads"
+_THREAD_COUNT = 8
+_MISSING_ERRNOS = (errno.ENOENT, errno.ENOTDIR)
 
 
 @contextmanager
-def _refusals(key: str) -> Iterator[None]:
+def _translate_errors(key: str) -> Iterator[None]:
     try:
         yield
     except OSError as e:
@@ -83,7 +83,7 @@ class DirectoryStorage(ObjectStorage):
             raise InvalidInput(f"object-storage.{name}: the directory backend has one setting, path.")
         self.root = Path(path).expanduser().absolute()
         self._owner = context.owner if os.geteuid() == 0 else None
-        self._threads = ThreadPoolExecutor(_THREADS, f"objects-{name}")
+        self._threads = ThreadPoolExecutor(_THREAD_COUNT, f"objects-{name}")
 
     @property
     def capabilities(self) -> frozenset[ObjectCapability]:
@@ -91,7 +91,7 @@ class DirectoryStorage(ObjectStorage):
 
     async def start(self) -> None:
         try:
-            await self.run(self._make, self.root)
+            await self.run(self._make_directory, self.root)
         except OSError as e:
             raise InvalidInput(f"object-storage.{self.name}: {self.root} cannot be used: {e.strerror}.") from None
 
@@ -120,26 +120,26 @@ class DirectoryStorage(ObjectStorage):
             raise InvalidPath("A key does not begin with a dot here.", data={"key": key[:256]})
         return self.root / key
 
-    def _give(self, path: Path) -> None:
+    def _give_to_owner(self, path: Path) -> None:
         if self._owner is not None:
             os.chown(path, *self._owner, follow_symlinks=False)
 
-    def _make(self, directory: Path) -> None:
+    def _make_directory(self, directory: Path) -> None:
         """Creates a directory and its parents up to the root's parent, which must exist."""
         if directory != self.root:
             if directory.is_dir():
                 return
-            self._make(directory.parent)
+            self._make_directory(directory.parent)
         with suppress(FileExistsError):
             directory.mkdir(mode=0o755)
-            self._give(directory)
-            _sync(directory.parent)
+            self._give_to_owner(directory)
+            _sync_directory(directory.parent)
         if not directory.is_dir():
             raise NotADirectoryError(errno.EEXIST, os.strerror(errno.EEXIST), str(directory))
 
     async def stat(self, key: str) -> ObjectInfo:
         path = self._path(key)
-        with _refusals(key):
+        with _translate_errors(key):
             status = await self.run(os.lstat, path)
         if not stat.S_ISREG(status.st_mode):
             raise NoSuchFile(data={"key": key[:256]})
@@ -149,7 +149,7 @@ class DirectoryStorage(ObjectStorage):
         return await self.run(self._open, key)
 
     def _open(self, key: str) -> OpenFile:
-        with _refusals(key):
+        with _translate_errors(key):
             fd = os.open(self._path(key), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         file = OpenFile(fd)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -162,7 +162,7 @@ class DirectoryStorage(ObjectStorage):
         try:
             remaining = file.size - offset if count is None else count
             while remaining > 0:
-                with _refusals(key):
+                with _translate_errors(key):
                     data = await self.run(os.pread, file.fd, min(CHUNK_BYTES, remaining), offset)
                 if not data:
                     return
@@ -176,9 +176,9 @@ class DirectoryStorage(ObjectStorage):
 
     def _list(self, prefix: str, limit: int, cursor: str | None) -> ObjectPage:
         objects: list[ObjectInfo] = []
-        after = (cursor or "").encode()
-        with _refusals(prefix):
-            for info in _walk(self.root, prefix, after):
+        cursor_key = (cursor or "").encode()
+        with _translate_errors(prefix):
+            for info in _walk(self.root, prefix, cursor_key):
                 if len(objects) == limit:
                     return ObjectPage(objects, objects[-1].key)
                 objects.append(info)
@@ -191,20 +191,20 @@ class DirectoryStorage(ObjectStorage):
         return path
 
     async def open_upload(self, key: str, *, size: int | None = None) -> ObjectUpload:
-        with _refusals(key):
+        with _translate_errors(key):
             return await self.run(self._open_upload, key, self._path(key))
 
     def _open_upload(self, key: str, path: Path) -> ObjectUpload:
-        staging = self.root / _UPLOADS / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.data"
-        self._make(staging.parent)
+        staging = self.root / _UPLOADS_DIRECTORY / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.data"
+        self._make_directory(staging.parent)
         while True:
             staging.with_suffix(".key").write_text(key)  # first: no data without a name that finds it
             fd = os.open(staging, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-            upload = _Upload(self, key, path, staging, fd)
+            upload = _DirectoryUpload(self, key, path, staging, fd)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if os.path.samestat(os.fstat(fd), os.stat(staging)):  # noqa: PTH116  # beside fstat
-                    self._give(staging)
+                    self._give_to_owner(staging)
                     return upload
             except BlockingIOError:
                 raise UploadIsBeingWritten(data={"key": key[:256]}) from None
@@ -212,11 +212,11 @@ class DirectoryStorage(ObjectStorage):
                 continue  # it was published, or aborted, between the two calls
 
     async def abort_uploads(self, prefix: str) -> None:
-        with _refusals(prefix):
+        with _translate_errors(prefix):
             await self.run(self._abort_uploads, check_prefix(prefix))
 
     def _abort_uploads(self, prefix: str) -> None:
-        for record in (self.root / _UPLOADS).glob("*.key"):
+        for record in (self.root / _UPLOADS_DIRECTORY).glob("*.key"):
             with suppress(FileNotFoundError):
                 if record.read_text().startswith(prefix):
                     record.with_suffix(".data").unlink(missing_ok=True)
@@ -225,7 +225,7 @@ class DirectoryStorage(ObjectStorage):
     async def delete(self, keys: Sequence[str]) -> None:
         paths = [self._path(key) for key in keys]
         for path in paths:
-            with _refusals(str(path.relative_to(self.root))), suppress(FileNotFoundError, NotADirectoryError):
+            with _translate_errors(str(path.relative_to(self.root))), suppress(FileNotFoundError, NotADirectoryError):
                 await self.run(self._delete, path)
 
     def _delete(self, path: Path) -> None:
@@ -241,7 +241,7 @@ class DirectoryStorage(ObjectStorage):
             directory = directory.parent
 
     async def move(self, source: str, target: str) -> None:
-        with _refusals(source):
+        with _translate_errors(source):
             await self.run(self._move, self._path(source), self._path(target))
 
     def _move(self, source: Path, target: Path) -> None:
@@ -253,34 +253,34 @@ class DirectoryStorage(ObjectStorage):
     def put_in_place(self, source: Path, target: Path) -> None:
         """Renames a file to the place of an object, durably. Blocking."""
         for _ in range(16):  # another process may prune the new directory
-            self._make(target.parent)
+            self._make_directory(target.parent)
             try:
                 source.rename(target)
             except FileNotFoundError:
                 os.lstat(source)
                 continue
             break
-        _sync(target.parent)
+        _sync_directory(target.parent)
 
 
-class _Upload(ObjectUpload):
+class _DirectoryUpload(ObjectUpload):
     def __init__(self, storage: DirectoryStorage, key: str, path: Path, staging: Path, fd: int) -> None:
         self._storage, self._key, self._path, self._staging, self._fd = storage, key, path, staging, fd
         self.offset = os.fstat(fd).st_size
 
     async def write(self, data: bytes) -> None:
-        with _refusals(self._key):
+        with _translate_errors(self._key):
             await self._storage.run(self._write, data)
 
     def _write(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            done = os.pwrite(self._fd, view, self.offset)
-            self.offset += done
-            view = view[done:]
+        unwritten = memoryview(data)
+        while unwritten:
+            written_bytes = os.pwrite(self._fd, unwritten, self.offset)
+            self.offset += written_bytes
+            unwritten = unwritten[written_bytes:]
 
     async def publish(self) -> None:
-        with _refusals(self._key):
+        with _translate_errors(self._key):
             await self._storage.run(self._publish)
 
     def _publish(self) -> None:
@@ -299,7 +299,7 @@ class _Upload(ObjectUpload):
 
     async def abort(self) -> None:
         if self._fd >= 0:
-            with _refusals(self._key):
+            with _translate_errors(self._key):
                 await self._storage.run(self._abort)
 
     def _abort(self) -> None:
@@ -316,8 +316,8 @@ class _Upload(ObjectUpload):
         self._close()
 
 
-def _sync(directory: Path) -> None:
-    with open_fd(directory, READ_DIRECTORY) as fd:
+def _sync_directory(directory: Path) -> None:
+    with open_fd(directory, READ_DIRECTORY_FLAGS) as fd:
         os.fsync(fd)
 
 
@@ -335,9 +335,9 @@ def _walk(root: Path, prefix: str, after: bytes) -> Iterator[ObjectInfo]:
     for entry in sorted(visible, key=order):
         key = prefix + entry.name
         if entry.is_dir(follow_symlinks=False):
-            below = key + "/"
-            if below.encode() > after or after.startswith(below.encode()):
-                yield from _walk(root, below, after)
+            subprefix = key + "/"
+            if subprefix.encode() > after or after.startswith(subprefix.encode()):
+                yield from _walk(root, subprefix, after)
         elif entry.is_file(follow_symlinks=False) and key.encode() > after:
             with suppress(FileNotFoundError):
                 status = entry.stat(follow_symlinks=False)

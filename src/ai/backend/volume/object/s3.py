@@ -38,13 +38,13 @@ from ai.backend.plugin.object_storage import (
 )
 from ai.backend.plugin.settings import PluginSettings, Size, problems_of
 
-MIN_PART = 5 << 20
+MIN_PART_BYTES = 5 << 20
 """Bytes; S3 accepts no smaller part except the last."""
 MAX_PARTS = 10_000
-_MAX_COPY = 5 << 30
+_MAX_COPY_BYTES = 5 << 30
 """The largest size in bytes of one CopyObject or PutObject."""
-_MAX_DELETE = 1000
-_NAMED: Mapping[str, type[BackendError]] = {
+_MAX_DELETED_KEYS = 1000
+_ERRORS_BY_CODE: Mapping[str, type[BackendError]] = {
     "NoSuchBucket": BucketNotFound,
     "NoSuchKey": NoSuchFile,
     "404": NoSuchFile,
@@ -67,7 +67,9 @@ class S3Options(PluginSettings):
     secret_key: SecretStr | None = None
     prefix: str = Field("", description="What all keys begin with: our share of the bucket.")
     addressing: Literal["path", "virtual", "auto"] = "path"
-    part_size: Size = Field(16 << 20, ge=MIN_PART, le=1 << 30, description="Bytes of a part; one is held in memory.")
+    part_size: Size = Field(
+        16 << 20, ge=MIN_PART_BYTES, le=1 << 30, description="Bytes of a part; one is held in memory."
+    )
     connect_timeout: float = Field(5.0, gt=0)
     read_timeout: float = Field(20.0, gt=0)
     tries: int = Field(3, ge=1, le=10)
@@ -120,19 +122,19 @@ class S3Storage(ObjectStorage):
     def _connect(self, endpoint: str | None) -> Any:
         from aiobotocore.config import AioConfig
 
-        own = self.options
+        options = self.options
         return self._session.create_client(
             "s3",
             endpoint_url=endpoint,
-            region_name=own.region,
-            aws_access_key_id=own.access_key,
-            aws_secret_access_key=own.secret_key.get_secret_value() if own.secret_key else None,
+            region_name=options.region,
+            aws_access_key_id=options.access_key,
+            aws_secret_access_key=options.secret_key.get_secret_value() if options.secret_key else None,
             config=AioConfig(
                 signature_version="s3v4",
-                s3={"addressing_style": own.addressing},
-                connect_timeout=own.connect_timeout,
-                read_timeout=own.read_timeout,
-                retries={"total_max_attempts": own.tries, "mode": "standard"},
+                s3={"addressing_style": options.addressing},
+                connect_timeout=options.connect_timeout,
+                read_timeout=options.read_timeout,
+                retries={"total_max_attempts": options.tries, "mode": "standard"},
                 max_pool_connections=32,
                 # Checksums in trailers are younger than many of the servers that speak S3.
                 request_checksum_calculation="when_required",
@@ -157,14 +159,14 @@ class S3Storage(ObjectStorage):
         with _translated_errors(self.name):
             return await getattr(self._client, operation)(Bucket=self.options.bucket, **parameters)
 
-    def full(self, key: str) -> str:
+    def full_key(self, key: str) -> str:
         return self._prefix + check_key(key)
 
     async def stat(self, key: str) -> ObjectInfo:
-        reply = await self._having_bucket("head_object", Key=self.full(key))
+        reply = await self._call_if_bucket_exists("head_object", Key=self.full_key(key))
         return ObjectInfo(key, int(reply["ContentLength"]), reply["LastModified"].timestamp())
 
-    async def _having_bucket(self, operation: str, **parameters: Any) -> Any:
+    async def _call_if_bucket_exists(self, operation: str, **parameters: Any) -> Any:
         """Runs an operation whose HEAD reply has no body to tell a missing object from a missing bucket."""
         try:
             return await self.call(operation, **parameters)
@@ -179,11 +181,11 @@ class S3Storage(ObjectStorage):
         if count is not None and count <= 0:
             await self.stat(key)
             return
-        last = "" if count is None else offset + count - 1
-        ranged = {"Range": f"bytes={offset}-{last}"} if offset or count is not None else {}
+        last_byte = "" if count is None else offset + count - 1
+        ranged = {"Range": f"bytes={offset}-{last_byte}"} if offset or count is not None else {}
         try:
-            reply = await self.call("get_object", Key=self.full(key), **ranged)
-        except _BeyondTheEnd:
+            reply = await self.call("get_object", Key=self.full_key(key), **ranged)
+        except _RangeBeyondEnd:
             return
         body = reply["Body"]
         try:
@@ -199,121 +201,125 @@ class S3Storage(ObjectStorage):
             body.close()
 
     async def list(self, prefix: str = "", *, limit: int = 1000, cursor: str | None = None) -> ObjectPage:
-        after = {"StartAfter": self._prefix + cursor} if cursor else {}
+        start_after = {"StartAfter": self._prefix + cursor} if cursor else {}
         reply = await self.call(
-            "list_objects_v2", Prefix=self._prefix + check_prefix(prefix), MaxKeys=min(limit, 1000), **after
+            "list_objects_v2", Prefix=self._prefix + check_prefix(prefix), MaxKeys=min(limit, 1000), **start_after
         )
         objects = [
-            ObjectInfo(item["Key"].removeprefix(self._prefix), int(item["Size"]), item["LastModified"].timestamp())
-            for item in reply.get("Contents", ())
+            ObjectInfo(entry["Key"].removeprefix(self._prefix), int(entry["Size"]), entry["LastModified"].timestamp())
+            for entry in reply.get("Contents", ())
         ]
         return ObjectPage(objects, objects[-1].key if reply.get("IsTruncated") and objects else None)
 
     async def presign(self, key: str, *, expires_s: int, put_size: int | None = None) -> str:
-        parameters: dict[str, Any] = {"Bucket": self.options.bucket, "Key": self.full(key)}
+        parameters: dict[str, Any] = {"Bucket": self.options.bucket, "Key": self.full_key(key)}
         operation = "get_object"
         if put_size is not None:
-            if put_size > _MAX_COPY:
-                raise InvalidInput(f"A presigned upload has at most {_MAX_COPY} bytes.", data={"size": "too large"})
+            if put_size > _MAX_COPY_BYTES:
+                raise InvalidInput(
+                    f"A presigned upload has at most {_MAX_COPY_BYTES} bytes.", data={"size": "too large"}
+                )
             operation, parameters["ContentLength"] = "put_object", put_size
         with _translated_errors(self.name):
             url: str = await self._presigner.generate_presigned_url(operation, Params=parameters, ExpiresIn=expires_s)
         return url
 
     async def open_upload(self, key: str, *, size: int | None = None) -> ObjectUpload:
-        full = self.full(key)
+        full_key = self.full_key(key)
         part_size = max(self.options.part_size, math.ceil((size or 0) / (MAX_PARTS - 1)))
-        upload = _Upload(self, full, part_size)
-        async for key, upload_id in self._uploads(full):
-            if key == full:
+        upload = _MultipartUpload(self, full_key, part_size)
+        async for key, upload_id in self._uploads(full_key):
+            if key == full_key:
                 await upload.resume(upload_id)
         return upload
 
     async def _uploads(self, prefix: str) -> AsyncGenerator[tuple[str, str], None]:
-        marks: dict[str, str] = {}
+        page_markers: dict[str, str] = {}
         while True:
-            page = await self.call("list_multipart_uploads", Prefix=prefix, **marks)
-            for item in page.get("Uploads", ()):
-                yield item["Key"], item["UploadId"]
+            page = await self.call("list_multipart_uploads", Prefix=prefix, **page_markers)
+            for upload in page.get("Uploads", ()):
+                yield upload["Key"], upload["UploadId"]
             if not page.get("IsTruncated"):
                 return
-            marks = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+            page_markers = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
 
     async def abort_uploads(self, prefix: str) -> None:
         """Aborts unfinished uploads. Servers that list them only by whole keys (MinIO) must do it themselves."""
-        async for full, upload_id in self._uploads(self._prefix + check_prefix(prefix)):
-            await self.abort(full, upload_id)
+        async for full_key, upload_id in self._uploads(self._prefix + check_prefix(prefix)):
+            await self.abort(full_key, upload_id)
 
-    async def abort(self, full: str, upload_id: str) -> None:
+    async def abort(self, full_key: str, upload_id: str) -> None:
         with suppress(UploadNotFound, NoSuchFile):
-            await self.call("abort_multipart_upload", Key=full, UploadId=upload_id)
+            await self.call("abort_multipart_upload", Key=full_key, UploadId=upload_id)
 
     async def delete(self, keys: Sequence[str]) -> None:
-        full = [self.full(key) for key in keys]
-        for start in range(0, len(full), _MAX_DELETE):
-            batch = [{"Key": key} for key in full[start : start + _MAX_DELETE]]
+        full_keys = [self.full_key(key) for key in keys]
+        for start in range(0, len(full_keys), _MAX_DELETED_KEYS):
+            batch = [{"Key": key} for key in full_keys[start : start + _MAX_DELETED_KEYS]]
             reply = await self.call("delete_objects", Delete={"Objects": batch, "Quiet": True})
             for error in reply.get("Errors", ()):
-                raise _error_of(error.get("Code", ""), 500, f"{self.name}: {error.get('Message', '')}")
+                raise _error_from_code(error.get("Code", ""), 500, f"{self.name}: {error.get('Message', '')}")
 
     async def move(self, source: str, target: str) -> None:
         size = (await self.stat(source)).size
-        full, origin = self.full(target), {"Bucket": self.options.bucket, "Key": self.full(source)}
-        if size <= _MAX_COPY:
-            await self.call("copy_object", Key=full, CopySource=origin)
+        full_key, copy_source = self.full_key(target), {"Bucket": self.options.bucket, "Key": self.full_key(source)}
+        if size <= _MAX_COPY_BYTES:
+            await self.call("copy_object", Key=full_key, CopySource=copy_source)
         else:
-            await self._copy_parts(full, origin, size)
+            await self._copy_parts(full_key, copy_source, size)
         await self.delete([source])
 
-    async def _copy_parts(self, full: str, origin: dict[str, str], size: int) -> None:
-        upload_id = (await self.call("create_multipart_upload", Key=full))["UploadId"]
+    async def _copy_parts(self, full_key: str, copy_source: dict[str, str], size: int) -> None:
+        upload_id = (await self.call("create_multipart_upload", Key=full_key))["UploadId"]
         try:
-            step = max(1 << 30, math.ceil(size / MAX_PARTS))
+            part_size = max(1 << 30, math.ceil(size / MAX_PARTS))
             parts = []
-            for number, at in enumerate(range(0, size, step), start=1):
+            for number, part_start in enumerate(range(0, size, part_size), start=1):
                 copied = await self.call(
                     "upload_part_copy",
-                    Key=full,
+                    Key=full_key,
                     UploadId=upload_id,
                     PartNumber=number,
-                    CopySource=origin,
-                    CopySourceRange=f"bytes={at}-{min(at + step, size) - 1}",
+                    CopySource=copy_source,
+                    CopySourceRange=f"bytes={part_start}-{min(part_start + part_size, size) - 1}",
                 )
                 parts.append({"PartNumber": number, "ETag": copied["CopyPartResult"]["ETag"]})
-            await self.call("complete_multipart_upload", Key=full, UploadId=upload_id, MultipartUpload={"Parts": parts})
+            await self.call(
+                "complete_multipart_upload", Key=full_key, UploadId=upload_id, MultipartUpload={"Parts": parts}
+            )
         except BaseException:
-            await self.abort(full, upload_id)
+            await self.abort(full_key, upload_id)
             raise
 
 
-class _Upload(ObjectUpload):
+class _MultipartUpload(ObjectUpload):
     """Uploads parts of one size; an incomplete part is held in memory."""
 
-    def __init__(self, storage: S3Storage, full: str, part_size: int) -> None:
-        self._storage, self._full, self._part_size = storage, full, part_size
+    def __init__(self, storage: S3Storage, full_key: str, part_size: int) -> None:
+        self._storage, self._full, self._part_size = storage, full_key, part_size
         self._id: str | None = None
         self._parts: list[dict[str, Any]] = []
         self._buffer = bytearray()
         self.offset = 0
 
     async def resume(self, upload_id: str) -> None:
-        """Resumes a multipart upload if it has more parts than the present one; aborts the other one."""
+        """Resumes a multipart upload if it has more parts than the present upload; aborts the other upload."""
         parts, size = await self._parts_of(upload_id)
         if self._id is not None:
-            worse = upload_id if size <= self.offset else self._id
-            await self._storage.abort(self._full, worse)
-            if worse == upload_id:
+            worse_id = upload_id if size <= self.offset else self._id
+            await self._storage.abort(self._full, worse_id)
+            if worse_id == upload_id:
                 return
         self._id, self._parts, self.offset = upload_id, parts, size
 
     async def _parts_of(self, upload_id: str) -> tuple[list[dict[str, Any]], int]:
-        """Returns the parts before the first gap, and their bytes."""
+        """Returns the parts of an upload before the first gap, and their size in bytes."""
         parts: list[dict[str, Any]] = []
         size, mark = 0, 0
         while True:
             page = await self._storage.call("list_parts", Key=self._full, UploadId=upload_id, PartNumberMarker=mark)
             for part in page.get("Parts", ()):
-                if part["PartNumber"] != len(parts) + 1 or part["Size"] < MIN_PART:
+                if part["PartNumber"] != len(parts) + 1 or part["Size"] < MIN_PART_BYTES:
                     return parts, size
                 parts.append({"PartNumber": part["PartNumber"], "ETag": part["ETag"]})
                 size += part["Size"]
@@ -325,9 +331,9 @@ class _Upload(ObjectUpload):
         self._buffer += data
         self.offset += len(data)
         while len(self._buffer) >= self._part_size:
-            await self._send(self._part_size)
+            await self._send_part(self._part_size)
 
-    async def _send(self, count: int) -> None:
+    async def _send_part(self, byte_count: int) -> None:
         if self._id is None:
             self._id = (await self._storage.call("create_multipart_upload", Key=self._full))["UploadId"]
         number = len(self._parts) + 1
@@ -336,10 +342,10 @@ class _Upload(ObjectUpload):
             Key=self._full,
             UploadId=self._id,
             PartNumber=number,
-            Body=bytes(memoryview(self._buffer)[:count]),
+            Body=bytes(memoryview(self._buffer)[:byte_count]),
         )
         self._parts.append({"PartNumber": number, "ETag": sent["ETag"]})
-        del self._buffer[:count]
+        del self._buffer[:byte_count]
 
     async def publish(self) -> None:
         if not self._parts:
@@ -347,7 +353,7 @@ class _Upload(ObjectUpload):
             await self.abort()  # one that never got a part
             return
         if self._buffer:
-            await self._send(len(self._buffer))
+            await self._send_part(len(self._buffer))
         await self._storage.call(
             "complete_multipart_upload", Key=self._full, UploadId=self._id, MultipartUpload={"Parts": self._parts}
         )
@@ -364,15 +370,15 @@ class _Upload(ObjectUpload):
             await self._storage.abort(self._full, upload_id)
 
 
-class _BeyondTheEnd(BackendError):
+class _RangeBeyondEnd(BackendError):
     pass
 
 
-def _error_of(code: str, status: int, message: str) -> BackendError:
-    if code in _NAMED:
-        return _NAMED[code](data={"reason": message[:256]})
+def _error_from_code(code: str, status: int, message: str) -> BackendError:
+    if code in _ERRORS_BY_CODE:
+        return _ERRORS_BY_CODE[code](data={"reason": message[:256]})
     if code == "InvalidRange":
-        return _BeyondTheEnd()
+        return _RangeBeyondEnd()
     if status >= 500 or code in ("SlowDown", "RequestTimeout", "RequestTimeTooSkewed", "InternalError"):
         return ObjectStorageUnavailable(f"The object storage fails: {code or status}.")
     return ObjectStorageRefused(f"The object storage refuses: {code or status}.", data={"reason": message[:256]})
@@ -387,7 +393,7 @@ def _translated_errors(name: str) -> Iterator[None]:
     except ClientError as e:
         status = int(e.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
         error = e.response.get("Error", {})
-        raise _error_of(str(error.get("Code", "")), status, f"{name}: {error.get('Message', '')}") from None
+        raise _error_from_code(str(error.get("Code", "")), status, f"{name}: {error.get('Message', '')}") from None
     except (NoCredentialsError, PartialCredentialsError):
         raise ObjectStorageRefused(f"There are no credentials for the object storage {name}.") from None
     except (BotoCoreError, aiohttp.ClientError, TimeoutError, ConnectionError) as e:

@@ -27,7 +27,7 @@ from ai.backend.volume.vfs.layout import Layout
 from ai.backend.volume.vfs.open_directory import OpenDirectory, open_fd, refusals
 
 
-class _Marker(msgspec.Struct, frozen=True):
+class _CloneMarker(msgspec.Struct, frozen=True):
     source_volume: str
     source: str
     target: str
@@ -51,12 +51,12 @@ def _locked(path: Path) -> Iterator[None]:
 
 def discard(trash: Path, name: str, directory: int | None = None) -> None:
     """Renames a directory into the trash, from where it is removed later."""
-    target = trash / secrets.token_hex(16)
+    trashed = trash / secrets.token_hex(16)
     try:
-        os.rename(name, target, src_dir_fd=directory)
+        os.rename(name, trashed, src_dir_fd=directory)
     except PermissionError:  # its own mode forbids it to change its parent
         unlock(directory, name)
-        os.rename(name, target, src_dir_fd=directory)
+        os.rename(name, trashed, src_dir_fd=directory)
 
 
 def delete_folder(layout: Layout, folder: VFolderId, waypoint: Callable[[str], None]) -> None:
@@ -84,7 +84,7 @@ def unfinished(layout: Layout) -> list[UnfinishedClone]:
     for scope in layout.scopes():
         for path in (scope / ".clones").glob("*.json"):
             with suppress(FileNotFoundError, msgspec.MsgspecError):
-                marker = msgspec.json.decode(path.read_bytes(), type=_Marker)
+                marker = msgspec.json.decode(path.read_bytes(), type=_CloneMarker)
                 source, target = VFolderId.parse(marker.source), VFolderId.parse(marker.target)
                 clones.append(UnfinishedClone(marker.source_volume, source, target))
     return clones
@@ -97,8 +97,8 @@ def clone(source: CopyPlace, target: CopyPlace, progress: Progress, waypoint: Ca
     if final.is_dir():
         return
     with refusals():
-        room = layout.hidden(folder.scope, ".clones")
-        marker, copy = room / f"{folder.id.hex}.json", room / folder.id.hex
+        clones_dir = layout.hidden(folder.scope, ".clones")
+        marker, copy = clones_dir / f"{folder.id.hex}.json", clones_dir / folder.id.hex
         trash = layout.trash(layout.scope(folder.scope))
         try:
             original = OpenDirectory.at(source.layout.folder(source.folder))
@@ -107,7 +107,7 @@ def clone(source: CopyPlace, target: CopyPlace, progress: Progress, waypoint: Ca
             marker.unlink(missing_ok=True)
             raise FolderNotFound(data={"vfid": str(source.folder)}) from None
         with original:
-            _mark(marker, _Marker(source.volume, str(source.folder), str(folder)))
+            _write_marker(marker, _CloneMarker(source.volume, str(source.folder), str(folder)))
             waypoint("clone.marked")
             with _locked(marker):  # another proxy that resumes the same clone waits here, and finds it done
                 if final.is_dir():
@@ -116,8 +116,8 @@ def clone(source: CopyPlace, target: CopyPlace, progress: Progress, waypoint: Ca
                 try:
                     with suppress(FileNotFoundError):
                         discard(trash, str(copy))  # of an earlier process
-                    _copy(original, copy, layout, progress, waypoint)
-                    _publish(marker, copy, final, room)
+                    _copy_folder(original, copy, layout, progress, waypoint)
+                    _publish_copy(marker, copy, final, clones_dir)
                 except BaseException as e:
                     if progress.is_abandoned and isinstance(e, trees.Cancelled):
                         return
@@ -130,8 +130,8 @@ def clone(source: CopyPlace, target: CopyPlace, progress: Progress, waypoint: Ca
     waypoint("clone.published")
 
 
-def _mark(path: Path, marker: _Marker) -> None:
-    """Creates a marker, or leaves an existing one, whose lock another process may hold."""
+def _write_marker(path: Path, marker: _CloneMarker) -> None:
+    """Creates the marker of a clone, or leaves an existing marker, whose lock another process may hold."""
     temporary = path.with_name(f"{path.stem}.{secrets.token_hex(4)}.tmp")
     temporary.write_bytes(msgspec.json.encode(marker))
     with suppress(FileExistsError):
@@ -140,13 +140,13 @@ def _mark(path: Path, marker: _Marker) -> None:
 
 
 def sweep(layout: Layout) -> None:
-    """Removes copies without a marker: their process died after it had removed the marker."""
+    """Removes copies of folders without a marker: their process died after removing the marker."""
     for scope in layout.scopes():
-        room = scope / ".clones"
-        if not room.is_dir():
+        clones_dir = scope / ".clones"
+        if not clones_dir.is_dir():
             continue
-        with _locked(room):
-            for path in room.iterdir():
+        with _locked(clones_dir):
+            for path in clones_dir.iterdir():
                 if path.suffix == ".tmp":
                     path.unlink(missing_ok=True)
                 elif path.is_dir() and not path.with_suffix(".json").exists():
@@ -154,21 +154,21 @@ def sweep(layout: Layout) -> None:
                         discard(layout.trash(scope), str(path))
 
 
-def _copy(
+def _copy_folder(
     original: OpenDirectory, copy: Path, layout: Layout, progress: Progress, waypoint: Callable[[str], None]
 ) -> None:
     progress.total = trees.measure(original.fd).used_bytes
     copy.mkdir(mode=0o700)
-    with OpenDirectory.at(copy) as made:
-        trees.copy(original.fd, made.fd, progress, give=layout.give, waypoint=waypoint)
-        layout.give(made.fd)
-        os.fchmod(made.fd, os.fstat(original.fd).st_mode & 0o777)
-        syncfs(made.fd)
+    with OpenDirectory.at(copy) as copy_directory:
+        trees.copy(original.fd, copy_directory.fd, progress, give=layout.give, waypoint=waypoint)
+        layout.give(copy_directory.fd)
+        os.fchmod(copy_directory.fd, os.fstat(original.fd).st_mode & 0o777)
+        syncfs(copy_directory.fd)
     waypoint("clone.copied")
 
 
-def _publish(marker: Path, copy: Path, final: Path, room: Path) -> None:
-    with _locked(room):
+def _publish_copy(marker: Path, copy: Path, final: Path, clones_dir: Path) -> None:
+    with _locked(clones_dir):
         if not marker.exists():
             raise FolderNotFound("The folder was deleted while it was cloned.")
         final.parent.mkdir(mode=0o755, parents=True, exist_ok=True)

@@ -13,34 +13,34 @@ from ai.backend.common.volume_paths import FolderPath
 from ai.backend.node.linux.syscalls import read_directory
 from ai.backend.plugin.volume import ArchiveEntry, FileEntry, FileKind, OpenFile, Page
 from ai.backend.volume.vfs import trees
-from ai.backend.volume.vfs.open_directory import READ_DIRECTORY, READ_FILE, OpenDirectory, refusals
+from ai.backend.volume.vfs.open_directory import READ_DIRECTORY_FLAGS, READ_FILE_FLAGS, OpenDirectory, refusals
 
-_KINDS = {stat.S_IFREG: FileKind.FILE, stat.S_IFDIR: FileKind.DIRECTORY, stat.S_IFLNK: FileKind.SYMBOLIC_LINK}
+_FILE_KINDS = {stat.S_IFREG: FileKind.FILE, stat.S_IFDIR: FileKind.DIRECTORY, stat.S_IFLNK: FileKind.SYMBOLIC_LINK}
 
 
-def _shown(name: str) -> str:
+def _printable_name(name: str) -> str:
     """Returns a name in a form that JSON can represent."""
     return os.fsencode(name).decode("utf-8", "replace")
 
 
-def _entry(name: str, status: os.stat_result, target: str = "") -> FileEntry:
+def _file_entry(name: str, status: os.stat_result, target: str = "") -> FileEntry:
     return FileEntry(
-        name=_shown(name),
-        kind=_KINDS.get(stat.S_IFMT(status.st_mode), FileKind.OTHER),
+        name=_printable_name(name),
+        kind=_FILE_KINDS.get(stat.S_IFMT(status.st_mode), FileKind.OTHER),
         mode=status.st_mode,
         size=status.st_size,
         created=status.st_ctime,
         modified=status.st_mtime,
-        symlink_target=_shown(target),
+        symlink_target=_printable_name(target),
     )
 
 
 def list_directory(root: OpenDirectory, path: FolderPath, limit: int, cursor: str | None) -> Page:
     entries: list[FileEntry] = []
     malformed = InvalidInput("That is no cursor of this directory.", data={"cursor": "malformed"})
-    with refusals(path), root.opened(path, READ_DIRECTORY) as fd:
+    with refusals(path), root.opened(path, READ_DIRECTORY_FLAGS) as fd:
         try:
-            names, after = read_directory(fd, int(cursor or "0"), limit)
+            names, next_cursor = read_directory(fd, int(cursor or "0"), limit)
         except (ValueError, OverflowError):
             raise malformed from None
         except OSError as e:
@@ -53,21 +53,21 @@ def list_directory(root: OpenDirectory, path: FolderPath, limit: int, cursor: st
                 target = os.readlink(name, dir_fd=fd) if stat.S_ISLNK(status.st_mode) else ""
             except OSError:
                 continue  # it was removed or replaced
-            entries.append(_entry(name, status, target))
-    return Page(entries, None if after is None else str(after))
+            entries.append(_file_entry(name, status, target))
+    return Page(entries, None if next_cursor is None else str(next_cursor))
 
 
 def stat_of(root: OpenDirectory, path: FolderPath) -> FileEntry:
     with refusals(path), root.opened(path, os.O_PATH) as fd:
-        return _entry(path.parts[-1] if path.parts else ".", os.fstat(fd))
+        return _file_entry(path.parts[-1] if path.parts else ".", os.fstat(fd))
 
 
 def open_file(root: OpenDirectory, path: FolderPath) -> OpenFile:
     with refusals(path):
-        return _regular(root.open(path, READ_FILE))
+        return _open_regular(root.open(path, READ_FILE_FLAGS))
 
 
-def _regular(fd: int) -> OpenFile:
+def _open_regular(fd: int) -> OpenFile:
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise WrongKindOfFile("That is no regular file.")
@@ -78,39 +78,39 @@ def tree(root: OpenDirectory, path: FolderPath) -> Iterator[ArchiveEntry]:
     with refusals(path), root.opened(path, os.O_PATH) as fd:
         status = os.fstat(fd)
     name = path.parts[-1] if path.parts else "."
-    yield ArchiveEntry(path, _entry(name, status), lambda: open_file(root, path))
+    yield ArchiveEntry(path, _file_entry(name, status), lambda: open_file(root, path))
     if stat.S_ISDIR(status.st_mode):
         with refusals(path):
-            top = root.open(path, READ_DIRECTORY)
+            top_fd = root.open(path, READ_DIRECTORY_FLAGS)
         try:
-            yield from _below(top, path, 0)
+            yield from _walk_below(top_fd, path, 0)
         finally:
-            os.close(top)
+            os.close(top_fd)
 
 
-def _below(directory: int, path: FolderPath, depth: int) -> Iterator[ArchiveEntry]:
+def _walk_below(directory_fd: int, path: FolderPath, depth: int) -> Iterator[ArchiveEntry]:
     """Walks as :func:`trees.walk` and yields paths; directories that are too deep or unreadable are left out."""
-    with os.scandir(directory) as entries:
+    with os.scandir(directory_fd) as entries:
         for entry in entries:
             try:
                 status = entry.stat(follow_symlinks=False)
-                target = os.readlink(entry.name, dir_fd=directory) if stat.S_ISLNK(status.st_mode) else ""
+                target = os.readlink(entry.name, dir_fd=directory_fd) if stat.S_ISLNK(status.st_mode) else ""
             except OSError:
                 continue  # it was removed or replaced
-            child = path / _shown(entry.name)
-            opener = functools.partial(_open_nofollow, entry.name, directory)
-            yield ArchiveEntry(child, _entry(entry.name, status, target), opener)
+            child = path / _printable_name(entry.name)
+            opener = functools.partial(_open_nofollow, entry.name, directory_fd)
+            yield ArchiveEntry(child, _file_entry(entry.name, status, target), opener)
             if stat.S_ISDIR(status.st_mode) and depth < trees.MAX_DEPTH:
                 try:
-                    below = os.open(entry.name, READ_DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
+                    subdirectory_fd = os.open(entry.name, READ_DIRECTORY_FLAGS | os.O_NOFOLLOW, dir_fd=directory_fd)
                 except OSError:
                     continue
                 try:
-                    yield from _below(below, child, depth + 1)
+                    yield from _walk_below(subdirectory_fd, child, depth + 1)
                 finally:
-                    os.close(below)
+                    os.close(subdirectory_fd)
 
 
-def _open_nofollow(name: str, directory: int) -> OpenFile:
+def _open_nofollow(name: str, directory_fd: int) -> OpenFile:
     with refusals(name):
-        return _regular(os.open(name, READ_FILE | os.O_NOFOLLOW, dir_fd=directory))
+        return _open_regular(os.open(name, READ_FILE_FLAGS | os.O_NOFOLLOW, dir_fd=directory_fd))

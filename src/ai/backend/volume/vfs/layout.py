@@ -19,10 +19,10 @@ from pathlib import Path
 from ai.backend.common.errors import InvalidInput, QuotaScopeNotFound, Unavailable
 from ai.backend.common.volume_paths import QuotaScopeId, VFolderId
 
-VERSION = "3"
-_HIDDEN = (".uploads", ".clones", ".trash")
-_FOREIGN = frozenset({"version.txt", "lost+found"})
-_DIGITS = frozenset("0123456789abcdef")
+LAYOUT_VERSION = "3"
+_HIDDEN_DIRECTORIES = (".uploads", ".clones", ".trash")
+_IGNORED_NAMES = frozenset({"version.txt", "lost+found"})
+_HEX_DIGITS = frozenset("0123456789abcdef")
 
 
 class Layout:
@@ -45,7 +45,7 @@ class Layout:
             if has_version:
                 self.check_presence()
             (self._make_scope or _make_directory)(path)
-            for name in _HIDDEN:
+            for name in _HIDDEN_DIRECTORIES:
                 (path / name).mkdir(mode=0o700, exist_ok=True)
         return path
 
@@ -65,13 +65,13 @@ class Layout:
 
     def hidden(self, scope: QuotaScopeId, name: str) -> Path:
         """Returns ``.uploads`` or ``.clones`` of a scope, created if absent."""
-        return self._private(self.made_scope(scope) / name)
+        return self._private_directory(self.made_scope(scope) / name)
 
     def trash(self, scope: Path) -> Path:
-        return self._private(scope / ".trash")
+        return self._private_directory(scope / ".trash")
 
     @staticmethod
-    def _private(path: Path) -> Path:
+    def _private_directory(path: Path) -> Path:
         path.mkdir(mode=0o700, exist_ok=True)
         return path
 
@@ -81,9 +81,9 @@ class Layout:
 
     def folders(self, scope: Path) -> list[Path]:
         """Returns the paths of all folders in a scope."""
-        firsts = _hex_directories(scope, 2)
-        seconds = [second for first in firsts for second in _hex_directories(first, 2)]
-        return [folder for second in seconds for folder in _hex_directories(second, 28)]
+        first_dirs = _hex_directories(scope, 2)
+        second_dirs = [second_dir for first_dir in first_dirs for second_dir in _hex_directories(first_dir, 2)]
+        return [folder for second_dir in second_dirs for folder in _hex_directories(second_dir, 28)]
 
     def give(self, fd: int) -> None:
         """Gives a new file to its owner."""
@@ -103,18 +103,18 @@ class Layout:
             self.root.mkdir(parents=True, exist_ok=True)
             layout = version.read_text().strip() if version.exists() else None
             if layout is None:
-                others = sorted(p.name for p in self.root.iterdir() if p.name not in _FOREIGN)
-                if others:
+                other_names = sorted(entry.name for entry in self.root.iterdir() if entry.name not in _IGNORED_NAMES)
+                if other_names:
                     raise InvalidInput(
-                        f"{self.root} holds {others[0]!r} but no version.txt, so it is no volume; name an empty"
+                        f"{self.root} holds {other_names[0]!r} but no version.txt, so it is no volume; name an empty"
                         " directory."
                     )
-                version.write_text(VERSION + "\n")
-            elif layout != VERSION:
-                way = f"this version knows {VERSION}"
+                version.write_text(LAYOUT_VERSION + "\n")
+            elif layout != LAYOUT_VERSION:
+                migration_hint = f"this version knows {LAYOUT_VERSION}"
                 if layout == "2":
-                    way = "`backend.ai storage migrate-volume` moves it"
-                raise InvalidInput(f"{self.root} is a volume of layout {layout!r}; {way}.")
+                    migration_hint = "`backend.ai storage migrate-volume` moves it"
+                raise InvalidInput(f"{self.root} is a volume of layout {layout!r}; {migration_hint}.")
         except OSError as e:
             raise InvalidInput(f"The volume {self.root} cannot be used: {e.strerror}.") from None
 
@@ -124,8 +124,8 @@ def _make_directory(path: Path) -> None:
 
 
 def _hex_directories(path: Path, length: int) -> list[Path]:
-    """Returns the directories whose names are that many hexadecimal digits; none if ``path`` does not exist."""
+    """Returns the directories whose names are ``length`` hexadecimal digits; none if ``path`` does not exist."""
     try:
-        return [p for p in path.iterdir() if len(p.name) == length and not set(p.name) - _DIGITS and p.is_dir()]
+        return [p for p in path.iterdir() if len(p.name) == length and not set(p.name) - _HEX_DIGITS and p.is_dir()]
     except FileNotFoundError:
         return []

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.volume_paths import VFolderId
-from ai.backend.volume.vfs.layout import VERSION, Layout
+from ai.backend.volume.vfs.layout import LAYOUT_VERSION, Layout
 
 
 def migrate(layout: Layout, folders: Iterable[VFolderId]) -> list[str]:
@@ -23,24 +23,24 @@ def migrate(layout: Layout, folders: Iterable[VFolderId]) -> list[str]:
     """
     version = layout.root / "version.txt"
     version_text = version.read_text().strip() if version.exists() else None
-    if version_text == VERSION:
+    if version_text == LAYOUT_VERSION:
         return []
     if version_text not in ("2", None) or not layout.root.is_dir():
         raise InvalidInput(f"{layout.root} is no volume of layout 2, but of {version_text!r}.")
     for folder in folders:
-        text = folder.id.hex
-        old, new = layout.root / text[:2] / text[2:4] / text[4:], layout.folder(folder)
-        if old.is_dir() and not new.exists():
+        folder_hex = folder.id.hex
+        old_path, new_path = layout.root / folder_hex[:2] / folder_hex[2:4] / folder_hex[4:], layout.folder(folder)
+        if old_path.is_dir() and not new_path.exists():
             layout.made_scope(folder.scope, has_version=version_text is not None)
-            new.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            old.rename(new)
-            for parent in (old.parent, old.parent.parent):
+            new_path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            old_path.rename(new_path)
+            for parent in (old_path.parent, old_path.parent.parent):
                 with suppress(OSError):
                     parent.rmdir()
     remaining = ["".join(path.parts[-3:]) for path in layout.folders(layout.root)]
     if not remaining:
         temporary = version.with_suffix(".tmp")
-        temporary.write_text(VERSION + "\n")
+        temporary.write_text(LAYOUT_VERSION + "\n")
         os.sync()
         temporary.replace(version)
     return sorted(remaining)

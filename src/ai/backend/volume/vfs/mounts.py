@@ -8,26 +8,26 @@ from pathlib import Path
 from ai.backend.node.linux.disk_space import read_mounts
 from ai.backend.plugin.volume import Mount, VolumeMetric
 
-_SECTOR = 512
+_SECTOR_BYTES = 512
 
 
 def mount_of(path: Path) -> Mount | None:
     """Returns the mount of an existing path; None if it is unknown."""
     real = os.path.realpath(path)
-    above = [m for m in read_mounts() if real == m.mount_point or real.startswith(m.mount_point.rstrip("/") + "/")]
-    if not above:
+    mounts = [m for m in read_mounts() if real == m.mount_point or real.startswith(m.mount_point.rstrip("/") + "/")]
+    if not mounts:
         return None
-    top = max(reversed(above), key=lambda mount: len(mount.mount_point))  # the last of equal ones is on top
+    top = max(reversed(mounts), key=lambda mount: len(mount.mount_point))  # the last of equal ones is on top
     return Mount(top.mount_point, top.source, top.fstype, tuple(dict.fromkeys([*top.options, *top.super_options])))
 
 
 def disk_of(path: Path) -> Path | None:
     """Returns the kernel's statistics file for the disk of a path; None if it is on no disk (tmpfs, NFS ...)."""
-    numbers = [path.stat().st_dev]
+    device_numbers = [path.stat().st_dev]
     if (mount := mount_of(path)) is not None and mount.source.startswith("/dev/"):
-        numbers.append(Path(mount.source).stat().st_rdev)  # btrfs and overlays have numbers of their own
-    for number in numbers:
-        statistics = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}/stat")
+        device_numbers.append(Path(mount.source).stat().st_rdev)  # btrfs and overlays have numbers of their own
+    for device_number in device_numbers:
+        statistics = Path(f"/sys/dev/block/{os.major(device_number)}:{os.minor(device_number)}/stat")
         if statistics.exists():
             return statistics
     return None
@@ -39,8 +39,8 @@ def disk_metric(disk: Path) -> VolumeMetric:
     return VolumeMetric(
         iops_read=reads,
         iops_write=writes,
-        io_bytes_read=read_sectors * _SECTOR,
-        io_bytes_write=write_sectors * _SECTOR,
+        io_bytes_read=read_sectors * _SECTOR_BYTES,
+        io_bytes_write=write_sectors * _SECTOR_BYTES,
         io_usec_read=read_ms * 1000,
         io_usec_write=write_ms * 1000,
     )

@@ -19,9 +19,9 @@ from ai.backend.common.volume_paths import FolderPath
 from ai.backend.node.linux.open_beneath import WALK, open_through_no_link
 from ai.backend.node.linux.syscalls import has_openat2, openat2
 
-READ_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-READ_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC  # a FIFO does not hold us up
-_REFUSALS = {
+READ_DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+READ_FILE_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC  # a FIFO does not hold us up
+_ERRORS_BY_ERRNO = {
     errno.ENOENT: (NoSuchFile, ""),
     errno.ENOTDIR: (WrongKindOfFile, "A part of the path is not a directory."),
     errno.EISDIR: (WrongKindOfFile, "That is a directory."),
@@ -47,12 +47,12 @@ def refusals(path: object = None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in _REFUSALS:
+        if error.errno not in _ERRORS_BY_ERRNO:
             raise
-        kind, message = _REFUSALS[error.errno]
-        if kind is NoSuchFile and path is not None:
+        error_type, message = _ERRORS_BY_ERRNO[error.errno]
+        if error_type is NoSuchFile and path is not None:
             message = f"There is no {str(path)[:256]!r}."
-        raise kind(message, data=None if path is None else {"path": str(path)[:256]}) from None
+        raise error_type(message, data=None if path is None else {"path": str(path)[:256]}) from None
 
 
 @contextmanager
@@ -74,7 +74,7 @@ class OpenDirectory:
     @classmethod
     def at(cls, path: Path | str) -> Self:
         """Opens the directory. Raises OSError. Links in the operator's path are followed, except in its last part."""
-        return cls(os.open(path, READ_DIRECTORY | os.O_NOFOLLOW))
+        return cls(os.open(path, READ_DIRECTORY_FLAGS | os.O_NOFOLLOW))
 
     def open(self, path: FolderPath, flags: int, mode: int = 0) -> int:
         """Opens a path's target; without openat2, the path itself through no link. Raises OSError: as open(2); EXDEV or

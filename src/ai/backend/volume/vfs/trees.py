@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from ai.backend.common.errors import Conflict
 from ai.backend.node.linux.syscalls import unlock
 from ai.backend.plugin.volume import FolderUsage, Progress
-from ai.backend.volume.vfs.open_directory import READ_DIRECTORY, READ_FILE, open_fd
+from ai.backend.volume.vfs.open_directory import READ_DIRECTORY_FLAGS, READ_FILE_FLAGS, open_fd
 
 MAX_DEPTH = 256
-_BLOCK = 512
-_CHANGED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+_BLOCK_BYTES = 512
+_CHANGED_ERRNOS = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 """Errors for a name that was removed or replaced since the directory was read."""
-_COPY_BYTES = 1 << 26
+_COPY_CHUNK_BYTES = 1 << 26
 _BUFFER_BYTES = 1 << 20
 
 
@@ -31,8 +31,8 @@ class Cancelled(Exception):
     """Raised by a progress callback to cancel the work."""
 
 
-def _directory(name: str, parent: int) -> AbstractContextManager[int]:
-    return open_fd(name, READ_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+def _open_subdirectory(name: str, parent_fd: int) -> AbstractContextManager[int]:
+    return open_fd(name, READ_DIRECTORY_FLAGS | os.O_NOFOLLOW, dir_fd=parent_fd)
 
 
 def walk(fd: int, depth: int = 0) -> Iterator[tuple[int, str, os.stat_result]]:
@@ -49,8 +49,8 @@ def walk(fd: int, depth: int = 0) -> Iterator[tuple[int, str, os.stat_result]]:
             yield fd, entry.name, status
             if stat.S_ISDIR(status.st_mode):
                 try:
-                    with _directory(entry.name, fd) as below:
-                        yield from walk(below, depth + 1)
+                    with _open_subdirectory(entry.name, fd) as child_fd:
+                        yield from walk(child_fd, depth + 1)
                 except (FileNotFoundError, NotADirectoryError):
                     continue
                 except PermissionError:
@@ -60,176 +60,176 @@ def walk(fd: int, depth: int = 0) -> Iterator[tuple[int, str, os.stat_result]]:
 def measure(fd: int) -> FolderUsage:
     """Counts the files and bytes of a folder, without the folder's own entry."""
     files = blocks = 0
-    seen: set[tuple[int, int]] = set()
+    seen_inodes: set[tuple[int, int]] = set()
     for _, _, status in walk(fd):
         if status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode):
-            if (status.st_dev, status.st_ino) in seen:
+            if (status.st_dev, status.st_ino) in seen_inodes:
                 continue
-            seen.add((status.st_dev, status.st_ino))
+            seen_inodes.add((status.st_dev, status.st_ino))
         files += not stat.S_ISDIR(status.st_mode)
         blocks += status.st_blocks
-    return FolderUsage(files, blocks * _BLOCK)
+    return FolderUsage(files, blocks * _BLOCK_BYTES)
 
 
 @dataclass(slots=True)
-class _Work:
-    """A copy under way. ``names`` maps a source file with several names to its path in the copy."""
+class _CopyJob:
+    """The state of a copy under way. ``first_paths`` maps a source file with several names to its path in the copy."""
 
     root: int
     progress: Progress
     give: Callable[[int], None]
     waypoint: Callable[[str], None]
-    names: dict[tuple[int, ...], str] = field(default_factory=dict)
+    first_paths: dict[tuple[int, ...], str] = field(default_factory=dict)
 
 
 def copy(
-    source: int, target: int, progress: Progress, *, give: Callable[[int], None], waypoint: Callable[[str], None]
+    source_fd: int, target_fd: int, progress: Progress, *, give: Callable[[int], None], waypoint: Callable[[str], None]
 ) -> None:
     """Copies the content of a directory into an empty one; devices, sockets and FIFOs are skipped and counted.
 
     A file with several names has them in the copy too, and takes room once, as it was measured. Raises Cancelled: the
     progress was cancelled; OSError: among others ENOSPC; a part of the copy exists.
     """
-    _copy_directory(_Work(target, progress, give, waypoint), source, target, ())
+    _copy_directory(_CopyJob(target_fd, progress, give, waypoint), source_fd, target_fd, ())
 
 
-def _copy_directory(work: _Work, source: int, target: int, path: tuple[str, ...]) -> None:
+def _copy_directory(job: _CopyJob, source_fd: int, target_fd: int, path: tuple[str, ...]) -> None:
     if len(path) > MAX_DEPTH:
         raise Conflict(f"There are directories more than {MAX_DEPTH} levels deep.")
-    with os.scandir(source) as entries:
+    with os.scandir(source_fd) as entries:
         for entry in entries:
-            if work.progress.is_cancelled:
+            if job.progress.is_cancelled:
                 raise Cancelled
             try:
                 mode = entry.stat(follow_symlinks=False).st_mode
                 if stat.S_ISDIR(mode):
-                    with _directory(entry.name, source) as below:
-                        os.mkdir(entry.name, 0o700, dir_fd=target)
-                        with _directory(entry.name, target) as made:
-                            _copy_directory(work, below, made, (*path, entry.name))
-                            _finish(made, os.fstat(below), work.give)
+                    with _open_subdirectory(entry.name, source_fd) as source_child_fd:
+                        os.mkdir(entry.name, 0o700, dir_fd=target_fd)
+                        with _open_subdirectory(entry.name, target_fd) as target_child_fd:
+                            _copy_directory(job, source_child_fd, target_child_fd, (*path, entry.name))
+                            _apply_metadata(target_child_fd, os.fstat(source_child_fd), job.give)
                 elif stat.S_ISREG(mode):
-                    _copy_file(work, source, target, (*path, entry.name))
-                    work.waypoint("clone.file")
+                    _copy_file(job, source_fd, target_fd, (*path, entry.name))
+                    job.waypoint("clone.file")
                 elif stat.S_ISLNK(mode):
-                    _copy_link(source, target, entry.name)
-                    work.progress.files += 1
+                    _copy_link(source_fd, target_fd, entry.name)
+                    job.progress.files += 1
                 else:
-                    work.progress.skipped += 1
+                    job.progress.skipped += 1
             except OSError as e:
-                if e.errno not in _CHANGED:
+                if e.errno not in _CHANGED_ERRNOS:
                     raise
 
 
-def _copy_link(source: int, target: int, name: str) -> None:
+def _copy_link(source_fd: int, target_fd: int, name: str) -> None:
     try:
-        link = os.readlink(name, dir_fd=source)
+        link = os.readlink(name, dir_fd=source_fd)
     except OSError as e:
         if e.errno != errno.EINVAL:
             raise
         raise FileNotFoundError(errno.ENOENT, "it is no link any more", name) from None
-    os.symlink(link, name, dir_fd=target)
+    os.symlink(link, name, dir_fd=target_fd)
 
 
-def _copy_file(work: _Work, source: int, target: int, path: tuple[str, ...]) -> None:
-    name, progress = path[-1], work.progress
-    with open_fd(name, READ_FILE | os.O_NOFOLLOW, dir_fd=source) as reader:
-        status = os.fstat(reader)
+def _copy_file(job: _CopyJob, source_fd: int, target_fd: int, path: tuple[str, ...]) -> None:
+    name, progress = path[-1], job.progress
+    with open_fd(name, READ_FILE_FLAGS | os.O_NOFOLLOW, dir_fd=source_fd) as reader_fd:
+        status = os.fstat(reader_fd)
         if not stat.S_ISREG(status.st_mode):
             progress.skipped += 1
             return
         if status.st_nlink > 1:
             # Size and time tell a file from another one that got the number of a removed one meanwhile.
             identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-            if (first := work.names.setdefault(identity, "/".join(path))) != "/".join(path):
-                os.link(first, name, src_dir_fd=work.root, dst_dir_fd=target)
+            if (first_path := job.first_paths.setdefault(identity, "/".join(path))) != "/".join(path):
+                os.link(first_path, name, src_dir_fd=job.root, dst_dir_fd=target_fd)
                 progress.files += 1
                 return
-        with open_fd(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=target) as writer:
-            _copy_data(reader, writer, status.st_size, progress)
-            _finish(writer, status, work.give)
+        with open_fd(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=target_fd) as writer_fd:
+            _copy_data(reader_fd, writer_fd, status.st_size, progress)
+            _apply_metadata(writer_fd, status, job.give)
             progress.files += 1
 
 
-def _copy_data(reader: int, writer: int, size: int, progress: Progress) -> None:
+def _copy_data(reader_fd: int, writer_fd: int, size: int, progress: Progress) -> None:
     """Copies the data, sharing blocks if the file system can; holes stay holes."""
-    os.ftruncate(writer, size)
-    at = 0
-    while at < size:
+    os.ftruncate(writer_fd, size)
+    offset = 0
+    while offset < size:
         try:
-            at = os.lseek(reader, at, os.SEEK_DATA)
-            end = min(os.lseek(reader, at, os.SEEK_HOLE), size)
+            offset = os.lseek(reader_fd, offset, os.SEEK_DATA)
+            end_offset = min(os.lseek(reader_fd, offset, os.SEEK_HOLE), size)
         except OSError as e:
             if e.errno == errno.ENXIO:
                 return
             raise
-        while at < end:
+        while offset < end_offset:
             if progress.is_cancelled:
                 raise Cancelled
-            count = _copy_some(reader, writer, at, min(end - at, _COPY_BYTES))
-            if count == 0:
+            byte_count = _copy_bytes(reader_fd, writer_fd, offset, min(end_offset - offset, _COPY_CHUNK_BYTES))
+            if byte_count == 0:
                 return  # it was cut short meanwhile
-            at += count
-            progress.current += count
+            offset += byte_count
+            progress.current += byte_count
 
 
-def _copy_some(reader: int, writer: int, at: int, count: int) -> int:
+def _copy_bytes(reader_fd: int, writer_fd: int, offset: int, byte_count: int) -> int:
     try:
-        return os.copy_file_range(reader, writer, count, at, at)
+        return os.copy_file_range(reader_fd, writer_fd, byte_count, offset, offset)
     except OSError as e:
         if e.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
             raise
-    data = os.pread(reader, min(count, _BUFFER_BYTES), at)
-    done = 0
-    while done < len(data):
-        done += os.pwrite(writer, data[done:], at + done)
-    return done
+    data = os.pread(reader_fd, min(byte_count, _BUFFER_BYTES), offset)
+    written_bytes = 0
+    while written_bytes < len(data):
+        written_bytes += os.pwrite(writer_fd, data[written_bytes:], offset + written_bytes)
+    return written_bytes
 
 
-def _finish(fd: int, like: os.stat_result, give: Callable[[int], None]) -> None:
+def _apply_metadata(fd: int, source_status: os.stat_result, give: Callable[[int], None]) -> None:
     give(fd)
-    os.fchmod(fd, like.st_mode & 0o777)
-    os.utime(fd, ns=(like.st_atime_ns, like.st_mtime_ns))
+    os.fchmod(fd, source_status.st_mode & 0o777)
+    os.utime(fd, ns=(source_status.st_atime_ns, source_status.st_mtime_ns))
 
 
-def purge(trash: int, stop: threading.Event) -> None:
+def purge(trash_fd: int, stop: threading.Event) -> None:
     """Removes everything in a directory, at any depth and in constant memory.
 
     Subdirectories are moved to the top first, so that no path gets long and no descriptor is held for each level.
     May be killed at any point or run twice at once. Ends early when nothing can be removed any more.
     """
-    moved = 1
-    while moved:
-        moved = 0
-        with os.scandir(trash) as entries:
+    moved_count = 1
+    while moved_count:
+        moved_count = 0
+        with os.scandir(trash_fd) as entries:
             for entry in entries:
                 if stop.is_set():
                     return
                 with suppress(FileNotFoundError):
                     if entry.is_dir(follow_symlinks=False):
-                        moved += _flatten(trash, entry.name)
+                        moved_count += _flatten(trash_fd, entry.name)
                     else:
-                        os.unlink(entry.name, dir_fd=trash)
-                        moved += 1
+                        os.unlink(entry.name, dir_fd=trash_fd)
+                        moved_count += 1
 
 
-def _flatten(trash: int, name: str) -> int:
+def _flatten(trash_fd: int, name: str) -> int:
     """Removes a directory of the trash, moving its subdirectories up; returns the number of entries handled."""
-    unlock(trash, name)
-    moved = 0
-    with _directory(name, trash) as fd, os.scandir(fd) as entries:
+    unlock(trash_fd, name)
+    moved_count = 0
+    with _open_subdirectory(name, trash_fd) as fd, os.scandir(fd) as entries:
         for entry in entries:
             with suppress(FileNotFoundError):
                 if entry.is_dir(follow_symlinks=False):
                     unlock(fd, entry.name)
-                    os.rename(entry.name, secrets.token_hex(16), src_dir_fd=fd, dst_dir_fd=trash)
+                    os.rename(entry.name, secrets.token_hex(16), src_dir_fd=fd, dst_dir_fd=trash_fd)
                 else:
                     os.unlink(entry.name, dir_fd=fd)
-                moved += 1
+                moved_count += 1
     try:
-        os.rmdir(name, dir_fd=trash)
+        os.rmdir(name, dir_fd=trash_fd)
     except OSError as e:
         if e.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
-        return moved  # another process adds to it: the next round removes it
-    return moved + 1
+        return moved_count  # another process adds to it: the next round removes it
+    return moved_count + 1

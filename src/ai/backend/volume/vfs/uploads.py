@@ -26,16 +26,16 @@ from ai.backend.node.linux.open_beneath import WALK
 from ai.backend.node.linux.syscalls import start_writeback
 from ai.backend.plugin.volume import Upload, UploadRecord, UploadState
 from ai.backend.volume.vfs.layout import Layout
-from ai.backend.volume.vfs.open_directory import READ_DIRECTORY, OpenDirectory, open_fd, refusals
+from ai.backend.volume.vfs.open_directory import READ_DIRECTORY_FLAGS, OpenDirectory, open_fd, refusals
 
 _WRITEBACK_BYTES = 1 << 25
 """Written data is flushed in pieces of this size, so that the final fsync is short."""
 _PIPE_BYTES = 1 << 20  # what the kernel lets any user have (pipe(7))
 _SPLICE_F_NONBLOCK = 2
-_SESSION = re.compile(r"[0-9a-f]{16,64}")
+_SESSION_PATTERN = re.compile(r"[0-9a-f]{16,64}")
 
 
-class _Stored(msgspec.Struct, frozen=True, kw_only=True):
+class _Record(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     path: str
     size: int
@@ -43,29 +43,29 @@ class _Stored(msgspec.Struct, frozen=True, kw_only=True):
     """The data after this position does not count."""
 
 
-_decode = msgspec.json.Decoder(_Stored).decode
+_decode_record = msgspec.json.Decoder(_Record).decode
 
 
-def _directory(layout: Layout, folder: VFolderId) -> str:
+def _uploads_directory(layout: Layout, folder: VFolderId) -> str:
     return f"{layout.root}/{folder.scope.id.hex}/.uploads"
 
 
-def _store(room: str, session: str, stored: _Stored) -> None:
-    temporary = f"{room}/{session}.tmp"
+def _write_record(uploads_dir: str, session: str, stored: _Record) -> None:
+    temporary = f"{uploads_dir}/{session}.tmp"
     with open(temporary, "wb") as file:  # noqa: PTH123  # one of these for each small file
         file.write(msgspec.json.encode(stored))
-    os.rename(temporary, f"{room}/{session}.json")  # noqa: PTH104  # as above
+    os.rename(temporary, f"{uploads_dir}/{session}.json")  # noqa: PTH104  # as above
 
 
-def _load(room: str, session: str) -> _Stored:
+def _read_record(uploads_dir: str, session: str) -> _Record:
     try:
-        with open(f"{room}/{session}.json", "rb") as file:  # noqa: PTH123  # as above
-            return _decode(file.read())
+        with open(f"{uploads_dir}/{session}.json", "rb") as file:  # noqa: PTH123  # as above
+            return _decode_record(file.read())
     except (FileNotFoundError, msgspec.MsgspecError):
         raise UploadNotFound from None
 
 
-def _record(session: str, folder: VFolderId, stored: _Stored, *, is_done: bool) -> UploadRecord:
+def _upload_record(session: str, folder: VFolderId, stored: _Record, *, is_done: bool) -> UploadRecord:
     if stored.folder != str(folder):
         raise UploadNotFound
     state = UploadState.DONE if is_done else UploadState.OPEN
@@ -75,45 +75,47 @@ def _record(session: str, folder: VFolderId, stored: _Stored, *, is_done: bool) 
 
 def create(layout: Layout, record: UploadRecord) -> None:
     """Creates the data file and the record of an upload."""
-    if _SESSION.fullmatch(record.session) is None:
+    if _SESSION_PATTERN.fullmatch(record.session) is None:
         raise UploadNotFound
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with refusals():
-        room = str(layout.hidden(record.folder.scope, ".uploads"))
-        with open_fd(f"{room}/{record.session}.data", flags, 0o644) as fd:
+        uploads_dir = str(layout.hidden(record.folder.scope, ".uploads"))
+        with open_fd(f"{uploads_dir}/{record.session}.data", flags, 0o644) as fd:
             os.fchmod(fd, 0o644)
             layout.give(fd)
         try:
-            _store(room, record.session, _Stored(folder=str(record.folder), path=str(record.path), size=record.size))
+            _write_record(
+                uploads_dir, record.session, _Record(folder=str(record.folder), path=str(record.path), size=record.size)
+            )
         except OSError:
-            for kind in ("tmp", "data"):
-                Path(f"{room}/{record.session}.{kind}").unlink(missing_ok=True)
+            for suffix in ("tmp", "data"):
+                Path(f"{uploads_dir}/{record.session}.{suffix}").unlink(missing_ok=True)
             raise
 
 
 def find(layout: Layout, folder: VFolderId, session: str) -> tuple[UploadRecord, int]:
     """Returns the present record and the offset."""
-    if _SESSION.fullmatch(session) is None:
+    if _SESSION_PATTERN.fullmatch(session) is None:
         raise UploadNotFound
-    room = _directory(layout, folder)
-    stored = _load(room, session)
+    uploads_dir = _uploads_directory(layout, folder)
+    stored = _read_record(uploads_dir, session)
     try:
-        size = os.stat(f"{room}/{session}.data").st_size  # noqa: PTH116  # as above
+        size = os.stat(f"{uploads_dir}/{session}.data").st_size  # noqa: PTH116  # as above
     except FileNotFoundError:
-        stored = _load(room, session)  # it may have been dropped just now
-        return _record(session, folder, stored, is_done=True), stored.size
-    record = _record(session, folder, stored, is_done=False)
+        stored = _read_record(uploads_dir, session)  # it may have been dropped just now
+        return _upload_record(session, folder, stored, is_done=True), stored.size
+    record = _upload_record(session, folder, stored, is_done=False)
     return record, size if stored.held_at is None else min(size, stored.held_at)
 
 
-def records(room: Path) -> list[UploadRecord]:
+def records(uploads_dir: Path) -> list[UploadRecord]:
     """Returns the uploads of one scope; unreadable records are ignored."""
     uploads = []
-    for path in sorted(room.glob("*.json")):
+    for path in sorted(uploads_dir.glob("*.json")):
         with suppress(UploadNotFound):
-            stored = _load(str(room), path.stem)
+            stored = _read_record(str(uploads_dir), path.stem)
             is_done = not path.with_suffix(".data").exists()
-            uploads.append(_record(path.stem, VFolderId.parse(stored.folder), stored, is_done=is_done))
+            uploads.append(_upload_record(path.stem, VFolderId.parse(stored.folder), stored, is_done=is_done))
     return uploads
 
 
@@ -122,17 +124,17 @@ def drop(layout: Layout, folder: VFolderId, session: str) -> None:
         upload.discard()
 
 
-def expire(room: Path, before: float) -> int:
+def expire(uploads_dir: Path, before_time: float) -> int:
     """Removes the files of abandoned uploads and returns their number; a file that is being written is recent."""
-    count = 0
-    for session in {p.stem for p in room.iterdir()}:
-        files = [room / f"{session}.{kind}" for kind in ("json", "data", "tmp")]  # the record first
-        ages = [p.stat().st_mtime for p in files if p.exists()]
-        if ages and max(ages) < before:
-            count += 1
+    removed_count = 0
+    for session in {file.stem for file in uploads_dir.iterdir()}:
+        files = [uploads_dir / f"{session}.{suffix}" for suffix in ("json", "data", "tmp")]  # the record first
+        modified_times = [file.stat().st_mtime for file in files if file.exists()]
+        if modified_times and max(modified_times) < before_time:
+            removed_count += 1
             for path in files:
                 path.unlink(missing_ok=True)
-    return count
+    return removed_count
 
 
 class OpenUpload(Upload):
@@ -143,15 +145,15 @@ class OpenUpload(Upload):
     ) -> None:
         self._fd = -1
         self._pipe: tuple[int, int] | None = None
-        if _SESSION.fullmatch(session) is None:
+        if _SESSION_PATTERN.fullmatch(session) is None:
             raise UploadNotFound
         self._layout, self._session, self._waypoint = layout, session, waypoint
-        self._room = _directory(layout, folder)
-        self._data = f"{self._room}/{session}.data"
+        self._uploads_dir = _uploads_directory(layout, folder)
+        self._data = f"{self._uploads_dir}/{session}.data"
         self._fd = self._lock()
         try:
-            self._stored = _load(self._room, session)
-            self.record = _record(session, folder, self._stored, is_done=self._fd < 0)
+            self._stored = _read_record(self._uploads_dir, session)
+            self.record = _upload_record(session, folder, self._stored, is_done=self._fd < 0)
             self.offset = self.record.size if self._fd < 0 else self._truncate()
             self._flushed = self.offset
         except BaseException:
@@ -176,28 +178,28 @@ class OpenUpload(Upload):
         return -1
 
     def _truncate(self) -> int:
-        """Removes bytes that do not count since a crash; returns the offset."""
+        """Removes the bytes after the held position, which a crash left; returns the offset."""
         if self._stored.held_at is not None:
             size = os.fstat(self._fd).st_size
             os.ftruncate(self._fd, min(size, self._stored.held_at))
-            self._hold(None)
+            self._set_hold(None)
         return os.lseek(self._fd, 0, os.SEEK_END)
 
-    def _hold(self, at: int | None) -> None:
-        self._stored = msgspec.structs.replace(self._stored, held_at=at)
+    def _set_hold(self, position: int | None) -> None:
+        self._stored = msgspec.structs.replace(self._stored, held_at=position)
         with refusals():
-            _store(self._room, self._session, self._stored)
+            _write_record(self._uploads_dir, self._session, self._stored)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        view = memoryview(data)
+        unwritten = memoryview(data)
         with refusals():
-            while view:
-                count = os.write(self._fd, view)
-                view = view[count:]
-                self._grow(count)
+            while unwritten:
+                written_bytes = os.write(self._fd, unwritten)
+                unwritten = unwritten[written_bytes:]
+                self._grow(written_bytes)
 
-    def _grow(self, count: int) -> None:
-        self.offset += count
+    def _grow(self, byte_count: int) -> None:
+        self.offset += byte_count
         if self.offset - self._flushed >= _WRITEBACK_BYTES:
             start_writeback(self._fd, self._flushed, self.offset - self._flushed)
             self._flushed = self.offset
@@ -209,9 +211,9 @@ class OpenUpload(Upload):
             self._pipe = os.pipe2(os.O_CLOEXEC)
             with suppress(OSError):  # a user's pipes may be bounded together
                 fcntl.fcntl(self._pipe[1], fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-        source, target = self._pipe
+        pipe_read_fd, pipe_write_fd = self._pipe
         try:
-            received = remaining = os.splice(fd, target, min(count, _PIPE_BYTES), flags=_SPLICE_F_NONBLOCK)
+            received = remaining = os.splice(fd, pipe_write_fd, min(count, _PIPE_BYTES), flags=_SPLICE_F_NONBLOCK)
         except OSError as e:
             if e.errno != errno.EINVAL:
                 raise
@@ -219,11 +221,11 @@ class OpenUpload(Upload):
         with refusals():
             while remaining:
                 try:
-                    count = os.splice(source, self._fd, remaining)
+                    count = os.splice(pipe_read_fd, self._fd, remaining)
                 except OSError as e:
                     if e.errno != errno.EINVAL:
                         raise
-                    data = os.read(source, remaining)
+                    data = os.read(pipe_read_fd, remaining)
                     self.write(data)
                     count = len(data)
                 else:
@@ -232,16 +234,16 @@ class OpenUpload(Upload):
         return received
 
     def hold(self) -> None:
-        self._hold(self.offset)
+        self._set_hold(self.offset)
 
     def count(self) -> None:
-        self._hold(None)
+        self._set_hold(None)
 
     def publish(self, path: FolderPath) -> None:
         if self.record.state == UploadState.DONE:
             return
         with refusals(path):
-            self._sync()
+            self._sync_data()
             self._waypoint("upload.synced")
             try:
                 folder = OpenDirectory.at(self._layout.folder(self.record.folder))
@@ -255,8 +257,8 @@ class OpenUpload(Upload):
                     self._rename(folder, path)
         self.record = replace(self.record, state=UploadState.DONE)
 
-    def _sync(self) -> None:
-        """Starts again from nothing after a failed fsync, because a second one may succeed although data is lost."""
+    def _sync_data(self) -> None:
+        """Syncs the data; discards all of it after a failed fsync, since a second fsync may succeed without it."""
         try:
             os.fsync(self._fd)
         except OSError:
@@ -265,18 +267,18 @@ class OpenUpload(Upload):
             raise
 
     def _rename(self, folder: OpenDirectory, path: FolderPath) -> None:
-        with folder.parent(path, READ_DIRECTORY) as (directory, name):
+        with folder.parent(path, READ_DIRECTORY_FLAGS) as (parent_fd, name):
             try:
-                os.rename(self._data, name, dst_dir_fd=directory)
+                os.rename(self._data, name, dst_dir_fd=parent_fd)
             except (IsADirectoryError, NotADirectoryError):
                 raise WrongKindOfFile("There is a directory of that name.") from None
             self._waypoint("upload.renamed")
-            os.fsync(directory)
+            os.fsync(parent_fd)
 
     def discard(self) -> None:
         """Removes the upload."""
-        for kind in ("json", "data"):
-            Path(f"{self._room}/{self._session}.{kind}").unlink(missing_ok=True)
+        for suffix in ("json", "data"):
+            Path(f"{self._uploads_dir}/{self._session}.{suffix}").unlink(missing_ok=True)
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -304,9 +306,9 @@ def make_parents(layout: Layout, folder: OpenDirectory, path: FolderPath) -> Non
 
 def make_directory(layout: Layout, folder: OpenDirectory, path: FolderPath) -> bool:
     """Creates a directory; returns False if it existed. Raises WrongKindOfFile for another file, else OSError."""
-    with folder.parent(path) as (directory, name):
+    with folder.parent(path) as (parent_fd, name):
         try:
-            os.mkdir(name, 0o755, dir_fd=directory)
+            os.mkdir(name, 0o755, dir_fd=parent_fd)
         except FileExistsError:
             try:
                 os.close(folder.open(path, WALK))
@@ -314,7 +316,7 @@ def make_directory(layout: Layout, folder: OpenDirectory, path: FolderPath) -> b
                 raise WrongKindOfFile(f"{name!r} is there, and is no directory.") from None
             return False
         if layout.owner is not None:
-            os.chown(name, *layout.owner, dir_fd=directory, follow_symlinks=False)
+            os.chown(name, *layout.owner, dir_fd=parent_fd, follow_symlinks=False)
     return True
 
 

@@ -46,8 +46,8 @@ from ai.backend.volume.vfs.open_directory import OpenDirectory, refusals
 log = logging.getLogger(__name__)
 P = ParamSpec("P")
 R = TypeVar("R")
-_SHORT_THREADS = 16
-_LONG_THREADS = 4
+_SHORT_THREAD_COUNT = 16
+_LONG_THREAD_COUNT = 4
 
 
 class VfsVolume(AbstractVolume):
@@ -61,8 +61,8 @@ class VfsVolume(AbstractVolume):
             raise InvalidInput(f"volume.{name}: the vfs backend has no setting {sorted(options)[0]!r}.")
         self.layout = Layout(path, context.owner)
         self._waypoint = context.waypoint
-        self._short = ThreadPoolExecutor(_SHORT_THREADS, f"vfs-{name}")
-        self._long = ThreadPoolExecutor(_LONG_THREADS, f"vfs-{name}-long")
+        self._short = ThreadPoolExecutor(_SHORT_THREAD_COUNT, f"vfs-{name}")
+        self._long = ThreadPoolExecutor(_LONG_THREAD_COUNT, f"vfs-{name}-long")
         self._purges: dict[Path, asyncio.Future[None]] = {}
         self._purge_again: set[Path] = set()
         self._disk: Path | None = None
@@ -78,7 +78,7 @@ class VfsVolume(AbstractVolume):
         self._disk = await self._run(disk_of, self.path)
         await self._run(clones.sweep, self.layout)
         for scope in await self._run(self.layout.scopes):
-            self._purge(scope / ".trash")
+            self._start_purge(scope / ".trash")
 
     async def migrate(self, folders: Sequence[VFolderId]) -> Sequence[str]:
         return await self._run_long(migration.migrate, self.layout, folders)
@@ -146,12 +146,12 @@ class VfsVolume(AbstractVolume):
         return await self._run_long(self._measure_scope, scope)
 
     def _measure_scope(self, scope: QuotaScopeId) -> FolderUsage:
-        files = used = 0
+        files = used_bytes = 0
         for path in self.layout.folders(self.layout.existing_scope(scope)):
             with suppress(FileNotFoundError), OpenDirectory.at(path) as folder:
                 usage = trees.measure(folder.fd)
-                files, used = files + usage.file_count, used + usage.used_bytes
-        return FolderUsage(files, used)
+                files, used_bytes = files + usage.file_count, used_bytes + usage.used_bytes
+        return FolderUsage(files, used_bytes)
 
     async def create_folder(self, folder: VFolderId, *, mode: int = 0o755) -> None:
         await self._run(self._create_folder, folder, mode)
@@ -169,15 +169,15 @@ class VfsVolume(AbstractVolume):
                         return
                 except FileNotFoundError:
                     continue
-                with OpenDirectory.at(path) as made:
-                    self.layout.give(made.fd)
-                    os.fchmod(made.fd, mode)
+                with OpenDirectory.at(path) as directory:
+                    self.layout.give(directory.fd)
+                    os.fchmod(directory.fd, mode)
                 return
         raise FileAlreadyExists("The folder's place is being changed.")
 
     async def delete_folder(self, folder: VFolderId) -> None:
         await self._run(self._delete_folder, folder)
-        self._purge(self.layout.scope(folder.scope) / ".trash")
+        self._start_purge(self.layout.scope(folder.scope) / ".trash")
 
     def _delete_folder(self, folder: VFolderId) -> None:
         with self._headroom(self.layout.scope(folder.scope)):
@@ -200,7 +200,7 @@ class VfsVolume(AbstractVolume):
             copy = clones.CopyPlace(target_volume.layout, target_volume.name, target)
             await self._run_long(clones.clone, original, copy, progress, self._waypoint)
         finally:
-            target_volume._purge(target_volume.layout.scope(target.scope) / ".trash")
+            target_volume._start_purge(target_volume.layout.scope(target.scope) / ".trash")
 
     async def unfinished_clones(self) -> Sequence[UnfinishedClone]:
         return await self._run(clones.unfinished, self.layout)
@@ -210,12 +210,12 @@ class VfsVolume(AbstractVolume):
             with refusals(subpath):
                 os.close(root.open(subpath, os.O_PATH))
 
-        await self._in(folder, check)
+        await self._run_in_folder(folder, check)
         return self.layout.folder(folder).absolute().joinpath(*subpath.parts)
 
     async def folder_usage(self, folder: VFolderId) -> FolderUsage:
         def measure() -> FolderUsage:
-            with self._opened(folder) as root:
+            with self._open_folder(folder) as root:
                 return trees.measure(root.fd)
 
         return await self._run_long(measure)
@@ -223,31 +223,31 @@ class VfsVolume(AbstractVolume):
     async def list_directory(
         self, folder: VFolderId, path: FolderPath, *, limit: int, cursor: str | None = None
     ) -> Page:
-        return await self._in(folder, entries.list_directory, path, limit, cursor)
+        return await self._run_in_folder(folder, entries.list_directory, path, limit, cursor)
 
     async def stat(self, folder: VFolderId, path: FolderPath) -> FileEntry:
-        return await self._in(folder, entries.stat_of, path)
+        return await self._run_in_folder(folder, entries.stat_of, path)
 
     async def make_directory(self, folder: VFolderId, path: FolderPath, *, parents: bool, exist_ok: bool) -> None:
-        await self._in(folder, self._make_directory, path, parents, exist_ok)
+        await self._run_in_folder(folder, self._make_directory, path, parents, exist_ok)
 
     def _make_directory(self, root: OpenDirectory, path: FolderPath, parents: bool, exist_ok: bool) -> None:
         with refusals(path):
             if parents:
                 uploads.make_parents(self.layout, root, path)
             try:
-                made = uploads.make_directory(self.layout, root, path)
+                is_made = uploads.make_directory(self.layout, root, path)
             except WrongKindOfFile as e:
                 raise FileAlreadyExists(e.message) from None
-            if not made and not exist_ok:
+            if not is_made and not exist_ok:
                 raise FileAlreadyExists(data={"path": str(path)[:256]})
 
     async def rename(self, folder: VFolderId, path: FolderPath, new_name: str) -> None:
         name = FolderPath.name(new_name)
-        await self._in(folder, self._move, path, FolderPath((*path.parts[:-1], name)))
+        await self._run_in_folder(folder, self._move, path, FolderPath((*path.parts[:-1], name)))
 
     async def move(self, folder: VFolderId, source: FolderPath, target: FolderPath) -> None:
-        await self._in(folder, self._move_into, source, target)
+        await self._run_in_folder(folder, self._move_into, source, target)
 
     def _move_into(self, root: OpenDirectory, source: FolderPath, target: FolderPath) -> None:
         try:
@@ -278,24 +278,24 @@ class VfsVolume(AbstractVolume):
     async def delete_files(self, folder: VFolderId, paths: Sequence[FolderPath], *, recursive: bool) -> None:
         scope = self.layout.scope(folder.scope)
         try:
-            await self._in(folder, self._delete_files, scope, paths, recursive)
+            await self._run_in_folder(folder, self._delete_files, scope, paths, recursive)
         finally:
-            self._purge(scope / ".trash")
+            self._start_purge(scope / ".trash")
 
     def _delete_files(self, root: OpenDirectory, scope: Path, paths: Sequence[FolderPath], recursive: bool) -> None:
-        missing: list[str] = []
-        kinds: list[bool] = []
+        missing_paths: list[str] = []
+        are_directories: list[bool] = []
         for path in paths:
             with refusals(path):
                 try:
                     with root.parent(path) as (directory, name):
-                        kinds.append(stat.S_ISDIR(os.lstat(name, dir_fd=directory).st_mode))
+                        are_directories.append(stat.S_ISDIR(os.lstat(name, dir_fd=directory).st_mode))
                 except (FileNotFoundError, NotADirectoryError):
-                    kinds.append(False)
-            if kinds[-1] and not recursive:
+                    are_directories.append(False)
+            if are_directories[-1] and not recursive:
                 message = "That is a directory; deleting it takes 'recursive'."
                 raise WrongKindOfFile(message, data={"path": str(path)[:256]})
-        for path, is_directory in zip(paths, kinds, strict=True):
+        for path, is_directory in zip(paths, are_directories, strict=True):
             with refusals(path), self._headroom(scope):
                 try:
                     with root.parent(path) as (directory, name):
@@ -304,17 +304,17 @@ class VfsVolume(AbstractVolume):
                         else:
                             os.unlink(name, dir_fd=directory)
                 except (FileNotFoundError, NotADirectoryError):
-                    missing.append(str(path))
+                    missing_paths.append(str(path))
             self._waypoint("delete.one")
-        if missing:
-            raise NoSuchFile(f"There is no {missing[0]!r}.", data={"missing": missing[:64]})
+        if missing_paths:
+            raise NoSuchFile(f"There is no {missing_paths[0]!r}.", data={"missing": missing_paths[:64]})
 
     async def open_file(self, folder: VFolderId, path: FolderPath) -> OpenFile:
-        return await self._in(folder, entries.open_file, path)
+        return await self._run_in_folder(folder, entries.open_file, path)
 
     @contextmanager
     def open_tree(self, folder: VFolderId, paths: Sequence[FolderPath]) -> Iterator[Iterator[ArchiveEntry]]:
-        with self._opened(folder) as root:
+        with self._open_folder(folder) as root:
             yield (entry for path in paths for entry in entries.tree(root, path))
 
     async def create_upload(self, record: UploadRecord) -> None:
@@ -322,7 +322,7 @@ class VfsVolume(AbstractVolume):
             uploads.check_target(root, record.path)
             uploads.create(self.layout, record)
 
-        await self._in(record.folder, create)
+        await self._run_in_folder(record.folder, create)
 
     async def find_upload(self, folder: VFolderId, session: str) -> tuple[UploadRecord, int]:
         return await self._run(uploads.find, self.layout, folder, session)
@@ -349,17 +349,17 @@ class VfsVolume(AbstractVolume):
     async def _run_long(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return await asyncio.get_running_loop().run_in_executor(self._long, functools.partial(work, *args, **kwargs))
 
-    async def _in(
+    async def _run_in_folder(
         self, folder: VFolderId, work: Callable[Concatenate[OpenDirectory, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
         def run() -> R:
-            with self._opened(folder) as root:
+            with self._open_folder(folder) as root:
                 return work(root, *args, **kwargs)
 
         return await self._run(run)
 
     @contextmanager
-    def _opened(self, folder: VFolderId) -> Iterator[OpenDirectory]:
+    def _open_folder(self, folder: VFolderId) -> Iterator[OpenDirectory]:
         try:
             root = OpenDirectory.at(self.layout.folder(folder))
         except FileNotFoundError:
@@ -368,14 +368,14 @@ class VfsVolume(AbstractVolume):
         with root:
             yield root
 
-    def _purge(self, trash: Path) -> None:
+    def _start_purge(self, trash: Path) -> None:
         """Empties a trash in the background, in one thread for each trash."""
         if trash in self._purges:
             self._purge_again.add(trash)
         elif not self._stopping.is_set():
             self._purge_again.discard(trash)
             work = self._purges[trash] = asyncio.get_running_loop().run_in_executor(self._long, self._empty, trash)
-            work.add_done_callback(functools.partial(self._purged, trash))
+            work.add_done_callback(functools.partial(self._on_purged, trash))
 
     def _empty(self, trash: Path) -> None:
         try:
@@ -387,7 +387,7 @@ class VfsVolume(AbstractVolume):
         except OSError as e:
             log.warning("%s cannot be emptied: %s", trash, e)
 
-    def _purged(self, trash: Path, _: asyncio.Future[None]) -> None:
+    def _on_purged(self, trash: Path, _: asyncio.Future[None]) -> None:
         del self._purges[trash]
         if trash in self._purge_again:
-            self._purge(trash)
+            self._start_purge(trash)

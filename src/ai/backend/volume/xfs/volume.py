@@ -22,12 +22,12 @@ from ai.backend.common.volume_paths import QuotaScopeId, VFolderId
 from ai.backend.plugin.volume import FolderUsage, VolumeCapability, VolumeContext
 from ai.backend.volume.vfs.layout import Layout
 from ai.backend.volume.vfs.mounts import mount_of
-from ai.backend.volume.vfs.open_directory import READ_DIRECTORY, OpenDirectory
+from ai.backend.volume.vfs.open_directory import READ_DIRECTORY_FLAGS, OpenDirectory
 from ai.backend.volume.vfs.volume import VfsVolume
 from ai.backend.volume.xfs.projects import Quotas, adopt, project_of, set_project
 
-_FIRST_PROJECT = 1 << 30  # below are the ids that people choose
-_PROJECTS = 1 << 30
+_FIRST_PROJECT_ID = 1 << 30  # below are the ids that people choose
+_PROJECT_ID_COUNT = 1 << 30
 _HEADROOM_BYTES = 1 << 20
 
 
@@ -49,7 +49,7 @@ class XfsVolume(VfsVolume):
         return super().capabilities | {VolumeCapability.QUOTA}
 
     async def start(self) -> None:
-        """Starts, and assigns projects to scopes that the vfs backend created, by a walk over their files."""
+        """Starts the volume, and assigns projects to scopes that the vfs backend created, walking over their files."""
         await self._run(self._open_quotas)
         await super().start()
         await self._run_long(self._adopt_all)
@@ -66,73 +66,73 @@ class XfsVolume(VfsVolume):
             self._quotas = Quotas(-1, "")
 
     def _open_quotas(self) -> None:
-        need = f"the backend {self.backend} needs {self.backend} mounted with 'prjquota'"
+        needed = f"the backend {self.backend} needs {self.backend} mounted with 'prjquota'"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             mount = mount_of(self.path)
             if mount is None or mount.fstype != self.backend or "prjquota" not in mount.options:
-                present = "something unknown" if mount is None else f"{mount.fstype}, {','.join(mount.options)}"
-                raise InvalidInput(f"{self.path} lies on {present}; {need}. The backend vfs has soft limits on any.")
-            fd = os.open(self.path, READ_DIRECTORY)
+                found = "something unknown" if mount is None else f"{mount.fstype}, {','.join(mount.options)}"
+                raise InvalidInput(f"{self.path} lies on {found}; {needed}. The backend vfs has soft limits on any.")
+            fd = os.open(self.path, READ_DIRECTORY_FLAGS)
             self._quotas = Quotas(fd, mount.source)
-            self._quotas.usage(_FIRST_PROJECT)
+            self._quotas.usage(_FIRST_PROJECT_ID)
         except PermissionError:
             raise InvalidInput(f"The backend {self.backend} needs root: limits take CAP_SYS_ADMIN.") from None
         except OSError as e:
-            raise InvalidInput(f"The quotas of {self.path} cannot be used ({e.strerror}); {need}.") from None
+            raise InvalidInput(f"The quotas of {self.path} cannot be used ({e.strerror}); {needed}.") from None
 
-    def _claim(self, scope: str) -> int:
+    def _claim_project_id(self, scope: str) -> int:
         start = int.from_bytes(hashlib.sha256(scope.encode()).digest()[:4])
-        for attempt in range(_PROJECTS):
-            project = _FIRST_PROJECT + (start + attempt) % _PROJECTS
-            link = self._claims / str(project)
+        for attempt in range(_PROJECT_ID_COUNT):
+            project_id = _FIRST_PROJECT_ID + (start + attempt) % _PROJECT_ID_COUNT
+            link = self._claims / str(project_id)
             try:
                 link.symlink_to(f"../{scope}")
             except FileExistsError:
                 if link.readlink().name != scope:
                     continue
-            return project
+            return project_id
         raise AssertionError("there are fewer scopes than project ids")
 
     def _make_scope(self, path: Path) -> None:
         """Creates the scope's directory with its project, so that every byte is counted."""
-        with self._alone():
+        with self._claims_lock():
             if path.is_dir():
                 return
             temporary = self._claims / ".new"
             temporary.mkdir(mode=0o755, exist_ok=True)
-            with OpenDirectory.at(temporary) as made:
-                set_project(made.fd, self._claim(path.name))
+            with OpenDirectory.at(temporary) as scope_directory:
+                set_project(scope_directory.fd, self._claim_project_id(path.name))
             temporary.rename(path)
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _claims_lock(self) -> Iterator[None]:
         self._claims.mkdir(mode=0o700, exist_ok=True)
-        with OpenDirectory.at(self._claims) as claims:
-            fcntl.flock(claims.fd, fcntl.LOCK_EX)
+        with OpenDirectory.at(self._claims) as claims_directory:
+            fcntl.flock(claims_directory.fd, fcntl.LOCK_EX)
             yield
 
     def _adopt_all(self) -> None:
-        """Assigns to every scope its project, if it has another one, and sets its limit."""
-        with self._alone():
+        """Assigns its project to every scope that has another project, and sets its limit."""
+        with self._claims_lock():
             for path in self.layout.scopes():
                 with OpenDirectory.at(path) as scope:
-                    project = self._claim(path.name)
+                    project_id = self._claim_project_id(path.name)
                     try:
-                        if project_of(scope.fd) != project:
-                            adopt(scope.fd, project)
+                        if project_of(scope.fd) != project_id:
+                            adopt(scope.fd, project_id)
                     except Conflict as e:
                         raise InvalidInput(f"The quota scope {path} cannot be given a project: {e.message}") from None
-                    self._enforce(path, project)
+                    self._enforce(path, project_id)
 
-    def _enforce(self, scope: Path, project: int) -> None:
-        """Sets the limit, which is stored in the scope exact to the byte, in the file system."""
+    def _enforce(self, scope: Path, project_id: int) -> None:
+        """Sets the limit in the file system that is stored in the scope exact to the byte."""
         limit: int | None = None
         with suppress(FileNotFoundError):
             limit = int((scope / ".limit").read_text())
         if limit is not None and self._deleting[scope]:
-            limit = max(limit, self._quotas.usage(project).used_bytes) + _HEADROOM_BYTES
-        self._quotas.limit(project, limit)
+            limit = max(limit, self._quotas.usage(project_id).used_bytes) + _HEADROOM_BYTES
+        self._quotas.limit(project_id, limit)
 
     def _write_limit(self, scope: QuotaScopeId, limit: int | None) -> None:
         with self._headroom(self.layout.existing_scope(scope)):  # the limit is a file in the scope
@@ -153,12 +153,12 @@ class XfsVolume(VfsVolume):
             if not self._deleting[scope]:
                 del self._deleting[scope]
             if scope.is_dir():
-                self._enforce(scope, self._claim(scope.name))
+                self._enforce(scope, self._claim_project_id(scope.name))
 
     def _measure_scope(self, scope: QuotaScopeId) -> FolderUsage:
         path = self.layout.existing_scope(scope)
         try:
-            return self._quotas.usage(self._claim(path.name))
+            return self._quotas.usage(self._claim_project_id(path.name))
         except OSError as e:
             if e.errno not in (errno.ESRCH, errno.EBADF):
                 raise
