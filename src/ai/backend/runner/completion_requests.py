@@ -1,4 +1,4 @@
-"""Forwards completion requests to the idle interpreter, and drops them where it does not answer."""
+"""Forwards completion requests to the idle interpreter, and interrupts a completion that takes too long."""
 
 from __future__ import annotations
 

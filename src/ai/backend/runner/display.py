@@ -125,7 +125,7 @@ def _wrap_loader(spec: Any, patch: Callable[[Any], None]) -> None:
 
 def _patch_getpass(module: Any) -> None:
     def getpass(prompt: str = "Password: ", stream: Any = None, **_options: Any) -> str:
-        """Asks the user for a secret; the client does not echo it."""
+        """Implements `getpass`: requests a secret from the client, which does not echo the input."""
         print(prompt, end="", file=stream or sys.stdout, flush=True)
         if _link is None:
             raise EOFError

@@ -1,4 +1,4 @@
-"""Built-in service definitions: those that every session has, and common ones of Python images."""
+"""Defines the built-in services: those of every session, and common services of Python images."""
 
 from __future__ import annotations
 
